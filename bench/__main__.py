@@ -18,7 +18,9 @@ from rich.console import Console
 import leveret
 from bench import report, runner, selftest
 from bench.backlog import BACKLOG, LARGE_BACKLOG
+from bench.beside import BESIDE
 from bench.contenders import LEVERET, MAKERS, RABBITMQ
+from bench.disk import DRAINED, STRAGGLER
 from bench.failover import FAILOVER
 from bench.followers import FOLLOWER, JOIN
 from bench.many import MANY
@@ -40,10 +42,13 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     MANY,
     SMALL,
     LATENCY,
+    *BESIDE,
     STREAMS,
     BACKLOG,
     LARGE_BACKLOG,
     QUEUES_SCENARIO,
+    DRAINED,
+    STRAGGLER,
     SCHEMA,
     COLLECTION,
     STANDBY,

@@ -28,10 +28,10 @@ from bench.process import Result, Sampler, main, total_told, wait_for_go
 from bench.rows import Reading, Row, Scenario, Settings, reading
 from bench.workers import Worker, alone, drained
 from leveret.model.stream import OffsetSpec, OffsetType
-from leveret.pipeline.stream_connection import StreamConnection, is_deliver
+from leveret.pipeline.upstream.stream_connection import StreamConnection, is_deliver
 from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, ChunkType
 from leveret.wire.stream import commands as wire
-from leveret.wire.stream.codec import Key
+from leveret.wire.stream.codec import CommandKey
 from leveret.wire.stream.publish import encode_publish
 
 MODULE: Final = "bench.streams"
@@ -88,7 +88,7 @@ def confirmed(frame: memoryview) -> int:
     """
     if len(frame) >= _CONFIRM.size:
         key, _, _, count = _CONFIRM.unpack_from(frame)
-        if key == Key.PUBLISH_CONFIRM and len(frame) == _CONFIRM.size + 8 * count:
+        if key == CommandKey.PUBLISH_CONFIRM and len(frame) == _CONFIRM.size + 8 * count:
             return int(count)
     raise LoadError(f"instead of confirms the broker sent {wire.decode(bytes(frame))}")
 
@@ -180,7 +180,7 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
         with Worker(dataclasses.replace(job, role="read"), MODULE) as reader:
             read = drained(node, reader, published.published)
     finally:
-        connection.request(wire.Delete(connection.next_id(), job.stream), wire.DeleteResponse)
+        connection.request(wire.DeleteStream(connection.next_id(), job.stream), wire.DeleteResponse)
         connection.close()
     return {"stream-publish": reading(published), "stream-read": reading(read)}
 

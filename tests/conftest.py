@@ -130,7 +130,7 @@ def any_store(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture(params=["disk", "store"])
 def data_dir(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     """An archive's place (`Place`) on this machine, and one in an object store."""
-    from leveret.pipeline.files import place_of
+    from leveret.pipeline.files.files import place_of
 
     if request.param == "disk":
         return tmp_path

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +22,18 @@ MAY_PRINT = ("cli", "testing")
 # The doors and the loops: one peer's or one request's bug must not end the node, and a command
 # ends with one line whatever went wrong.
 MAY_CATCH_ALL = ("runtime", "pipeline", "management", "cli")
+# What serves clients: it goes through `core.broker.actor`, where each operation asks for its permissions.
+DOORS = ("session", "management")
+BROKER_VERBS = (
+    "declare_queue",
+    "delete_queue",
+    "declare_exchange",
+    "delete_exchange",
+    "bind",
+    "unbind",
+)
+# The definition is always written `d.Queue`; both are what RabbitMQ calls a queue.
+MAY_SHARE_A_NAME = ("Queue",)
 NOT_READ = {".venv", "build", "dist", "requirements"}
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".sh", ".html", ".js", ".conf", ".json", ".txt", ""}
 
@@ -78,9 +90,38 @@ def findings_in_node(path: Path, node: ast.AST) -> Iterator[Finding]:
             yield Finding(path, node.lineno, "print: log, or return the value to cli")
         case ast.Attribute(value=ast.Name(id="time"), attr="time") if room in PURE_ROOMS:
             yield Finding(path, node.lineno, "time.time: take `now_ms` as an argument")
+        case ast.Call(func=ast.Attribute(value=value, attr=verb)) if verb in BROKER_VERBS and (
+            room in DOORS or path.name == "stream_server.py"
+        ):
+            if isinstance(value, ast.Attribute | ast.Name) and name_of(value).endswith("broker"):
+                yield Finding(path, node.lineno, f"broker.{verb}: ask core.actor, which checks permissions")
         case ast.ExceptHandler(type=None | ast.Name(id="Exception" | "BaseException")):
             if room and room not in MAY_CATCH_ALL and not passes_on(node.body[-1]):
                 yield Finding(path, node.lineno, "except of everything: name the errors that are expected")
+
+
+def shared_names(classes: Iterable[tuple[Path, ast.ClassDef]]) -> Iterator[Finding]:
+    """Public classes of the package whose name another one has: whoever reads it would have to ask which."""
+    first: dict[str, Path] = {}
+    for path, node in classes:
+        if node.name.startswith("_") or node.name in MAY_SHARE_A_NAME or not room_of(path):
+            continue
+        if node.name in first:
+            yield Finding(path, node.lineno, f"class {node.name}: {first[node.name]} has one of that name")
+        first.setdefault(node.name, path)
+
+
+def classes_in(root: Path, paths: Iterable[Path]) -> Iterator[tuple[Path, ast.ClassDef]]:
+    """The classes at the top of Python files."""
+    for path in paths:
+        if path.suffix == ".py":
+            tree = ast.parse((root / path).read_text(encoding="utf-8"), path)
+            yield from ((path, node) for node in tree.body if isinstance(node, ast.ClassDef))
+
+
+def name_of(value: ast.Attribute | ast.Name) -> str:
+    """The last word of `a.b.c`."""
+    return value.id if isinstance(value, ast.Name) else value.attr
 
 
 def passes_on(last: ast.stmt) -> bool:
@@ -114,6 +155,7 @@ def main(root: Path) -> int:
         for path in files_of(root)
         for finding in findings_in(path, (root / path).read_text(encoding="utf-8", errors="replace"))
     ]
+    found += shared_names(classes_in(root, files_of(root)))
     for finding in found:
         print(finding)
     fatal = sum(finding.fatal for finding in found)

@@ -14,10 +14,10 @@ from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leveret.testing.applications import Consumer, Publisher, now_ms
+from leveret.testing.applications import AppConsumer, AppPublisher, now_ms
 from leveret.testing.audit import FOREVER, Audit
 from leveret.testing.books import Books, count_entries, read_book
-from leveret.testing.network import Host
+from leveret.testing.network import NetworkHost
 from leveret.testing.network_site import NetworkNode, NetworkSite, Place
 from leveret.testing.parcels import declare, parcels
 from tests.cluster.torture import disordered
@@ -43,14 +43,16 @@ class Worker:
         disordered: see CrewConsumer.
     """
 
-    def __init__(self, where: Host, make: Callable[[], tuple[Publisher | Consumer, Books]]) -> None:
+    def __init__(
+        self, where: NetworkHost, make: Callable[[], tuple[AppPublisher | AppConsumer, Books]]
+    ) -> None:
         self.books: list[Books] = []
         self.ends_ms: list[int] = []
         self.disordered = 0
         self._where = where
         self._make = make
         self._ending = threading.Event()
-        self._current: Publisher | Consumer | None = None
+        self._current: AppPublisher | AppConsumer | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -62,7 +64,7 @@ class Worker:
                 if self._ending.is_set():
                     self._current.stop()
                 self._current.run()
-                self.disordered += self._current.disordered if isinstance(self._current, Consumer) else 0
+                self.disordered += self._current.disordered if isinstance(self._current, AppConsumer) else 0
                 if not self._ending.is_set():
                     self.ends_ms.append(now_ms())
                 self._ending.wait(AGAIN_S)
@@ -96,13 +98,13 @@ class Applications(TxSite):
         super().__init__(node, "/", folder, seed)
         self._lock = threading.Lock()
 
-    def publisher_at(self, node: NetworkNode, queue: str) -> tuple[Publisher, Books]:
+    def publisher_at(self, node: NetworkNode, queue: str) -> tuple[AppPublisher, Books]:
         """A publisher to one queue, and its books."""
         with self._lock:
             mine = parcels([queue], ENDLESS, first=self._count, seed=self._seed)
             self._count += ENDLESS
             books = self._new_books()
-        return Publisher(
+        return AppPublisher(
             node.amqp_port,
             self._vhost,
             self._noted(mine),
@@ -112,7 +114,7 @@ class Applications(TxSite):
             host=node.host.address,
         ), books
 
-    def consumer_at(self, node: NetworkNode) -> tuple[Consumer, Books]:
+    def consumer_at(self, node: NetworkNode) -> tuple[AppConsumer, Books]:
         """A consumer of all queues, and its books."""
         with self._lock:
             books = self._new_books()

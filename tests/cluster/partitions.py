@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Final
 
 from leveret.testing.applications import now_ms
-from leveret.testing.network import Link, Network
+from leveret.testing.network import Network, NetworkLink
 from leveret.testing.network_site import NetworkNode, NetworkSite
 from tests.cluster.partition_story import ALL, FIRST, Cut, Story
 from tests.cluster.torture import CONFIG, LEASE_S
 
 FLAPS: Final = 6
-BAD: Final = Link(loss=0.05, rate_bit_s=4_000_000)
+BAD: Final = NetworkLink(loss=0.05, rate_bit_s=4_000_000)
 BAD_S: Final = 8.0
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from leveret.testing import cluster_site
 from leveret.testing.cluster_site import ClusterSite, SiteNode
-from leveret.testing.mirror_cluster import Placed
+from leveret.testing.mirror_cluster import QueuePlace
 from leveret.wire.chunk import HEADER_BYTES
 
 pytestmark = [
@@ -50,7 +50,7 @@ def numbers(site: ClusterSite, node: SiteNode, queue: str) -> list[int]:
     return [int(body.split()[0]) for body in found if body is not None]
 
 
-def placed(site: ClusterSite, asked: SiteNode) -> Placed:
+def placed(site: ClusterSite, asked: SiteNode) -> QueuePlace:
     """Where the queue is, as that node knows it."""
     found = site.queue("ha", asked=asked)
     assert found is not None
@@ -145,3 +145,19 @@ def test_a_reader_that_meets_damage_has_the_queue_led_by_a_mirror(site: ClusterS
     site.wait_placed("ha", followed, mirrors=others, synchronised=others)
     assert numbers(site, leader, "ha") == list(range(COUNT))
     assert len(put_away(leader)) == before + 1
+
+
+def test_a_node_whose_name_was_changed_says_whose_data_it_has(site: ClusterSite) -> None:
+    node = site.members[2]
+    node.stop()
+    was, node.process.config["nodename"] = node.node, "other@localhost"
+    try:
+        node.launch()
+        site.wait(lambda: not node.alive, "it does not start")
+        said = node.log_text().splitlines()[-1]
+        assert f"this data directory is that of node '{was}'" in said
+        assert f"set nodename = {was} again" in said
+        assert "empty data directory" not in said
+    finally:
+        node.process.config["nodename"] = was
+        site.start(node)

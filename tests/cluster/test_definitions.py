@@ -20,8 +20,8 @@ from pika.exceptions import ChannelClosedByBroker
 from rstream import Consumer, ConsumerOffsetSpecification, MessageContext, Producer
 from rstream import OffsetType as RstreamOffset
 
-from leveret.pipeline.stream_client import StreamClient
-from leveret.pipeline.stream_client import connect as connect_streams
+from leveret.pipeline.upstream.stream_client import StreamClient
+from leveret.pipeline.upstream.stream_client import connect as connect_streams
 from leveret.testing import cluster_site
 from leveret.testing.cluster_site import ClusterSite, SiteNode
 from leveret.testing.follower_site import SECRET_FILE
@@ -276,7 +276,7 @@ def test_a_stream_is_made_at_any_node_and_found_at_its_leader(site: ClusterSite)
         (wire.DeclarePublisher(link.next_id(), 1, "", "stream0"), wire.DeclarePublisherResponse),
     ):
         assert link.exchange(request, answer).code == Code.STREAM_NOT_AVAILABLE
-    link.request(wire.Delete(link.next_id(), "stream0"), wire.DeleteResponse)
+    link.request(wire.DeleteStream(link.next_id(), "stream0"), wire.DeleteResponse)
     [gone] = clients[0].connection.request(wire.Metadata(link.next_id(), ["stream0"]), Found).streams
     assert gone.code == Code.STREAM_DOES_NOT_EXIST
     for client in clients:

@@ -45,6 +45,11 @@ CASES: Final = sorted(
 DIFFERENT: Final[dict[str, tuple[tuple[str, str], ...]]] = {
     # A mirror that comes back is told what it lacks: nothing of what it has is thrown away.
     "sync_detection.returning_mirror": (("ha.two.test: 0 synchronised", "ha.two.test: 1 synchronised"),),
+    # A leader that stops in order synchronises what it can before another one leads.
+    "dynamic_ha.promote_on_shutdown": (
+        ("B declares ha.promote.test: 0 messages", "B declares ha.promote.test: 10 messages"),
+    ),
+    "eager_sync.eager_sync": (("C takes from ha.two.test: nothing", "C takes from ha.two.test: 0-999"),),
 }
 """By case, lines of RabbitMQ's and what stands there instead."""
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from pika.exceptions import ChannelClosedByBroker
 
-from leveret.testing.applications import Consumer, Publisher, Taken
+from leveret.testing.applications import AppConsumer, AppPublisher, Taken
 from leveret.testing.audit import FOREVER, Audit
 from leveret.testing.cluster_site import ClusterSite, SiteNode
 from leveret.testing.parcels import declare
@@ -99,10 +99,10 @@ class Story:
 
     # -- applications -------------------------------------------------------------------------
 
-    def _publisher(self, queue: str) -> Callable[[], Publisher]:
+    def _publisher(self, queue: str) -> Callable[[], AppPublisher]:
         return lambda: self._apps.publisher([queue], rate=RATE)
 
-    def _consumer(self) -> Callable[[], Consumer]:
+    def _consumer(self) -> Callable[[], AppConsumer]:
         # Not of the quorum queue: its consumers cannot ask to be cancelled by a fail-over.
         return lambda: self._apps.consumer(MIRRORED)
 

@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from leveret.testing.applications import Consumer, Publisher, TxConsumer
+from leveret.testing.applications import AppConsumer, AppPublisher, TxConsumer
 from leveret.testing.books import Books
 from leveret.testing.cluster_site import SiteNode
 from tests.e2e.site import ENDLESS, PATIENCE_S, Site
 
-Application = Publisher | Consumer
+Application = AppPublisher | AppConsumer
 
 
 class CrewConsumer(TxConsumer):
@@ -36,7 +36,7 @@ class CrewConsumer(TxConsumer):
 class TxSite(Site):
     """Its consumers settle in transactions."""
 
-    def consumer(self, queues: Sequence[str], *, rate: float = float("inf")) -> Consumer:
+    def consumer(self, queues: Sequence[str], *, rate: float = float("inf")) -> AppConsumer:
         """See Site."""
         books: Books = self._new_books()
         seed = self._seed + len(self._books)
@@ -81,6 +81,6 @@ class Crew:
             thread.join(PATIENCE_S)
             assert not thread.is_alive(), "an application does not end: is it blocked, or a confirm missing?"
             self._ended.append(application)
-        disordered = sum(each.disordered for each in self._ended if isinstance(each, Consumer))
+        disordered = sum(each.disordered for each in self._ended if isinstance(each, AppConsumer))
         self._roles, self._at_work, self._ended = [], [], []
         return disordered

@@ -36,6 +36,7 @@ class Broker:
     amqp_port: int
     management_port: int
     metrics_port: int
+    stream_port: int
     ctl: Callable[..., subprocess.CompletedProcess[str]]
     """Runs rabbitmqctl or leveretctl with these arguments; `check=False` lets it fail."""
 
@@ -116,8 +117,15 @@ def running(
     if kind == RABBITMQ:
         always = ("rabbitmq_management", "rabbitmq_prometheus")
         with RabbitNode(plugins=(*always, *plugins), config=config) as rabbit:
-            yield Broker(kind, rabbit.amqp_port, rabbit.management_port, rabbit.prometheus_port, rabbit.ctl)
+            yield Broker(
+                kind,
+                rabbit.amqp_port,
+                rabbit.management_port,
+                rabbit.prometheus_port,
+                rabbit.stream_port,
+                rabbit.ctl,
+            )
     else:
         [metrics_port] = free_ports(1)
         with LeveretProcess(config={"prometheus.tcp.port": str(metrics_port), **(config or {})}) as node:
-            yield Broker(kind, node.amqp_port, node.management_port, metrics_port, node.ctl)
+            yield Broker(kind, node.amqp_port, node.management_port, metrics_port, node.stream_port, node.ctl)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leveret.pipeline.amqp_connection import AmqpConnection
+from leveret.pipeline.amqp.connection import AmqpConnection
 
 
 class Killed(Exception):

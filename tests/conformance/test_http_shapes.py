@@ -35,11 +35,6 @@ NOT_TOLD: Final = frozenset(
         "io_sync_avg_time",
         "io_sync_count",
         "io_write_avg_time",
-        "message_bytes_paged_out",
-        "messages_paged_out",
-        "messages_ram",
-        "messages_ready_ram",
-        "messages_unacknowledged_ram",
         "msg_store_read_count",
         "msg_store_write_count",
         "queue_index_read_count",
@@ -64,6 +59,7 @@ MORE: Final = frozenset(
         # LavinMQ's.
         "followers",
         # Leveret's own.
+        "file_descriptor_alarm",
         "python_full_version",
         "python_version",
         "replicas_alarm",

@@ -12,13 +12,13 @@ import pika
 import pytest
 
 from leveret.model.errors import AccessRefused, AuthenticationFailed, LeveretError, NotFound
-from leveret.pipeline.amqp_connection import AmqpConnection, AmqpConnectionLost
-from leveret.pipeline.amqp_publish import WINDOW, AmqpClient, read_progress
-from leveret.pipeline.amqp_streams import Declined
-from leveret.pipeline.compare import ComparingClient, Differs
-from leveret.pipeline.job import AmqpTarget, Credentials
-from leveret.pipeline.plan import PlanDirectory, QueueOutcome
-from leveret.pipeline.publish import PlanPublisher
+from leveret.pipeline.amqp.compare import ComparingClient, Differs
+from leveret.pipeline.amqp.connection import AmqpConnection, AmqpConnectionLost
+from leveret.pipeline.amqp.publish import WINDOW, AmqpClient, read_progress
+from leveret.pipeline.amqp.streams import MessageDeclined
+from leveret.pipeline.archive.plan import PlanDirectory, QueueOutcome
+from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
+from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.testing.ports import LOOPBACK
 from leveret.testing.standby_archive import freeze_plan, transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
@@ -32,7 +32,7 @@ HEADERS = pika.BasicProperties(headers={"n": 7, "s": "x"}, delivery_mode=2, mess
 @pytest.fixture
 def target(broker: Broker) -> AmqpTarget:
     return AmqpTarget(
-        host=LOOPBACK, port=broker.amqp_port, credentials=Credentials(username="guest", password="guest")
+        host=LOOPBACK, port=broker.amqp_port, credentials=LoginCredentials(username="guest", password="guest")
     )
 
 
@@ -254,7 +254,7 @@ def test_a_broker_that_takes_no_more_is_not_taken_for_one_that_did(
 ) -> None:
     channel.queue_declare(name, durable=True, arguments={"x-max-length": 3, "x-overflow": "reject-publish"})
     directory = planned(tmp_path, name, 5)
-    with pytest.raises(Declined, match="x-overflow"):
+    with pytest.raises(MessageDeclined, match="x-overflow"):
         publish(target, directory)
     assert numbers(bodies_of(channel, name)) == [0, 1, 2]
 
@@ -266,7 +266,7 @@ def test_credentials_vhosts_and_permissions_are_the_brokers_to_refuse(
     broker.add_user(name, "secret")
 
     def as_user(password: str, **changes: Any) -> AmqpTarget:
-        who = Credentials(username=name, password=password)
+        who = LoginCredentials(username=name, password=password)
         return AmqpTarget(host=target.host, port=target.port, credentials=who, **changes)
 
     with pytest.raises(AuthenticationFailed, match=name) as caught:
@@ -301,6 +301,6 @@ def test_what_is_recovered_is_compared_message_by_message(
 
 def test_nobody_there_is_said_with_what_to_do(tmp_path: Path) -> None:
     directory = planned(tmp_path, "q", 5)
-    nowhere = AmqpTarget(host=LOOPBACK, port=1, credentials=Credentials(username="u", password="p"))
+    nowhere = AmqpTarget(host=LOOPBACK, port=1, credentials=LoginCredentials(username="u", password="p"))
     with pytest.raises(AmqpConnectionLost, match=r"127\.0\.0\.1:1 cannot be reached.*goes on from there"):
         AmqpClient(nowhere, VHOST, directory.progress, {}, timeout_s=0.1)

@@ -12,15 +12,15 @@ import pika
 import pytest
 from pamqp import commands
 
-from leveret.core.head import Head
-from leveret.pipeline import amqp_publish
-from leveret.pipeline.amqp_connection import AmqpConnection
-from leveret.pipeline.amqp_publish import AmqpClient, progress_path, read_progress
-from leveret.pipeline.amqp_streams import Declined
-from leveret.pipeline.job import AmqpTarget, Credentials
-from leveret.pipeline.plan import PlanDirectory
-from leveret.pipeline.publish import PlanPublisher
-from leveret.session.stream_messages import entries_of
+from leveret.core.queues.head import Head
+from leveret.pipeline.amqp import publish as amqp_publish
+from leveret.pipeline.amqp.connection import AmqpConnection
+from leveret.pipeline.amqp.publish import AmqpClient, progress_path, read_progress
+from leveret.pipeline.amqp.streams import MessageDeclined
+from leveret.pipeline.archive.plan import PlanDirectory
+from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
+from leveret.pipeline.recovery.publish import PlanPublisher
+from leveret.session.stream.messages import entries_of
 from leveret.testing.ports import LOOPBACK
 from leveret.testing.standby_archive import freeze_plan, transfer
 from leveret.testing.standby_upstream import StandbyUpstream
@@ -84,7 +84,7 @@ def target(broker: Broker, name: str) -> AmqpTarget:
     return AmqpTarget(
         host=LOOPBACK,
         port=broker.amqp_port,
-        credentials=Credentials(username="guest", password="guest"),
+        credentials=LoginCredentials(username="guest", password="guest"),
         queues={VHOST: {name: ARGUMENTS}},
     )
 
@@ -208,9 +208,9 @@ def test_what_cannot_be_taken_is_said_with_what_to_do(
             queues={VHOST: {name: {**ARGUMENTS, **arguments}}},
         )
 
-    with pytest.raises(Declined, match=r"cannot be made: .*x-overflow.*--queues"):
+    with pytest.raises(MessageDeclined, match=r"cannot be made: .*x-overflow.*--queues"):
         publish(with_arguments({"x-overflow": "reject-publish"}), directory)
-    with pytest.raises(Declined, match=r"compressed: zstd.*--queues"):
+    with pytest.raises(MessageDeclined, match=r"compressed: zstd.*--queues"):
         publish(target, directory)
     channel.queue_delete(name)
     declare = AmqpConnection.declare_queue
@@ -224,7 +224,7 @@ def test_what_cannot_be_taken_is_said_with_what_to_do(
 
     with monkeypatch.context() as patch:
         patch.setattr(AmqpConnection, "declare_queue", ignored)
-        with pytest.raises(Declined, match=r"made a queue of .*--queues"):
+        with pytest.raises(MessageDeclined, match=r"made a queue of .*--queues"):
             publish(target, directory)
     with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="NOT_FOUND"):
         channel.queue_declare(name, passive=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 
-from leveret.core.access import check_password
+from leveret.core.broker.access import check_password
 from leveret.model.definitions import (
     AnyEntity,
     Binding,

@@ -20,8 +20,8 @@ from typing import Any, Final
 
 from leveret.config.etcd import EtcdOptions
 from leveret.config.uris import Endpoints
-from leveret.runtime.lease import boot_clock_s
-from leveret.runtime.replication.election import Election, Won
+from leveret.runtime.coordination.election import Election, Won
+from leveret.runtime.coordination.lease import boot_clock_s
 
 PROMISE_EVERY_S: Final = 0.002
 

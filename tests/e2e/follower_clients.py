@@ -9,28 +9,28 @@ from typing import Any, Final
 
 import pika
 
-from leveret.pipeline.stream_client import StreamClient, connect
+from leveret.pipeline.upstream.stream_client import StreamClient, connect
 from leveret.testing.applications import Taken, channel_of, parameters
-from leveret.testing.follower_site import PATIENCE_S, Member
+from leveret.testing.follower_site import PATIENCE_S, FollowerSiteNode
 from leveret.testing.ports import LOOPBACK, wait_until
 
 PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
 _MARK: Final = b"end of stream "
 
 
-def channel_at(member: Member, vhost: str = "/") -> AbstractContextManager[Any]:
+def channel_at(member: FollowerSiteNode, vhost: str = "/") -> AbstractContextManager[Any]:
     """A channel in confirm mode; its node may be gone at the end."""
     return channel_of(pika.BlockingConnection(parameters(member.node.amqp_port, vhost)))
 
 
-def declare(member: Member, queue: str, **arguments: Any) -> None:
+def declare(member: FollowerSiteNode, queue: str, **arguments: Any) -> None:
     """A durable queue; `_` in names of arguments stands for `-`."""
     named = {name.replace("_", "-"): value for name, value in arguments.items()}
     with channel_at(member) as channel:
         channel.queue_declare(queue, durable=True, arguments=named)
 
 
-def publish(member: Member, queue: str, bodies: Iterable[bytes]) -> None:
+def publish(member: FollowerSiteNode, queue: str, bodies: Iterable[bytes]) -> None:
     """Publish persistently; each is confirmed before the next."""
     with channel_at(member) as channel:
         for body in bodies:
@@ -42,7 +42,7 @@ def numbered(first: int, count: int, size: int = 0) -> list[bytes]:
     return [f"{number}".encode().ljust(size) for number in range(first, first + count)]
 
 
-def bodies(member: Member, queue: str) -> list[bytes]:
+def bodies(member: FollowerSiteNode, queue: str) -> list[bytes]:
     """What a queue has, in its order; all of it stays."""
     found = []
     with channel_at(member) as channel:
@@ -51,14 +51,14 @@ def bodies(member: Member, queue: str) -> list[bytes]:
     return found
 
 
-def fill(leader: Member, queue: str, size: int, *, seed: int = 0) -> None:
+def fill(leader: FollowerSiteNode, queue: str, size: int, *, seed: int = 0) -> None:
     """Messages of `size` octets together that no two are alike."""
     declare(leader, queue)
     chance = random.Random(seed)
     publish(leader, queue, (chance.randbytes(200_000) for _ in range(size // 200_000)))
 
 
-def live(leader: Member) -> None:
+def live(leader: FollowerSiteNode) -> None:
     """Something of every kind of definition, message and settlement."""
     ctl = leader.node.ctl
     ctl("add_vhost", "shop")
@@ -105,20 +105,20 @@ def live(leader: Member) -> None:
         )
 
 
-def store_offset(leader: Member, stream: str, offset: int) -> None:
+def store_offset(leader: FollowerSiteNode, stream: str, offset: int) -> None:
     """A reader says how far it is; waits until that is known."""
     with _stream_client(leader) as client:
         client.store_offset("reader", stream, offset)
         wait_until(lambda: client.query_offset("reader", stream) == offset, "the offset", PATIENCE_S)
 
 
-def stored_offset(leader: Member, stream: str) -> int | None:
+def stored_offset(leader: FollowerSiteNode, stream: str) -> int | None:
     """What the reader said last."""
     with _stream_client(leader) as client:
         return client.query_offset("reader", stream)
 
 
-def _stream_client(leader: Member) -> StreamClient:
+def _stream_client(leader: FollowerSiteNode) -> StreamClient:
     return connect([(LOOPBACK, leader.node.stream_port)], vhost="/", username="guest", password="guest")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from leveret.testing.applications import Consumer, Numbered, Publisher
+from leveret.testing.applications import AppConsumer, AppPublisher, DirectMessage
 from leveret.testing.books import Books, read_book
 from tests.e2e.site import PATIENCE_S
 
@@ -29,14 +29,14 @@ class Side:
         self._count = 0
         self._books = Books(folder / queue)
 
-    def publisher(self, port: int) -> Publisher:
+    def publisher(self, port: int) -> AppPublisher:
         """The next publisher; not yet running."""
-        return Publisher(port, "/", self._messages(), self._books, window=_WINDOW, rate=SIDE_RATE)
+        return AppPublisher(port, "/", self._messages(), self._books, window=_WINDOW, rate=SIDE_RATE)
 
-    def _messages(self) -> Iterator[Numbered]:
+    def _messages(self) -> Iterator[DirectMessage]:
         while True:
             self._count += 1
-            yield Numbered(self._count, self._queue, body_of(self._count))
+            yield DirectMessage(self._count, self._queue, body_of(self._count))
 
     def confirmed(self) -> set[int]:
         """Numbers that were confirmed."""
@@ -46,7 +46,7 @@ class Side:
 class Crew:
     """Applications that run together at one node."""
 
-    def __init__(self, *applications: Publisher | Consumer) -> None:
+    def __init__(self, *applications: AppPublisher | AppConsumer) -> None:
         self.applications = applications
         self._threads = [threading.Thread(target=each.run, daemon=True) for each in applications]
         for thread in self._threads:
@@ -63,4 +63,4 @@ class Crew:
     @property
     def disordered(self) -> int:
         """What consumers got out of order."""
-        return sum(each.disordered for each in self.applications if isinstance(each, Consumer))
+        return sum(each.disordered for each in self.applications if isinstance(each, AppConsumer))

@@ -12,10 +12,10 @@ from typing import Any, Final
 import pika
 import pika.exceptions
 
-from leveret.testing.applications import Message, Taken, now_ms
+from leveret.testing.applications import AppMessage, Taken, now_ms
 from leveret.testing.audit import FOREVER, Audit
 from leveret.testing.compare import compare
-from leveret.testing.follower_site import FollowerSite, Member
+from leveret.testing.follower_site import FollowerSite, FollowerSiteNode
 from leveret.testing.link_proxy import Direction
 from leveret.testing.parcels import EXCHANGE
 from leveret.testing.ports import wait_until
@@ -29,6 +29,10 @@ STREAM: Final = "events"
 DYING: Final = "dying"
 GRAVE: Final = "grave"
 BEACON: Final = "beacon"
+IDLE: Final = "idle"
+"""Never used: an empty log has to outlive everything as well."""
+DRAINED: Final = "drained"
+"""Filled and emptied at times, but for one message that tells that what came before it is settled."""
 ACK_TIMEOUT_S: Final = 1.0
 CONFIG: Final = {
     "replication.confirm": "in_sync",
@@ -42,6 +46,7 @@ DELAYS_S: Final = (0.0, 0.05, 0.2)
 MADE: Final = "made"
 MADE_MAX: Final = 3
 _TTL_MS: Final = 100
+_DRAINED_AT_ONCE: Final = 300
 
 
 class Story:
@@ -64,6 +69,7 @@ class Story:
         self._disordered = 0
         self._made: set[str] = set()
         self._made_so_far = 0
+        self._left = 0
         self._crew = Crew()
 
     def begin(self) -> None:
@@ -131,9 +137,9 @@ class Story:
         for member in self.site.members:
             member.link.heal()
 
-    def _wait_in_sync(self, *, but: Member | None = None) -> list[Member]:
+    def _wait_in_sync(self, *, but: FollowerSiteNode | None = None) -> list[FollowerSiteNode]:
         """Wait until followers are in sync, one at least but this one."""
-        found: list[Member] = []
+        found: list[FollowerSiteNode] = []
 
         def in_sync() -> bool:
             names = set(self.site.leader.status()["in_sync"])
@@ -156,7 +162,7 @@ class Story:
 
     # -- what happens -------------------------------------------------------------------------
 
-    def _someone(self) -> Member:
+    def _someone(self) -> FollowerSiteNode:
         return self._chance.choice(self.site.followers)
 
     def kill_follower(self) -> None:
@@ -317,7 +323,7 @@ class Story:
         old.node.stop()
         old.follow(self.site.leader)
 
-    def _wait_fenced(self, old: Member) -> None:
+    def _wait_fenced(self, old: FollowerSiteNode) -> None:
         old.wait_answers()
         wait_until(lambda: old.status()["role"] == "fenced", "the fence", PATIENCE_S)
 
@@ -361,6 +367,27 @@ class Story:
     def _policy(self) -> dict[str, Any]:
         return {"pattern": f"^{MADE}", "definition": {"max-length": self._made_so_far}}
 
+    def drain_queue(self) -> None:
+        """Empty a queue, more than a segment of it, and leave one message behind: its confirm covers the acks."""
+        self._left += 1
+        with self._apps.channel() as channel:
+            for number in range(_DRAINED_AT_ONCE):
+                channel.basic_publish(
+                    "", DRAINED, (b"%d " % number) * 1000, pika.BasicProperties(delivery_mode=2)
+                )
+            while channel.basic_get(DRAINED, auto_ack=True)[0] is not None:
+                pass
+            channel.basic_publish("", DRAINED, b"%d" % self._left, pika.BasicProperties(delivery_mode=2))
+
+    def rolling_restart(self) -> None:
+        """Every node is ended in order and started, one after the other, as for an upgrade; the leader last."""
+        self._heal_links()
+        for follower in self.site.followers:
+            follower.node.stop()
+            follower.follow(self.site.leader)
+            self.site.leader.wait_in_sync(follower)
+        self.restart_leader()
+
     # -- the books ----------------------------------------------------------------------------
 
     def _judge(self) -> Audit:
@@ -377,11 +404,19 @@ class Story:
         result = self._apps.audit(found, dict.fromkeys(QUEUES, FOREVER), account)
         assert result.balances, f"{self.told}: {result}"
         assert not self._apps.strangers(), self.told
+        unflagged = {
+            message.number
+            for taken in found.values()
+            for message in taken
+            if message.number in account.delivered and not message.redelivered
+        }
+        assert not unflagged, f"{self.told}: {len(unflagged)} come again as if for the first time"
         self.counts["confirmed"] += self._apps.confirmed()
         self.counts["settled"] += result.total.acked
         self._apps.turn_page(found)
         self._judge_sides(leader.amqp_port)
         self._judge_definitions()
+        self._judge_drained(leader.amqp_port)
         self._judge_divergent({message.number for taken in found.values() for message in taken})
         self.site.assert_identical()
         self._start_again()
@@ -403,10 +438,18 @@ class Story:
         lost = self._dying.confirmed() - buried
         assert not lost, f"{self.told}: {len(lost)} dead messages are not in the grave: {sorted(lost)[:5]}"
 
+    def _judge_drained(self, port: int) -> None:
+        assert count(port, IDLE) == 0, self.told
+        expected = [b"%d" % self._left] if self._left else []
+        with self._apps.channel() as channel:
+            got = iter(lambda: channel.basic_get(DRAINED)[2], None)
+            found = [body if len(body) < 10 else body[:10] + b"..." for body in got]
+        assert found == expected, f"{self.told}: {found[:5]} of {len(found)} where {expected} was left"
+
     def _judge_definitions(self) -> None:
         leader = self.site.leader
         names = {row["name"] for row in leader.get("queues")}
-        assert names == {*QUEUES, STREAM, DYING, GRAVE, BEACON} | self._made, self.told
+        assert names == {*QUEUES, STREAM, DYING, GRAVE, BEACON, IDLE, DRAINED} | self._made, self.told
         if self._made:
             policy, wanted = leader.get(f"policies/%2F/{MADE}"), self._policy()
             assert {key: policy[key] for key in wanted} == wanted, self.told
@@ -460,11 +503,13 @@ EVENTS: Final[dict[str, Callable[[Story], None]]] = {
         Story.hand_over,
         Story.purge,
         Story.define,
+        Story.drain_queue,
+        Story.rolling_restart,
     )
 }
 
 
-def without_delivery_counts(found: Iterable[Taken], published: Iterable[Message]) -> None:
+def without_delivery_counts(found: Iterable[Taken], published: Iterable[AppMessage]) -> None:
     """Take out what a quorum queue puts into the headers of what it delivers again."""
     bare = {message.number for message in published if message.properties.headers is None}
     for message in found:
@@ -491,6 +536,8 @@ def declare(channel: Any) -> None:
         },
         GRAVE: {},
         BEACON: {},
+        IDLE: {},
+        DRAINED: {},
     }
     for name, arguments in kinds.items():
         channel.queue_declare(name, durable=True, arguments=arguments)

@@ -14,11 +14,11 @@ from typing import ParamSpec
 import uvloop
 
 from leveret.config import Config
-from leveret.config import SchemaSync as Settings
-from leveret.core.access import check_password, permission_of
-from leveret.core.broker import Broker
-from leveret.core.queue import Reader
-from leveret.core.schema import canonical
+from leveret.config import SchemaSyncSettings as Settings
+from leveret.core.broker.access import check_password, permission_of
+from leveret.core.broker.broker import Broker
+from leveret.core.queues.queue import Reader
+from leveret.core.schema.schema import canonical
 from leveret.model.definitions import (
     KINDS,
     AnyEntity,
@@ -35,12 +35,12 @@ from leveret.model.definitions import (
     Vhost,
 )
 from leveret.model.errors import AccessRefused, AuthenticationFailed
-from leveret.runtime.schema_downstream import Timing
-from leveret.runtime.schema_sync import SchemaSync
-from leveret.session.amqp10 import Amqp10Session
+from leveret.runtime.schema_sync.downstream import Timing
+from leveret.runtime.schema_sync.schema_sync import SchemaSync
+from leveret.session.amqp10.server import Amqp10Session
 from leveret.storage.state_file import StateFile
 from leveret.testing.waiting import until
-from tests.unit.core.travelling import exported
+from tests.unit.core.schema.travelling import exported
 
 TIMING = Timing(connect_timeout_s=0.4, reply_timeout_s=10.0, backoff_min_s=0.05, backoff_max_s=0.2)
 PARAMETERS = ParamSpec("PARAMETERS")

@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol
 import pika
 
 from leveret.testing.applications import (
-    Consumer,
-    Message,
-    Publisher,
+    AppConsumer,
+    AppMessage,
+    AppPublisher,
     Taken,
     channel_of,
     drain,
@@ -43,7 +43,7 @@ class Site:
     """Applications at `node`; they find it again after a restart."""
 
     def __init__(self, node: Door, vhost: str, folder: Path, seed: int) -> None:
-        self.published: list[Message] = []
+        self.published: list[AppMessage] = []
         self._node = node
         self._vhost = vhost
         self._seed = seed
@@ -62,14 +62,16 @@ class Site:
         """A channel in confirm mode; its broker may die before it ends."""
         return channel_of(pika.BlockingConnection(parameters(self._node.amqp_port, self._vhost)))
 
-    def publisher(self, queues: Sequence[str], count: int = ENDLESS, *, rate: float = math.inf) -> Publisher:
+    def publisher(
+        self, queues: Sequence[str], count: int = ENDLESS, *, rate: float = math.inf
+    ) -> AppPublisher:
         """A publisher of the next `count` messages, so many a second at most; not yet running."""
         mine = parcels(queues, count, first=self._count, seed=self._seed)
         self._count += count
         port, books = self._node.amqp_port, self._new_books()
-        return Publisher(port, self._vhost, self._noted(mine), books, window=WINDOW, rate=rate)
+        return AppPublisher(port, self._vhost, self._noted(mine), books, window=WINDOW, rate=rate)
 
-    def _noted(self, messages: Iterable[Message]) -> Iterator[Message]:
+    def _noted(self, messages: Iterable[AppMessage]) -> Iterator[AppMessage]:
         """Note each message when it is published."""
         for message in messages:
             self.published.append(message)
@@ -81,11 +83,11 @@ class Site:
         self.publisher(queues, count).run()
         assert self.confirmed() == before + count
 
-    def consumer(self, queues: Sequence[str], *, rate: float = math.inf) -> Consumer:
+    def consumer(self, queues: Sequence[str], *, rate: float = math.inf) -> AppConsumer:
         """A consumer that takes on so many a second at most; not yet running."""
         books = self._new_books()
         seed = self._seed + len(self._books)
-        return Consumer(self._node.amqp_port, self._vhost, queues, books, seed, rate=rate)
+        return AppConsumer(self._node.amqp_port, self._vhost, queues, books, seed, rate=rate)
 
     def _new_books(self) -> Books:
         self._books.append(Books(self._folder / f"books-{self._books_before + len(self._books)}"))
@@ -142,7 +144,7 @@ class Site:
 
 
 @contextmanager
-def background(*applications: Publisher | Consumer) -> Iterator[None]:
+def background(*applications: AppPublisher | AppConsumer) -> Iterator[None]:
     """Run applications beside the block; they end by themselves, or with their broker."""
     threads = [threading.Thread(target=each.run, daemon=True) for each in applications]
     for thread in threads:

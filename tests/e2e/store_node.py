@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from leveret.config import Config, build, gather
 from leveret.config.uris import Endpoints
-from leveret.core.cluster import Changed, ClusterState, Event, Keys, Presence
-from leveret.core.election import Entry, Put, Transaction, Unchanged
+from leveret.core.replication.cluster import Changed, ClusterKeys, ClusterState, Event, Presence
+from leveret.core.replication.election import PutKey, StoredValue, StoreTransaction, Unchanged
 from leveret.runtime.cluster.store import ClusterStore
-from leveret.runtime.etcd import Etcd
+from leveret.runtime.coordination.etcd import Etcd
 from leveret.testing.etcd import EtcdMember
 from leveret.testing.ports import LOOPBACK
 
@@ -46,7 +46,7 @@ class Node:
     def __init__(self, name: str, endpoints: str, prefix: str, ttl_ms: int = LONG_MS) -> None:
         self.name = name
         self.store = ClusterStore(config(name, endpoints, prefix, ttl_ms), self.take, self.lost)
-        self.keys = Keys.under(prefix)
+        self.keys = ClusterKeys.under(prefix)
         self.state = ClusterState(self.keys)
         self.told: list[tuple[int, list[Event]]] = []
         self.changed: list[Changed] = []
@@ -68,7 +68,9 @@ class Node:
         await self.store.announce(self.presence(incarnation))
 
     async def put(self, key: str, value: bytes = b"1", *conditions: Unchanged) -> int | None:
-        return await self.store.transact(Transaction(conditions, (Put(self.keys.prefix + key, value),)))
+        return await self.store.transact(
+            StoreTransaction(conditions, (PutKey(self.keys.prefix + key, value),))
+        )
 
     def has(self, revision: int | None) -> bool:
         return revision is not None and self.store.revision >= revision
@@ -99,7 +101,7 @@ def play(scene: Coroutine[Any, Any, None]) -> None:
     asyncio.run(scene)
 
 
-async def read(endpoints: str, prefix: str, page: int = 1000) -> dict[str, Entry]:
+async def read(endpoints: str, prefix: str, page: int = 1000) -> dict[str, StoredValue]:
     """What etcd holds, as another reader sees it."""
     client = Etcd(Endpoints().parse(endpoints), 10.0)
     try:

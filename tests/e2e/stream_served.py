@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from leveret.pipeline.stream_client import StreamClient, connect
-from leveret.runtime.stream_listener import StreamListener
+from leveret.pipeline.upstream.stream_client import StreamClient, connect
+from leveret.runtime.clients.stream_listener import StreamListener
 from leveret.testing.ports import LOOPBACK
 from leveret.testing.stream_host import FakeServedLog, FakeStreamHost
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
-from leveret.wire.stream.codec import Command
+from leveret.wire.stream.codec import StreamCommand
 from leveret.wire.stream.frames import FrameDecoder
 
 T = TypeVar("T")
@@ -106,10 +106,10 @@ class RawPeer:
         self.send(wire.Tune(1_048_576, heartbeat_s), wire.Open(4, "/"))
         assert isinstance(self.next(), wire.OpenResponse)
 
-    def send(self, *commands: Command) -> None:
+    def send(self, *commands: StreamCommand) -> None:
         self.socket.sendall(b"".join(command.encode() for command in commands))
 
-    def next(self) -> Command | None:
+    def next(self) -> StreamCommand | None:
         """The next command, None at the end of the connection."""
         frame = self.next_frame()
         return None if frame is None else wire.decode(frame)

@@ -23,7 +23,7 @@ from pamqp import commands
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from leveret.model.errors import LeveretError
-from leveret.pipeline.stream_client import StreamClient
+from leveret.pipeline.upstream.stream_client import StreamClient
 from leveret.testing.applications import Taken, drain
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.parcels import declare, parcels
@@ -69,7 +69,8 @@ def nothing_is_lost(node: LeveretProcess) -> Iterator[None]:
 
 
 def held(node: LeveretProcess) -> list[Taken]:
-    return drain(node.amqp_port, "/", QUEUE, keep=True)
+    """What the queue holds; to have looked is what the flag of redelivery tells of."""
+    return [each._replace(redelivered=False) for each in drain(node.amqp_port, "/", QUEUE, keep=True)]
 
 
 def connect(node: LeveretProcess, user: str, password: str, vhost: str = "/") -> pika.BlockingConnection:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from leveret.core.cluster import Keys, encode
+from leveret.core.replication.cluster import ClusterKeys, encode
 from leveret.model.errors import PreconditionFailed
-from leveret.runtime.cluster.clustered import Clustered
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.cluster.membership_file import MembershipFile
-from leveret.runtime.etcd import EtcdError
-from leveret.runtime.node import Node
+from leveret.runtime.coordination.etcd import EtcdError
+from leveret.runtime.node.node import Node
+from leveret.runtime.roles.clustered import Clustered
 from leveret.storage.secret_file import Secret
 from leveret.testing import etcd
 from leveret.testing.etcd import EtcdCluster
@@ -73,7 +73,7 @@ def test_a_node_whose_first_try_is_cut_short_joins_who_founded_meanwhile_unless_
             host.tries = 1
             starting = asyncio.create_task(hold(host, one))
         async with node("two", shared_etcd.setting, prefix) as two:
-            cluster = Keys.under(prefix).cluster.removeprefix(two.keys.prefix)
+            cluster = ClusterKeys.under(prefix).cluster.removeprefix(two.keys.prefix)
             await two.put(cluster, encode("c1"))
             host.may_go_on.set()
             if has_data:
@@ -109,7 +109,7 @@ def test_a_node_that_etcd_declines_at_the_last_moment_is_let_in_the_next_time(
     async def scene() -> None:
         async with node("two", shared_etcd.setting, prefix) as two:
             if not founds:
-                await two.put(Keys.under(prefix).cluster.removeprefix(two.keys.prefix), encode("c1"))
+                await two.put(ClusterKeys.under(prefix).cluster.removeprefix(two.keys.prefix), encode("c1"))
             first = member()
             await first.enter()
             (tmp_path / "definitions").mkdir()

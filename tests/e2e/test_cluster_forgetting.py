@@ -12,11 +12,11 @@ import pytest
 from leveret.cli.api import CtlError
 from leveret.cli.offline import forget_stopped
 from leveret.config.uris import Endpoints
-from leveret.core.cluster import (
+from leveret.core.replication.cluster import (
+    ClusterKeys,
     ClusterState,
     DefinitionChanged,
-    Keys,
-    Member,
+    MemberRecord,
     Placement,
     Presence,
     change_write,
@@ -24,10 +24,10 @@ from leveret.core.cluster import (
     encode,
     placement_write,
 )
-from leveret.core.election import Delete, Put, Transaction
+from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
 from leveret.model import definitions as d
 from leveret.runtime.cluster.membership_file import NAME
-from leveret.runtime.etcd import Etcd
+from leveret.runtime.coordination.etcd import Etcd
 from leveret.storage.state_file import StateFile
 from leveret.testing import etcd
 from leveret.testing.etcd import EtcdCluster
@@ -35,7 +35,7 @@ from leveret.testing.etcd import EtcdCluster
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
 PREFIX = "forgetting"
-KEYS = Keys.under(PREFIX)
+KEYS = ClusterKeys.under(PREFIX)
 NODES = ("a", "b", "c", "d")
 Answer = TypeVar("Answer")
 
@@ -43,8 +43,11 @@ Answer = TypeVar("Answer")
 @pytest.fixture
 def store(shared_etcd: EtcdCluster) -> Iterator[EtcdCluster]:
     """etcd with a cluster of four nodes, none of which runs; `a` led most."""
-    put(shared_etcd, Put(KEYS.cluster, encode("ours")))
-    put(shared_etcd, *(Put(KEYS.member(name), encode(Member(name, f"id-{name}", 1))) for name in NODES))
+    put(shared_etcd, PutKey(KEYS.cluster, encode("ours")))
+    put(
+        shared_etcd,
+        *(PutKey(KEYS.member(name), encode(MemberRecord(name, f"id-{name}", 1))) for name in NODES),
+    )
     queues = {
         "mirrored": Placement(1, "a", "x", 3, mirrors=("d", "c"), synchronised=("c",), stopped=("b",)),
         "stopped": Placement(2, "a", "x", 2, stopped=("d", "c")),
@@ -60,7 +63,7 @@ def store(shared_etcd: EtcdCluster) -> Iterator[EtcdCluster]:
     put(shared_etcd, *(change_write(KEYS, d.Put(each)) for each in changes))
     put(shared_etcd, *(placement_write(KEYS, ("/", name), placed) for name, placed in queues.items()))
     yield shared_etcd
-    put(shared_etcd, Delete(PREFIX + "/", is_prefix=True))
+    put(shared_etcd, DeleteKey(PREFIX + "/", is_prefix=True))
 
 
 def play(store: EtcdCluster, scene: Callable[[Etcd], Awaitable[Answer]]) -> Answer:
@@ -74,8 +77,8 @@ def play(store: EtcdCluster, scene: Callable[[Etcd], Awaitable[Answer]]) -> Answ
     return asyncio.run(played())
 
 
-def put(store: EtcdCluster, *writes: Put | Delete) -> None:
-    assert play(store, lambda client: client.transact(Transaction((), writes))) is not None
+def put(store: EtcdCluster, *writes: PutKey | DeleteKey) -> None:
+    assert play(store, lambda client: client.transact(StoreTransaction((), writes))) is not None
 
 
 def seen(store: EtcdCluster) -> tuple[ClusterState, list[tuple[str, ...]]]:
@@ -150,7 +153,7 @@ def test_it_is_refused_where_a_node_runs_and_where_the_cluster_is_another(
         True,
     )
     StateFile(tmp_path / NAME).save({"cluster_id": "ours"})
-    put(store, Put(KEYS.alive("b"), encode(Presence("i", "", "", 1, "0"))))
+    put(store, PutKey(KEYS.alive("b"), encode(Presence("i", "", "", 1, "0"))))
     status, text = refusal(store, tmp_path, "a")
     assert (status, text.startswith("nodes of the cluster run, or did a moment ago: b:")) == (69, True)
     after = seen(store)[0]

@@ -10,10 +10,10 @@ import pytest
 
 from leveret.config import build, gather
 from leveret.config.uris import Endpoints
-from leveret.core.cluster import AliveChanged, Presence, encode
-from leveret.core.election import Delete, Put, Transaction, UnreadableState
+from leveret.core.replication.cluster import AliveChanged, Presence, encode
+from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, UnreadableState
 from leveret.runtime.cluster.store import ClusterStore, LeaseLost, NameTaken
-from leveret.runtime.etcd import Etcd, EtcdCompacted
+from leveret.runtime.coordination.etcd import Etcd, EtcdCompacted
 from leveret.testing import etcd
 from leveret.testing.etcd import EtcdCluster, EtcdMember
 from leveret.testing.link_proxy import LinkProxy
@@ -43,9 +43,9 @@ def test_all_there_is_comes_first_then_every_revision_in_order(shared_etcd: Etcd
                 revisions = []
                 for _ in range(60):
                     key = f"order/x{chance.randrange(8)}"
-                    write = Delete(key) if chance.random() < 0.3 else Put(key, chance.randbytes(3))
+                    write = DeleteKey(key) if chance.random() < 0.3 else PutKey(key, chance.randbytes(3))
                     writer = chance.choice((a, b))
-                    revisions.append(await writer.store.transact(Transaction((), (write,))))
+                    revisions.append(await writer.store.transact(StoreTransaction((), (write,))))
                 await until(lambda: a.store.revision == b.store.revision == revisions[-1])
                 told = [revision for revision, _ in b.told[1:]]
                 assert [one for one in told if one in revisions] == revisions
@@ -115,7 +115,7 @@ def test_what_etcd_has_forgotten_meanwhile_is_told_as_differences(shared_etcd: E
                 link.refuse()
                 await a.put("comes")
                 await a.put("changes", b"2")
-                last = await a.store.transact(Transaction((), (Delete("forgotten/goes"),)))
+                last = await a.store.transact(StoreTransaction((), (DeleteKey("forgotten/goes"),)))
                 shared_etcd.members[0].ask("kv/compaction", revision=str(last), physical=True)
                 link.allow()
                 await until(lambda: b.store.revision == last)
@@ -316,9 +316,9 @@ def test_all_is_read_page_by_page(shared_etcd: EtcdCluster) -> None:
         async with node("a", shared_etcd.setting, "pages") as a:
             for first in (0, 100):
                 puts = tuple(
-                    Put(f"pages/{number:03}", encode(number)) for number in range(first, first + 100)
+                    PutKey(f"pages/{number:03}", encode(number)) for number in range(first, first + 100)
                 )
-                await a.store.transact(Transaction((), puts))
+                await a.store.transact(StoreTransaction((), puts))
             whole = await read(shared_etcd.setting, "pages/0")
             assert {key: entry.value for key, entry in whole.items()} == {
                 f"pages/{number:03}": encode(number) for number in range(100)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.config.uris import Endpoint, Endpoints
-from leveret.core.cluster import encode
-from leveret.core.election import Delete, Put, Transaction, Unchanged
-from leveret.core.transactions import OPS_MAX
+from leveret.config.uris import Endpoints, EtcdEndpoint
+from leveret.core.replication.cluster import encode
+from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
+from leveret.core.replication.transactions import OPS_MAX
 from leveret.runtime.cluster.store import LeaseLost
-from leveret.runtime.etcd import Etcd, EtcdRefused
+from leveret.runtime.coordination.etcd import Etcd, EtcdRefused
 from leveret.testing import etcd
 from leveret.testing.etcd import EtcdCluster
 from leveret.testing.waiting import until
@@ -28,19 +28,19 @@ def test_a_transaction_is_done_if_its_conditions_hold(shared_etcd: EtcdCluster) 
             assert revision
             assert await b.put("x", b"2", Unchanged("conditions/x", 0)) is None
             assert await b.put("x", b"2", Unchanged("conditions/x", revision)) == revision + 2
-            put = Put("conditions/leased", b"1", leased=True)
-            await a.store.transact(Transaction((), (put,)))
+            put = PutKey("conditions/leased", b"1", leased=True)
+            await a.store.transact(StoreTransaction((), (put,)))
             written = await read(shared_etcd.setting, "conditions/")
             assert written["conditions/x"].value == b"2"
             assert written["conditions/leased"].lease == written[a.keys.alive("a")].lease != 0
-            some = tuple(Put(f"conditions/many/{number}", b"") for number in range(OPS_MAX))
+            some = tuple(PutKey(f"conditions/many/{number}", b"") for number in range(OPS_MAX))
             guards = tuple(Unchanged(f"conditions/many/{number}", 0) for number in range(OPS_MAX))
-            assert await a.store.transact(Transaction(guards, some))
-            delete = Delete("conditions/many/", is_prefix=True)
-            last = await a.store.transact(Transaction((), (delete,)))
+            assert await a.store.transact(StoreTransaction(guards, some))
+            delete = DeleteKey("conditions/many/", is_prefix=True)
+            last = await a.store.transact(StoreTransaction((), (delete,)))
             await until(lambda: b.store.revision == last)
             assert not [key for key in b.keys_now if "many" in key]
-            assert await a.store.transact(Transaction((), (delete,))) == last + 1 if last else False
+            assert await a.store.transact(StoreTransaction((), (delete,))) == last + 1 if last else False
 
     play(scene())
 
@@ -48,9 +48,9 @@ def test_a_transaction_is_done_if_its_conditions_hold(shared_etcd: EtcdCluster) 
 def test_what_etcd_refuses_is_told_and_the_next_is_done(shared_etcd: EtcdCluster) -> None:
     async def scene() -> None:
         async with node("a", shared_etcd.setting, "refused") as a:
-            twice = (Put("refused/x", b"1"), Put("refused/x", b"2"))
+            twice = (PutKey("refused/x", b"1"), PutKey("refused/x", b"2"))
             with pytest.raises(EtcdRefused, match="duplicate key"):
-                await a.store.transact(Transaction((), twice))
+                await a.store.transact(StoreTransaction((), twice))
             assert await a.put("x", b"3")
             assert (await read(shared_etcd.setting, "refused/"))["refused/x"].value == b"3"
 
@@ -77,7 +77,7 @@ def test_a_transaction_whose_answer_was_lost_is_done_once(shared_etcd: EtcdClust
             await a.enter()
             revisions = []
             for number in range(6):
-                a.store._etcd.endpoint = Endpoint(url)
+                a.store._etcd.endpoint = EtcdEndpoint(url)
                 revisions.append(await a.put("x", encode(number)))
             assert None not in revisions
             await until(lambda: b.store.revision >= (revisions[-1] or 0))
@@ -98,17 +98,18 @@ def test_an_attempt_that_was_given_up_and_comes_late_is_done_before_the_next_or_
         async with node("a", shared_etcd.setting, "late") as a:
             await a.put("x", b"1")
             turn, lease_id = a.store._turn, (await read(shared_etcd.setting, "late/"))[a.store._turn].lease
-            late = Transaction(
+            late = StoreTransaction(
                 (Unchanged(turn, a.store._turn_modified),),
-                (Put("late/x", b"late"), Put(turn, b"3", leased=True)),
+                (PutKey("late/x", b"late"), PutKey(turn, b"3", leased=True)),
             )
             client = Etcd(Endpoints().parse(shared_etcd.setting), 10.0)
             await a.put("x", b"2")
             assert await client.transact(late, lease_id) is None
             # And one that overtakes: its turn is over, but it was a turn; the next one finds that out.
             turns = (await read(shared_etcd.setting, "late/"))[turn]
-            early = Transaction(
-                (Unchanged(turn, turns.modified),), (Put("late/x", b"early"), Put(turn, b"old", leased=True))
+            early = StoreTransaction(
+                (Unchanged(turn, turns.modified),),
+                (PutKey("late/x", b"early"), PutKey(turn, b"old", leased=True)),
             )
             assert await client.transact(early, lease_id)
             assert await a.put("x", b"3")

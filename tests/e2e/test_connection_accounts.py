@@ -12,9 +12,9 @@ import pika
 import pytest
 from pika.exceptions import AMQPConnectionError
 
-from leveret.core.schema import SCHEMA_VHOST
+from leveret.core.schema.schema import SCHEMA_VHOST
 from leveret.model.errors import LeveretError
-from leveret.pipeline.stream_client import StreamClient, connect
+from leveret.pipeline.upstream.stream_client import StreamClient, connect
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import LOOPBACK, wait_until
 

@@ -15,7 +15,7 @@ import pika
 import pika.exceptions
 import pytest
 
-from leveret.pipeline.stream_client import connect
+from leveret.pipeline.upstream.stream_client import connect
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import free_port, wait_until
 from leveret.wire.record import OUTGOING_STREAM

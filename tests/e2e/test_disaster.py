@@ -313,8 +313,13 @@ def test_a_second_promotion_recovers_nothing_again(aftermath: Aftermath) -> None
     assert aftermath.displayed == aftermath.summary
 
 
+def unflagged(found: dict[str, list[Taken]]) -> dict[str, list[Taken]]:
+    return {queue: [each._replace(redelivered=False) for each in taken] for queue, taken in found.items()}
+
+
 def test_after_a_restart_the_queues_still_hold_what_was_recovered(aftermath: Aftermath) -> None:
-    assert aftermath.found_later == aftermath.found
+    # What was handed out before the restart is told as redelivered after it.
+    assert unflagged(aftermath.found_later) == unflagged(aftermath.found)
 
 
 def test_after_a_restart_the_promoted_node_is_an_upstream_and_follows_nobody(aftermath: Aftermath) -> None:

@@ -18,7 +18,7 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
-from leveret.testing.applications import Publisher, Taken, parameters
+from leveret.testing.applications import AppPublisher, Taken, parameters
 from leveret.testing.audit import Audit
 from leveret.testing.books import Books, count_entries
 from leveret.testing.parcels import Parcel, declare
@@ -134,7 +134,7 @@ def fill(pair: StandbyPair, books: Books) -> None:
         for queue in BULK:
             channel.queue_declare(queue, durable=True)
             channel.queue_bind(queue, "bulk")
-    Publisher(port, VHOST, bulk(), books).run()
+    AppPublisher(port, VHOST, bulk(), books).run()
     assert count_entries(books.confirmed) == BULK_MESSAGES
     pair.wait_queues([*QUEUES, *BULK, "beacon"])
 
@@ -228,7 +228,10 @@ def test_a_promotion_whose_recovery_is_killed_says_so_and_the_node_stays(afterma
     assert HALF_WAY <= attempt.recovered < BULK_MESSAGES * len(BULK)
     assert attempt.ended.returncode != 0
     assert len(attempt.ended.stderr.splitlines()) == 1, attempt.ended.stderr
-    assert (attempt.status["operating_mode"], attempt.status["state"]) == ("downstream", "promoting")
+    assert (attempt.status["operating_mode"], attempt.status["state"]) == (
+        "downstream",
+        "promotion interrupted",
+    )
 
 
 def test_a_node_killed_while_it_is_promoted_does_not_follow_afterwards(aftermath: Aftermath) -> None:
@@ -236,7 +239,10 @@ def test_a_node_killed_while_it_is_promoted_does_not_follow_afterwards(aftermath
     assert aftermath.recovery_killed.recovered < attempt.recovered < BULK_MESSAGES * len(BULK)
     assert attempt.ended.returncode != 0
     assert len(attempt.ended.stderr.splitlines()) == 1, attempt.ended.stderr
-    assert (attempt.status["operating_mode"], attempt.status["state"]) == ("downstream", "promoting")
+    assert (attempt.status["operating_mode"], attempt.status["state"]) == (
+        "downstream",
+        "promotion interrupted",
+    )
     assert attempt.pipelines == []
 
 

@@ -20,10 +20,10 @@ from typing import Any, Final
 import pytest
 
 from leveret.config.etcd import EtcdOptions
-from leveret.config.uris import Endpoint, Endpoints
-from leveret.core.election import Leader, UnreadableState
-from leveret.runtime.etcd import EtcdAway, EtcdRefused, etcd_context
-from leveret.runtime.replication.election import Deposed, Election, Lost, Won
+from leveret.config.uris import Endpoints, EtcdEndpoint
+from leveret.core.replication.election import ElectedLeader, UnreadableState
+from leveret.runtime.coordination.election import Deposed, Election, LeadershipLost, Won
+from leveret.runtime.coordination.etcd import EtcdAway, EtcdRefused, etcd_context
 from leveret.testing import certificates, etcd
 from leveret.testing.certificates import CertificateAuthority
 from leveret.testing.etcd import EtcdCluster, EtcdMember
@@ -43,9 +43,9 @@ class Node:
     def __init__(self, election: Election, name: str) -> None:
         self.election, self.name = election, name
         self.deposed: list[str] = []
-        self.seen: list[Leader | None] = []
+        self.seen: list[ElectedLeader | None] = []
 
-    async def campaign(self, epoch: int = 0, *, force: bool = False) -> Won | Lost:
+    async def campaign(self, epoch: int = 0, *, force: bool = False) -> Won | LeadershipLost:
         return await self.election.campaign(self.name, f"tcp://{self.name}:5679", epoch, force=force)
 
     async def win(self, epoch: int = 0) -> Won:
@@ -88,8 +88,8 @@ def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_resigns(
             assert await a.campaign(3) == Won(4, frozenset())
             await a.election.record_in_sync(frozenset("b"))
             lost = await b.campaign(9)
-            assert lost == Lost("node a leads in epoch 4", Leader("a", "tcp://a:5679", 4))
-            await until(lambda: b.seen[-1:] == [Leader("a", "tcp://a:5679", 4)])
+            assert lost == LeadershipLost("node a leads in epoch 4", ElectedLeader("a", "tcp://a:5679", 4))
+            await until(lambda: b.seen[-1:] == [ElectedLeader("a", "tcp://a:5679", 4)])
             status = b.election.status()
             assert (status["reachable"], status["in_sync"], status["holds_lease"]) == (
                 True,
@@ -103,7 +103,7 @@ def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_resigns(
             assert await b.campaign(1) == Won(5, frozenset("a"))
             assert b.election.holds_lease_now()
             assert (a.deposed, b.deposed) == ([], [])
-            await until(lambda: a.seen[-1] == Leader("b", "tcp://b:5679", 5))
+            await until(lambda: a.seen[-1] == ElectedLeader("b", "tcp://b:5679", 5))
 
     play(scene())
 
@@ -116,11 +116,11 @@ def test_only_one_that_was_in_sync_wins_unless_an_operator_forces_it(shared_etcd
             await a.election.record_in_sync(frozenset())
             await a.election.resign()
             outcome = await b.campaign(7)
-            assert isinstance(outcome, Lost)
+            assert isinstance(outcome, LeadershipLost)
             assert "may lack confirmed messages; in sync when there was a leader: a" in outcome.reason
             assert await b.campaign(7, force=True) == Won(8, frozenset())
             await b.election.resign()
-            assert isinstance(await a.campaign(), Lost)
+            assert isinstance(await a.campaign(), LeadershipLost)
 
     play(scene())
 
@@ -323,7 +323,9 @@ def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_on(own_
             member.go_on()
             again = (await a.win(epoch)).epoch
             assert again > epoch
-            await until(lambda: len(b.seen) > told and b.seen[-1] == Leader("a", "tcp://a:5679", again))
+            await until(
+                lambda: len(b.seen) > told and b.seen[-1] == ElectedLeader("a", "tcp://a:5679", again)
+            )
             assert a.election.status()["reachable"]
 
     play(scene())
@@ -335,7 +337,7 @@ def test_a_leader_outlives_a_restart_of_etcd_that_is_shorter_than_its_lease(own_
     async def scene() -> None:
         async with node("a", own_etcd.setting, "restart") as a, node("b", own_etcd.setting, "restart") as b:
             await a.campaign()
-            await until(lambda: b.seen[-1:] == [Leader("a", "tcp://a:5679", 1)])
+            await until(lambda: b.seen[-1:] == [ElectedLeader("a", "tcp://a:5679", 1)])
             told = len(b.seen)
             member.kill9()
             await until(lambda: not b.election.status()["reachable"])
@@ -343,8 +345,10 @@ def test_a_leader_outlives_a_restart_of_etcd_that_is_shorter_than_its_lease(own_
             await a.election.record_in_sync(frozenset("b"))
             assert a.election.holds_lease_now()
             await until(lambda: len(b.seen) > told)
-            assert set(b.seen[told:]) == {Leader("a", "tcp://a:5679", 1)}
-            assert await b.campaign() == Lost("node a leads in epoch 1", Leader("a", "tcp://a:5679", 1))
+            assert set(b.seen[told:]) == {ElectedLeader("a", "tcp://a:5679", 1)}
+            assert await b.campaign() == LeadershipLost(
+                "node a leads in epoch 1", ElectedLeader("a", "tcp://a:5679", 1)
+            )
 
     play(scene())
 
@@ -363,7 +367,7 @@ def test_a_loss_of_etcds_data_makes_no_epoch_come_twice_and_lets_nobody_win_who_
             await asyncio.to_thread(member.restart)
             await until(lambda: a.deposed)
             outcome = await b.campaign(1)
-            assert isinstance(outcome, Lost)
+            assert isinstance(outcome, LeadershipLost)
             assert "may lack confirmed messages" in outcome.reason
             assert await a.win(7) == Won(8, frozenset())
         async with node("c", own_etcd.setting, "lost") as c:
@@ -413,7 +417,7 @@ def test_what_was_done_though_the_answer_got_lost_counts(shared_etcd: EtcdCluste
         async with deaf_to_transactions(shared_etcd.members[0]) as deaf:
             async with node("b", f"{deaf},{shared_etcd.setting}", "deaf-too") as b:
                 assert await b.campaign() == Won(1, frozenset())
-                b.election._etcd.endpoint = Endpoint(deaf)
+                b.election._etcd.endpoint = EtcdEndpoint(deaf)
                 await b.election.record_in_sync(frozenset("c"))
                 assert b.election.status()["holds_lease"]
                 await b.election.resign()

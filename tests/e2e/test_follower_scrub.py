@@ -12,7 +12,7 @@ from typing import Any, Final
 import pika.exceptions
 import pytest
 
-from leveret.testing.follower_site import PATIENCE_S, FollowerSite, Member
+from leveret.testing.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
 from leveret.testing.ports import wait_until
 from leveret.wire.chunk import HEADER_BYTES
 from tests.e2e.follower_clients import bodies, channel_at, declare, numbered, publish
@@ -33,7 +33,7 @@ def site(tmp_path: Path) -> Iterator[FollowerSite]:
 
 
 @pytest.fixture(params=["leader", "follower"])
-def harmed(request: pytest.FixtureRequest, site: FollowerSite) -> Member:
+def harmed(request: pytest.FixtureRequest, site: FollowerSite) -> FollowerSiteNode:
     """The node whose disk loses something."""
     return site.leader if request.param == "leader" else site.followers[0]
 
@@ -45,24 +45,24 @@ def fill(site: FollowerSite, *queues: str) -> None:
     site.wait_even()
 
 
-def post(member: Member, what: str, **wanted: Any) -> Any:
+def post(member: FollowerSiteNode, what: str, **wanted: Any) -> Any:
     answer = member.ask("POST", f"replication/{what}", wanted)
     assert answer.is_success, answer
     return answer.json()
 
 
-def verify(member: Member, *, deep: bool = False) -> list[dict[str, Any]]:
+def verify(member: FollowerSiteNode, *, deep: bool = False) -> list[dict[str, Any]]:
     """The rows of a comparison, whatever it finds."""
     rows: list[dict[str, Any]] = post(member, "verify", deep=deep)
     return rows
 
 
-def differing(member: Member, *, deep: bool) -> list[str | None]:
+def differing(member: FollowerSiteNode, *, deep: bool) -> list[str | None]:
     """The queues whose logs differ; None for another log."""
     return [row["queue"] for row in verify(member, deep=deep) if not row["match"]]
 
 
-def scrub(member: Member) -> dict[str, Any]:
+def scrub(member: FollowerSiteNode) -> dict[str, Any]:
     """What a scrub finds that somebody asks for."""
     found: dict[str, Any] = post(member, "scrub")
     return found
@@ -74,7 +74,7 @@ def log_of(site: FollowerSite, queue: str) -> str:
     return str(name)
 
 
-def harm(member: Member, log: str, *, segment: int = 2, position: int = DATA) -> None:
+def harm(member: FollowerSiteNode, log: str, *, segment: int = 2, position: int = DATA) -> None:
     """Let the disk lose a bit of a segment that is whole and on disk."""
     sealed = sorted((member.data_dir / log).glob("*.sealed.segment"))
     assert len(sealed) >= 4
@@ -85,13 +85,13 @@ def harm(member: Member, log: str, *, segment: int = 2, position: int = DATA) ->
         file.write(bytes([octet ^ 4]))
 
 
-def read_until_cancelled(member: Member, queue: str) -> int:
+def read_until_cancelled(member: FollowerSiteNode, queue: str) -> int:
     """Consume until the node takes the queue away; how many messages came."""
     with channel_at(member) as channel:
         return sum(1 for _ in channel.consume(queue))
 
 
-def refusal(member: Member, queue: str) -> str:
+def refusal(member: FollowerSiteNode, queue: str) -> str:
     """Why a queue is not served."""
     with channel_at(member) as channel, pytest.raises(pika.exceptions.ChannelClosedByBroker) as caught:
         channel.queue_declare(queue, passive=True)
@@ -102,7 +102,7 @@ def refusal(member: Member, queue: str) -> str:
 
 
 def test_a_flipped_bit_is_found_by_a_deep_comparison_and_mended_by_a_scrub(
-    site: FollowerSite, harmed: Member
+    site: FollowerSite, harmed: FollowerSiteNode
 ) -> None:
     [follower] = site.followers
     log = log_of(site, "damaged")

@@ -16,7 +16,7 @@ import pytest
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.certificates import CertificateAuthority
 from leveret.testing.compare import compare, logs_of
-from leveret.testing.follower_site import PATIENCE_S, SECRET_FILE, FollowerSite, Member
+from leveret.testing.follower_site import PATIENCE_S, SECRET_FILE, FollowerSite, FollowerSiteNode
 from leveret.testing.link_proxy import Direction
 from leveret.testing.ports import LOOPBACK, accepts, wait_until
 from tests.e2e.follower_clients import (
@@ -205,7 +205,7 @@ def test_a_join_tells_how_far_it_is_and_may_be_held_to_a_bandwidth(tmp_path: Pat
 # -- the secret -----------------------------------------------------------------------------------
 
 
-def refused(follower: Member, leader: Member) -> str:
+def refused(follower: FollowerSiteNode, leader: FollowerSiteNode) -> str:
     """The one sentence with which a follower ends that may not follow."""
     follower.follow(leader, secret=False, wait=False)
     wait_until(lambda: follower.node.server.exit_status is not None, "the end", PATIENCE_S)
@@ -341,7 +341,7 @@ def test_both_sides_tell_of_each_other(pair: FollowerSite) -> None:
     assert theirs["leader"]["error"] in (None, "")
 
 
-def healthy(member: Member) -> bool:
+def healthy(member: FollowerSiteNode) -> bool:
     return member.ask("GET", "health/checks/replication").status == 200
 
 

@@ -14,7 +14,7 @@ from typing import Final
 import pika.exceptions
 import pytest
 
-from leveret.testing.follower_site import PATIENCE_S, FollowerSite, Member
+from leveret.testing.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
 from leveret.testing.link_proxy import Direction
 from leveret.testing.ports import wait_until
 from leveret.wire.chunk import HEADER_BYTES
@@ -71,7 +71,7 @@ def log_of(site: FollowerSite, queue: str) -> str:
     return str(name)
 
 
-def segments(member: Member, log: str) -> list[Path]:
+def segments(member: FollowerSiteNode, log: str) -> list[Path]:
     """A log's segments, oldest first."""
     found = sorted((member.data_dir / log).glob("*.segment*"))
     assert len(found) >= 4
@@ -88,7 +88,7 @@ def turn_bit(segment: Path) -> None:
 
 
 @contextmanager
-def full_disk(member: Member) -> Iterator[None]:
+def full_disk(member: FollowerSiteNode) -> Iterator[None]:
     """While this lasts, no file of a node grows beyond a size."""
     resource.prlimit(member.node.pid, resource.RLIMIT_FSIZE, (FILE_BYTES_MAX, resource.RLIM_INFINITY))
     try:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leveret.testing.follower_site import PATIENCE_S, FollowerSite, Member
+from leveret.testing.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
 from leveret.testing.ports import wait_until
 from tests.e2e.follower_clients import bodies, channel_at, declare, numbered, publish
 
@@ -28,26 +28,26 @@ def site(tmp_path: Path) -> Iterator[FollowerSite]:
         yield site
 
 
-def follow(site: FollowerSite, follower: Member, delay: str) -> None:
+def follow(site: FollowerSite, follower: FollowerSiteNode, delay: str) -> None:
     follower.node.config["replication.apply_delay"] = delay
     follower.follow(site.leader)
     wait_until(lambda: follower.status()["state"] == "delayed", "a delayed follower", PATIENCE_S)
 
 
-def messages(member: Member) -> int:
+def messages(member: FollowerSiteNode) -> int:
     return int(member.get("queues/%2F/orders").get("messages", 0))
 
 
-def held_back(follower: Member) -> dict[str, Any]:
+def held_back(follower: FollowerSiteNode) -> dict[str, Any]:
     found: dict[str, Any] = follower.status()["leader"]["held_back"]
     return found
 
 
-def wait_held_back(follower: Member, count: int) -> None:
+def wait_held_back(follower: FollowerSiteNode, count: int) -> None:
     wait_until(lambda: held_back(follower)["messages"] == count, f"{count} messages held back", PATIENCE_S)
 
 
-def promote(follower: Member, *options: str) -> subprocess.CompletedProcess[str]:
+def promote(follower: FollowerSiteNode, *options: str) -> subprocess.CompletedProcess[str]:
     return follower.node.ctl("-q", "promote_follower", *options, check=False)
 
 

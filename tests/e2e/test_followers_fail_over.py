@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pika
 import pika.exceptions
@@ -15,9 +16,9 @@ import pytest
 from pamqp import commands
 
 from leveret.model.errors import PreconditionFailed
-from leveret.pipeline.stream_client import StreamClient, connect
+from leveret.pipeline.upstream.stream_client import StreamClient, connect
 from leveret.runtime.replication.inbound import SILENCE_S
-from leveret.testing.follower_site import PATIENCE_S, FollowerSite, Member
+from leveret.testing.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
 from leveret.testing.ports import LOOPBACK, accepts, speaks_amqp, wait_until
 from leveret.wire.record import EPOCH_PREFIX, MARK_PREFIX, OUTGOING_STREAM
 from tests.conformance.rawclient import Peer
@@ -56,14 +57,14 @@ def three(tmp_path: Path) -> Iterator[FollowerSite]:
         yield site
 
 
-def lose_follower(site: FollowerSite, follower: Member) -> None:
+def lose_follower(site: FollowerSite, follower: FollowerSiteNode) -> None:
     """Nothing passes between the two any more, and the leader no longer waits."""
     follower.link.stall()
     publish(site.leader, "orders", [b"notices"])
     wait_until(lambda: site.leader.status()["in_sync"] == [], "a follower that is dropped", PATIENCE_S)
 
 
-def meet_again(follower: Member) -> None:
+def meet_again(follower: FollowerSiteNode) -> None:
     """Something passes again; what was under way is lost."""
     follower.link.cut(abruptly=True)
     follower.link.heal()
@@ -90,11 +91,46 @@ def test_a_follower_takes_over_with_everything_that_was_confirmed(pair: Follower
     assert (status["role"], status["leader"]) == ("leader", None)
 
 
-def stream_client(member: Member) -> StreamClient:
+@pytest.mark.parametrize("by_restart", [False, True])
+def test_what_the_lost_leader_had_handed_out_is_redelivered(pair: FollowerSite, by_restart: bool) -> None:
+    old, [follower] = pair.leader, pair.followers
+    kinds: dict[str, dict[str, Any]] = {
+        "orders": {},
+        "safe": {"x_queue_type": "quorum"},
+        "urgent": {"x_max_priority": 3},
+    }
+    for queue, arguments in kinds.items():
+        declare(old, queue, **arguments)
+        publish(old, queue, numbered(0, 10))
+    with channel_at(old) as channel:
+        for queue in kinds:
+            taken = [channel.basic_get(queue) for _ in range(6)]
+            channel.basic_ack(taken[2][0].delivery_tag)
+        channel.basic_publish("", "orders", b"after the acks", PERSISTENT)
+        old.node.kill9()
+    if by_restart:
+        follower.node.kill9()
+        pair.promote_by_restart(follower)
+    else:
+        pair.promote(follower)
+    for queue in kinds:
+        with channel_at(follower) as channel:
+            found = {
+                body: method.redelivered for method, _, body in (channel.basic_get(queue) for _ in range(9))
+            }
+        handed_out = {body for number, body in enumerate(numbered(0, 6)) if number != 2}
+        assert handed_out <= {body for body, redelivered in found.items() if redelivered}, queue
+    publish(follower, "orders", [b"new"])
+    with channel_at(follower) as channel:
+        fresh = [channel.basic_get("orders") for _ in range(11)][-1]
+    assert (fresh[2], fresh[0].redelivered) == (b"new", False)
+
+
+def stream_client(member: FollowerSiteNode) -> StreamClient:
     return connect([(LOOPBACK, member.node.stream_port)], vhost="/", username="guest", password="guest")
 
 
-def collected(member: Member) -> list[bytes]:
+def collected(member: FollowerSiteNode) -> list[bytes]:
     """Raw chunks of what a downstream would be served of the vhost, all that was collected."""
     with stream_client(member) as client:
         end = client.stats(OUTGOING_STREAM)["committed_offset"]
@@ -104,7 +140,7 @@ def collected(member: Member) -> list[bytes]:
 def test_a_follower_that_takes_over_serves_what_was_collected_though_it_was_written_once(
     pair: FollowerSite,
 ) -> None:
-    """Large chunks are only named in the outgoing log (runtime.outgoing_named): of settled ones, of deleted queues."""
+    """Large chunks are only named in the outgoing log (collecting.by_reference): of settled ones, of deleted queues."""
     old, [follower] = pair.leader, pair.followers
     replicate(old)
     declare(old, "gone")
@@ -132,13 +168,13 @@ def test_a_follower_that_takes_over_serves_what_was_collected_though_it_was_writ
     assert own < 100_000, "nothing was copied"
 
 
-def replicate(member: Member) -> None:
+def replicate(member: FollowerSiteNode) -> None:
     """Have all queues of vhost / collected for downstreams."""
     member.node.ctl("set_vhost_tags", "/", "standby_replication")
     member.node.ctl("set_policy", "standby", ".*", '{"remote-dc-replicate": true}', "--apply-to", "queues")
 
 
-def served(member: Member, end: int = 0) -> dict[str, int]:
+def served(member: FollowerSiteNode, end: int = 0) -> dict[str, int]:
     """What a downstream is told of the outgoing log, once so much of it is served; with its records' epochs."""
     with stream_client(member) as client:
         wait_until(lambda: client.stats(OUTGOING_STREAM)["committed_offset"] >= end, "collection", PATIENCE_S)
@@ -154,7 +190,7 @@ def served(member: Member, end: int = 0) -> dict[str, int]:
 def test_who_transferred_more_than_a_promoted_follower_had_learns_of_it(
     joins: str, pair: FollowerSite
 ) -> None:
-    """The offsets behind its end mean something else from then on (pipeline.source asks for the last chunk)."""
+    """The offsets behind its end mean something else from then on (transfer.source asks for the last chunk)."""
     old, [follower] = pair.leader, pair.followers
     replicate(old)
     publish(old, "orders", numbered(0, 10))
@@ -387,6 +423,40 @@ def test_an_old_leader_that_is_started_as_one_is_fenced(pair: FollowerSite, by_r
     assert pair.assert_identical() > 0
 
 
+@pytest.mark.parametrize("survives", ["the new leader", "who follows it"])
+def test_an_old_leader_that_is_started_as_one_asks_its_followers_first(
+    three: FollowerSite, survives: str
+) -> None:
+    """Nobody tells it: its own door is not reached from where the others are."""
+    old, [follower, third] = three.leader, three.followers
+    publish(old, "orders", numbered(0, 10))
+    old.node.kill9()
+    follower.link.stall()
+    three.promote(follower)
+    third.node.stop()
+    third.follow(three.leader)
+    three.leader.wait_in_sync(third)
+    if survives == "who follows it":
+        follower.node.kill9()
+    led = old.node.log_text().count("leading epoch=")
+    old.lead(wait=False)
+    old.wait_answers()
+    assert old.status()["role"] == "fenced"
+    assert not accepts(old.node.amqp_port)
+    assert old.node.log_text().count("leading epoch=") == led
+
+
+def test_an_old_leader_whose_followers_do_not_answer_leads_as_before(three: FollowerSite) -> None:
+    """One is gone, the other takes the question and stands still."""
+    old, [follower, third] = three.leader, three.followers
+    old.node.kill9()
+    third.node.kill9()
+    with follower.frozen():
+        old.lead()
+        assert old.status()["role"] == "leader"
+        publish(old, "orders", numbered(0, 1))
+
+
 def test_the_leader_before_the_last_is_fenced_too(three: FollowerSite) -> None:
     """Who replaced it is gone, and the one that leads now never followed it."""
     first, [second, third] = three.leader, three.followers
@@ -558,7 +628,7 @@ def test_a_follower_that_stands_still_keeps_nobody_from_stopping_in_order(pair: 
     assert bodies(pair.leader, "orders") == [*numbered(0, 10), b"on its way"]
 
 
-def raw_publisher(member: Member) -> Peer:
+def raw_publisher(member: FollowerSiteNode) -> Peer:
     """A connection with channel 1 in confirm mode, that waits for nothing by itself."""
     peer = Peer(member.node.amqp_port)
     peer.login()

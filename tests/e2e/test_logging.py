@@ -11,7 +11,7 @@ import pika
 import pika.exceptions
 import pytest
 
-from leveret.pipeline.stream_connection import StreamConnection
+from leveret.pipeline.upstream.stream_connection import StreamConnection
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import wait_until
 

@@ -10,10 +10,10 @@ import httpx
 import pika
 import pytest
 
-from leveret.pipeline.stream_connection import ConnectionLost, StreamConnection
+from leveret.pipeline.upstream.stream_connection import ConnectionLost, StreamConnection
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import accepts, wait_until
-from leveret.wire.stream.codec import Command
+from leveret.wire.stream.codec import StreamCommand
 
 PATIENCE_S = 20.0
 
@@ -40,7 +40,7 @@ def test_a_drained_node_ends_stream_connections_fails_its_check_and_serves_again
     assert in_service(node) == 503
     assert not accepts(node.stream_port)
     with pytest.raises(ConnectionLost, match="maintenance"):
-        stream.await_command(Command)
+        stream.await_command(StreamCommand)
     node.restart()
     assert in_service(node) == 200
     pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", node.amqp_port)).close()

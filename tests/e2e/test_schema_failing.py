@@ -10,11 +10,11 @@ import pytest
 
 from leveret.model.definitions import Queue
 from leveret.model.errors import NotAllowed, PreconditionFailed, StorageError
-from leveret.runtime.schema_endpoints import parse_upstream
-from leveret.runtime.schema_link import SchemaLink, open_link
+from leveret.runtime.schema_sync.endpoints import parse_upstream
+from leveret.runtime.schema_sync.link import SchemaLink, open_link
 from leveret.session import schema_exchange
-from leveret.session.amqp10 import Amqp10Session
-from leveret.session.amqp10_client import SchemaLinkClient
+from leveret.session.amqp10.client import SchemaLinkClient
+from leveret.session.amqp10.server import Amqp10Session
 from leveret.testing.waiting import until
 from leveret.wire.schema_sync import VERSION, decode_request
 from tests.e2e.schema_pair import (

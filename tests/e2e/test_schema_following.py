@@ -13,10 +13,10 @@ import msgspec
 import pytest
 
 from leveret.config.tls import TlsOptions
-from leveret.core import schema_digests
-from leveret.core.operating_mode import OperatingMode
-from leveret.core.schema import SCHEMA_VHOST, Key, canonical
-from leveret.core.schema_decided import SchemaDecided
+from leveret.core.schema import digests as schema_digests
+from leveret.core.schema.decisions import SchemaDecided
+from leveret.core.schema.operating_mode import OperatingMode
+from leveret.core.schema.schema import SCHEMA_VHOST, Key, canonical
 from leveret.model.definitions import (
     AnyEntity,
     Binding,
@@ -37,9 +37,10 @@ from leveret.model.errors import (
     PreconditionFailed,
     ResourceLocked,
 )
-from leveret.runtime import schema_apply, schema_sync
-from leveret.runtime.schema_apply import CHANGES_KEPT_MAX, HISTORY_MAX
-from leveret.session.amqp10 import Amqp10Session
+from leveret.runtime.schema_sync import apply as schema_apply
+from leveret.runtime.schema_sync import schema_sync
+from leveret.runtime.schema_sync.apply import CHANGES_KEPT_MAX, HISTORY_MAX
+from leveret.session.amqp10.server import Amqp10Session
 from leveret.storage.state_file import StateFile
 from leveret.testing.certificates import CertificateAuthority, available
 from leveret.testing.waiting import until
@@ -153,7 +154,7 @@ async def test_what_did_not_change_is_not_digested_again(
     digested: list[Key] = []
     entry_of = schema_digests._entry
 
-    def counting(key: Key, entity: AnyEntity) -> schema_digests.Entry:
+    def counting(key: Key, entity: AnyEntity) -> schema_digests.DigestEntry:
         digested.append(key)
         return entry_of(key, entity)
 

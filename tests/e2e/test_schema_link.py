@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from leveret.core.access import check_password, permission_of
-from leveret.core.schema import SCHEMA_VHOST, UPSTREAM_PARAMETER
+from leveret.core.broker.access import check_password, permission_of
+from leveret.core.schema.schema import SCHEMA_VHOST, UPSTREAM_PARAMETER
 from leveret.model.definitions import (
     AnyEntity,
     Binding,
@@ -22,7 +22,7 @@ from leveret.model.definitions import (
     Vhost,
 )
 from leveret.model.errors import AccessRefused, InvalidCommand, NotAllowed
-from leveret.session.amqp10 import Amqp10Session
+from leveret.session.amqp10.server import Amqp10Session
 from leveret.testing.waiting import until
 from tests.e2e.schema_pair import (
     SOME,

@@ -11,7 +11,7 @@ import pika
 import pytest
 from rstream import Consumer, ConsumerOffsetSpecification, MessageContext, OffsetType, Producer, RawMessage
 
-from leveret.pipeline.stream_client import connect
+from leveret.pipeline.upstream.stream_client import connect
 from leveret.testing.applications import parameters
 from leveret.testing.certificates import CertificateAuthority
 from leveret.testing.ports import LOOPBACK, free_port, wait_until

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -13,12 +14,14 @@ import pika.exceptions
 import pytest
 from pamqp import commands
 
+from leveret.storage.secret_file import make_or_read
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import wait_until
 from tests.conformance.rawclient import Peer
 
 QUEUE = "kept"
 BODY_BYTES = 2000
+STOPS_WITHIN_S = 10.0
 
 
 @pytest.fixture
@@ -139,3 +142,80 @@ def test_a_stock_client_learns_why_the_node_goes_and_finds_its_messages_later(no
     with pika.BlockingConnection(parameters) as again:
         _, _, body = again.channel().basic_get(QUEUE, auto_ack=True)
         assert body == b"one"
+
+
+@pytest.fixture(params=["refuses", "says nothing"])
+def unhelpful(request: pytest.FixtureRequest) -> Iterator[int]:
+    """The port of a server that does not help: nobody listens there, or who does says nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = int(server.getsockname()[1])
+        if request.param == "refuses":
+            server.close()
+        yield port
+
+
+WAITING: dict[str, tuple[dict[str, str], str]] = {
+    "a cluster's etcd": (
+        {
+            "cluster_formation.peer_discovery_backend": "etcd",
+            "cluster.etcd.endpoints": "http://127.0.0.1:{port}",
+            "cluster.bind": "127.0.0.1",
+            "cluster.port": "0",
+        },
+        "starting version",
+    ),
+    "the etcd that elects": (
+        {
+            "cluster.etcd.endpoints": "http://127.0.0.1:{port}",
+            "replication.bind": "127.0.0.1",
+            "replication.port": "0",
+        },
+        "leveret ready",
+    ),
+    "a leader": ({"replication.follow": "tcp://127.0.0.1:{port}"}, "leveret ready"),
+    "a former leader's successor": (
+        {
+            "replication.bind": "127.0.0.1",
+            "replication.port": "0",
+            "replication.follow": "tcp://127.0.0.1:{port}",
+        },
+        "starting version",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("waits_for", "number"),
+    [*((each, signal.SIGTERM) for each in WAITING), ("a cluster's etcd", signal.SIGINT)],
+)
+def test_a_node_that_waits_for_others_at_its_start_ends_when_it_is_told_to(
+    tmp_path: Path, unhelpful: int, waits_for: str, number: int
+) -> None:
+    settings, sign = WAITING[waits_for]
+    config = {key: value.format(port=unhelpful) for key, value in settings.items()}
+    node = LeveretProcess(parent_dir=tmp_path)
+    node.data_dir.mkdir(mode=0o700)
+    make_or_read(node.data_dir)
+    try:
+        if waits_for == "a former leader's successor":
+            node.start()
+            assert node.stop() == 0
+        node.config = config
+        node.launch()
+
+        def waits() -> bool:
+            node.server.assert_alive()
+            return node.log_text().count(sign) > (waits_for == "a former leader's successor")
+
+        wait_until(waits, "the node's start", 30)
+        began_s = time.monotonic()
+        node.server.signal(number)
+        wait_until(lambda: node.server.exit_status is not None, "the end", 30)
+        took_s = time.monotonic() - began_s
+        assert (node.server.exit_status, took_s < STOPS_WITHIN_S) == (0, True), node.log_text()
+        assert "Traceback" not in node.log_text()
+        node.config = {}
+        node.start()
+        assert node.stop() == 0
+    finally:
+        node.close()

@@ -57,7 +57,7 @@ def channel(node: LeveretProcess) -> AbstractContextManager[BlockingChannel]:
 
 def segments(node: LeveretProcess) -> list[Path]:
     """The segments of queue `damaged`: the log with the most of them."""
-    logs = [sorted(log.iterdir()) for log in (node.data_dir / "queues").iterdir()]
+    logs = [sorted(log.glob("*.segment*")) for log in (node.data_dir / "queues").iterdir()]
     found = max(logs, key=len)
     assert len(found) >= 4
     return found
@@ -182,7 +182,7 @@ def test_a_bit_that_flips_under_a_running_node_ends_the_queues_consumers_and_not
 
 
 def test_damaged_definitions_stop_the_start_with_their_place_and_are_left_alone(node: LeveretProcess) -> None:
-    (segment,) = (node.data_dir / "definitions").iterdir()
+    (segment,) = (node.data_dir / "definitions").glob("*.segment")
     intact = segment.read_bytes()
     octets = flip(segment, 60)
     with pytest.raises(NotReady) as caught:

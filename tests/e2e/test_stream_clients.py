@@ -16,7 +16,7 @@ from rstream.exceptions import AuthenticationFailure, StreamDoesNotExist
 from rstream.schema import Message, Publish, PublishConfirm
 
 from leveret.model.errors import AccessRefused, AuthenticationFailed, NotAllowed, NotFound
-from leveret.pipeline.stream_client import StreamClient, connect
+from leveret.pipeline.upstream.stream_client import StreamClient, connect
 from leveret.testing.ports import LOOPBACK, wait_until
 from leveret.testing.rabbitmq import RabbitNode
 from leveret.wire.chunk import Attribute, ChunkType, decode_trailer, split_entries

@@ -29,7 +29,7 @@ from leveret.testing.certificates import CertificateAuthority, available
 from leveret.testing.ports import LOOPBACK, free_port, wait_until
 from leveret.wire.chunk import split_entries
 from leveret.wire.stream import commands as wire
-from leveret.wire.stream.codec import Code, Key
+from leveret.wire.stream.codec import Code, CommandKey
 from leveret.wire.stream.fields import CommandVersions, OffsetSpec
 from leveret.wire.stream.fields import OffsetType as WireOffset
 from tests.e2e.stream_served import RawPeer
@@ -149,12 +149,12 @@ def test_rstream_filters_messages_within_the_chunks_it_gets(node: LeveretProcess
 def test_deliver_of_version_2_tells_the_committed_chunk(connect: Callable[[], RawPeer]) -> None:
     peer = connect()
     peer.send(
-        wire.ExchangeCommandVersions(1, [CommandVersions(Key.DELIVER, 1, 2)]),
+        wire.ExchangeCommandVersions(1, [CommandVersions(CommandKey.DELIVER, 1, 2)]),
         wire.Create(2, "versions", {}),
     )
     answer = peer.next()
     assert isinstance(answer, wire.ExchangeCommandVersionsResponse)
-    assert CommandVersions(Key.DELIVER, 1, 2) in answer.commands
+    assert CommandVersions(CommandKey.DELIVER, 1, 2) in answer.commands
     assert peer.next() == wire.CreateResponse(2, Code.OK)
     peer.send(wire.DeclarePublisher(3, 0, "", "versions"), wire.Publish(0, [(1, b"a")], []))
     assert peer.next() == wire.DeclarePublisherResponse(3, Code.OK)
@@ -258,7 +258,7 @@ def test_a_super_stream_is_made_routed_to_and_deleted(
     assert peer.next() == wire.CreateSuperStreamResponse(4, Code.STREAM_EXISTS)
     peer.send(wire.DeleteSuperStream(5, "super"))
     assert peer.next() == wire.DeleteSuperStreamResponse(5, Code.OK)
-    peer.send(wire.Partitions(6, "super"), wire.Delete(7, "super-a"))
+    peer.send(wire.Partitions(6, "super"), wire.DeleteStream(7, "super-a"))
     assert peer.next() == wire.PartitionsResponse(6, Code.STREAM_DOES_NOT_EXIST, [])
     assert peer.next() == wire.DeleteResponse(7, Code.STREAM_DOES_NOT_EXIST)
 
@@ -350,7 +350,7 @@ def test_a_deleted_stream_leaves_no_file_behind(node: LeveretProcess, connect: C
     peer.send(wire.DeclarePublisher(2, 0, "", "short"), wire.Publish(0, [(1, b"a")], []))
     peer.next(), peer.next()
     assert files_of(node) != before
-    peer.send(wire.Delete(3, "short"))
+    peer.send(wire.DeleteStream(3, "short"))
     wait_until(lambda: files_of(node) == before, "the files are gone", PATIENCE_S)
 
 

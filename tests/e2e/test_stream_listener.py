@@ -13,16 +13,16 @@ import pytest
 import uvloop
 
 from leveret.model.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed, StorageError
-from leveret.pipeline.stream_client import (
+from leveret.pipeline.upstream.stream_client import (
     UNCONFIRMED_MAX,
     GapError,
     StreamClient,
-    Unreachable,
+    UpstreamUnreachable,
     connect,
 )
-from leveret.pipeline.stream_connection import ConnectionLost
-from leveret.runtime.stream_peer import READ_BYTES_MAX, WRITE_BUFFER_BYTES_MAX
-from leveret.session.stream import UNSTORED_BYTES_MAX
+from leveret.pipeline.upstream.stream_connection import ConnectionLost
+from leveret.runtime.clients.stream_peer import READ_BYTES_MAX, WRITE_BUFFER_BYTES_MAX
+from leveret.session.stream.connection import UNSTORED_BYTES_MAX
 from leveret.testing.ports import LOOPBACK, free_port, wait_until
 from leveret.testing.stream_host import (
     FakeServedLog,
@@ -315,7 +315,7 @@ def test_the_first_endpoint_that_answers_is_taken(served: Served) -> None:
 def test_when_no_endpoint_answers_the_reasons_are_named() -> None:
     with socket.create_server((LOOPBACK, 0)) as silent:
         endpoints = [f"{LOOPBACK}:{free_port()}", f"{LOOPBACK}:{silent.getsockname()[1]}"]
-        with pytest.raises(Unreachable, match=r"refused.*nothing came before the timeout"):
+        with pytest.raises(UpstreamUnreachable, match=r"refused.*nothing came before the timeout"):
             connect(endpoints, vhost="/", username="guest", password="guest", timeout_s=0.2)
 
 

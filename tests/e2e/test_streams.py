@@ -13,7 +13,7 @@ from leveret.testing.ports import wait_until
 from leveret.testing.rabbitmq import RabbitNode
 from leveret.wire.chunk import ChunkType, split_entries
 from leveret.wire.stream import commands as wire
-from leveret.wire.stream.codec import Code, Command, Response
+from leveret.wire.stream.codec import Code, Response, StreamCommand
 from leveret.wire.stream.fields import NO_LEADER, FailedPublish, OffsetSpec, OffsetType
 from tests.e2e.stream_served import TIMEOUT_S, RawPeer
 
@@ -46,11 +46,11 @@ class Script:
     peer: RawPeer
     stream: str
 
-    def ask(self, command: Command) -> Command | None:
+    def ask(self, command: StreamCommand) -> StreamCommand | None:
         self.peer.send(command)
         return self.peer.next()
 
-    def code(self, command: Command) -> int:
+    def code(self, command: StreamCommand) -> int:
         answer = self.ask(command)
         assert isinstance(answer, Response), f"{command} was answered with {answer}"
         return answer.code
@@ -123,7 +123,7 @@ def test_unknown_arguments_are_left_out(script: Script) -> None:
 def test_a_stream_that_is_not_there_is_told_to_be_missing(script: Script) -> None:
     missing = script.stream + "x"
     for command in (
-        wire.Delete(1, missing),
+        wire.DeleteStream(1, missing),
         wire.DeclarePublisher(1, 9, "", missing),
         wire.Subscribe(1, 1, missing, FIRST, 1, {}),
         wire.QueryOffset(1, "reader", missing),
@@ -147,7 +147,7 @@ def test_everybody_on_a_stream_is_told_when_it_is_deleted(
     reader, writer = connect(), connect()
     assert reader.code(wire.Subscribe(1, 1, script.stream, FIRST, 1, {})) == Code.OK
     assert writer.code(wire.DeclarePublisher(1, 5, "w", script.stream)) == Code.OK
-    script.peer.send(wire.Delete(9, script.stream))
+    script.peer.send(wire.DeleteStream(9, script.stream))
     told = wire.MetadataUpdate(Code.STREAM_NOT_AVAILABLE, script.stream)
     for each in (reader, writer):
         assert each.peer.next() == told

@@ -7,6 +7,7 @@ its own, so a seed brings back the circumstances of a failure, not always the fa
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import secrets
@@ -17,18 +18,27 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Final
 
+import pika
 import pytest
+from pika.exceptions import ChannelClosedByBroker
 
+from leveret.testing.applications import Taken, parameters
 from leveret.testing.audit import FOREVER, Audit
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.parcels import declare
+from leveret.testing.rabbitmq import RabbitNode
 from leveret.testing.standby_pair import BEACON, StandbyPair
+from tests.e2e.beside import Beside
 from tests.e2e.site import Site, background, drain_all
 
 pytestmark = [pytest.mark.torture, pytest.mark.timeout(3600)]
 
 ROUNDS: Final = int(os.environ.get("LEVERET_TORTURE_ROUNDS", "5"))
 QUEUES: Final = ("one", "two", "three")
+DRAINED: Final = "drained"
+DRAINED_MESSAGES: Final = 500
+RESTING: Final = ("idle", DRAINED)
+"""Queues beside them: what they had is settled, or they never had anything."""
 VHOST: Final = "orders"
 NODE_RATE: Final = 3000
 PAIR_RATE: Final = 500
@@ -54,14 +64,18 @@ def test_a_node_killed_at_any_moment_keeps_what_it_confirmed_and_nothing_it_sett
         site = Site(node, "/", tmp_path, seed)
         with site.channel() as channel:
             declare(channel, QUEUES)
+        beside = Beside(node)
         for round_ in range(ROUNDS):
+            beside.use(chance)
             consumers = [site.consumer(QUEUES) for _ in range(chance.choice([0, 1, 1, 2]))]
             begun = site.confirmed()
             with background(site.publisher(QUEUES, rate=NODE_RATE), *consumers):
                 site.wait_confirmed(begun + 1)
-                time.sleep(chance.uniform(0.0, 1.5))
+                # A queue that was drained begins anew about two seconds later.
+                time.sleep(chance.uniform(0.0, chance.choice([1.5, 1.5, 5.0])))
                 end(node, chance)
             node.start()
+            beside.check()
             if chance.random() < 0.2:
                 purge(node, site, chance.choice(QUEUES))
             found = drain_all(node, "/", QUEUES, keep=True)
@@ -99,17 +113,95 @@ def test_a_pair_whose_processes_are_killed_recovers_what_it_must_and_nothing_els
         pair.start()
         pair.replicate("osr", "^.*")
         with site.channel() as channel:
-            declare(channel, QUEUES)
+            declare(channel, [*QUEUES, *RESTING])
         pair.follow()
+        site.publish([DRAINED], DRAINED_MESSAGES)
+        drain_all(pair.upstream, VHOST, [DRAINED], keep=False)
+        site.forget(DRAINED)
         pair.wait_transferred()
-        pair.wait_queues([*QUEUES, BEACON])
+        pair.wait_queues([*QUEUES, *RESTING, BEACON])
         story = chance.choices(["upstream", "driver", "downstream"], k=chance.randint(1, 4))
         live(pair, site, chance, story)
         story += promote(pair, chance)
         covered = pair.covered(QUEUES)
         result = site.audit(drain_all(pair.downstream, VHOST, QUEUES, keep=False), covered)
+        rested = drain_all(pair.downstream, VHOST, RESTING, keep=False)
     print(f"round {round_ + 1}: killed {', '.join(story)}: {told(result)}")
     assert result.balances, result
+    assert not any(rested.values()), "nothing of a queue that is drained comes back"
+
+
+@pytest.mark.spark
+@pytest.mark.rabbitmq
+@pytest.mark.parametrize("round_", range(ROUNDS))
+def test_a_recovery_into_a_rabbitmq_puts_each_message_there_once_whoever_is_killed(
+    tmp_path: Path, seed: int, round_: int
+) -> None:
+    """The recovery, its node and the RabbitMQ are killed; one queue never had a message, and one is drained."""
+    chance = random.Random(f"to {seed} {round_}")
+    with StandbyPair(VHOST, tmp_path) as pair, RabbitNode(parent_dir=tmp_path) as rabbit:
+        site = Site(pair.upstream, VHOST, tmp_path, chance.randrange(1 << 32))
+        pair.start()
+        pair.replicate("osr", "^.*")
+        with site.channel() as channel:
+            declare(channel, [*QUEUES, *RESTING])
+        pair.follow()
+        site.publish([DRAINED], DRAINED_MESSAGES)
+        drain_all(pair.upstream, VHOST, [DRAINED], keep=False)
+        site.forget(DRAINED)
+        pair.wait_transferred()
+        live(pair, site, chance, chance.choices(["upstream", "driver", "downstream"], k=chance.randint(0, 2)))
+        story, in_doubt = recover_into(pair, rabbit, chance)
+        covered = pair.covered(QUEUES)
+        found = drain_all(rabbit, "/", QUEUES, keep=False)
+        rested = drain_all(rabbit, "/", [each for each in RESTING if is_there(rabbit, each)], keep=False)
+    result = site.audit(as_published(site, found), covered)
+    print(f"round {round_ + 1}: killed {', '.join(story)}; {in_doubt} in doubt: {told(result)}")
+    assert not any(rested.values()), "nothing of a queue that is drained comes back"
+    assert result.balances, result
+    assert in_doubt == 0, "nobody consumes there, so what arrived is looked at"
+
+
+def recover_into(pair: StandbyPair, rabbit: RabbitNode, chance: random.Random) -> tuple[list[str], int]:
+    """Recover until it succeeds, killing one after the other at first; who was killed, and what is in doubt."""
+    story = chance.choices(["recovery", "downstream", "rabbitmq"], k=chance.randint(0, PROMOTIONS_MAX))
+    with ThreadPoolExecutor(1) as pool:
+        for victim in story:
+            recovery = pool.submit(pair.recover_into, rabbit.amqp_port)
+            with suppress(TimeoutError):
+                recovery.result(chance.uniform(0.0, 15.0))
+            if victim == "recovery":
+                pair.kill(pair.recovering())
+            elif victim == "rabbitmq":
+                rabbit.kill9()
+                rabbit.start()
+            else:
+                pair.downstream.kill9()
+            recovery.result()
+            if victim == "downstream":
+                pair.downstream.start()
+        ended = pool.submit(pair.recover_into, rabbit.amqp_port).result()
+    assert ended.returncode == 0, ended.stderr
+    return story, sum(row["in_doubt"] for row in json.loads(ended.stdout))
+
+
+def is_there(rabbit: RabbitNode, queue: str) -> bool:
+    """Whether a RabbitMQ has a queue: of one without messages nothing is recovered."""
+    with pika.BlockingConnection(parameters(rabbit.amqp_port, "/")) as connection:
+        try:
+            connection.channel().queue_declare(queue, passive=True)
+        except ChannelClosedByBroker:
+            return False
+    return True
+
+
+def as_published(site: Site, found: dict[str, list[Taken]]) -> dict[str, list[Taken]]:
+    """What came through the recovery's exchange, which is all that it changes, as if through its own."""
+    exchanges = {message.number: message.exchange for message in site.published}
+    return {
+        queue: [each._replace(exchange=exchanges.get(each.number, each.exchange)) for each in taken]
+        for queue, taken in found.items()
+    }
 
 
 def live(pair: StandbyPair, site: Site, chance: random.Random, story: list[str]) -> None:

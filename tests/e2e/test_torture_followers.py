@@ -39,7 +39,7 @@ def play(folder: Path, seed: str, rounds: int, followers: int) -> None:
     print(", ".join(f"{name} {times}" for name, times in sorted(story.counts.items())))
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(400)
 def test_followers_keep_everything_through_a_fail_over_and_whatever_else_happens(tmp_path: Path) -> None:
     seed = os.environ.get("LEVERET_SEED", "followers")
     with FollowerSite(tmp_path, followers=2, config=CONFIG) as site:
@@ -47,7 +47,7 @@ def test_followers_keep_everything_through_a_fail_over_and_whatever_else_happens
         print(f"LEVERET_SEED={seed}")
         story.begin()
         for events in (
-            ["fail_over", "define"],
+            ["drain_queue", "fail_over", "define"],
             ["cut_link", "freeze_long", "hand_over"],
             ["join_fresh", "kill_all", "purge"],
         ):

@@ -19,11 +19,14 @@ import pytest
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import LOOPBACK, NotReady, wait_until
 from tests.conformance.verbs import drain, ready_count
+from tests.e2e.beside import Beside
 
 pytestmark = pytest.mark.torture
 
 DURATION_S: Final = float(os.environ.get("LEVERET_TORTURE_S", "60"))
 PATIENCE_S: Final = 60.0
+SMALL_SEGMENT_BYTES: Final = 1 << 18
+"""So that segments are rolled and dropped on the way."""
 GRAVE: Final = "grave"
 QUEUES: Final[dict[str, dict[str, Any]]] = {
     GRAVE: {},
@@ -150,8 +153,9 @@ def test_nothing_is_lost_and_nothing_acknowledged_returns_whatever_messages_die_
     seed = os.environ.get("LEVERET_SEED", str(random.randrange(1 << 32)))
     print(f"LEVERET_SEED={seed}")
     chance, books = random.Random(seed), Books()
-    with LeveretProcess() as node:
+    with LeveretProcess(config={"segment_bytes_max": str(SMALL_SEGMENT_BYTES)}) as node:
         declare(node)
+        beside = Beside(node)
         end_s = time.monotonic() + DURATION_S
         roles: list[type[Client]] = [Publisher, Publisher, Publisher, Taker, Taker, Mover]
         clients = [role(node, books, f"{seed}-{i}", end_s) for i, role in enumerate(roles)]
@@ -159,9 +163,11 @@ def test_nothing_is_lost_and_nothing_acknowledged_returns_whatever_messages_die_
             client.start()
         kills = 0
         while time.monotonic() < end_s:
+            beside.use(chance)
             time.sleep(chance.uniform(0.3, 3.0))
             node.kill9()
             revive(node)
+            beside.check()
             kills += 1
         for client in clients:
             client.join(PATIENCE_S)

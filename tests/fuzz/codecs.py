@@ -10,12 +10,12 @@ import pamqp.frame
 from isal.isal_zlib import crc32
 from pamqp import commands, header
 
-from leveret.core.schema import Locals, delta
-from leveret.core.schema_digests import Digests
+from leveret.core.schema.digests import Digests
+from leveret.core.schema.schema import Locals, delta
 from leveret.model.definitions import Definitions, User
 from leveret.model.errors import PeerError
-from leveret.pipeline.decode import Decoder
-from leveret.session.schema_exchange import Following, answer
+from leveret.pipeline.archive.decode import Decoder
+from leveret.session.schema_exchange import SchemaFollower, answer
 from leveret.testing.stream_host import make_chunk
 from leveret.wire import amqp091, amqp10, chunk, message10, properties, proxy_protocol, record, schema_sync
 from leveret.wire import tables as field_tables
@@ -24,7 +24,7 @@ from leveret.wire.chunk import ChunkError
 from leveret.wire.properties import SyntaxFault
 from leveret.wire.stream import commands as stream
 from leveret.wire.stream.fields import MalformedCommand, OffsetSpec, OffsetType
-from leveret.wire.stream.frames import FrameDecoder, FrameError, FrameTooLarge
+from leveret.wire.stream.frames import FrameDecoder, FrameTooLarge, StreamFrameError
 from leveret.wire.stream.publish import decode_published
 from tests.fuzz.target import Target, declared, expect
 
@@ -155,7 +155,7 @@ def messages091(octets: bytes) -> None:
 
 def stream_frames(octets: bytes) -> None:
     decoder = FrameDecoder(65_536)
-    with declared(FrameError, FrameTooLarge):
+    with declared(StreamFrameError, FrameTooLarge):
         for frame in decoder.feed(octets):
             stream_command(frame)
 
@@ -196,7 +196,7 @@ STREAM_COMMANDS: Final = (
     stream.Unsubscribe(15, 1),
     stream.DeletePublisher(16, 1),
     stream.DeleteSuperStream(17, "super"),
-    stream.Delete(18, "s"),
+    stream.DeleteStream(18, "s"),
     stream.ExchangeCommandVersions(19, []),
     stream.Heartbeat(),
     stream.PublishConfirm(1, [1, 2]),
@@ -276,7 +276,7 @@ def sync_messages(octets: bytes) -> None:
         with declared(schema_sync.SchemaSyncError):
             reply = schema_sync.decode_reply(body)
             expect(schema_sync.decode_reply(schema_sync.encode_reply(reply)) == reply, "a reply changed")
-            following = Following(Definitions(), "eu.2")
+            following = SchemaFollower(Definitions(), "eu.2")
             following.begin()
             if following.take(reply) is not None:
                 following.take(reply)
@@ -287,7 +287,7 @@ def sync_seeds() -> list[bytes]:
     asks = {"queues": schema_sync.Ask(4, {3: b"a held digest"})}
     request = schema_sync.SyncRequest("eu.2", {"users": b"9f86"}, asks)
     user = User(name="u", password_hash="")
-    answers = {"users": {0: schema_sync.Answer(b"gone", [user])}}
+    answers = {"users": {0: schema_sync.BucketDelta(b"gone", [user])}}
     reply = schema_sync.SyncReply("eu.1", b"state", {"users": b"2c"}, answers)
     whole = [schema_sync.encode_request(request), schema_sync.encode_reply(reply)]
     json = [

@@ -26,12 +26,12 @@ from leveret.config.settings import check_known
 from leveret.config.sources import build, render
 from leveret.config.syntax import parse_lines
 from leveret.config.tree import SETTINGS
-from leveret.core.broker import Broker
+from leveret.core.broker.broker import Broker
 from leveret.management.app import build_app, operator_door, public_door
 from leveret.management.rates_ticker import rates_of
 from leveret.model.definitions import Put, Queue, Vhost, decode_change, encode_change
 from leveret.model.errors import ConfigError
-from leveret.runtime.boot_definitions import Document, _put_all
+from leveret.runtime.definitions.boot import Document, _put_all
 from tests.fuzz.target import Target, declared, expect
 from tests.unit.management.conftest import FakeNode
 

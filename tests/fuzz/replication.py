@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Final
 
-from leveret.session.link_handshake import HandshakeError, Message, refusal
+from leveret.session.link_handshake import HandshakeError, HandshakeMessage, refusal
 from tests.fuzz.target import CUT, Target, declared, expect
 from tests.unit.session.test_link_handshake import follower_side, leader_side, meet, prove
 
@@ -15,7 +15,7 @@ OPENED: Final = 2
 
 
 @cache
-def _lawful() -> list[Message]:
+def _lawful() -> list[HandshakeMessage]:
     return meet(leader_side(), follower_side()).said
 
 
@@ -26,7 +26,7 @@ def link_handshake(octets: bytes) -> None:
     of the seeds, so that only what is changed of them keeps a peer out.
     """
     how, *parts = (octets[:1] or b"\0", *octets[1:].split(CUT))
-    messages = [Message(part[0], part[1:]) for part in parts if part]
+    messages = [HandshakeMessage(part[0], part[1:]) for part in parts if part]
     is_follower, is_opened = how[0] & TO_FOLLOWER, how[0] & OPENED
     lawful = _lawful()[1::2] if is_follower else _lawful()[0::2]
     taken = lawful[:1] if is_opened else []
@@ -42,12 +42,12 @@ def link_handshake(octets: bytes) -> None:
                 expect(number == 0 or taken == lawful, f"a peer without the secret is let in: {taken}")
 
 
-def _leader_steps() -> list[Callable[[Message], Any]]:
+def _leader_steps() -> list[Callable[[HandshakeMessage], Any]]:
     leader = leader_side()
     return [leader.answer_hello, leader.take_proof]
 
 
-def _follower_steps() -> list[Callable[[Message], Any]]:
+def _follower_steps() -> list[Callable[[HandshakeMessage], Any]]:
     follower = follower_side()
     return [lambda message: prove(follower, message), follower.take_welcome]
 

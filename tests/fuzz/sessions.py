@@ -14,18 +14,18 @@ from pamqp import base, commands
 from proton import Message
 
 from leveret.model.errors import NotFound
-from leveret.session.amqp091.connection import OUT_BYTES_MAX, ClientConnection, State
-from leveret.session.amqp10 import REPLY_PREFIX, Amqp10Session
-from leveret.session.stream import UNSTORED_BYTES_MAX, StreamSession
-from leveret.session.stream_types import Answer, Append, Write
-from leveret.session.stream_types import State as StreamState
+from leveret.session.amqp091.connection import OUT_BYTES_MAX, AmqpState, ClientConnection
+from leveret.session.amqp10.server import REPLY_PREFIX, Amqp10Session
+from leveret.session.stream.connection import UNSTORED_BYTES_MAX, StreamSession
+from leveret.session.stream.types import Append, SendResponse, StoreBatch
+from leveret.session.stream.types import StreamConnectionState as StreamState
 from leveret.testing.stream_host import FakeStreamHost
 from leveret.wire import amqp091, properties, tables
 from leveret.wire.stream.codec import FRAME
 from tests.fuzz.codecs import HEADERS, PROPERTIES, STREAM_COMMANDS
 from tests.fuzz.target import CUT, Target, expect
-from tests.unit.session import test_amqp10 as amqp10_peer
 from tests.unit.session.amqp091 import fakes
+from tests.unit.session.amqp10 import test_server as amqp10_peer
 
 OPENED: Final = 1
 FRAMED: Final = 2
@@ -96,7 +96,7 @@ def _check_frames(octets: bytes) -> None:
 
 
 def _check_left_behind(node: fakes.FakeNode, session: ClientConnection, other: ClientConnection) -> None:
-    expect(session.state is State.CLOSED, "a lost connection is not closed")
+    expect(session.state is AmqpState.CLOSED, "a lost connection is not closed")
     expect(session not in node.broker.connections, "a lost connection is still known")
     for queue in node.broker.queues.values():
         expect(queue.owner is not session, f"{queue.key} stays locked")
@@ -171,7 +171,7 @@ def amqp091_seeds() -> Iterator[bytes]:
 class StreamNode(FakeStreamHost):
     """One that also says no where its callers are to expect it."""
 
-    def delete_super_stream(self, vhost: str, name: str) -> None:
+    def delete_super_stream(self, user: str, vhost: str, name: str) -> None:
         if name not in self.super_streams:
             raise NotFound(f"no super stream '{name}'")
         for each in self.super_streams.pop(name):
@@ -215,9 +215,9 @@ def stream_session(octets: bytes) -> None:
 
 def _perform(session: StreamSession, effect: object) -> None:
     match effect:
-        case Append() | Write():
+        case Append() | StoreBatch():
             session.stored(effect)
-        case Answer():
+        case SendResponse():
             session.answer(effect.response)
         case _:
             pass

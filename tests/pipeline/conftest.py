@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from leveret.pipeline.job import SparkSettings
-from leveret.pipeline.session import start_session
+from leveret.pipeline.jobs.job import SparkSettings
+from leveret.pipeline.spark.session import start_session
 from leveret.testing.ports import NotReady
 from leveret.testing.process import cpu_seconds, descendants
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyspark
 from pyspark.sql import SparkSession
 
-from leveret.pipeline.daemon import LOADED
+from leveret.pipeline.spark.daemon import LOADED
 from tests.pipeline.conftest import OF_EXECUTORS
 
 

@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.compact import compact
-from leveret.pipeline.inspect import count_messages
-from leveret.pipeline.manifest import Manifest
-from leveret.pipeline.progress import Inbox
-from leveret.pipeline.sweep import sweep
+from leveret.pipeline.archive.compact import compact
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.sweep import sweep
+from leveret.pipeline.jobs.progress import Inbox
+from leveret.pipeline.recovery.inspect import count_messages
 from leveret.testing.standby_archive import transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from leveret.pipeline.contents import contents
-from leveret.pipeline.files import place_of
-from leveret.pipeline.inspect import count_messages
-from leveret.pipeline.job import Job
-from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.archive.contents import contents
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.files.files import place_of
+from leveret.pipeline.jobs.job import Job
+from leveret.pipeline.recovery.inspect import count_messages
 from leveret.testing.hdfs import NAME_SERVICE, Hdfs
 from leveret.testing.object_store import ObjectStore
 from leveret.testing.ports import wait_until
@@ -33,7 +33,7 @@ def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("leveret.pipeline.compact.FILES_MIN", 2)
+    monkeypatch.setattr("leveret.pipeline.archive.compact.FILES_MIN", 2)
     where = {"data_dir": any_store.new_place(), "work_dir": str(tmp_path / "work")}
     archive = place_of(where["data_dir"])
     upstream, node = StandbyUpstream(), StandbyUpstream()

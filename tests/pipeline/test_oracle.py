@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from leveret.pipeline.manifest import Manifest
-from leveret.pipeline.plan import PlanDirectory, QueueOrder
-from leveret.pipeline.store import store_range
-from leveret.pipeline.survivors import Numbered, may_have_survivors, not_to_recover, write_run
-from leveret.pipeline.tables import read_table
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.plan import PlanDirectory, QueueOrder
+from leveret.pipeline.archive.store import store_range
+from leveret.pipeline.archive.tables import read_table
+from leveret.pipeline.recovery.survivors import NumberedFile, may_have_survivors, not_to_recover, write_run
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 
 pytestmark = pytest.mark.spark
@@ -52,7 +52,7 @@ def by_masks(manifest: Manifest, directory: PlanDirectory) -> list[tuple[str, in
             continue
         run = directory.runs / f"{number}.arrow"
         for part in write_run(
-            manifest.data_dir, VHOST, [Numbered(number, file.path, file.records)], masks, run
+            manifest.data_dir, VHOST, [NumberedFile(number, file.path, file.records)], masks, run
         ).parts:
             with pa.ipc.open_file(run) as reader:
                 batch = reader.get_batch(part.batch)

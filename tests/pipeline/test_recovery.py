@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from leveret.pipeline.decode import RECORDS
-from leveret.pipeline.files import opened
-from leveret.pipeline.tables import messages_in
+from leveret.pipeline.archive.decode import RECORDS
+from leveret.pipeline.archive.tables import messages_in
+from leveret.pipeline.files.files import opened
 from leveret.testing.standby_archive import transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 

@@ -15,11 +15,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from leveret.model.errors import PreconditionFailed
-from leveret.pipeline.amqp_publish import progress_path, read_progress
-from leveret.pipeline.job import AmqpTarget, Credentials, RecoverJob, Selection
-from leveret.pipeline.manifest import Manifest
-from leveret.pipeline.publish import PlanPublisher
-from leveret.pipeline.recovery import client_of, run_recovery
+from leveret.pipeline.amqp.publish import progress_path, read_progress
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials, RecoverJob, Selection
+from leveret.pipeline.recovery.driver import client_of, run_recovery
+from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.testing.applications import parameters
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import LOOPBACK
@@ -29,7 +29,7 @@ from leveret.wire.stream_entry import pack_entries
 from tests.conformance.killing import killed_after
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
-GUEST = Credentials(username="guest", password="guest")
+GUEST = LoginCredentials(username="guest", password="guest")
 MESSAGES = 1500
 
 

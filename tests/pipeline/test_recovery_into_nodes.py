@@ -14,13 +14,13 @@ import pika
 import pytest
 
 from leveret.model.errors import LeveretError, PreconditionFailed
-from leveret.pipeline.amqp_publish import AmqpClient, read_progress
-from leveret.pipeline.compare import ComparingClient, Differs
-from leveret.pipeline.job import AmqpTarget, Credentials
-from leveret.pipeline.manifest import Manifest
-from leveret.pipeline.plan import PlanDirectory
-from leveret.pipeline.publish import PlanPublisher
-from leveret.pipeline.stream_client import connect
+from leveret.pipeline.amqp.compare import ComparingClient, Differs
+from leveret.pipeline.amqp.publish import AmqpClient, read_progress
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.plan import PlanDirectory
+from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
+from leveret.pipeline.recovery.publish import PlanPublisher
+from leveret.pipeline.upstream.stream_client import connect
 from leveret.testing.applications import parameters
 from leveret.testing.broker import LeveretProcess
 from leveret.testing.ports import LOOPBACK
@@ -197,7 +197,7 @@ def test_messages_with_a_time_to_live_of_their_own_expire_but_not_before_a_rehea
     declare(node, vhost)
     publish(node, plan, vhost)
     time.sleep(0.5)
-    guest = Credentials(username="guest", password="guest")
+    guest = LoginCredentials(username="guest", password="guest")
     target = AmqpTarget(host=LOOPBACK, port=node.amqp_port, credentials=guest)
     client = partial(ComparingClient, target, vhost, plan.load().queues, 5.0)
     with nullcontext() if vhost.startswith("leveret.") else pytest.raises(Differs, match="has 0 messages"):
@@ -213,7 +213,7 @@ def test_messages_of_other_users_need_a_user_that_may_impersonate_them(
     plan = freeze_plan(transfer(upstream, tmp_path / "standby"), "/")
     assert plan is not None
     declare(node, "/")
-    guest = Credentials(username="guest", password="guest")
+    guest = LoginCredentials(username="guest", password="guest")
     target = AmqpTarget(host=LOOPBACK, port=node.amqp_port, credentials=guest)
     client = partial(AmqpClient, target, "/", plan.progress, plan.load().queues, timeout_s=10)
     with pytest.raises(PreconditionFailed, match=r"'app' .* the tag `impersonator`"):

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,18 +19,19 @@ import pytest
 
 from leveret.config import Config, load
 from leveret.config.kinds import Address
-from leveret.core.broker import Broker
-from leveret.core.operating_mode import OperatingMode
+from leveret.core.broker.broker import Broker
+from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.definitions import Definitions, GlobalParameter, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
-from leveret.pipeline.contents import contents
-from leveret.pipeline.files import Place, matching
-from leveret.pipeline.manifest import Manifest
-from leveret.pipeline.origins import AnotherLog, Origins
-from leveret.pipeline.store import store_range
-from leveret.runtime.pipeline_process import PipelineFailed
-from leveret.runtime.standby import StandbyDownstream
-from leveret.runtime.standby_recovery import EVERYTHING, Wanted
+from leveret.pipeline.archive.contents import contents
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.origins import AnotherLog, Origins
+from leveret.pipeline.archive.store import store_range
+from leveret.pipeline.files.files import Place, matching
+from leveret.runtime.standby.downstream import StandbyDownstream
+from leveret.runtime.standby.lag import HEARD_MS
+from leveret.runtime.standby.pipeline_process import PipelineFailed
+from leveret.runtime.standby.recovery import EVERYTHING, RecoveryRequest
 from leveret.storage.state_file import StateFile
 from leveret.testing.standby_archive import freeze_plan, transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
@@ -136,6 +138,10 @@ def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
             assert metrics["q0"]["settled"] == 37
             assert (await standby.archive.disk_usage())[0]["bytes"] > 0
         await until(lambda: row(standby)["state"] == "connecting", "the loss to be seen")
+        await until(lambda: row(standby)["lag_ms"], "lag in time while nothing is heard of the upstream")
+        status = row(standby)
+        assert status["lag_records"] == 0, "as it was heard last"
+        assert status["lag_ms"] >= HEARD_MS
         with node.target.serving() as own_port:
             node.streams.addresses = [Address("127.0.0.1", own_port)]
             node.target.host.vhosts = set()
@@ -144,13 +150,13 @@ def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
             assert node.schema_sync.mode == "upstream", "or it would delete what was recovered"
             logs = {path.name for path in (node.data_dir / "standby" / "spark").glob("*.log")}
             assert logs == {"transfer.log"}, "it took over the Spark that was running"
-            assert standby.status()["state"] == "promoting"
+            assert standby.status()["state"] == "promotion interrupted"
             with pytest.raises(PreconditionFailed, match="has begun"):
                 await standby.connect()
             node.target.host.vhosts = {"/"}
             standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
             await standby.start()
-            assert standby.status()["state"] == "promoting", "a restart does not follow again"
+            assert standby.status()["state"] == "promotion interrupted", "a restart does not follow again"
             events: list[dict[str, Any]] = []
             (summary,) = await standby.promote(on_progress=events.append)
             assert {event["event"] for event in events} == {"started", "planned", "published"}
@@ -275,11 +281,13 @@ def test_only_a_downstream_can_be_promoted_or_connected(node: FakeNode) -> None:
 @pytest.mark.parametrize(
     ("wanted", "text"),
     [
-        (Wanted(exclude=["shop", "shoop"]), "no vhost 'shoop' to leave out"),
-        (Wanted(queues=["ordres"]), "no queue 'ordres' to recover"),
+        (RecoveryRequest(exclude=["shop", "shoop"]), "no vhost 'shoop' to leave out"),
+        (RecoveryRequest(queues=["ordres"]), "no queue 'ordres' to recover"),
     ],
 )
-def test_a_name_that_is_nowhere_is_a_slip_and_not_a_wish(node: FakeNode, wanted: Wanted, text: str) -> None:
+def test_a_name_that_is_nowhere_is_a_slip_and_not_a_wish(
+    node: FakeNode, wanted: RecoveryRequest, text: str
+) -> None:
     node.tag("shop")
     node.streams.addresses = [Address("127.0.0.1", 1)]
 
@@ -292,6 +300,41 @@ def test_a_name_that_is_nowhere_is_a_slip_and_not_a_wish(node: FakeNode, wanted:
         assert (standby.mode, standby.status()["state"]) == ("downstream", "disconnected"), (
             "nothing has begun"
         )
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wanted", [{}, {"queues": ["young"]}, {"exclude": ["/"]}])
+def test_a_moment_before_all_that_is_known_is_refused_with_the_earliest_one(
+    node: FakeNode, wanted: dict[str, Any]
+) -> None:
+    """Nothing has begun then: promoted with nothing, the standby would follow no more."""
+    upstream, data_dir = StandbyUpstream(["/", "other"]), node.data_dir / "standby"
+    upstream.publish("/", "old", [stored_message(b"x")])
+    for vhost in upstream.logs:
+        upstream.publish(vhost, "young", [stored_message(b"x")])
+        transfer(upstream, data_dir)
+    oldest = min(
+        row["oldest_ms"]
+        for row in contents(data_dir)["queues"]
+        if row["queue"] in wanted.get("queues", [row["queue"]])
+        and row["vhost"] not in wanted.get("exclude", [])
+    )
+    node.streams.addresses = [Address("127.0.0.1", 1)]
+
+    async def scenario() -> None:
+        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+        asked = RecoveryRequest(**wanted, as_of_ms=oldest - 1)
+        earliest = re.escape(datetime.fromtimestamp(oldest / 1000, UTC).isoformat(timespec="milliseconds"))
+        for refused in (standby.promote(asked), standby.recoveries.dry_run(asked, None, lambda event: None)):
+            with pytest.raises(PreconditionFailed, match=f"known since {earliest} only"):
+                await refused
+        assert (standby.mode, standby.decided.promoting, node.schema_sync.mode) == (
+            "downstream",
+            None,
+            "downstream",
+        )
+        await standby.recoveries.check_wanted(RecoveryRequest(**wanted, as_of_ms=oldest))
 
     asyncio.run(scenario())
 
@@ -312,11 +355,11 @@ def test_a_promotion_that_has_begun_is_given_up_with_its_plans_or_not_at_all(nod
                     PreconditionFailed, match="delete_all_data_on_standby_replication_cluster"
                 ):
                     await refused
-            assert standby.status()["state"] == "promoting"
+            assert standby.status()["state"] == "promotion interrupted"
             await give_up(standby)
             assert not plan.is_frozen, "the next promotion would carry it out first"
             await standby.set_mode("downstream")
-            assert standby.status()["state"] != "promoting"
+            assert standby.status()["promotion"] is None
             await standby.disconnect()
 
     asyncio.run(scenario())

@@ -18,18 +18,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.compaction import Compaction
-from leveret.pipeline.contents import contents
-from leveret.pipeline.files import Place, matching, name_in, opened, place_of
-from leveret.pipeline.forget import forget_vhosts
-from leveret.pipeline.job import TransferJob
-from leveret.pipeline.manifest import Manifest
-from leveret.pipeline.origins import Origins
-from leveret.pipeline.progress import Inbox
-from leveret.pipeline.sink import StoreSink
-from leveret.pipeline.source import UpstreamSource
-from leveret.pipeline.store import delete_orphans
-from leveret.pipeline.transfer import Transfer, Trouble
+from leveret.pipeline.archive.contents import contents
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.origins import Origins
+from leveret.pipeline.archive.store import delete_orphans
+from leveret.pipeline.files.files import Place, matching, name_in, opened, place_of
+from leveret.pipeline.jobs.job import TransferJob
+from leveret.pipeline.jobs.progress import Inbox
+from leveret.pipeline.recovery.forget import forget_vhosts
+from leveret.pipeline.transfer.compaction import Compaction
+from leveret.pipeline.transfer.driver import Transfer, Trouble
+from leveret.pipeline.transfer.sink import StoreSink
+from leveret.pipeline.transfer.source import UpstreamSource
 from leveret.testing.certificates import CertificateAuthority, Issued
 from leveret.testing.link_proxy import Direction, LinkProxy
 from leveret.testing.ports import wait_until
@@ -262,8 +262,8 @@ def test_what_fails_for_days_is_tried_again_once_a_minute() -> None:
 def test_a_vhost_that_cannot_be_read_on_is_held_back_and_tried_again_before_the_end(
     spark: SparkSession, transfer_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leveret.pipeline.transfer.HOLD_MIN_S", 3600.0)
-    monkeypatch.setattr("leveret.pipeline.transfer.HOLD_MAX_S", 3600.0)
+    monkeypatch.setattr("leveret.pipeline.transfer.driver.HOLD_MIN_S", 3600.0)
+    monkeypatch.setattr("leveret.pipeline.transfer.driver.HOLD_MAX_S", 3600.0)
     upstream = StandbyUpstream(("/", "other"))
     upstream.publish("/", "a", [stored_message(b"x")] * 10)
     upstream.publish("other", "a", [stored_message(b"x")] * 10)
@@ -490,7 +490,7 @@ def test_exactly_once_across_kill_9_of_the_driver(
     assert_all_is_there_once(data_dir, upstream)
     if store:
         # Orphans stay there for an hour.
-        monkeypatch.setattr("leveret.pipeline.files.ORPHAN_AGE_S", -3600.0)
+        monkeypatch.setattr("leveret.pipeline.files.files.ORPHAN_AGE_S", -3600.0)
         delete_orphans(Manifest(data_dir))
     assert _on_disk(data_dir) == _known(Manifest(data_dir)), "nothing is left over"
     holding = [path for path in tmp_path.rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
@@ -507,7 +507,7 @@ def test_it_ends_with_its_parent(start_pipeline: Callable[..., Any], transfer_jo
 def test_what_is_beyond_the_retention_is_compacted_while_more_comes(
     spark: SparkSession, transfer_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leveret.pipeline.compact.FILES_MIN", 2)
+    monkeypatch.setattr("leveret.pipeline.archive.compact.FILES_MIN", 2)
     data_dir = tmp_path / "standby"
     upstream = StandbyUpstream()
     job = transfer_job(0, retain_ms_max=1, compact_interval_s=0.2)
@@ -543,7 +543,7 @@ def test_what_is_beyond_the_retention_is_compacted_while_more_comes(
 def test_a_vhost_that_cannot_be_compacted_keeps_no_other_from_it(
     spark: SparkSession, transfer_job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leveret.pipeline.compact.FILES_MIN", 2)
+    monkeypatch.setattr("leveret.pipeline.archive.compact.FILES_MIN", 2)
     data_dir = tmp_path / "standby"
     upstream = StandbyUpstream(["a", "b"])
     for turn in range(2):

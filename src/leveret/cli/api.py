@@ -39,7 +39,7 @@ class CtlError(Exception):
         self.status = status
 
 
-class NotThere(CtlError):
+class NotFoundByApi(CtlError):
     """What the command names does not exist."""
 
 
@@ -47,14 +47,14 @@ class TimedOut(CtlError):
     """The node is there, but its answer does not come."""
 
 
-class Unreachable(CtlError):
+class NodeUnreachable(CtlError):
     """Nobody answers where the node should be."""
 
     def __init__(self, text: str) -> None:
         super().__init__(exits.UNAVAILABLE, text)
 
 
-class WentAway(Unreachable):
+class WentAway(NodeUnreachable):
     """The node was reached, and was gone before it had answered."""
 
 
@@ -67,13 +67,13 @@ class Api:
         self._place = place
         self._quick = httpx.Timeout(timeout_s or TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
 
-    def get(self, *parts: str) -> Any:
+    def get(self, *parts: str, **query: str) -> Any:
         """The JSON document at a path.
 
         Raises:
             CtlError: refused, not there, or nobody answers.
         """
-        return _document(self._send("GET", parts))
+        return _document(self._send("GET", parts, query=query or None))
 
     def get_slowly(self, *parts: str) -> Any:
         """As `get`, for what may take as long as there is data."""
@@ -91,12 +91,12 @@ class Api:
         """As `get`; None if it is not there."""
         try:
             return self.get(*parts)
-        except NotThere:
+        except NotFoundByApi:
             return None
 
-    def verdict(self, *parts: str) -> dict[str, Any]:
+    def verdict(self, *parts: str, **query: str) -> dict[str, Any]:
         """What a health check says, be it passed or not."""
-        response = self._request("GET", parts)
+        response = self._request("GET", parts, query=query)
         if response.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
             _check(response)
         document: dict[str, Any] = _document(response)
@@ -194,7 +194,7 @@ class Api:
         except (httpx.RemoteProtocolError, httpx.ReadError) as error:
             raise WentAway(f"{self._place} went away before it had answered: {error}") from None
         except httpx.HTTPError as error:
-            raise Unreachable(f"cannot reach {self._place}: {error}; is the node running?") from None
+            raise NodeUnreachable(f"cannot reach {self._place}: {error}; is the node running?") from None
 
 
 @contextmanager
@@ -236,13 +236,13 @@ def _short_path(data_dir: Path) -> Iterator[str]:
     try:
         descriptor = os.open(data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
-        raise Unreachable(f"{data_dir} does not exist: no node has its data there") from None
+        raise NodeUnreachable(f"{data_dir} does not exist: no node has its data there") from None
     except OSError as error:
         raise CtlError(exits.NO_PERMISSION, f"{data_dir}: {error.strerror}") from None
     try:
         path = f"/proc/self/fd/{descriptor}/{CONTROL_SOCKET}"
         if not os.path.exists(path):
-            raise Unreachable(f"no node runs on {data_dir}: there is no {CONTROL_SOCKET}")
+            raise NodeUnreachable(f"no node runs on {data_dir}: there is no {CONTROL_SOCKET}")
         yield path
     finally:
         os.close(descriptor)
@@ -251,7 +251,7 @@ def _short_path(data_dir: Path) -> Iterator[str]:
 def _path(parts: tuple[str, ...]) -> str:
     if "" in parts:
         # In a path it would leave what is above it: of no user, all of them.
-        raise NotThere(exits.DATA, "a name must not be empty")
+        raise NotFoundByApi(exits.DATA, "a name must not be empty")
     return "/api/" + "/".join(quote(part, safe="") for part in parts)
 
 
@@ -281,6 +281,6 @@ def _check(response: httpx.Response) -> None:
     except (msgspec.DecodeError, KeyError, TypeError):
         text = f"the node answered {response.status_code} {response.reason_phrase}"
     if response.status_code == HTTPStatus.NOT_FOUND:
-        raise NotThere(exits.DATA, text)
+        raise NotFoundByApi(exits.DATA, text)
     otherwise = exits.SOFTWARE if response.is_server_error else exits.DATA
     raise CtlError(_EXITS.get(response.status_code, otherwise), text)

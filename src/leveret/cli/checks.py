@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, NotThere
+from leveret.cli.api import CtlError, NotFoundByApi
 from leveret.cli.command import Session
 from leveret.cli.secrets import text_of
 
@@ -39,7 +39,7 @@ def listed(ctl: Session, *path: str) -> list[dict[str, Any]]:
     """
     try:
         found: list[dict[str, Any]] = ctl.api.get(*path, ctl.vhost)
-    except NotThere:
+    except NotFoundByApi:
         raise CtlError(exits.DATA, f"Virtual host '{ctl.vhost}' does not exist") from None
     return found
 

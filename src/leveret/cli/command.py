@@ -93,7 +93,7 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class CliCommand:
     """One command."""
 
     action: Action
@@ -106,7 +106,7 @@ class Command:
         """As the operator types it."""
         return self.other_name or self.action.__name__
 
-    def called(self, name: str) -> Command:
+    def called(self, name: str) -> CliCommand:
         """The same command under another name."""
         return replace(self, example=self.example.replace(self.name, name), other_name=name)
 
@@ -151,6 +151,6 @@ def _shown(value: object) -> str:
     return str(value)
 
 
-def command(banner: str = "", example: str = "") -> Callable[[Action], Command]:
+def command(banner: str = "", example: str = "") -> Callable[[Action], CliCommand]:
     """Make a command of a function; the banner's fields are its arguments, `vhost` and `node`."""
-    return lambda action: Command(action, banner, example)
+    return lambda action: CliCommand(action, banner, example)

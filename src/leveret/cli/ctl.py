@@ -23,10 +23,11 @@ import typer
 import leveret
 from leveret.cli import exits
 from leveret.cli.api import CtlError, connect
-from leveret.cli.command import Command, Session
+from leveret.cli.command import CliCommand, Session
 from leveret.cli.families import FAMILIES, NAMES
 from leveret.cli.formatters import FORMATTERS
 from leveret.cli.grouped_help import GroupedHelp
+from leveret.cli.guides import operating
 from leveret.cli.names import vhosts
 from leveret.cli.not_served import NOT_SERVED
 from leveret.cli.program import run
@@ -129,10 +130,10 @@ def common_options_first(arguments: list[str]) -> list[str]:
     return [*common, *others, *arguments[end:]]
 
 
-def load_family(family: str) -> dict[str, Command]:
+def load_family(family: str) -> dict[str, CliCommand]:
     """The commands of one family, by name."""
     module = importlib.import_module(f"leveret.cli.commands.{family}")
-    return {one.name: one for one in vars(module).values() if isinstance(one, Command)}
+    return {one.name: one for one in vars(module).values() if isinstance(one, CliCommand)}
 
 
 def build_app(wanted: str | None) -> typer.Typer:
@@ -174,7 +175,8 @@ def wanted_command(arguments: list[str]) -> str | None:
 
 def main() -> None:
     """Entry point of the command."""
-    arguments = common_options_first(sys.argv[1:])
+    program, arguments = operating(sys.argv[0], sys.argv[1:])
+    arguments = common_options_first(arguments)
     wanted = wanted_command(arguments)
     if wanted == "help":
         arguments.remove("help")
@@ -184,9 +186,9 @@ def main() -> None:
         completed = os.environ.get("_TYPER_COMPLETE_ARGS", os.environ.get("COMP_WORDS", "")).split()
         wanted = next((word for word in completed if word in NAMES), None)
     if wanted in NOT_SERVED:
-        print(f"leveretctl: '{wanted}' is not served: {NOT_SERVED[wanted]}", file=sys.stderr)
+        print(f"{program}: '{wanted}' is not served: {NOT_SERVED[wanted]}", file=sys.stderr)
         sys.exit(exits.USAGE)
-    sys.exit(run(build_app(wanted), "leveretctl", _describe, arguments))
+    sys.exit(run(build_app(wanted), program, _describe, arguments))
 
 
 if __name__ == "__main__":

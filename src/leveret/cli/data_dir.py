@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from leveret.model.errors import LeveretError
+from leveret.storage.reserve import is_full
 
 LOCK_FILE: Final = "node.lock"
 _OTHERS: Final = 0o077
@@ -70,7 +71,9 @@ def _lock(descriptor: int, path: Path) -> None:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except OSError as error:
-        raise DataDirError(f"data directory {path} cannot be written: {error.strerror}") from error
+        # The lock is held; whose it is, is for messages only.
+        if not is_full(error):
+            raise DataDirError(f"data directory {path} cannot be written: {error.strerror}") from error
 
 
 def holder(path: Path) -> int | None:

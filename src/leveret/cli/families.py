@@ -9,6 +9,7 @@ from typing import Final
 
 FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "helping": ("Help", ("autocomplete", "completion", "version")),
+    "plugins": ("Help", ("plugins",)),
     "nodes": (
         "Nodes",
         ("environment", "report", "server_version", "status"),

@@ -1,8 +1,8 @@
 """An event as one line: `key=value`, or a JSON object.
 
-    2026-11-21T05:13:09.042Z level=info from=runtime.queue_store queue_down vhost=/ queue=q error="no space"
+    2026-11-21T05:13:09.042Z level=info from=runtime.logs.queue_store queue_down vhost=/ queue=q error="no space"
 
-    {"time":"2026-11-21T05:13:09.042Z","level":"info","from":"runtime.queue_store","msg":"queue_down","vhost":"/",...}
+    {"time":"2026-11-21T05:13:09.042Z","level":"info","from":"runtime.logs.queue_store","msg":"queue_down","vhost":"/",...}
 
 Rooms log `logger.info("queue_down vhost=%s queue=%s", vhost, name)`: the template is the event's name and its
 keys, so values need no parsing and are quoted where they would be taken for something else. What came from a

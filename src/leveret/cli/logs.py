@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from leveret.cli.log_lines import JsonLine, KeyValueLine
-from leveret.config.logging import LEVELS, FileLog, Log
+from leveret.config.logging import LEVELS, FileLogSettings, LogSettings
 from leveret.config.rotation import Rotation
 from leveret.model.errors import ConfigError
 
@@ -25,23 +25,24 @@ _DEFAULT: Final = "default"
 _FORMATTERS: Final = {"plaintext": KeyValueLine, "json": JsonLine}
 CATEGORIES: Final = {
     "connection": (
-        "leveret.runtime.connection_log",
-        "leveret.runtime.greeter",
-        "leveret.runtime.stream_peer",
+        "leveret.runtime.sockets.acceptor",
+        "leveret.runtime.clients.connection_log",
+        "leveret.runtime.sockets.connection_budget",
+        "leveret.runtime.clients.stream_peer",
     ),
     "queue": (
-        "leveret.runtime.commit",
-        "leveret.runtime.engine",
-        "leveret.runtime.log_home",
-        "leveret.runtime.stream_store",
+        "leveret.runtime.logs.commit",
+        "leveret.runtime.logs.engine",
+        "leveret.runtime.logs.log_home",
+        "leveret.runtime.logs.stream_store",
     ),
     "replication": (
-        "leveret.runtime.outgoing",
-        "leveret.runtime.outgoing_log",
-        "leveret.runtime.schema_downstream",
-        "leveret.runtime.schema_sync",
-        "leveret.runtime.standby",
-        "leveret.runtime.standby_transfer",
+        "leveret.runtime.collecting.collector",
+        "leveret.runtime.collecting.outgoing_log",
+        "leveret.runtime.schema_sync.downstream",
+        "leveret.runtime.schema_sync.schema_sync",
+        "leveret.runtime.standby.downstream",
+        "leveret.runtime.standby.transfer",
     ),
 }
 """The loggers of each category."""
@@ -50,7 +51,7 @@ CATEGORIES: Final = {
 class Threshold(logging.Filter):
     """Lets an event through from its category's level on, or else from that of the output or the default."""
 
-    def __init__(self, output_level: str, log: Log) -> None:
+    def __init__(self, output_level: str, log: LogSettings) -> None:
         """`output_level` is what the output's own setting says."""
         super().__init__()
         own = None if output_level == _DEFAULT else LEVELS[output_level]
@@ -80,7 +81,7 @@ class LogFile(logging.Handler):
     A disk that refuses lines costs lines, never the node: the first line after that says how many.
     """
 
-    def __init__(self, path: Path, settings: FileLog) -> None:
+    def __init__(self, path: Path, settings: FileLogSettings) -> None:
         """Open the file, which is made with mode 0600 if need be.
 
         Raises:
@@ -164,7 +165,7 @@ class LogFile(logging.Handler):
 class Logs:
     """The outputs of a node's log."""
 
-    def __init__(self, log: Log, data_dir: Path) -> None:
+    def __init__(self, log: LogSettings, data_dir: Path) -> None:
         """Open what the settings name and send all events there.
 
         Raises:

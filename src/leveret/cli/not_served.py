@@ -74,7 +74,7 @@ _REASONS: Final = {
         "list_network_interfaces",
         "resolve_hostname",
     ),
-    _NO_PLUGINS: ("directories", "disable", "enable", "is_enabled", "list", "plugins", "set"),
+    _NO_PLUGINS: ("directories", "disable", "enable", "is_enabled", "list", "set"),
     "federation is not served; a second site follows by standby replication": (
         "federation_status",
         "restart_federation_link",

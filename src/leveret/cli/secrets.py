@@ -1,4 +1,7 @@
-"""Arguments that may be secret: `-`, or none, takes them from standard input, out of the process list."""
+"""Arguments that may be secret: `-`, or none, takes them from standard input, out of the process list.
+
+What a node shows leaves out what is secret in parameters, unless it is asked for.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,24 @@ import getpass
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Annotated, Final
+
+from typer import Option
 
 from leveret.cli import exits
 from leveret.cli.api import CtlError
 
 FROM_STDIN: Final = "-"
+
+IncludeSecrets = Annotated[
+    bool,
+    Option("--include-secrets", help="Show passwords in parameters too, which are left out else: (secret)."),
+]
+
+
+def secrets_query(included: bool) -> dict[str, str]:
+    """The query that asks a node for them."""
+    return {"include_secrets": "true"} if included else {}
 
 
 def password_of(argument: str | None) -> str:

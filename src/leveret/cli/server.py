@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -22,17 +22,20 @@ import typer
 import leveret
 from leveret.cli import exits
 from leveret.cli.data_dir import DataDirBusy, DataDirError, claimed
+from leveret.cli.guides import SERVING, program_of, serving, valueless
 from leveret.cli.logs import Logs
 from leveret.cli.program import run
 from leveret.cli.service import ServiceManager, pid_file
 from leveret.config import Address, Config, build, gather, render, unknown_variables
 from leveret.config.syntax import Given
 from leveret.model.errors import ConfigError, LeveretError, StorageError
+from leveret.storage.disk import free_disk_bytes
+from leveret.storage.reserve import Reserve
 
 if TYPE_CHECKING:
     from leveret.management.server import ManagementServer
-    from leveret.runtime.node import Node
-    from leveret.runtime.replication.roles import Roles
+    from leveret.runtime.node.node import Node
+    from leveret.runtime.roles.roles import Roles
 
 logger = logging.getLogger("leveret.cli.server")
 
@@ -41,6 +44,12 @@ OWN_VARIABLES: Final = frozenset({"LEVERET_DATA_DIR", "LEVERET_CONFIG_FILE", "LE
 _BIND: Final = ("--replication-bind", "replication.bind")
 _PORT: Final = ("--replication-port", "replication.port")
 _FOLLOW: Final = ("--follow", "replication.follow")
+
+_MISSING: Final = {
+    _BIND[0]: "the address is missing: name the IP address where followers connect, such as 127.0.0.1",
+    _PORT[0]: "the port is missing: name the TCP port where followers connect, such as 5679",
+    _FOLLOW[0]: "the leader is missing: name it as tcp://HOST:PORT or tls://HOST:PORT",
+}
 
 app = typer.Typer(
     add_completion=False,
@@ -80,7 +89,7 @@ def serve(
             envvar="LEVERET_CONFIG_FILE",
             metavar="<path>",
             help="Settings, in the form of rabbitmq.conf: a file, or a directory whose *.conf files are read in the "
-            "order of their names. Several are read in turn, and later ones win.",
+            "order of their names. Several are read in turn, and later ones win. A file *.ini is read as LavinMQ's.",
         ),
     ] = None,
     overrides: Annotated[
@@ -120,7 +129,12 @@ def serve(
     if data_dir is None:
         raise typer.BadParameter("name one, or set LEVERET_DATA_DIR", param_hint="--data-dir")
     with claimed(data_dir.absolute()) as claim, pid_file(settings.process.pid_file):
+        # Before anything is written, the log file too.
+        reserve = Reserve(claim, settings.storage.reserve_bytes)
+        gave_up = reserve.give_up(free_disk_bytes(claim))
         logs = Logs(settings.log, claim)
+        if gave_up:
+            logger.warning("disk_reserve_given_up size_bytes=%d reason=start", reserve.size_bytes)
         for name in unknown_variables(os.environ, OWN_VARIABLES):
             logger.warning("unknown_variable name=%s action=ignored", name)
         return _run_node(settings, claim, logs)
@@ -148,8 +162,11 @@ def _run_node(config: Config, data_dir: Path, logs: Logs) -> int:
 async def _serve(config: Config, data_dir: Path, logs: Logs) -> int:
     """Start, wait for a signal or a failed disk, stop; return the exit status."""
     from leveret.management.server import ManagementServer
-    from leveret.runtime.replication.roles import Roles
+    from leveret.runtime.roles.roles import Roles
+    from leveret.runtime.sockets.connection_budget import process_sockets
 
+    # Before anything takes descriptors: whether they suffice.
+    process_sockets()
     stop = _on_signals(config, logs)
     service = ServiceManager(os.environ)
     service.status("recovering queues")
@@ -157,15 +174,15 @@ async def _serve(config: Config, data_dir: Path, logs: Logs) -> int:
     roles = Roles(config, data_dir)
     management: ManagementServer | None = None
     try:
-        await roles.start()
-        management = ManagementServer(roles.node, config)
-        roles.on_node = management.serve_for
-        await management.start()
-        line = _ready_line(roles, management)
-        print(line, flush=True)
-        logger.info("ready role=%s queues=%d", roles.role, len(roles.node.broker.queues))
-        service.ready(line.removeprefix("leveret "))
-        await _first(stop, roles.failed)
+        if await _done_before(stop, roles.start()):
+            management = ManagementServer(roles.node, config)
+            roles.on_node = management.serve_for
+            await management.start()
+            line = _ready_line(roles, management)
+            print(line, flush=True)
+            logger.info("ready role=%s queues=%d", roles.role, len(roles.node.broker.queues))
+            service.ready(line.removeprefix("leveret "))
+            await _first(stop, roles.failed)
         service.stopping()
         logger.info("stopping reason=%s", _why_stopping(roles))
     finally:
@@ -203,6 +220,20 @@ def _on_signals(config: Config, logs: Logs) -> asyncio.Event:
         loop.add_signal_handler(number, end)
     loop.add_signal_handler(signal.SIGHUP, logs.reopen)
     return stop
+
+
+async def _done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
+    """Do work that may wait for others, for etcd or a leader; whether it was done before `stop`, which ends it."""
+    doing = asyncio.create_task(work)
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not doing.done():
+        doing.cancel()
+        await asyncio.gather(doing, return_exceptions=True)
+        return False
+    await doing
+    return True
 
 
 async def _first(*events: asyncio.Event) -> None:
@@ -251,7 +282,12 @@ def _describe(error: Exception) -> tuple[int, str] | None:
 
 def main() -> None:
     """Entry point of the command."""
-    sys.exit(run(app, "leveret", _describe))
+    program = program_of(sys.argv[0], "leveret", SERVING)
+    arguments = serving(sys.argv[1:])
+    if (option := valueless(arguments, _MISSING)) is not None:
+        print(f"{program}: {option}: {_MISSING[option]}", file=sys.stderr)
+        sys.exit(exits.USAGE)
+    sys.exit(run(app, program, _describe, arguments))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class MessageLine:
     """A line for a person; other formats get `fields`."""
 
     text: str
@@ -34,7 +34,7 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class ReportLines:
     """Lines `name: value` for a person, then an optional table; other formats get `document`."""
 
     lines: Sequence[tuple[str, Any]]
@@ -43,7 +43,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextDocument:
     """A document that goes out as it is, in every format."""
 
     text: str
@@ -57,4 +57,4 @@ class Sections:
     document: Any
 
 
-Value = Table | Message | Report | Sections | Text | None
+Value = Table | MessageLine | ReportLines | Sections | TextDocument | None

@@ -9,7 +9,7 @@ passed down; nobody imports a setting.
 from __future__ import annotations
 
 from leveret.config.kinds import Address
-from leveret.config.replication import SchemaSync
+from leveret.config.replication import SchemaSyncSettings
 from leveret.config.settings import Setting
 from leveret.config.sources import build, gather, load, render, unknown_variables
 from leveret.config.tree import SETTINGS, Config
@@ -18,7 +18,7 @@ __all__ = [
     "SETTINGS",
     "Address",
     "Config",
-    "SchemaSync",
+    "SchemaSyncSettings",
     "Setting",
     "build",
     "gather",

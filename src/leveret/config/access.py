@@ -5,27 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leveret.config.collect import chosen, in_order
-from leveret.config.kinds import Choice, Flag, Regex, Text
+from leveret.config.kinds import Choice, Flag, Regex, TextKind
 from leveret.config.settings import family, setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Access:
+class AccessSettings:
     """Who exists after the first start, and from where they may log in."""
 
     default_user: str = setting(
         "default_user",
-        Text(),
+        TextKind(),
         "guest",
         "User made on the first start, unless definitions that are imported then have users.",
     )
     default_pass: str = setting(
         "default_pass",
-        Text(secret=True),
+        TextKind(secret=True),
         "guest",
         "Password of that user. `$(<FILE)` takes it from a file.",
     )
-    default_vhost: str = setting("default_vhost", Text(), "/", "Virtual host made on the first start.")
+    default_vhost: str = setting("default_vhost", TextKind(), "/", "Virtual host made on the first start.")
     default_configure: str = setting(
         "default_permissions.configure", Regex(), ".*", "What that user may configure in that virtual host."
     )

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from leveret.config.etcd import EtcdOptions
 from leveret.config.followers import Followers
 from leveret.config.kinds import NONE, Bytes, Choice, Duration, Flag, Integer, Ip
-from leveret.config.replication import Standby
+from leveret.config.replication import StandbySettings
 from leveret.config.settings import branch, contradiction, setting
 from leveret.config.syntax import Given
 from leveret.config.tls import TlsOptions
@@ -135,7 +135,7 @@ class Whole(Protocol):
         """What a node of a cluster cannot be."""
 
     @property
-    def standby(self) -> Standby:
+    def standby(self) -> StandbySettings:
         """Nor this, as a downstream."""
 
 

@@ -10,7 +10,7 @@ from leveret.config.settings import setting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Definitions:
+class DefinitionsSettings:
     """What is imported at every start, before anybody is let in; None for nothing."""
 
     load: Path | None = setting(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from leveret.config.kinds import Duration, LocalPath, Text
+from leveret.config.kinds import Duration, LocalPath, TextKind
 from leveret.config.settings import contradiction, setting
 from leveret.config.syntax import Given
-from leveret.config.uris import Endpoint, Endpoints
+from leveret.config.uris import Endpoints, EtcdEndpoint
 
 _SECOND_MS: Final = 1000
 
@@ -19,7 +19,7 @@ _SECOND_MS: Final = 1000
 class EtcdOptions:
     """Where etcd is, and what is kept there."""
 
-    endpoints: tuple[Endpoint, ...] = setting(
+    endpoints: tuple[EtcdEndpoint, ...] = setting(
         "cluster.etcd.endpoints",
         Endpoints(),
         "none",
@@ -29,7 +29,7 @@ class EtcdOptions:
     )
     prefix: str = setting(
         "cluster.etcd.prefix",
-        Text(),
+        TextKind(),
         "leveret",
         "What all keys in etcd begin with; nodes of one cluster, or of one replication, have the same.",
     )

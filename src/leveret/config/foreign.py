@@ -92,6 +92,9 @@ _FAMILIES: Final = frozenset(
 
 _PLUGINS: Final = {
     "amqp1_0": "AMQP 1.0 serves the schema link only",
+    "amqp10": "AMQP 1.0 serves the schema link only",
+    "auth_backend_ldap": "users are the node's own",
+    "auth_backend_oauth2": "users are the node's own",
     "auth_cache": "users are the node's own",
     "auth_http": "users are the node's own",
     "auth_ldap": "users are the node's own",
@@ -105,6 +108,13 @@ _PLUGINS: Final = {
     "web_mqtt": "MQTT is not served",
     "web_stomp": "STOMP is not served",
 }
+
+
+def plugin_reason(name: str) -> str:
+    """Why Leveret has no plugin of RabbitMQ's of that name."""
+    short = name.removeprefix("rabbitmq_")
+    known = next((reason for plugin, reason in _PLUGINS.items() if short.startswith(plugin)), None)
+    return known or "there is no such plugin, and nothing like it is built in"
 
 
 def is_foreign_key(key: str) -> bool:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ipaddress
 import platform
 import re
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol, TypeVar
+
+from leveret.model.patterns import PatternError, compiled
 
 NONE: Final = "none"
 INFINITY: Final = "infinity"
@@ -20,7 +21,7 @@ INFINITY: Final = "infinity"
 T = TypeVar("T")
 
 
-class Kind(Protocol[T]):
+class SettingKind(Protocol[T]):
     """What a setting's text must look like."""
 
     @property
@@ -39,7 +40,7 @@ class Kind(Protocol[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class TextKind:
     """Any text that is not empty; a secret is never shown."""
 
     secret: bool = False
@@ -323,10 +324,8 @@ class Regex:
     def parse(self, text: str) -> str:
         """The expression, once it compiles."""
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)
-                re.compile(text)
-        except (re.error, OverflowError, RecursionError) as error:
+            compiled(text)
+        except PatternError as error:
             raise ValueError from error
         return text
 

@@ -63,7 +63,7 @@ class Amqp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Objects:
+class ObjectLimits:
     """What virtual hosts are made as, and how many queues there may be; None for no limit."""
 
     default_queue_type: str = setting(

@@ -45,7 +45,7 @@ class ConsoleLog:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FileLog:
+class FileLogSettings:
     """The log in a file; None for none."""
 
     name: Path | None = setting(
@@ -103,7 +103,7 @@ class LogLevels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Log:
+class LogSettings:
     """What the node tells about itself, and where; `directory` None is `log` in the data directory."""
 
     directory: Path | None = setting(
@@ -111,4 +111,4 @@ class Log:
     )
     levels: LogLevels = field(default_factory=LogLevels)
     console: ConsoleLog = field(default_factory=ConsoleLog)
-    file: FileLog = field(default_factory=FileLog)
+    file: FileLogSettings = field(default_factory=FileLogSettings)

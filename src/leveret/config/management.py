@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leveret.config.collect import in_order
-from leveret.config.kinds import LOOPBACK, Bytes, Integer, Ip, OptionalPort, OptionalUrlPath, Text
+from leveret.config.kinds import LOOPBACK, Bytes, Integer, Ip, Limit, OptionalPort, OptionalUrlPath, TextKind
 from leveret.config.settings import branch, family, setting
 from leveret.config.tls import TlsOptions
 
@@ -36,9 +36,41 @@ class Management:
         "20MB",
         "Largest body of a request, a definitions file for instance.",
     )
+    request_timeout_ms: int = setting(
+        "management.tcp.request_timeout",
+        Integer(100, 3_600_000),
+        "10000",
+        "Milliseconds within which a client of the HTTP API, with TLS as well, must have sent the headers of its "
+        "next request; so long it may take to agree on TLS, too. The metrics' port and the control socket do the same.",
+    )
+    body_timeout_ms: int = setting(
+        "management.http.body_timeout",
+        Integer(100, 86_400_000),
+        "60000",
+        "Milliseconds within which the whole body of a request must have come.",
+    )
+    idle_timeout_ms: int = setting(
+        "management.tcp.idle_timeout",
+        Integer(100, 3_600_000),
+        "60000",
+        "Milliseconds for which a client may send nothing of a body that it has begun, or read nothing of its "
+        "response.",
+    )
+    connection_max: int | None = setting(
+        "management.http.connection_max",
+        Limit(1),
+        "infinity",
+        "Most connections to the HTTP API. There are never more than its share of the file descriptors.",
+    )
+    connection_max_per_address: int | None = setting(
+        "management.http.connection_max_per_address",
+        Limit(1),
+        "infinity",
+        "Most of them from one IP address. One address never has more than nine tenths of the share.",
+    )
     allowed_origins: tuple[str, ...] = family(
         "management.cors.allow_origins",
-        Text(),
+        TextKind(),
         {},
         "Sites whose pages may use the HTTP API, such as `https://admin.example`.",
         collect=in_order,

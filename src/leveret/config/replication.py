@@ -16,7 +16,7 @@ _MODES: Final = Choice(("upstream", "downstream"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchemaSync:
+class SchemaSyncSettings:
     """Schema replication; `locals_` are expressions by kind of entity."""
 
     operating_mode: str = setting(
@@ -43,7 +43,7 @@ class SchemaSync:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standby:
+class StandbySettings:
     """Message replication; limits are per virtual host, None for none."""
 
     operating_mode: str = setting(

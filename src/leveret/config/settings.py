@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar, cast
 
 from leveret.config.foreign import foreign_advice, is_foreign_key
-from leveret.config.kinds import NONE, Kind, OptionalText, Text
+from leveret.config.kinds import NONE, OptionalText, SettingKind, TextKind
 from leveret.config.syntax import Given
 from leveret.config.uris import ArchivePlace, Endpoints
 from leveret.model.errors import ConfigError
@@ -41,7 +41,7 @@ class Setting:
     """
 
     key: str
-    kind: Kind[Any]
+    kind: SettingKind[Any]
     default: str
     help: str
     names: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Setting:
     @property
     def is_secret(self) -> bool:
         """Whether the value is never shown."""
-        return isinstance(self.kind, Text | OptionalText) and self.kind.secret
+        return isinstance(self.kind, TextKind | OptionalText) and self.kind.secret
 
     def hides(self, text: str) -> bool:
         """Whether this text is not shown: of a secret any, of URLs those with a password in them."""
@@ -130,14 +130,14 @@ def _malformed(key: str, given: Given, allowed: str, *, is_hidden: bool) -> Conf
     return ConfigError(f"{given.origin}: {key} = {value} is not valid: expected {allowed}")
 
 
-def setting(key: str, kind: Kind[T], default: str, help: str) -> T:
+def setting(key: str, kind: SettingKind[T], default: str, help: str) -> T:
     """Declare a setting as a field of a dataclass of the tree."""
     return cast(T, _field(Setting(key, kind, default, help)))
 
 
 def family(
     prefix: str,
-    kind: Kind[T],
+    kind: SettingKind[T],
     defaults: Mapping[str, str],
     help: str,
     *,

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from leveret.config import cluster, etcd, followers
+from leveret.config import cluster, etcd, followers, lavinmq
 from leveret.config.settings import Setting, check_known, read_tree
 from leveret.config.syntax import Given, parse_lines, render_line
 from leveret.config.tree import SETTINGS, Config
@@ -19,6 +19,7 @@ from leveret.model.errors import ConfigError
 
 ENVIRONMENT_PREFIX: Final = "LEVERET_"
 OVERRIDE: Final = "--set"
+LOCALS_PREFIX: Final = "schema_definition_sync.downstream.locals."
 LOGS_VARIABLE: Final = "LEVERET_LOGS"
 
 
@@ -51,7 +52,10 @@ def gather(
     given: dict[str, Given] = {}
     for path in paths:
         for file in _files_at(path):
-            given |= parse_lines(_text_of(file), str(file), partial(_text_beside, file))
+            if lavinmq.is_lavinmq(file.name):
+                given |= lavinmq.parse_ini(_text_of(file), str(file))
+            else:
+                given |= parse_lines(_text_of(file), str(file), partial(_text_beside, file), _joins)
     given |= _from_environment(environ or {})
     given |= {key: Given(text, OVERRIDE) for key, text in (overrides or {}).items()}
     given |= flags or {}
@@ -95,6 +99,11 @@ def _check_not_in_sight(given: Mapping[str, Given]) -> None:
                 f"{OVERRIDE}: {one.key} is a secret, and the command line is for all to see: "
                 f"give it in the file or as {_variable_of(one.key)}"
             )
+
+
+def _joins(key: str) -> bool:
+    """Whether a file may set the key again to add to it: names that stay a downstream's own, as the guides do."""
+    return key.startswith(LOCALS_PREFIX)
 
 
 def _files_at(path: Path) -> list[Path]:

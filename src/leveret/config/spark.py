@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leveret.config.collect import by_name
-from leveret.config.kinds import OptionalText, Text
+from leveret.config.kinds import OptionalText, TextKind
 from leveret.config.settings import family, setting
 
 
@@ -16,9 +16,16 @@ class Spark:
     master: str | None = setting(
         "spark.master", OptionalText(), "none", "Spark master of the pipeline; none for this machine."
     )
+    python: str | None = setting(
+        "spark.python",
+        OptionalText(),
+        "none",
+        "Python of the workers of a `spark.master` elsewhere, as a path that all machines have, this one too; none for "
+        "what `PYSPARK_PYTHON` says, or `python3`. What it needs is in docs/spark-cluster.md.",
+    )
     conf: dict[str, str] = family(
         "spark.conf",
-        Text(),
+        TextKind(),
         {},
         "Any setting of Spark by its own name, as in `spark.conf.spark.sql.shuffle.partitions = 4`.",
         collect=by_name,

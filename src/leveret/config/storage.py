@@ -19,6 +19,14 @@ class Storage:
         "`fsync` confirms a message once it is on disk, `os` once the operating system has it: "
         "then a loss of power can undo what was confirmed.",
     )
+    reserve_bytes: int = setting(
+        "disk_reserve",
+        Bytes(0, 2**30),
+        "16MiB",
+        "Room that the node holds on the disk of its data directory, in the file disk.reserve. When less than that is "
+        "free the file goes, so that a node with a full disk can start and its queues can be drained; it comes back "
+        "when twice as much is free beyond `disk_free_limit`. 0 for none.",
+    )
     segment_bytes_max: int = setting(
         "segment_bytes_max", Bytes(65_536, 2**31), "64MiB", "A segment file of a log is closed at this size."
     )

@@ -35,8 +35,16 @@ class Given(NamedTuple):
     origin: str
 
 
-def parse_lines(text: str, name: str, read: Callable[[str], str]) -> dict[str, Given]:
+def _never(key: str) -> bool:
+    return False
+
+
+def parse_lines(
+    text: str, name: str, read: Callable[[str], str], joins: Callable[[str], bool] = _never
+) -> dict[str, Given]:
     """Read a file's text; `name` is the file's, for errors, and `read` gives the text of a file it names.
+
+    Of a key that stands there more than once the last line holds; of one that `joins`, a regular expression, all.
 
     Raises:
         ConfigError: a line is no setting; names the line and shows only its key, as its value may be secret.
@@ -56,7 +64,11 @@ def parse_lines(text: str, name: str, read: Callable[[str], str]) -> dict[str, G
         value = match["quoted"]
         if value is None:
             value = _plain_value(match["plain"], f"{name}:{number}: {key}", read)
-        given[key] = Given(value, f"{name}:{number}")
+        place = f"{name}:{number}"
+        before = given.get(key)
+        if before is not None and before.text != value and joins(key):
+            value, place = f"(?:{before.text})|(?:{value})", f"{before.origin}, {place}"
+        given[key] = Given(value, place)
     return given
 
 

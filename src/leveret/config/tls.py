@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from leveret.config.collect import in_order
-from leveret.config.kinds import Choice, Flag, Integer, LocalPath, OptionalText, Text
+from leveret.config.kinds import Choice, Flag, Integer, LocalPath, OptionalText, TextKind
 from leveret.config.settings import family, setting
 
 
@@ -47,10 +47,10 @@ class TlsOptions:
     )
     ciphers: tuple[str, ...] = family(
         "ciphers",
-        Text(),
+        TextKind(),
         {},
-        "Cipher suites of TLS 1.2 by their OpenSSL names, best first; those of OpenSSL without any. "
-        "TLS 1.3 has its own.",
+        "Cipher suites of TLS 1.2 by their OpenSSL names, best first; without any, those of OpenSSL that are forward "
+        "secret (ECDHE and DHE with AES or ChaCha20). TLS 1.3 has its own, which all are.",
         collect=in_order,
     )
     honor_cipher_order: bool = setting(

@@ -5,19 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from leveret.config.access import Access
+from leveret.config.access import AccessSettings
 from leveret.config.cluster import Cluster
-from leveret.config.definitions import Definitions
+from leveret.config.definitions import DefinitionsSettings
 from leveret.config.etcd import EtcdOptions
 from leveret.config.followers import Followers
 from leveret.config.kinds import HostText
-from leveret.config.limits import Amqp, Objects, Watermarks
+from leveret.config.limits import Amqp, ObjectLimits, Watermarks
 from leveret.config.listeners import Listeners
-from leveret.config.logging import Log
+from leveret.config.logging import LogSettings
 from leveret.config.management import Management
 from leveret.config.metrics import Metrics
 from leveret.config.process import Process
-from leveret.config.replication import SchemaSync, Standby
+from leveret.config.replication import SchemaSyncSettings, StandbySettings
 from leveret.config.settings import branch, setting, settings_of
 from leveret.config.spark import Spark
 from leveret.config.storage import Storage
@@ -38,22 +38,22 @@ class Config:
     listeners: Listeners = field(default_factory=Listeners)
     management: Management = field(default_factory=Management)
     metrics: Metrics = field(default_factory=Metrics)
-    access: Access = field(default_factory=Access)
-    definitions: Definitions = field(default_factory=Definitions)
+    access: AccessSettings = field(default_factory=AccessSettings)
+    definitions: DefinitionsSettings = field(default_factory=DefinitionsSettings)
     amqp: Amqp = field(default_factory=Amqp)
-    objects: Objects = field(default_factory=Objects)
+    objects: ObjectLimits = field(default_factory=ObjectLimits)
     streams: Streams = field(default_factory=Streams)
     tls: TlsOptions = branch(TlsOptions, "ssl_options")
     certificate_login: CertificateLogin = field(default_factory=CertificateLogin)
     watermarks: Watermarks = field(default_factory=Watermarks)
     storage: Storage = field(default_factory=Storage)
     process: Process = field(default_factory=Process)
-    log: Log = field(default_factory=Log)
+    log: LogSettings = field(default_factory=LogSettings)
     followers: Followers = field(default_factory=Followers)
     cluster: Cluster = field(default_factory=Cluster)
     etcd: EtcdOptions = field(default_factory=EtcdOptions)
-    schema_sync: SchemaSync = field(default_factory=SchemaSync)
-    standby: Standby = field(default_factory=Standby)
+    schema_sync: SchemaSyncSettings = field(default_factory=SchemaSyncSettings)
+    standby: StandbySettings = field(default_factory=StandbySettings)
     spark: Spark = field(default_factory=Spark)
 
     @property

@@ -79,7 +79,7 @@ def parse_node_uri(text: str, default_port: int = REPLICATION_PORT) -> NodeUri:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class EtcdEndpoint:
     """Where a member of etcd answers; its password is in no `repr` and no `str`.
 
     Attributes:
@@ -104,7 +104,7 @@ class Endpoints:
         f"(port {ETCD_PORT} if none is given, special characters of a password as %XX), or none"
     )
 
-    def parse(self, text: str) -> tuple[Endpoint, ...]:
+    def parse(self, text: str) -> tuple[EtcdEndpoint, ...]:
         """The members, empty for `none`."""
         if text == NONE:
             return ()
@@ -113,7 +113,7 @@ class Endpoints:
             raise ValueError
         return endpoints
 
-    def show(self, value: tuple[Endpoint, ...]) -> str:
+    def show(self, value: tuple[EtcdEndpoint, ...]) -> str:
         """The members with their passwords, or `none`; see `Setting.hides`."""
         return ",".join(map(_whole, value)) or NONE
 
@@ -146,15 +146,15 @@ class ArchivePlace:
         return has_credentials(text)
 
 
-def _endpoint(text: str) -> Endpoint:
+def _endpoint(text: str) -> EtcdEndpoint:
     match = _ENDPOINT.fullmatch(text)
     if match is None:
         raise ValueError
     url = f"{match['scheme']}://{_place(*_host_and_port(match['place'], ETCD_PORT))}"
-    return Endpoint(url, unquote(match["user"] or ""), unquote(match["password"] or ""))
+    return EtcdEndpoint(url, unquote(match["user"] or ""), unquote(match["password"] or ""))
 
 
-def _whole(endpoint: Endpoint) -> str:
+def _whole(endpoint: EtcdEndpoint) -> str:
     scheme, _, place = endpoint.url.partition("://")
     if not endpoint.username:
         return endpoint.url

@@ -34,6 +34,7 @@ from leveret.management.resources import (
     nodes,
     operations,
     overview,
+    page,
     parameters,
     permissions,
     policies,
@@ -81,7 +82,9 @@ RESOURCES: Final = (
     node_replication,
     cluster,
     metrics,
+    page,
 )
+_NOWHERE: Final = "/nowhere"
 
 _METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
 _HEADERS: Final = ("authorization", "content-type", "x-reason")
@@ -105,7 +108,7 @@ class _Door:
             scope = {**scope, OPERATOR_SCOPE: self._is_operator}
             path = scope["raw_path"].decode("latin-1")
             # What does not begin with the prefix is found nowhere.
-            path = path.removeprefix(self._prefix) if path.startswith(self._prefix) else "/"
+            path = path.removeprefix(self._prefix) if path.startswith(self._prefix) else _NOWHERE
             # As at RabbitMQ, one slash at the end says nothing.
             scope["path"] = path.removesuffix("/") or "/"
         await self._app(scope, receive, send)

@@ -25,7 +25,7 @@ from starlette.types import Message
 
 from leveret.management.auth import PASSED_SCOPE, Passed
 from leveret.management.node import Answer
-from leveret.management.replies import Declined
+from leveret.management.replies import BadRequest
 from leveret.model.errors import InvalidCommand, LeveretError
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ async def pass_on(call: Call, node: str) -> Response:
         answer = await _asked(call, node, about, PART_TIMEOUT_S if reads else CHANGE_TIMEOUT_S)
     except LeveretError as error:
         reason = f"{node}, which has to do this, does not answer: {error}"
-        raise Declined("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE) from error
+        raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE) from error
     headers = {name: value for name, value in answer["headers"] if name not in _LEFT_OUT}
     return Response(answer["body"], answer["status"], headers)
 

@@ -15,12 +15,13 @@ from typing import Final, NamedTuple
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from leveret.core.access import Operation, is_allowed, permission_of
+from leveret.core.broker.access import permission_of
+from leveret.core.broker.actor import Actor, Unrestricted
 from leveret.management.node import ManagedNode
 from leveret.management.replies import REALM, error_reply
 from leveret.model.definitions import Permission, User
-from leveret.model.errors import AccessRefused, AuthenticationFailed, NotFound
-from leveret.runtime.addresses import is_loopback
+from leveret.model.errors import AuthenticationFailed, NotFound
+from leveret.runtime.sockets.addresses import is_loopback
 
 PROTOCOL: Final = "http"
 """By which logins are counted."""
@@ -72,7 +73,7 @@ class Unauthorised(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
+class Requester:
     """Who asks."""
 
     node: ManagedNode
@@ -112,22 +113,16 @@ class Caller:
         if not self.sees(vhost):
             raise Unauthorised(_refused("User not authorised to access virtual host"))
 
-    def may(self, operation: Operation, vhost: str, name: str, kind: str) -> None:
-        """Go on only if the caller has this permission on a queue or exchange.
-
-        Raises:
-            AccessRefused: in RabbitMQ's words.
-        """
-        if not self.is_operator and not is_allowed(self._permission(vhost), operation, name):
-            raise AccessRefused(
-                f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{self.name}'"
-            )
+    def in_vhost(self, vhost: str) -> Actor:
+        """What the caller does to what is in the vhost."""
+        broker = self.node.broker
+        return Unrestricted(broker, vhost) if self.is_operator else Actor(broker, self.name, vhost)
 
     def _permission(self, vhost: str) -> Permission | None:
         return permission_of(self.node.broker.definitions, self.name, vhost)
 
 
-def identify(node: ManagedNode, connection: HTTPConnection) -> Caller:
+def identify(node: ManagedNode, connection: HTTPConnection) -> Requester:
     """Tell who calls.
 
     Raises:
@@ -135,13 +130,13 @@ def identify(node: ManagedNode, connection: HTTPConnection) -> Caller:
     """
     passed = connection.scope.get(PASSED_SCOPE)
     if connection.scope.get(OPERATOR_SCOPE) is True or (passed is not None and passed.user is None):
-        return Caller(node, "operator", ("administrator",), is_operator=True)
+        return Requester(node, "operator", ("administrator",), is_operator=True)
     if passed is not None:
         return _caller(node, passed.user)
     return log_in(node, connection, *_credentials(connection))
 
 
-def log_in(node: ManagedNode, connection: HTTPConnection, username: str, password: str) -> Caller:
+def log_in(node: ManagedNode, connection: HTTPConnection, username: str, password: str) -> Requester:
     """Who has these credentials.
 
     Raises:
@@ -157,9 +152,9 @@ def log_in(node: ManagedNode, connection: HTTPConnection, username: str, passwor
     return _caller(node, name)
 
 
-def _caller(node: ManagedNode, name: str) -> Caller:
+def _caller(node: ManagedNode, name: str) -> Requester:
     user = node.broker.definitions.by_kind["users"].get((name,))
-    return Caller(node, name, user.tags if isinstance(user, User) else ())
+    return Requester(node, name, user.tags if isinstance(user, User) else ())
 
 
 def _credentials(connection: HTTPConnection) -> tuple[str, str]:

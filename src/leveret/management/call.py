@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -20,10 +20,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leveret.core.broker import Broker
-from leveret.core.pen import PEN_TIMEOUT_S
+from leveret.core.broker.broker import Broker
+from leveret.core.broker.definitions_lock import PEN_TIMEOUT_S
 from leveret.management.asking import UNREACHABLE, pass_on
-from leveret.management.auth import PASSED_SCOPE, Caller, Need, Passed, Unauthorised, identify
+from leveret.management.auth import PASSED_SCOPE, Need, Passed, Requester, Unauthorised, identify
 from leveret.management.leadership import need_serving
 from leveret.management.listing import (
     Listing,
@@ -34,12 +34,13 @@ from leveret.management.listing import (
 )
 from leveret.management.node import ClusterOperations, ManagedNode
 from leveret.management.rates import Rates
-from leveret.management.rates_history import Ranges, ranges_of
-from leveret.management.replies import Declined, error_reply, refusal_reply
+from leveret.management.rates_history import SampleRanges, ranges_of
+from leveret.management.replies import BadRequest, error_reply, refusal_reply
 from leveret.management.single_node import cluster_of
-from leveret.management.turns import in_turns
-from leveret.model.definitions import AnyEntity, Change
+from leveret.model.definitions import AnyEntity, Change, GlobalParameter, Parameter
 from leveret.model.errors import InvalidCommand, LeveretError
+from leveret.model.secrets import masked
+from leveret.runtime.process.work_slices import in_turns
 
 logger = logging.getLogger(__name__)
 
@@ -47,6 +48,9 @@ NAME_BYTES_MAX: Final = 255
 _READS: Final = ("GET", "HEAD")
 _UPSERTS: Final = ("PUT", "POST")
 _DEFAULT_EXCHANGE_NAME: Final = "amq.default"
+
+CHANGES_AT_ONCE: Final = 250
+"""How many changes one flush has to write, and logs to remove, when many are made."""
 
 T = TypeVar("T")
 
@@ -60,7 +64,7 @@ class Call:
         unreachable: the nodes whose part of the answer is missing.
     """
 
-    def __init__(self, request: Request, caller: Caller) -> None:
+    def __init__(self, request: Request, caller: Requester) -> None:
         self.request = request
         self.query: QueryParams = request.query_params
         self.caller = caller
@@ -72,7 +76,7 @@ class Call:
         self._octets: bytes | None = None
         self.rates: Rates = request.app.state.rates
         self.imports: asyncio.Lock = request.app.state.imports
-        self._ranges: Ranges | None = None
+        self._ranges: SampleRanges | None = None
         self.definitions: dict[str, dict[tuple[str, ...], AnyEntity]] = self.broker.definitions.by_kind
 
     @property
@@ -130,7 +134,7 @@ class Call:
         """Whether a query parameter is set to true."""
         return self.query.get(name) == "true"
 
-    def ranges(self) -> Ranges:
+    def ranges(self) -> SampleRanges:
         """The samples that the request asks for, see `management.rates`.
 
         Raises:
@@ -144,10 +148,22 @@ class Call:
         """A list as the query asks; see `listing`."""
         return await list_reply(listing, self.query, in_pages=in_pages, is_part=self.is_part)
 
+    @property
+    def includes_secrets(self) -> bool:
+        """Whether the caller asks for passwords in parameters, and may see them."""
+        return self.flag("include_secrets") and self.caller.has(Need.ADMINISTRATOR)
+
+    def entity_json(self, entity: AnyEntity) -> dict[str, Any]:
+        """A definition as it is; parameters without their secrets, unless the caller asks for them."""
+        shown: dict[str, Any] = msgspec.to_builtins(entity)
+        if isinstance(entity, Parameter | GlobalParameter) and not self.includes_secrets:
+            shown["value"] = masked(shown["value"])
+        return shown
+
     async def list_entities(self, held: Iterable[AnyEntity]) -> Response:
         """A list of definitions as they are, in the order of their keys."""
         items = [*held]
-        return await self.list(Listing(items, msgspec.to_builtins, order=lambda each: each.key))
+        return await self.list(Listing(items, self.entity_json, order=lambda each: each.key))
 
     async def plain_list(self, rows: Sequence[Row], *names: str) -> Response:
         """A list without pages, in the order of the columns `names`."""
@@ -198,7 +214,13 @@ class Call:
         try:
             async for change in in_turns(changes):
                 self.broker.apply(change)
+                await self.flush_some()
         finally:
+            await self.node.commit()
+
+    async def flush_some(self) -> None:
+        """Between many changes: write those so far when they are enough, for all in one flush would hold up others."""
+        if len(self.broker.changes) + len(self.broker.deleted) >= CHANGES_AT_ONCE:
             await self.node.commit()
 
 
@@ -332,7 +354,7 @@ async def _while_it_serves(node: ManagedNode, answer: Awaitable[Response]) -> Re
         ending.cancel()
         await asyncio.gather(answering, ending, return_exceptions=True)
     reason = "this node stopped serving meanwhile: see whether that was still done, and ask again"
-    raise Declined("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
+    raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 @asynccontextmanager
@@ -351,7 +373,7 @@ async def with_pen(cluster: ClusterOperations) -> AsyncIterator[None]:
             holder, error = status["pen"], status["etcd"]["error"]
             who = f"{holder} may, and" if holder else f"nobody may, and etcd (last error: {error})"
             reason = f"definitions cannot be changed now: {who} did not hand over in {PEN_TIMEOUT_S:g} s"
-            raise Declined("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE) from None
+            raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE) from None
         yield
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from leveret.config import Config
 from leveret.config.tls import TlsOptions
-from leveret.management.doors import Door, doors_of
+from leveret.management.doors import ListenerView, doors_of
 
 _DAY_S: Final = 86_400
 
@@ -32,7 +32,7 @@ def expiring_before(config: Config, days: int) -> list[dict[str, Any]]:
     ]
 
 
-def _tls_doors(config: Config) -> Iterator[tuple[Door, TlsOptions]]:
+def _tls_doors(config: Config) -> Iterator[tuple[ListenerView, TlsOptions]]:
     options = {
         "amqp/ssl": config.tls,
         "https": config.management.tls,

@@ -13,7 +13,7 @@ _FOR_OPERATORS: Final = ("http", "replication", "clustering")
 """What the protocols begin with that a node speaks whatever its role is."""
 
 
-class Door(NamedTuple):
+class ListenerView(NamedTuple):
     """One listener."""
 
     protocol: str
@@ -21,33 +21,35 @@ class Door(NamedTuple):
     port: int
 
 
-def doors_of(config: Config) -> list[Door]:
+def doors_of(config: Config) -> list[ListenerView]:
     """All listeners of the settings, by protocol."""
     return sorted(_doors(config))
 
 
-def open_doors(node: ManagedNode) -> list[Door]:
+def open_doors(node: ManagedNode) -> list[ListenerView]:
     """The listeners as they are now: only who serves clients has some for them."""
     served = serves(node)
     return [door for door in doors_of(node.config) if served or door.protocol.startswith(_FOR_OPERATORS)]
 
 
-def _doors(config: Config) -> Iterator[Door]:
+def _doors(config: Config) -> Iterator[ListenerView]:
     listeners, management, followers = config.listeners, config.management, config.followers
     for address in listeners.amqp:
-        yield Door("amqp", address.ip, address.port)
+        yield ListenerView("amqp", address.ip, address.port)
     for address in listeners.amqp_tls:
-        yield Door("amqp/ssl", address.ip, address.port)
+        yield ListenerView("amqp/ssl", address.ip, address.port)
     for address in listeners.stream:
-        yield Door("stream", address.ip, address.port)
+        yield ListenerView("stream", address.ip, address.port)
     if followers.bind is not None:
         secured = followers.tls.certfile is not None
-        yield Door("replication/ssl" if secured else "replication", followers.bind, followers.port)
+        yield ListenerView("replication/ssl" if secured else "replication", followers.bind, followers.port)
     if config.cluster.is_member:
         secured = config.cluster.tls.certfile is not None
-        yield Door("clustering/ssl" if secured else "clustering", config.cluster.bind, config.cluster.port)
-    yield Door("http", management.ip, management.port)
+        yield ListenerView(
+            "clustering/ssl" if secured else "clustering", config.cluster.bind, config.cluster.port
+        )
+    yield ListenerView("http", management.ip, management.port)
     if management.tls_port is not None:
-        yield Door("https", management.tls_ip, management.tls_port)
+        yield ListenerView("https", management.tls_ip, management.tls_port)
     if config.metrics.port is not None:
-        yield Door("http/prometheus", config.metrics.ip, config.metrics.port)
+        yield ListenerView("http/prometheus", config.metrics.ip, config.metrics.port)

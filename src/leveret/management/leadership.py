@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from leveret.management.node import ManagedNode
-from leveret.management.replies import Declined
+from leveret.management.replies import BadRequest
 
 LEADER: Final = "leader"
 FOLLOWER: Final = "follower"
@@ -36,9 +36,9 @@ def need_serving(node: ManagedNode) -> None:
         status = node.replication.status()
         place = "by a node that runs" if status["role"] == SUSPENDED else "on its leader"
         reason = f"{standing(status)}; changes are made {place}"
-        raise Declined("not_leader", reason, HTTPStatus.SERVICE_UNAVAILABLE)
+        raise BadRequest("not_leader", reason, HTTPStatus.SERVICE_UNAVAILABLE)
     if not node.is_open:
-        raise Declined("starting", f"{STARTING}; try again then", HTTPStatus.SERVICE_UNAVAILABLE)
+        raise BadRequest("starting", f"{STARTING}; try again then", HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def standing(status: dict[str, Any]) -> str:

@@ -16,10 +16,10 @@ import msgspec
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from leveret.core.patterns import Pattern, PatternError
-from leveret.management.replies import Declined, json_reply, octets_reply
-from leveret.management.turns import in_turns
+from leveret.management.replies import BadRequest, json_reply, octets_reply
 from leveret.model.errors import InvalidCommand
+from leveret.model.patterns import Pattern, PatternError
+from leveret.runtime.process.work_slices import in_turns
 
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 500
@@ -59,7 +59,7 @@ class Page(NamedTuple):
     name: Pattern | None
 
 
-class Wish(NamedTuple):
+class ListQuery(NamedTuple):
     """What a query asks of a list."""
 
     columns: list[list[str]] | None
@@ -68,7 +68,7 @@ class Wish(NamedTuple):
     page: Page | None
 
 
-def wish_of(query: QueryParams, *, in_pages: bool, is_part: bool = False) -> Wish:
+def wish_of(query: QueryParams, *, in_pages: bool, is_part: bool = False) -> ListQuery:
     """Read a query; pages are looked at only if the list has them, and of a part they may have any size.
 
     Raises:
@@ -77,7 +77,7 @@ def wish_of(query: QueryParams, *, in_pages: bool, is_part: bool = False) -> Wis
     page = (
         _page_of(query, sys.maxsize if is_part else PAGE_SIZE_MAX) if in_pages and "page" in query else None
     )
-    return Wish(
+    return ListQuery(
         columns_of(query),
         query.get("sort", ""),
         query.get("sort_reverse") == "true",
@@ -100,22 +100,24 @@ async def list_reply(
         InvalidCommand: a parameter makes no sense, or there is no such page.
     """
     wish = wish_of(query, in_pages=in_pages, is_part=is_part)
-    chosen = await _sorted(listing, _named(listing, wish.page), wish)
+    chosen = await _sorted(listing, await _named(listing, wish.page), wish)
     if wish.page is None:
         return octets_reply(b"[" + await _encoded(chosen, wish.columns) + b"]")
     return await _page_reply(len(listing.items), chosen, wish.page, wish.columns)
 
 
-async def chosen_rows(listing: Listing[T], wish: Wish, until: int | None) -> tuple[list[Row], int, int]:
+async def chosen_rows(listing: Listing[T], wish: ListQuery, until: int | None) -> tuple[list[Row], int, int]:
     """The first rows of a list in the order that is wanted, how many there are, and how many of the wanted name."""
-    items = _named(listing, wish.page)
+    items = await _named(listing, wish.page)
     count = len(items)
     chosen = await _sorted(listing, items, wish)
     rows = [chosen.row(item) async for item in in_turns(chosen.items[:until])]
     return rows, len(listing.items), count
 
 
-async def rows_reply(rows: list[Row], wish: Wish, order: Sequence[str], total: int, found: int) -> Response:
+async def rows_reply(
+    rows: list[Row], wish: ListQuery, order: Sequence[str], total: int, found: int
+) -> Response:
     """A list, or a page of it, of rows from several nodes.
 
     Args:
@@ -156,7 +158,7 @@ class _Lazy(Generic[T]):
         self.row = row
 
 
-async def _sorted(listing: Listing[T], items: list[T], wish: Wish) -> _Lazy[Any]:
+async def _sorted(listing: Listing[T], items: list[T], wish: ListQuery) -> _Lazy[Any]:
     key = listing.columns.get(wish.sort)
     if key is not None:
         items.sort(key=lambda item: _sortable(key(item)))
@@ -169,7 +171,7 @@ async def _sorted(listing: Listing[T], items: list[T], wish: Wish) -> _Lazy[Any]
     return _Lazy(items, listing.row)
 
 
-async def _sorted_rows(listing: Listing[T], items: list[T], wish: Wish) -> _Lazy[Row]:
+async def _sorted_rows(listing: Listing[T], items: list[T], wish: ListQuery) -> _Lazy[Row]:
     """Sorted by a column that only a row has: all rows must be made."""
     items.sort(key=listing.order)
     path = wish.sort.split(".")
@@ -194,7 +196,7 @@ def _part(items: Sequence[T], page: Page, found: int) -> Sequence[T]:
         Declined: there is no such page.
     """
     if page.number > _page_count(page, found):
-        raise Declined(
+        raise BadRequest(
             "page_out_of_range",
             f"Page out of range, page: {page.number} page size: {page.size}, len: {found}",
         )
@@ -225,7 +227,7 @@ async def _encoded(chosen: _Lazy[Any], columns: list[list[str]] | None) -> bytes
 def _page_of(query: QueryParams, size_max: int) -> Page:
     number, size = _number(query, "page"), _number(query, "page_size")
     if (number is not None and number < 1) or (size is not None and not 1 <= size <= size_max):
-        raise Declined(
+        raise BadRequest(
             "invalid_pagination_parameters",
             f"Invalid pagination parameters: page number {_shown(number)}, page size {_shown(size)}",
         )
@@ -258,10 +260,10 @@ def _pattern(query: QueryParams) -> Pattern | None:
         raise InvalidCommand(f"Pagination parameters are invalid: name: {error}") from None
 
 
-def _named(listing: Listing[T], page: Page | None) -> list[T]:
+async def _named(listing: Listing[T], page: Page | None) -> list[T]:
     if page is None or page.name is None:
         return list(listing.items)
-    return [item for item in listing.items if page.name.covers(listing.name(item))]
+    return [item async for item in in_turns(listing.items) if page.name.covers(listing.name(item))]
 
 
 def _cut(row: Row, columns: list[list[str]] | None) -> Row:

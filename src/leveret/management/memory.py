@@ -6,7 +6,7 @@ from typing import Any
 
 from leveret.management.node import ManagedNode
 from leveret.management.peers import amqp_connections
-from leveret.runtime.alarms import used_memory_bytes
+from leveret.runtime.node.alarms import used_memory_bytes
 
 
 def memory_of(node: ManagedNode) -> dict[str, Any]:

@@ -12,7 +12,16 @@ from starlette.responses import Response
 
 from leveret.management.asking import parts, rows_of
 from leveret.management.call import Call
-from leveret.management.listing import Listing, Page, Row, Wish, chosen_rows, rows_reply, value_of, wish_of
+from leveret.management.listing import (
+    Listing,
+    ListQuery,
+    Page,
+    Row,
+    chosen_rows,
+    rows_reply,
+    value_of,
+    wish_of,
+)
 
 _PAGING: Final = ("page", "page_size", "columns")
 
@@ -158,7 +167,7 @@ def _added_samples(one: list[Row], other: list[Row]) -> list[Row]:
     return [{**each, "sample": each["sample"] + values.get(each["timestamp"], 0)} for each in one]
 
 
-def _query_of_part(call: Call, wish: Wish, needed: Sequence[str]) -> list[tuple[str, str]]:
+def _query_of_part(call: Call, wish: ListQuery, needed: Sequence[str]) -> list[tuple[str, str]]:
     """What other nodes are asked for, with the columns by which their rows are put in between."""
     query = [each for each in call.query.multi_items() if each[0] not in _PAGING]
     if wish.page is not None:

@@ -24,10 +24,10 @@ from leveret.config.metrics import Metrics as Settings
 from leveret.management.metrics_cluster import ClusterMetrics
 from leveret.management.metrics_followers import FollowerMetrics
 from leveret.management.metrics_node import NodeMetrics
-from leveret.management.metrics_objects import Objects, Vhosts
+from leveret.management.metrics_objects import ObjectFamilies, Vhosts
 from leveret.management.metrics_own import OwnMetrics
 from leveret.management.metrics_text import CONTENT_TYPE, Family, render, summed
-from leveret.management.turns import in_turns
+from leveret.runtime.process.work_slices import in_turns
 
 _PREFIX: Final = "rabbitmq_"
 _DETAILED: Final = "rabbitmq_detailed_"
@@ -42,7 +42,7 @@ class Scrape:
     def __init__(self, request: Request) -> None:
         """Of the request's node."""
         state = request.app.state
-        self._objects = Objects(state.node, state.rates)
+        self._objects = ObjectFamilies(state.node, state.rates)
         self._node = NodeMetrics(state.node)
         self._own = OwnMetrics(state.node)
         self._followers = FollowerMetrics(state.node)

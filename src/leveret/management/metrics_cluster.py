@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Final
 
-from leveret.core.queue import Queue
+from leveret.core.queues.queue import Queue
 from leveret.management.metrics_objects import Vhosts
 from leveret.management.metrics_text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode

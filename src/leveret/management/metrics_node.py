@@ -12,16 +12,19 @@ from operator import attrgetter
 from typing import Final
 
 import leveret
-from leveret.core.counters import Counters
-from leveret.core.queue import Queue
-from leveret.core.validation import queue_type
+from leveret.core.queues.counters import Counters
+from leveret.core.queues.queue import Queue
+from leveret.core.rules.validation import queue_type
 from leveret.management import node_stats
 from leveret.management.metrics_text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
-from leveret.management.peers import amqp_connections, channels, other_connections
+from leveret.management.peers import amqp_connections, channels, other_connections, stream_connections
 from leveret.management.rates import CHURN
 from leveret.management.resources.overview import RABBITMQ_VERSION, cluster_name
-from leveret.runtime.alarms import free_disk_bytes, used_memory_bytes
+from leveret.runtime.node.alarms import used_memory_bytes
+from leveret.runtime.process.proc import open_files
+from leveret.runtime.sockets.connection_budget import process_sockets
+from leveret.storage.disk import free_disk_bytes
 
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 
@@ -42,7 +45,11 @@ _USE_METRICS: Final = (
 )
 _LIMIT_METRICS: Final = (
     Metric("process_max_fds", "gauge", "Most open file descriptors"),
-    Metric("process_max_tcp_sockets", "gauge", "Most clients that descriptors suffice for"),
+    Metric(
+        "process_max_tcp_sockets",
+        "gauge",
+        "Most connections that descriptors suffice for, over all listeners",
+    ),
     Metric("resident_memory_limit_bytes", "gauge", "Memory above which publishers are blocked"),
     Metric("disk_space_available_limit_bytes", "gauge", "Free disk space below which publishers are blocked"),
     Metric("erlang_uptime_seconds", "gauge", "Time since the node started"),
@@ -61,7 +68,11 @@ _LOGIN_METRICS: Final = (
     Metric("auth_attempts_failed_total", "counter", "Logins that were refused"),
 )
 _ALARM_METRICS: Final = (
-    Metric("alarms_file_descriptor_limit", "untyped", "1 while file descriptors are exhausted"),
+    Metric(
+        "alarms_file_descriptor_limit",
+        "untyped",
+        "1 while connections are refused for want of file descriptors",
+    ),
     Metric("alarms_free_disk_space_watermark", "untyped", "1 while publishers are blocked for want of disk"),
     Metric("alarms_memory_used_watermark", "untyped", "1 while publishers are blocked for want of memory"),
 )
@@ -164,7 +175,7 @@ class NodeMetrics:
     def _use(self, vhosts: object) -> Iterable[Row]:
         node = self._node
         use = (
-            node_stats.open_files(),
+            open_files(),
             node_stats.open_sockets(node),
             used_memory_bytes(),
             free_disk_bytes(node.data_dir),
@@ -195,8 +206,8 @@ class NodeMetrics:
 
     def _alarms(self, vhosts: object) -> Iterable[Row]:
         alarms = self._node.alarms
-        # Nothing is refused for want of descriptors before the system itself refuses.
-        return [Row((), (0, int(alarms.disk_free_alarm), int(alarms.mem_alarm)))]
+        is_short = process_sockets().is_short
+        return [Row((), (int(is_short), int(alarms.disk_free_alarm), int(alarms.mem_alarm)))]
 
     def _totals(self, vhosts: object) -> Iterable[Row]:
         connections = [*amqp_connections(self._node), *other_connections(self._node)]
@@ -239,7 +250,15 @@ class NodeMetrics:
             publishers,
             self._consumers(),
         )
-        return [Row((("protocol", "amqp091"),), values)]
+        return [Row((("protocol", "amqp091"),), values), Row((("protocol", "stream"),), self._of_streams())]
+
+    def _of_streams(self) -> tuple[Number, ...]:
+        """What clients of the stream protocol did; it has nothing that could not be routed."""
+        counters = self._broker.stream_counters
+        connections = stream_connections(self._node)
+        publishers = sum(len(each.publishers) for each in connections)
+        consumers = sum(len(each.subscriptions) for each in connections)
+        return (counters.publish, counters.publish_confirm, counters.confirm, 0, 0, 0, publishers, consumers)
 
     def _global_by_type(self, vhosts: object) -> Iterator[Row]:
         """A part of each queue type, then one of each queue."""
@@ -248,6 +267,8 @@ class NodeMetrics:
         }
         for kind in QUEUE_TYPES:
             yield Row(labels[kind], _by_type(self._broker.departed.get(kind, _NOTHING)))
+        streams = (("protocol", "stream"), ("queue_type", "rabbit_stream_queue"))
+        yield Row(streams, (self._broker.stream_counters.deliver_no_ack, 0, 0, 0, 0, 0, 0, 0))
         for queue in self._led_here():
             yield Row(labels[queue_type(queue.definition.arguments)], _by_type(queue.counters))
 

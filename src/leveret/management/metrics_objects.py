@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
 from typing import Final
 
-from leveret.core.queue import Queue
+from leveret.core.queues.queue import Queue
 from leveret.management.metrics_text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
 from leveret.management.peer_view import unsettled
@@ -88,7 +88,7 @@ _EXCHANGE_BINDINGS: Final = (Metric("exchange_bindings", "gauge", "Bindings from
 _EXCHANGE_NAMES: Final = (Metric("exchange_name", "gauge", "1 for each exchange there is"),)
 
 
-class Objects:
+class ObjectFamilies:
     """The families over the things of a node, in the order in which they are told."""
 
     def __init__(self, node: ManagedNode, rates: Rates) -> None:
@@ -195,7 +195,7 @@ class Objects:
 
 
 def _lengths(queue: Queue) -> tuple[Number, ...]:
-    messages, unacked = queue.message_count, queue.unacked_count
+    messages, unacked = queue.held_count, queue.delivered_count
     return messages - unacked, unacked, messages
 
 

@@ -1,6 +1,6 @@
 """What the HTTP API asks of its node: read `broker`, change it with `broker.apply`, then `await commit()`.
 
-`runtime.node.Node` is one; the tests' fake is another.
+`runtime.node.node.Node` is one; the tests' fake is another.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from leveret.config import Config
-from leveret.core.broker import Broker
-from leveret.core.placing import QueuePlacement
-from leveret.runtime.alarms import AlarmWatch
-from leveret.runtime.commit import GroupCommit
-from leveret.runtime.standby_recovery import Progress, Target, Wanted
+from leveret.core.broker.broker import Broker
+from leveret.core.replication.placement import QueuePlacement
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.node.alarms import AlarmWatch
+from leveret.runtime.process.loop_watch import LoopWatch
+from leveret.runtime.standby.recovery import Progress, RecoveryRequest, RecoveryTarget
 from leveret.session.ingest import Outsider
 
 
@@ -58,7 +59,7 @@ class SchemaOperations(Protocol):
         """RabbitMQ's fields of `schema_replication_status`."""
 
 
-class StandbyArchive(Protocol):
+class ArchiveOperations(Protocol):
     """What a downstream has transferred."""
 
     async def metrics(self) -> list[dict[str, Any]]:
@@ -77,13 +78,17 @@ class StandbyArchive(Protocol):
 class StandbyRecoveries(Protocol):
     """Recoveries from a downstream's data that change nothing at this node; each tells how it goes."""
 
-    async def dry_run(self, wanted: Wanted, target: Target | None, tell: Progress) -> dict[str, Any]:
+    async def dry_run(
+        self, wanted: RecoveryRequest, target: RecoveryTarget | None, tell: Progress
+    ) -> dict[str, Any]:
         """What a recovery would bring back: `queues`, a row each, `vhosts`, with what would be lost."""
 
-    async def into(self, wanted: Wanted, target: Target, tell: Progress) -> list[dict[str, Any]]:
+    async def into(
+        self, wanted: RecoveryRequest, target: RecoveryTarget, tell: Progress
+    ) -> list[dict[str, Any]]:
         """Recover into another broker; a row a vhost."""
 
-    async def rehearse(self, wanted: Wanted, tell: Progress) -> dict[str, Any]:
+    async def rehearse(self, wanted: RecoveryRequest, tell: Progress) -> dict[str, Any]:
         """Recover into scratch vhosts, compare, remove them; as a dry run, and how long it took."""
 
 
@@ -99,7 +104,7 @@ class StandbyOperations(Protocol):
     async def set_mode(self, mode: str) -> None:
         """`upstream` or `downstream`."""
 
-    async def promote(self, wanted: Wanted, on_progress: Progress) -> list[dict[str, Any]]:
+    async def promote(self, wanted: RecoveryRequest, on_progress: Progress) -> list[dict[str, Any]]:
         """Promote, telling `on_progress` how it goes; a row a vhost."""
 
     @property
@@ -119,7 +124,7 @@ class StandbyOperations(Protocol):
         """Remove what is not this node's to recover; one row a vhost: vhost, bytes."""
 
     @property
-    def archive(self) -> StandbyArchive:
+    def archive(self) -> ArchiveOperations:
         """What was transferred."""
 
 
@@ -128,6 +133,12 @@ class UpstreamOperations(Protocol):
 
     def metrics(self) -> list[dict[str, Any]]:
         """One row a replicated queue."""
+
+    def collected(self) -> list[dict[str, Any]]:
+        """One row a vhost that is collected for downstreams."""
+
+    def untagged(self) -> list[str]:
+        """Vhosts whose policies ask for that in vain, as they do not have the tag."""
 
     def downstreams(self) -> list[dict[str, Any]]:
         """One row a vhost and downstream that transfers it."""
@@ -360,7 +371,7 @@ class ClusterOperations(Protocol):
         """
 
 
-class StreamDoor(Protocol):
+class StreamListenerView(Protocol):
     """The stream listener, as far as its connections are shown."""
 
     @property
@@ -416,6 +427,10 @@ class ManagedNode(Protocol):
         """Memory and disk, and whether publishers are blocked for want of them."""
 
     @property
+    def loop_watch(self) -> LoopWatch:
+        """How long the event loop was held up."""
+
+    @property
     def schema_sync(self) -> SchemaOperations:
         """Schema replication."""
 
@@ -448,14 +463,11 @@ class ManagedNode(Protocol):
         """The AMQP listener."""
 
     @property
-    def streams(self) -> StreamDoor:
+    def streams(self) -> StreamListenerView:
         """The stream listener."""
 
     async def commit(self) -> None:
         """Return once everything applied so far is durable."""
-
-    def purge(self, vhost: str, name: str) -> int:
-        """Drop a queue's ready messages; return how many."""
 
     def outsider(self, user: str | None, vhost: str) -> Outsider:
         """A way to publish and to get without a connection; user None is the operator."""

@@ -10,12 +10,14 @@ import gc
 import os
 import resource
 import threading
-from pathlib import Path
 from typing import Any, Final
 
 from leveret.management.node import ManagedNode
 from leveret.management.peers import amqp_connections, other_connections
-from leveret.runtime.alarms import free_disk_bytes, used_memory_bytes
+from leveret.runtime.node.alarms import used_memory_bytes
+from leveret.runtime.process.proc import open_files, read_proc
+from leveret.runtime.sockets.connection_budget import process_sockets
+from leveret.storage.disk import free_disk_bytes
 
 NAMES: Final = (
     "mem_used",
@@ -32,8 +34,6 @@ NAMES: Final = (
     "io_sync_count",
 )
 """What `sample` gives, in its order."""
-
-_OPEN_FILES: Final = Path("/proc/self/fd")
 
 
 def sample(node: ManagedNode) -> tuple[int, ...]:
@@ -58,7 +58,7 @@ def sample(node: ManagedNode) -> tuple[int, ...]:
 
 def limits(node: ManagedNode) -> dict[str, Any]:
     """Limits of the system and of the settings, the machine, and what has no rate."""
-    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    budget = process_sockets().budget
     alarms = node.alarms
     commits = node.commits
     return {
@@ -68,8 +68,9 @@ def limits(node: ManagedNode) -> dict[str, Any]:
         "disk_free_limit": alarms.disk_limit_bytes,
         "disk_free_alarm": alarms.disk_free_alarm,
         "replicas_alarm": alarms.replicas_alarm,
-        "fd_total": files,
-        "sockets_total": files,
+        "fd_total": budget.limit,
+        "sockets_total": sum(budget.shares.values()),
+        "file_descriptor_alarm": process_sockets().is_short,
         "proc_total": _thread_limit(),
         "processors": len(os.sched_getaffinity(0)),
         "run_queue": runnable(),
@@ -79,11 +80,6 @@ def limits(node: ManagedNode) -> dict[str, Any]:
     }
 
 
-def open_files() -> int:
-    """Descriptors this process has open; kernels since 6.2 keep the number, else they are counted."""
-    return _OPEN_FILES.stat().st_size or len(os.listdir(_OPEN_FILES))
-
-
 def open_sockets(node: ManagedNode) -> int:
     """Clients connected."""
     return len(amqp_connections(node)) + len(other_connections(node))
@@ -91,17 +87,17 @@ def open_sockets(node: ManagedNode) -> int:
 
 def transferred() -> dict[str, int]:
     """Reads and writes of this process: calls, and octets that went to or came from the disk."""
-    lines = Path("/proc/self/io").read_text().splitlines()
+    lines = read_proc("/proc/self/io").splitlines()
     return {name: int(count) for name, _, count in (line.partition(": ") for line in lines)}
 
 
 def runnable() -> int:
     """Threads of the machine that run or could run now."""
-    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+    return int(read_proc("/proc/loadavg").split()[3].partition("/")[0])
 
 
 def _thread_limit() -> int:
     """Most threads this process may have."""
     own = resource.getrlimit(resource.RLIMIT_NPROC)[0]
-    whole = int(Path("/proc/sys/kernel/threads-max").read_text())
+    whole = int(read_proc("/proc/sys/kernel/threads-max"))
     return whole if own == resource.RLIM_INFINITY else min(own, whole)

@@ -7,9 +7,9 @@ from typing import Any
 from leveret.management.node import ManagedNode
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
-from leveret.session.amqp091.delivery import Consumer, Source
+from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource
 from leveret.session.certificate import TlsPeer
-from leveret.session.relay.serving import Client, RelayConsumer
+from leveret.session.forwarding.leader_server import ForwardedConsumer, RelayConsumer
 
 Json = dict[str, Any]
 
@@ -84,7 +84,7 @@ def channel_json(node: ManagedNode, channel: Channel) -> Json:
     }
 
 
-def consumer_json(node: ManagedNode, consumer: Consumer) -> Json:
+def consumer_json(node: ManagedNode, consumer: ChannelConsumer) -> Json:
     """A consumer of AMQP 0-9-1."""
     vhost, name = consumer.queue.key
     is_active = consumer.queue.consumers.is_active(consumer)
@@ -102,14 +102,14 @@ def consumer_json(node: ManagedNode, consumer: Consumer) -> Json:
     }
 
 
-def tag_of(consumer: Consumer) -> str:
+def tag_of(consumer: ChannelConsumer) -> str:
     """As its client calls it, wherever that is connected."""
     if isinstance(consumer, RelayConsumer) and consumer.client is not None:
         return consumer.client.tag
     return consumer.tag.decode("utf-8", "replace")
 
 
-def _relayed(client: Client) -> Json:
+def _relayed(client: ForwardedConsumer) -> Json:
     """The channel of a consumer whose client is connected to another node."""
     return _channel_details(client.connection, client.number, client.user, client.node)
 
@@ -148,8 +148,10 @@ def subscription_json(node: ManagedNode, connection: Any, number: int) -> Json:
         "subscription_id": number,
         "credits": subscription.credit,
         "offset": subscription.next_offset,
+        "offset_lag": connection.offset_lag(subscription),
+        "consumed": subscription.consumed,
         "active": subscription.active,
-        "properties": {},
+        "properties": subscription.properties,
     }
 
 
@@ -161,6 +163,9 @@ def publisher_json(node: ManagedNode, connection: Any, number: int) -> Json:
         "queue": {"name": publisher.queue, "vhost": connection.vhost},
         "publisher_id": number,
         "reference": publisher.reference,
+        "published": publisher.published,
+        "confirmed": publisher.confirmed,
+        "errored": publisher.errored,
     }
 
 
@@ -214,7 +219,7 @@ def unsettled(channel: Channel) -> Json:
     }
 
 
-def _activity(queue: Source, is_active: bool) -> str:
+def _activity(queue: DeliverySource, is_active: bool) -> str:
     return _turn(is_active) if queue.consumers.single_active else "up"
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from leveret.core.queue import Queue
+from leveret.core.queues.queue import Queue
 from leveret.management.node import ManagedNode
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
-from leveret.session.amqp091.delivery import Consumer
-from leveret.session.relay.serving import RelayConsumer
+from leveret.session.amqp091.delivery import ChannelConsumer
+from leveret.session.forwarding.leader_server import RelayConsumer
 
 
 def amqp_connections(node: ManagedNode) -> list[ClientConnection]:
@@ -35,7 +35,7 @@ def channels(node: ManagedNode) -> list[Channel]:
     return [channel for each in amqp_connections(node) for channel in each.channels.values()]
 
 
-def consumers(node: ManagedNode) -> list[Consumer]:
+def consumers(node: ManagedNode) -> list[ChannelConsumer]:
     """The consumers of AMQP 0-9-1, by channel; in a cluster those of queues that are led here, wherever they are."""
     found = [consumer for channel in channels(node) for consumer in channel.consumers.values()]
     if node.cluster is None:
@@ -45,6 +45,6 @@ def consumers(node: ManagedNode) -> list[Consumer]:
     return [*(each for each in found if not each.queue.is_remote), *relayed]
 
 
-def consumers_of_queue(queue: Queue) -> Iterator[Consumer]:
+def consumers_of_queue(queue: Queue) -> Iterator[ChannelConsumer]:
     """The consumers of AMQP 0-9-1 on one queue."""
-    return (each for each in queue.consumers if isinstance(each, Consumer))
+    return (each for each in queue.consumers if isinstance(each, ChannelConsumer))

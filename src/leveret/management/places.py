@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from http import HTTPStatus
 
-from leveret.core.queue import Queue
-from leveret.core.remote_queue import leader_is_down
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import leader_is_down
 from leveret.management.asking import parts
 from leveret.management.call import Call, Place
-from leveret.management.replies import Declined
+from leveret.management.replies import BadRequest
 
 
 async def at_leader(call: Call) -> str | None:
@@ -40,7 +40,7 @@ def need_led_here(call: Call, queue: Queue) -> None:
         raise leader_is_down(queue, placed.leader)
     vhost, name = queue.key
     reason = f"queue '{name}' in vhost '{vhost}' is led by {placed.leader} now: ask again"
-    raise Declined("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
+    raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def at_node(part: str = "name") -> Place:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from leveret.core.head import Head
-from leveret.core.queue import Queue
-from leveret.core.validation import QUORUM, queue_type
+from leveret.core.queues.head import Head
+from leveret.core.queues.queue import Queue
+from leveret.core.rules.validation import QUORUM, queue_type
 from leveret.management.call import Call
 from leveret.management.peer_view import connection_details, tag_of
 from leveret.session.amqp091.connection import ClientConnection
-from leveret.session.amqp091.delivery import Consumer
+from leveret.session.amqp091.delivery import ChannelConsumer
 from leveret.wire import properties as props
 
 Json = dict[str, Any]
@@ -153,7 +153,7 @@ def _policies(call: Call, queue: Queue) -> Json:
 
 
 def _totals(queue: Queue) -> Json:
-    ready, unacked = queue.ready_count, queue.unacked_count
+    ready, unacked = queue.ready_count, queue.delivered_count
     return {
         "messages": ready + unacked,
         "messages_ready": ready,
@@ -172,19 +172,27 @@ def _consumers(queue: Queue) -> Json:
 
 
 def _tag(consumer: object) -> str | None:
-    return tag_of(consumer) if isinstance(consumer, Consumer) else None
+    return tag_of(consumer) if isinstance(consumer, ChannelConsumer) else None
 
 
 def sizes(queue: Queue) -> Json:
     """Octets of the bodies. All messages of a durable queue stand in its log, transient ones too."""
-    messages, octets = queue.message_count, queue.message_bytes
+    messages, octets = queue.held_count, queue.message_bytes
     is_kept = queue.definition.durable
     unacked = min(queue.unacked_bytes, octets)
+    in_memory = min(queue.backlog.window_count, queue.ready_count)
+    octets_in_memory = min(queue.window_bytes, octets)
     return {
+        "messages_ram": in_memory,
+        "messages_ready_ram": in_memory,
+        # What was delivered stands in the log only, until it is acknowledged.
+        "messages_unacknowledged_ram": 0,
+        "messages_paged_out": messages - in_memory,
+        "message_bytes_paged_out": octets - octets_in_memory,
         "message_bytes": octets,
         "message_bytes_ready": octets - unacked,
         "message_bytes_unacknowledged": unacked,
-        "message_bytes_ram": min(queue.window_bytes, octets),
+        "message_bytes_ram": octets_in_memory,
         "memory": IDLE_BYTES + queue.window_bytes,
         "message_bytes_persistent": octets if is_kept else 0,
         "messages_persistent": messages if is_kept else 0,

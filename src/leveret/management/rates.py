@@ -24,12 +24,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, Final
 
-from leveret.core.broker import Broker
-from leveret.core.limits import OtherConnection
-from leveret.core.queue import Queue
-from leveret.core.topology import ExchangeState
-from leveret.management.rates_history import DAY, NO_RANGES, Block, History, Ranges, Together, Values, show
-from leveret.management.rates_kinds import ROWS_MAX, Kind, Sums
+from leveret.core.broker.broker import Broker
+from leveret.core.broker.limits import OtherConnection
+from leveret.core.broker.topology import ExchangeState
+from leveret.core.queues.queue import Queue
+from leveret.management.rates_history import (
+    DAY,
+    NO_RANGES,
+    Block,
+    RateHistory,
+    SampleRanges,
+    Together,
+    Values,
+    show,
+)
+from leveret.management.rates_kinds import ROWS_MAX, RatedKind, Sums
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 
@@ -111,15 +120,15 @@ class Rates:
         self.interval_ms = interval_ms
         self._broker = broker
         self._tick_ms = now_ms
-        self._queues = Kind(self._led_here, _queue_values)
-        self._channels = Kind(self._live_channels, _channel_values)
-        self._exchanges = Kind(self._live_exchanges, _exchange_values)
-        self._connections = Kind[Any](lambda: [*self._amqp_connections(), *other_connections()], _octets)
+        self._queues = RatedKind(self._led_here, _queue_values)
+        self._channels = RatedKind(self._live_channels, _channel_values)
+        self._exchanges = RatedKind(self._live_exchanges, _exchange_values)
+        self._connections = RatedKind[Any](lambda: [*self._amqp_connections(), *other_connections()], _octets)
         self._vhosts: dict[str, Sums] = {}
-        self._churn = History(_churn(broker.churn), now_ms)
+        self._churn = RateHistory(_churn(broker.churn), now_ms)
         self._node_block = (Block(node_names, 0, "", "node_stats", always=True),)
         self._node_values = node_values
-        self._node = History(node_values(), now_ms)
+        self._node = RateHistory(node_values(), now_ms)
         self._utilisation: dict[Queue, float] = {}
 
     # -- sampling -----------------------------------------------------------------------------
@@ -191,11 +200,11 @@ class Rates:
 
     # -- what resources ask -------------------------------------------------------------------
 
-    def queue(self, queue: Queue, ranges: Ranges = NO_RANGES) -> dict[str, Any]:
+    def queue(self, queue: Queue, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """See the module."""
         return self._queues.show(queue, _QUEUE, ranges, self._tick_ms)
 
-    def channel(self, channel: Channel, ranges: Ranges = NO_RANGES) -> dict[str, Any]:
+    def channel(self, channel: Channel, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """See the module."""
         return self._channels.show(channel, _CHANNEL, ranges, self._tick_ms)
 
@@ -207,24 +216,26 @@ class Rates:
         """The same of a channel."""
         return self._channels.unchanged_since_ms(channel)
 
-    def exchange(self, state: ExchangeState, ranges: Ranges = NO_RANGES) -> dict[str, Any]:
+    def exchange(self, state: ExchangeState, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """See the module."""
         return self._exchanges.show(state, _EXCHANGE, ranges, self._tick_ms)
 
-    def connection(self, connection: Any, ranges: Ranges = NO_RANGES) -> dict[str, Any]:
+    def connection(self, connection: Any, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """Of any protocol; see the module."""
         return self._connections.show(connection, _CONNECTION, ranges, self._tick_ms)
 
-    def vhost(self, name: str, ranges: Ranges = NO_RANGES) -> dict[str, Any]:
+    def vhost(self, name: str, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """See the module."""
         return self._sums([name], _VHOST, ranges)
 
-    def overview(self, vhosts: Collection[str], ranges: Ranges = NO_RANGES) -> dict[str, Any]:
+    def overview(self, vhosts: Collection[str], ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """Over the virtual hosts that the caller sees; see the module."""
-        churn = show(_CHURN, self._churn, _churn(self._broker.churn), ranges, self._tick_ms)
+        # RabbitMQ's page asks for no range of its own for them.
+        over = ranges._replace(data_rates=next((each for each in (ranges.data_rates, *ranges) if each), None))
+        churn = show(_CHURN, self._churn, _churn(self._broker.churn), over, self._tick_ms)
         return self._sums(vhosts, _OVERVIEW, ranges) | churn
 
-    def node(self, ranges: Ranges = NO_RANGES) -> dict[str, Any]:
+    def node(self, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
         """See the module."""
         return show(self._node_block, self._node, self._node_values(), ranges, self._tick_ms)
 
@@ -232,7 +243,9 @@ class Rates:
         """The share of recent time in which a message had not to wait for a consumer; 0 without consumers."""
         return self._utilisation.get(queue, 1.0) if queue.consumers else 0.0
 
-    def _sums(self, vhosts: Collection[str], blocks: tuple[Block, ...], ranges: Ranges) -> dict[str, Any]:
+    def _sums(
+        self, vhosts: Collection[str], blocks: tuple[Block, ...], ranges: SampleRanges
+    ) -> dict[str, Any]:
         found = [self._vhosts[name].history for name in vhosts if name in self._vhosts]
         sums = Together([history for history in found if history is not None], _VHOST_WIDTH)
         return show(blocks, sums, sums.values, ranges, self._tick_ms)
@@ -243,7 +256,7 @@ def _ignore(thing: object, values: object) -> None:
 
 
 def _queue_values(queue: Queue) -> Values:
-    counters, messages, unacked = queue.counters, queue.message_count, queue.unacked_count
+    counters, messages, unacked = queue.counters, queue.held_count, queue.delivered_count
     return (messages, messages - unacked, unacked, counters.publish, *_delivered(counters))
 
 

@@ -46,7 +46,7 @@ class Range(NamedTuple):
         return range(last - self.age_ms // self.step_ms * self.step_ms, last + 1, self.step_ms)
 
 
-class Ranges(NamedTuple):
+class SampleRanges(NamedTuple):
     """What a request asks for, by the kind of number; None for the plain rate."""
 
     lengths: Range | None = None
@@ -55,16 +55,16 @@ class Ranges(NamedTuple):
     node_stats: Range | None = None
 
 
-NO_RANGES: Final = Ranges()
+NO_RANGES: Final = SampleRanges()
 
 
-def ranges_of(parameters: Mapping[str, str]) -> Ranges:
+def ranges_of(parameters: Mapping[str, str]) -> SampleRanges:
     """The ranges of a request: `lengths_age` and `lengths_incr` in seconds, and so on.
 
     Raises:
         InvalidCommand: a range that is no range, or has too many samples.
     """
-    return Ranges(**{kind: _range_of(kind, parameters) for kind in Ranges._fields})
+    return SampleRanges(**{kind: _range_of(kind, parameters) for kind in SampleRanges._fields})
 
 
 def _range_of(kind: str, parameters: Mapping[str, str]) -> Range | None:
@@ -90,7 +90,7 @@ class _Rows:
         return tuple(self.cells[index * width : (index + 1) * width])
 
 
-class History:
+class RateHistory:
     """How the counts of one thing developed.
 
     Attributes:
@@ -158,7 +158,7 @@ class History:
 class Together:
     """Several histories as if they were one."""
 
-    def __init__(self, histories: Sequence[History], width: int) -> None:
+    def __init__(self, histories: Sequence[RateHistory], width: int) -> None:
         """Of any number; `width` counts each."""
         self._histories = histories
         self._width = width
@@ -200,7 +200,11 @@ class Block(NamedTuple):
 
 
 def show(
-    blocks: Sequence[Block], history: History | Together, current: Values, ranges: Ranges, tick_ms: int
+    blocks: Sequence[Block],
+    history: RateHistory | Together,
+    current: Values,
+    ranges: SampleRanges,
+    tick_ms: int,
 ) -> dict[str, Any]:
     """The JSON of some blocks: each count, and `NAME_details` with its rate and, over a range, its samples."""
     rates = history.rates(tick_ms)
@@ -223,7 +227,7 @@ def show(
 def _show_range(
     target: dict[str, Any],
     names: Sequence[str],
-    history: History | Together,
+    history: RateHistory | Together,
     columns: slice,
     times: Sequence[int],
 ) -> None:

@@ -9,8 +9,8 @@ from leveret.management.rates_history import (
     DAY,
     MINUTES,
     Block,
-    History,
-    Ranges,
+    RateHistory,
+    SampleRanges,
     Values,
     show,
 )
@@ -19,19 +19,19 @@ ROWS_MAX: Final = 200_000
 """Most rows kept for all things of a kind together: some 20 MB for queues."""
 _ROWS_EACH_MIN: Final = 13
 """A minute, however many things there are."""
-_SLICE: Final = 500
+_SLICE: Final = 250
 
 T = TypeVar("T")
 
 
-class Kind(Generic[T]):
+class RatedKind(Generic[T]):
     """All live things of a kind; see the module."""
 
     def __init__(self, live: Callable[[], Iterable[T]], measure: Callable[[T], Values]) -> None:
         """`live` lists them, `measure` reads the counts of one."""
         self.measure = measure
         self._live = live
-        self._histories: dict[T, History] = {}
+        self._histories: dict[T, RateHistory] = {}
 
     def tick(
         self,
@@ -49,14 +49,14 @@ class Kind(Generic[T]):
             gone: told of the last counts of what is no more.
         """
         before = self._histories
-        after: dict[T, History] = {}
+        after: dict[T, RateHistory] = {}
         things = list(self._live())
         rows_max = max(ROWS_MAX // max(len(things), 1), _ROWS_EACH_MIN)
         for count, thing in enumerate(things, 1):
             values = self.measure(thing)
             history = before.get(thing)
             if history is None:
-                history = History(values, now_ms)
+                history = RateHistory(values, now_ms)
                 moved(thing, list(values))
             elif values != history.values:
                 moved(thing, [new - old for new, old in zip(values, history.values, strict=True)])
@@ -65,8 +65,11 @@ class Kind(Generic[T]):
             if not count % _SLICE:
                 yield
         self._histories = after
-        for thing in before.keys() - after.keys():
-            gone(thing, before[thing].values)
+        for count, (thing, history) in enumerate(before.items(), 1):
+            if thing not in after:
+                gone(thing, history.values)
+            if not count % _SLICE:
+                yield
 
     def unchanged_since_ms(self, thing: T) -> int | None:
         """The tick since which nothing happened to one of them; None if something did since the last."""
@@ -75,10 +78,10 @@ class Kind(Generic[T]):
             return None
         return history.changed_ms
 
-    def show(self, thing: T, blocks: tuple[Block, ...], ranges: Ranges, tick_ms: int) -> dict[str, Any]:
+    def show(self, thing: T, blocks: tuple[Block, ...], ranges: SampleRanges, tick_ms: int) -> dict[str, Any]:
         """What `blocks` say about one of them."""
         current = self.measure(thing)
-        history = self._histories.get(thing) or History(current, tick_ms)
+        history = self._histories.get(thing) or RateHistory(current, tick_ms)
         return show(blocks, history, current, ranges, tick_ms)
 
 
@@ -92,7 +95,7 @@ class Sums:
     def __init__(self, width: int) -> None:
         """All zero."""
         self._values = [0] * width
-        self.history: History | None = None
+        self.history: RateHistory | None = None
 
     def add(self, start: int, differences: Iterable[int]) -> None:
         """Add to the counts from column `start` on."""
@@ -103,6 +106,6 @@ class Sums:
         """Sample what was added; what the first sample finds is no rate."""
         values = tuple(self._values)
         if self.history is None:
-            self.history = History(values, now_ms)
+            self.history = RateHistory(values, now_ms)
         else:
             self.history.add(values, now_ms, interval_ms, DAY, ROWS_MAX)

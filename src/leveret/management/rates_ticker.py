@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from leveret.management import node_stats
 from leveret.management.node import ManagedNode
 from leveret.management.peers import other_connections
 from leveret.management.rates import Rates
-from leveret.management.turns import in_turns
-from leveret.runtime.clock import clock_ms
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.work_slices import in_turns
+
+logger = logging.getLogger(__name__)
 
 
 def rates_of(node: ManagedNode) -> Rates:
@@ -28,5 +31,9 @@ async def keep_sampling(rates: Rates) -> None:
     """Sample for ever."""
     while True:
         await asyncio.sleep((rates.interval_ms - clock_ms() % rates.interval_ms) / 1000)
-        async for _ in in_turns(rates.tick(clock_ms())):
-            pass
+        try:
+            async for _ in in_turns(rates.tick(clock_ms())):
+                pass
+        except OSError as error:
+            # The node cannot look at itself for a moment; this sample is missing.
+            logger.warning("rates_not_sampled error=%s action=try_again", error)

@@ -45,7 +45,7 @@ _MISSING_IN_CHANGE: Final = "not_found"
 """RabbitMQ's word when a PUT or POST names what is not there."""
 
 
-class Declined(InvalidCommand):
+class BadRequest(InvalidCommand):
     """A request that RabbitMQ answers with an error word of its own."""
 
     def __init__(self, error: str, reason: str, status: HTTPStatus = HTTPStatus.BAD_REQUEST) -> None:
@@ -73,7 +73,7 @@ def error_reply(status: int, error: str, reason: str, headers: Mapping[str, str]
 
 def refusal_reply(refusal: LeveretError, *, to_change: bool = False) -> Response:
     """The answer to a request that was declined, by the table; `to_change` for one by PUT or POST."""
-    if isinstance(refusal, Declined):
+    if isinstance(refusal, BadRequest):
         return error_reply(refusal.status, refusal.error, str(refusal))
     status, error = next(STATUS[kind] for kind in type(refusal).__mro__ if kind in STATUS)
     if to_change and status is HTTPStatus.NOT_FOUND:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -20,15 +21,18 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from leveret.config import Address, Config
+from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
 from leveret.management.app import build_app, operator_door, public_door
 from leveret.management.asking import answer_by
+from leveret.management.http_peer import HttpDeadlines, HttpPeer
 from leveret.management.metrics import build_metrics_app
 from leveret.management.node import ManagedNode
 from leveret.management.rates_ticker import keep_sampling, rates_of
 from leveret.management.single_node import cluster_of
 from leveret.management.socket_path import CONTROL_SOCKET, short_path
 from leveret.model.errors import LeveretError
-from leveret.runtime.tls import server_context
+from leveret.runtime.sockets.acceptor import Acceptor
+from leveret.runtime.sockets.tls import server_context
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +46,40 @@ class AddressInUse(LeveretError):
 
 
 class _Server(uvicorn.Server):
-    """Runs inside the node: signals are the node's to handle."""
+    """Runs inside the node: signals are the node's to handle, and connections come in as all others do."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        accept: Callable[[Callable[[], HttpPeer]], Acceptor],
+        deadlines: HttpDeadlines,
+    ) -> None:
+        """`accept` has what makes connections serve who comes."""
+        super().__init__(config)
+        self._accept = accept
+        self._deadlines = deadlines
+        self._acceptor: Acceptor | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept."""
+        await self.lifespan.startup()
+        self.servers = []
+        self._acceptor = self._accept(self._peer)
+        self.started = True
+
+    def _peer(self) -> HttpPeer:
+        return HttpPeer(
+            deadlines=self._deadlines,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, then end as uvicorn does."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        await super().shutdown()
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -79,12 +116,12 @@ class ManagementServer:
             secured = self._listen_with_tls()
             opened.pop_all()
         self.address = Address(self.address.ip, public.getsockname()[1])
-        self._serve(public_door(self._app), public)
-        self._serve(operator_door(self._app), control)
+        self._serve(public_door(self._app), ListenerKind.HTTP, public)
+        self._serve(operator_door(self._app), ListenerKind.CONTROL, control)
         if secured is not None:
-            self._serve(public_door(self._app), *secured)
+            self._serve(public_door(self._app), ListenerKind.HTTP, *secured)
         if metrics is not None:
-            self._serve(build_metrics_app(self._app, self._metrics), metrics)
+            self._serve(build_metrics_app(self._app, self._metrics), ListenerKind.METRICS, metrics)
         self._sampling = self._sample()
         logger.info("management_listening address=%s socket=%s", self.address, CONTROL_SOCKET)
 
@@ -143,12 +180,19 @@ class ManagementServer:
     def _serve(
         self,
         app: ASGIApp,
+        kind: ListenerKind,
         listener: socket.socket,
         context: ssl.SSLContext | None = None,
     ) -> None:
+        own = self._settings
+        deadlines = HttpDeadlines(
+            own.request_timeout_ms / 1000, own.body_timeout_ms / 1000, own.idle_timeout_ms / 1000
+        )
+        caps = (
+            Caps(own.connection_max, own.connection_max_per_address) if kind is ListenerKind.HTTP else NO_CAPS
+        )
         settings = uvicorn.Config(
             app,
-            ssl_context_factory=None if context is None else lambda config, default: context,
             log_config=None,
             log_level="warning",
             access_log=False,
@@ -157,10 +201,17 @@ class ManagementServer:
             ws="none",
             proxy_headers=False,
             server_header=False,
+            timeout_keep_alive=math.ceil(deadlines.request_s),
             timeout_graceful_shutdown=_STOP_TIMEOUT_S,
         )
-        server = _Server(settings)
-        task = asyncio.create_task(server.serve(sockets=[listener]), name="management")
+
+        def accept(peer: Callable[[], HttpPeer]) -> Acceptor:
+            return Acceptor(
+                listener, lambda _: peer(), kind, tls=context, timeout_s=deadlines.request_s, caps=caps
+            )
+
+        server = _Server(settings, accept, deadlines)
+        task = asyncio.create_task(server.serve(), name="management")
         self._running.append((server, task))
 
 

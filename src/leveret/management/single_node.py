@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from leveret.core.mirror_policy import NOT_MIRRORED_REASON
-from leveret.core.placing import QueuePlacement
+from leveret.core.replication.placement import QueuePlacement
+from leveret.core.rules.mirror_policy import NOT_MIRRORED_REASON
 from leveret.management.node import Answer, ClusterOperations, ManagedNode
 from leveret.model.errors import InvalidCommand, NotFound, PreconditionFailed
 

@@ -37,6 +37,8 @@ LOCAL_KINDS: Final = (
     "operator_policies",
 )
 """What a downstream may have of its own: the keys below `schema_definition_sync.downstream.locals`."""
+REHEARSAL_VHOSTS: Final = "leveret.rehearsal."
+"""The prefix of the names of virtual hosts that a rehearsal creates and removes: they are local on every node."""
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):

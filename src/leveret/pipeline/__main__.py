@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from leveret.model.errors import LeveretError
-from leveret.pipeline.console import Console
-from leveret.pipeline.job import (
+from leveret.pipeline.jobs.console import Console
+from leveret.pipeline.jobs.job import (
     ContentsJob,
     DeleteJob,
     ForgetJob,
@@ -27,7 +27,7 @@ from leveret.pipeline.job import (
     SetAsideJob,
     TransferJob,
 )
-from leveret.pipeline.spark_error import cause_of
+from leveret.pipeline.spark.errors import cause_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +86,7 @@ def run(task: str, console: Console) -> None:
         if console.read_line():
             console.end_with_parent()
         console.chatter_to(Path(os.devnull))
-        from leveret.pipeline.warm import make_archive
+        from leveret.pipeline.transfer.warm import make_archive
 
         console.say("done", archive=str(make_archive()))
     elif task in _WITH_SPARK:
@@ -98,15 +98,15 @@ def run(task: str, console: Console) -> None:
 def _answer(task: str, line: bytes) -> dict[str, Any]:
     """What a task without Spark has to say when it is done."""
     if task == "contents":
-        from leveret.pipeline.contents import contents
+        from leveret.pipeline.archive.contents import contents
 
         wanted = msgspec.json.decode(line, type=ContentsJob)
         return contents(wanted.root, with_queues=wanted.with_queues)
     if task == "positions":
-        from leveret.pipeline.positions import ask_positions
+        from leveret.pipeline.upstream.positions import ask_positions
 
         return ask_positions(msgspec.json.decode(line, type=PositionsJob))
-    from leveret.pipeline.forget import delete_all, forget_vhosts, set_aside
+    from leveret.pipeline.recovery.forget import delete_all, forget_vhosts, set_aside
 
     if task == "forget":
         forget = msgspec.json.decode(line, type=ForgetJob)
@@ -125,23 +125,23 @@ def _run_with_spark(task: str, console: Console) -> None:
     console.chatter_to(job.work / "spark" / f"{task}.log")
     console.end_with_parent()
     if isinstance(job, TransferJob):
-        from leveret.pipeline.transfer import run_transfer
+        from leveret.pipeline.transfer.driver import run_transfer
 
         spark = run_transfer(job, console)
         _recover_when_told(console, spark)
     elif isinstance(job, RecoverJob):
-        from leveret.pipeline.recovery import run_recovery
+        from leveret.pipeline.recovery.driver import run_recovery
 
         run_recovery(job, console)
     else:
-        from leveret.pipeline.inspect import run_inspection
+        from leveret.pipeline.recovery.inspect import run_inspection
 
         run_inspection(job, console)
 
 
 def _recover_when_told(console: Console, spark: SparkSession) -> None:
     """A promotion comes right behind the end of the transfer, and is in a hurry."""
-    from leveret.pipeline.recovery import run_recovery
+    from leveret.pipeline.recovery.driver import run_recovery
 
     command = console.next_command()
     while command.get("command") != "recover":

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from leveret.core.offsets import OffsetSet
+from leveret.core.queues.offsets import OffsetSet
 from leveret.model.errors import Corrupt
 from leveret.session.message_json import payload_json, properties_json
-from leveret.session.stream_messages import runs_of
+from leveret.session.stream.messages import runs_of
 from leveret.wire.chunk import Chunk, ChunkError, ChunkType, split_entries
 from leveret.wire.record import StoredMessage, decode_message, decode_settlements
 

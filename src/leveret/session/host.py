@@ -1,22 +1,19 @@
-"""What any session needs of its node, and the permission checks of one logged-in user."""
+"""What any session needs of its node."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from leveret.core.access import Operation, is_allowed, matches, permission_of, topic_pattern
-from leveret.core.alarms import Alarms
-from leveret.core.broker import Broker
-from leveret.core.queue import Queue
-from leveret.core.remote_queue import RemoteQueue
-from leveret.model.definitions import Arguments, TopicPermission
-from leveret.model.errors import AccessRefused
+from leveret.core.broker.alarms import Alarms
+from leveret.core.broker.broker import Broker
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.session.certificate import LoginRule
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.channel import Channel
-    from leveret.session.amqp091.delivery import Consumer
-    from leveret.session.relay.shadow import Shadow
+    from leveret.session.amqp091.delivery import ChannelConsumer
+    from leveret.session.forwarding.remote_ports import RemotePorts
 
 
 class Sender(Protocol):
@@ -77,18 +74,18 @@ class Limits(Protocol):
 class Leaders(Protocol):
     """The other nodes, as far as they lead queues."""
 
-    def shadow(self, channel: Channel, queue: RemoteQueue) -> Shadow:
+    def shadow(self, channel: Channel, queue: RemoteQueue) -> RemotePorts:
         """What stands on a channel for a queue that another node leads.
 
         Raises:
             Postponed: it cannot be asked yet.
         """
 
-    def shadow_with(self, channel: Channel, consumer: Consumer) -> Shadow | None:
+    def shadow_with(self, channel: Channel, consumer: ChannelConsumer) -> RemotePorts | None:
         """The one where the consumer is registered; None if it is nowhere."""
 
 
-class Host(Protocol):
+class SessionHost(Protocol):
     """The node, as a session sees it."""
 
     leaders: Leaders | None
@@ -130,69 +127,3 @@ class Host(Protocol):
 
     def unique_id(self) -> str:
         """22 characters that nobody else gets, for names the server makes up."""
-
-
-class Access:
-    """What one user may do in one vhost."""
-
-    def __init__(self, broker: Broker, user: str, vhost: str) -> None:
-        """Check nothing yet."""
-        self._broker = broker
-        self._user = user
-        self._vhost = vhost
-
-    def require(self, operation: Operation, kind: str, name: str) -> None:
-        """Let pass, or refuse in RabbitMQ's words.
-
-        Raises:
-            AccessRefused: the user's pattern for the operation does not match the name.
-        """
-        permission = permission_of(self._broker.definitions, self._user, self._vhost)
-        if not is_allowed(permission, operation, name) and self._user not in self._broker.own_users:
-            shown = name or "amq.default"
-            raise AccessRefused(
-                f"access to {kind} '{shown}' in vhost '{self._vhost}' refused for user '{self._user}'"
-            )
-
-    def require_target(self, kind: str, name: str, arguments: Arguments, target: str) -> None:
-        """Check the permissions that a new queue or exchange needs for one that its argument names.
-
-        Ask it for a dead-letter or alternate exchange before the declaration reaches the broker, and only
-        if `name` is not there yet: messages are read from what is declared and written to the `target`. An
-        argument that is no name is left to the broker to refuse.
-
-        Raises:
-            AccessRefused: the user may not read the one or write to the other.
-        """
-        exchange = arguments.get(target)
-        if isinstance(exchange, str):
-            self.require("read", kind, name)
-            self.require("write", "exchange", exchange)
-
-    def require_topic(self, operation: Operation, exchange: str, routing_key: str) -> None:
-        """Check the user's topic permission, if one is set for the exchange."""
-        held = self._broker.definitions.by_kind["topic_permissions"].get((self._vhost, self._user, exchange))
-        if not isinstance(held, TopicPermission):
-            return
-        pattern = held.write if operation == "write" else held.read
-        if not matches(topic_pattern(pattern, self._user, self._vhost), routing_key):
-            raise AccessRefused(
-                f"access to topic '{routing_key}' in exchange '{exchange}' in vhost '{self._vhost}' "
-                f"refused for user '{self._user}'"
-            )
-
-
-class AllAllowed(Access):
-    """The operator's access, and that of another node of the cluster, which has looked at its client's."""
-
-    def __init__(self) -> None:
-        """Nothing to look up."""
-
-    def require(self, operation: Operation, kind: str, name: str) -> None:
-        """Let pass."""
-
-    def require_target(self, kind: str, name: str, arguments: Arguments, target: str) -> None:
-        """Let pass."""
-
-    def require_topic(self, operation: Operation, exchange: str, routing_key: str) -> None:
-        """Let pass."""

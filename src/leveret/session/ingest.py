@@ -9,13 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from leveret.core.confirms import Batch, Confirms
-from leveret.core.head import Head
-from leveret.core.queue import Queue
+from leveret.core.broker.actor import Actor, Unrestricted
+from leveret.core.queues.confirms import ConfirmBatch, Confirms
+from leveret.core.queues.head import Head
+from leveret.core.queues.queue import Queue
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.publishing import Shape, resolve
-from leveret.session.host import Access, AllAllowed, Host
+from leveret.session.host import SessionHost
 
 
 class Fetched(NamedTuple):
@@ -37,7 +38,7 @@ class Outsider:
 
     def __init__(
         self,
-        host: Host,
+        host: SessionHost,
         user: str | None,
         vhost: str,
         *,
@@ -47,7 +48,8 @@ class Outsider:
         """`user` None is the operator, who may do all; `touch` asks for a flush."""
         connection = ClientConnection(host, peer="", from_loopback=True, now_ms=now_ms)
         connection.user, connection.vhost = user or "", vhost
-        connection.access = AllAllowed() if user is None else Access(host.broker, user, vhost)
+        broker = host.broker
+        connection.actor = Unrestricted(broker, vhost) if user is None else Actor(broker, user, vhost)
         self.outcome: bool | None = None
         self.when_decided: Callable[[bool], None] = lambda ok: None
         self._channel = _Channel(connection, self._settled)
@@ -74,8 +76,7 @@ class Outsider:
         Raises:
             LeveretError: what a client's channel would be closed for.
         """
-        queue = self._channel.queue(name)
-        self._channel.connection.access.require("read", "queue", queue.key[1])
+        queue = self._channel.readable_queue(name)
         found: list[Fetched] = []
         while len(found) < count:
             runs, redelivered = queue.take_one(self._channel.connection.now_ms)
@@ -128,6 +129,6 @@ class _Channel(Channel):
         self.confirms = Confirms()
         self._settled = settled
 
-    def confirm(self, batch: Batch, ok: bool) -> None:
+    def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
         """The message is safe, or is not."""
         self._settled(ok and not batch.refused)

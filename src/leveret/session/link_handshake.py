@@ -70,7 +70,7 @@ REPLICATION: Final[frozenset[Kind]] = frozenset(("follow", "fence"))
 CLUSTER: Final[frozenset[Kind]] = frozenset(("member", "relay", "mirror"))
 
 
-class Message(NamedTuple):
+class HandshakeMessage(NamedTuple):
     """One message of the link: its type and its octets."""
 
     type: int
@@ -117,7 +117,7 @@ class HandshakeRefused(HandshakeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Follower:
+class ProvenFollower:
     """Who came to a leader, or to a node of its cluster, proven.
 
     Attributes:
@@ -150,7 +150,7 @@ class Follower:
 
 
 @dataclass(frozen=True, slots=True)
-class Leader:
+class ProvenLeader:
     """Who lets itself be followed, proven.
 
     Attributes:
@@ -223,9 +223,11 @@ _Proven = TypeVar("_Proven", _LeaderHello, _Proof, _Welcome)
 _UNPROVEN: Final = bytes(_PROOF_BYTES)
 
 
-def refusal(reason: str) -> Message:
+def refusal(reason: str) -> HandshakeMessage:
     """The message that ends a handshake, or that a leader sends instead of WELCOME."""
-    return Message(REFUSED, msgspec.json.encode(_Refused(_printable(reason)[:_REASON_CHARACTERS_MAX])))
+    return HandshakeMessage(
+        REFUSED, msgspec.json.encode(_Refused(_printable(reason)[:_REASON_CHARACTERS_MAX]))
+    )
 
 
 class LeaderHandshake:
@@ -255,9 +257,9 @@ class LeaderHandshake:
         self._name = _as_name(name)
         self._nonce = nonce
         self._hello: _Hello | None = None
-        self.follower: Follower | None = None
+        self.follower: ProvenFollower | None = None
 
-    def answer_hello(self, message: Message) -> Message:
+    def answer_hello(self, message: HandshakeMessage) -> HandshakeMessage:
         """This side's HELLO, for the first message of the peer.
 
         Raises:
@@ -280,7 +282,7 @@ class LeaderHandshake:
         answer = _LeaderHello(VERSION, self._node_id, self._name, self._nonce, _UNPROVEN)
         return self._transcript.prove(HELLO, answer)
 
-    def take_proof(self, message: Message) -> Follower:
+    def take_proof(self, message: HandshakeMessage) -> ProvenFollower:
         """Who the peer is, for its second message.
 
         Raises:
@@ -295,7 +297,7 @@ class LeaderHandshake:
         self._transcript.check(PROOF, proof)
         self._transcript.add(message)
         hello = self._hello
-        self.follower = Follower(
+        self.follower = ProvenFollower(
             hello.kind,
             hello.node_id,
             hello.name,
@@ -309,7 +311,7 @@ class LeaderHandshake:
         )
         return self.follower
 
-    def welcome(self, *, reign: Reign, uri: str, former: Iterable[str] = ()) -> Message:
+    def welcome(self, *, reign: Reign, uri: str, former: Iterable[str] = ()) -> HandshakeMessage:
         """The end, once `follower` is known and may stay; to send it away, see `refusal`."""
         if self.follower is None:
             raise RuntimeError("welcome before the peer has proven itself")
@@ -341,18 +343,18 @@ class FollowerHandshake:
         self._node_id = node_id
         self._nonce = nonce
         hello = _Hello(VERSION, kind, node_id, _as_name(name), nonce, incarnation, vhost)
-        self._opening = Message(HELLO, msgspec.json.encode(hello))
+        self._opening = HandshakeMessage(HELLO, msgspec.json.encode(hello))
         self._is_opened = False
         self._leader: _LeaderHello | None = None
 
-    def hello(self) -> Message:
+    def hello(self) -> HandshakeMessage:
         """The first message."""
         return self._opening
 
     def answer_hello(
-        self, message: Message, *, reign: Reign, followed_epoch: int, led: bool, uri: str
-    ) -> Message:
-        """This side's PROOF, for the first message of the peer, who has proven itself by it; see `Follower`.
+        self, message: HandshakeMessage, *, reign: Reign, followed_epoch: int, led: bool, uri: str
+    ) -> HandshakeMessage:
+        """This side's PROOF, for the first message of the peer, who has proven itself by it; see `ProvenFollower`.
 
         Raises:
             SecretsDiffer: the peer's proof is wrong.
@@ -373,7 +375,7 @@ class FollowerHandshake:
         self._leader = hello
         return self._transcript.prove(PROOF, _Proof(*reign, followed_epoch, led, uri, _UNPROVEN))
 
-    def take_welcome(self, message: Message) -> Leader:
+    def take_welcome(self, message: HandshakeMessage) -> ProvenLeader:
         """Who the peer is and that this side may stay, for its second message.
 
         Raises:
@@ -387,7 +389,7 @@ class FollowerHandshake:
         welcome = _decode(message, WELCOME, _Welcome)
         self._transcript.check(WELCOME, welcome)
         leader, self._leader = self._leader, None
-        return Leader(
+        return ProvenLeader(
             leader.node_id, leader.name, welcome.epoch, welcome.uri, welcome.leader_id, welcome.former
         )
 
@@ -407,14 +409,14 @@ class _Transcript:
         self._said = len(channel).to_bytes(4) + channel
         self._is_over_tls = bool(channel)
 
-    def add(self, message: Message) -> None:
+    def add(self, message: HandshakeMessage) -> None:
         """What was said, by either side; each with its length, so that two never look like one."""
         self._said += message.type.to_bytes(1) + len(message.payload).to_bytes(4) + message.payload
 
-    def prove(self, type: int, unproven: _Proven) -> Message:
+    def prove(self, type: int, unproven: _Proven) -> HandshakeMessage:
         """The message with its proof in it; from now on it was said."""
         proven = msgspec.structs.replace(unproven, proof=self._proof(type, unproven))
-        message = Message(type, msgspec.json.encode(proven))
+        message = HandshakeMessage(type, msgspec.json.encode(proven))
         self.add(message)
         return message
 
@@ -430,7 +432,7 @@ class _Transcript:
         return hmac.digest(self._secret, label + self._said + own, hashlib.sha256)
 
 
-def _check_version(message: Message) -> None:
+def _check_version(message: HandshakeMessage) -> None:
     _check_type(message, HELLO)
     try:
         version = msgspec.json.decode(message.payload, type=_AnyHello).version
@@ -457,12 +459,12 @@ def _check_is_other(hello: _Hello | _LeaderHello, node_id: str, nonce: bytes, ki
         raise HandshakeDeclined("the peer sent this node's own nonce back")
 
 
-def _check_not_refused(message: Message) -> None:
+def _check_not_refused(message: HandshakeMessage) -> None:
     if message.type == REFUSED:
         raise HandshakeRefused(_printable(_decode(message, REFUSED, _Refused).reason))
 
 
-def _check_type(message: Message, due: int) -> None:
+def _check_type(message: HandshakeMessage, due: int) -> None:
     if message.type != due:
         came = _NAMES.get(message.type, f"type {message.type}")
         raise HandshakeError(f"{came} came where {_NAMES[due]} was due in a handshake of the replication")
@@ -470,7 +472,7 @@ def _check_type(message: Message, due: int) -> None:
         raise HandshakeError(f"{_NAMES[due]} of the replication has more than {MESSAGE_BYTES_MAX} octets")
 
 
-def _decode(message: Message, due: int, struct: type[_Decoded]) -> _Decoded:
+def _decode(message: HandshakeMessage, due: int, struct: type[_Decoded]) -> _Decoded:
     """Raises HandshakeError: another message, or one that `msgspec` would not have written so."""
     _check_type(message, due)
     try:

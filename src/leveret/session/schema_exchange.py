@@ -1,4 +1,4 @@
-"""The talk of a schema sync, message by message: `answer` at the upstream, `Following` at its downstream. No octets.
+"""The talk of a schema sync: `answer` at the upstream, `SchemaFollower` at its downstream. No octets.
 
     downstream                                            upstream
     digests of all kinds            -> compare ->
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.core.schema_digests import BUCKET_BYTES, BUCKETS_MAX, ENTITY_BYTES, Digests
+from leveret.core.schema.digests import BUCKET_BYTES, BUCKETS_MAX, ENTITY_BYTES, Digests
 from leveret.model.definitions import KINDS, Definitions, Delete, Put
-from leveret.wire.schema_sync import Answer, Ask, SchemaSyncError, SyncReply, SyncRequest
+from leveret.wire.schema_sync import Ask, BucketDelta, SchemaSyncError, SyncReply, SyncRequest
 
 PART_BYTES: Final = 1024 * 1024
 """A reply is complete when its entities have this many octets as JSON."""
@@ -40,7 +40,7 @@ def answer(digests: Digests, definitions: Definitions, request: SyncRequest, clu
     own = digests.kinds()
     differing = [kind for kind, theirs in request.digests.items() if kind in own and own[kind] != theirs]
     buckets = {kind: digests.buckets(kind) for kind in differing}
-    answers: dict[str, dict[int, Answer]] = {}
+    answers: dict[str, dict[int, BucketDelta]] = {}
     room_bytes = PART_BYTES
     for kind, ask in request.asks.items():
         if kind not in own or not _is_count(ask.count):
@@ -55,11 +55,11 @@ def answer(digests: Digests, definitions: Definitions, request: SyncRequest, clu
             new = [entry for digest, entry in bucket.items() if digest not in theirs]
             room_bytes -= sum(entry.size_bytes for entry in new) + len(held or b"")
             gone = b"".join(sorted(theirs.difference(bucket)))
-            answers.setdefault(kind, {})[index] = Answer(gone, [entry.entity for entry in new])
+            answers.setdefault(kind, {})[index] = BucketDelta(gone, [entry.entity for entry in new])
     return SyncReply(cluster, digests.state(), buckets, answers)
 
 
-class Following:
+class SchemaFollower:
     """What a downstream knows of its upstream's schema, brought up to date by one sync after the other.
 
     Attributes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from struct import iter_unpack
 from typing import Final
 
-from leveret.core.head import Head, Run, make_head
+from leveret.core.queues.head import Head, Run, make_head
 from leveret.wire.chunk import ChunkError
 from leveret.wire.record import body_start, decode_message
 

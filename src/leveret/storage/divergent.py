@@ -36,10 +36,10 @@ import msgspec
 from leveret.model.errors import StorageError
 from leveret.storage.directory import sync_directory
 from leveret.storage.divergent_count import count
-from leveret.storage.divergent_report import DIRECTORY, DivergentLog, Report, directory_of, reports
-from leveret.storage.segment import State
+from leveret.storage.divergent_report import DIRECTORY, DivergentLog, DivergentReport, directory_of, reports
+from leveret.storage.segment import SegmentState
 from leveret.storage.segment_file import STEP_BYTES, OnRead, SegmentFile, starts
-from leveret.storage.walk import Place, walk
+from leveret.storage.walk import WalkedChunk, walk
 
 
 class _Piece(NamedTuple):
@@ -51,10 +51,10 @@ class _Piece(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{self.first_offset:020d}{State.NEWEST}"
+        return f"{self.first_offset:020d}{SegmentState.NEWEST}"
 
 
-class SetAside:
+class Quarantine:
     """One join's setting aside. Blocks for the disk, so it is for a thread, one call at a time.
 
     The logs that are added must not change meanwhile, as a follower that joins is not sent anything; or it is said up
@@ -76,19 +76,22 @@ class SetAside:
         leader_uri: str,
         name_of: Callable[[str], tuple[str, str] | None],
         logs_dir: Path | None = None,
+        is_lost: bool = False,
         on_read: OnRead | None = None,
     ) -> None:
         """Of a node in `from_epoch` that joins a leader in `to_epoch`; `name_of` gives a log's vhost and queue.
 
-        The logs are below `logs_dir`, without one where they belong: below the data directory.
+        The logs are below `logs_dir`, without one where they belong: below the data directory. `is_lost`: what was
+        confirmed of them may be nowhere else.
         """
-        self.report: Report | None = None
+        self.report: DivergentReport | None = None
         self._data_dir = data_dir
         self._logs_dir = logs_dir or data_dir
-        self._new = Report(
+        self._new = DivergentReport(
             _id(at_ms, from_epoch), at_ms, from_epoch, to_epoch, node_id, leader_id, leader_uri
         )
         self._name_of = name_of
+        self._is_lost = is_lost
         self._on_read = on_read
 
     def add(self, path: str, at_offset: int = 0, until_offset: int | None = None) -> DivergentLog | None:
@@ -113,7 +116,7 @@ class SetAside:
                 f"log {directory}: what is not its leader's cannot be set aside: {error}"
             ) from error
 
-    def finish(self) -> Report | None:
+    def finish(self) -> DivergentReport | None:
         """All logs were added that had to be; return the report, None if nothing was set aside.
 
         Raises:
@@ -124,7 +127,7 @@ class SetAside:
             self._end(report)
         return report if report is not None and report.logs else None
 
-    def _end(self, report: Report) -> None:
+    def _end(self, report: DivergentReport) -> None:
         report.is_finished = True
         report.save(self._data_dir)
 
@@ -133,7 +136,7 @@ class SetAside:
             first = next(found, None)
             if first is None:
                 return []
-            if isinstance(first, Place):
+            if isinstance(first, WalkedChunk):
                 begin = _Piece(first.file.first_offset, first.position, first.header.chunk_id)
             else:
                 begin = _Piece(first.segment, first.position, first.offset)
@@ -155,14 +158,14 @@ class SetAside:
         self._keep(directory, directory_of(self._data_dir, report.id) / path, pieces[0], missing)
         vhost, queue = self._name_of(path) or (None, None)
         first = pieces[0].first_offset
-        log = DivergentLog(path, path.partition("/")[0], vhost, queue, first, first)
+        log = DivergentLog(path, path.partition("/")[0], vhost, queue, first, first, is_lost=self._is_lost)
         count(directory, log, self._on_read, until)
         report.add(self._data_dir, log)
         return log
 
     # -- reports ------------------------------------------------------------------------------
 
-    def _unfinished(self) -> Report | None:
+    def _unfinished(self) -> DivergentReport | None:
         """The newest report that a join between the same epochs began, and did not finish."""
         new = self._new
         alike = [
@@ -174,7 +177,7 @@ class SetAside:
         ]
         return alike[-1] if alike else None
 
-    def _begin(self) -> Report:
+    def _begin(self) -> DivergentReport:
         """A new report, in a directory of its own."""
         taken = set(os.listdir(self._data_dir / DIRECTORY)) if (self._data_dir / DIRECTORY).exists() else ()
         names = chain([self._new.id], (f"{self._new.id}-{number}" for number in count_from(2)))
@@ -249,7 +252,7 @@ def _copy(file: SegmentFile, piece: _Piece, target: Path) -> None:
 def _link(file: SegmentFile, target: Path) -> bool:
     """Give the segment a second name; not on every file system that can be done."""
     os.fdatasync(file.fd)
-    for state in State:
+    for state in SegmentState:
         try:
             os.link(file.directory / f"{file.first_offset:020d}{state}", target)
         except FileNotFoundError:

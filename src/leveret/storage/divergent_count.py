@@ -9,7 +9,7 @@ from typing import Final
 
 from leveret.storage.divergent_report import DivergentLog
 from leveret.storage.segment_file import OnRead, Unreadable
-from leveret.storage.walk import Damage, Place, walk
+from leveret.storage.walk import Damage, WalkedChunk, walk
 from leveret.wire.chunk import HEADER_BYTES, ChunkError, ChunkType
 from leveret.wire.record import decode_settlements
 
@@ -43,11 +43,24 @@ def count(
             log.definitions += header.records
         elif header.type == ChunkType.USER and log.kind in ("queues", "streams"):
             log.messages += header.records
+    if until is not None and log.is_lost:
+        log.settled_to = _settled_behind(directory, settled, log.next_offset, on_read)
     if settled.first is not None:
         _count_settled(directory, log, settled, on_read)
 
 
-def _take(settled: _Settled, place: Place) -> bool:
+def _settled_behind(directory: Path, settled: _Settled, start: int, on_read: OnRead | None) -> int:
+    """Take over what the rest of the log settles; where that ends."""
+    end = start
+    for found in walk(directory, start, on_read=on_read):
+        if isinstance(found, WalkedChunk):
+            end = found.header.next_offset
+            if found.header.type == ChunkType.TRACKING:
+                _take(settled, found)
+    return end
+
+
+def _take(settled: _Settled, place: WalkedChunk) -> bool:
     """Take over the settlements of a chunk; whether they could be read."""
     if place.fault() is not None:
         return False
@@ -63,7 +76,7 @@ def _take(settled: _Settled, place: Place) -> bool:
 def _count_settled(directory: Path, log: DivergentLog, settled: _Settled, on_read: OnRead | None) -> None:
     """How many messages they are: a range may also cover settlements, which are none, and what was dropped."""
     for found in walk(directory, settled.first or 0, log.next_offset, on_read=on_read):
-        if isinstance(found, Place) and found.header.type == ChunkType.USER:
+        if isinstance(found, WalkedChunk) and found.header.type == ChunkType.USER:
             number = settled.count(found.header.chunk_id, found.header.next_offset)
             log.settlements += number
             if found.header.chunk_id < log.from_offset:

@@ -51,9 +51,18 @@ class DivergentLog(msgspec.Struct):
     """Changes of definitions."""
     damaged: int = 0
     """Places that could not be read even when they were set aside; the octets are here as they were."""
+    settled_to: int = 0
+    """Up to where settlements count that stand behind `next_offset`; what is there is here as well."""
+    is_lost: bool = False
+    """Whether what was confirmed of it may be nowhere else: the queue was led on without it."""
+
+    @property
+    def unsettled(self) -> int:
+        """Messages that nothing here settles."""
+        return self.messages - (self.settlements - self.settlements_lost)
 
 
-class Report(msgspec.Struct):
+class DivergentReport(msgspec.Struct):
     """What one join set aside on this node (`node_id`), which had come to epoch `from_epoch` by itself."""
 
     id: str
@@ -67,7 +76,7 @@ class Report(msgspec.Struct):
     logs: list[DivergentLog] = []
 
     @classmethod
-    def load(cls, data_dir: Path, report_id: str) -> Report:
+    def load(cls, data_dir: Path, report_id: str) -> DivergentReport:
         """The report of this id.
 
         Raises:
@@ -103,6 +112,7 @@ class Report(msgspec.Struct):
             "settlements": sum(log.settlements for log in logs),
             "settlements_lost": sum(log.settlements_lost for log in logs),
             "damaged": sum(log.damaged for log in logs),
+            "lost": sum(log.unsettled for log in logs if log.is_lost),
             "queues": [
                 {"vhost": log.vhost, "queue": log.queue, "messages": log.messages}
                 for log in logs
@@ -116,14 +126,14 @@ def directory_of(data_dir: Path, report_id: str) -> Path:
     return data_dir / DIRECTORY / report_id
 
 
-def reports(data_dir: Path) -> list[Report]:
+def reports(data_dir: Path) -> list[DivergentReport]:
     """All reports, oldest first; one of a node that died before it had set aside anything has no logs.
 
     Raises:
         StorageError: one cannot be read.
     """
     names = [path.parent.name for path in (data_dir / DIRECTORY).glob(f"*/{_REPORT}")]
-    found = [Report.load(data_dir, name) for name in names if _ID.fullmatch(name)]
+    found = [DivergentReport.load(data_dir, name) for name in names if _ID.fullmatch(name)]
     return sorted(found, key=lambda report: (report.at_ms, len(report.id), report.id))
 
 
@@ -146,7 +156,8 @@ def chunks_of(
     if not starts(directory):
         yield Corrupt(str(directory), "", log.from_offset, -1, "what was set aside is not there any more")
     window_bytes = STEP_BYTES if kind == ChunkType.USER else HEADERS_BYTES
-    for found in walk(directory, log.from_offset, log.next_offset, window_bytes=window_bytes):
+    end = log.next_offset if kind == ChunkType.USER else max(log.next_offset, log.settled_to)
+    for found in walk(directory, log.from_offset, end, window_bytes=window_bytes):
         if isinstance(found, Damage):
             yield found.error(directory)
         elif found.header.type == kind:

@@ -3,21 +3,27 @@
 Order of an append, and why: one `writev` puts header, data and trailer behind the last chunk, so a
 crash leaves a prefix of the chunk and never a hole before it; nothing is promised until `fdatasync`,
 which the group commit runs off the event loop on duplicates of the descriptors from `unsynced()`
-(data *and* length; a new segment's directory entry is fsynced when it is made, before its first
-chunk). A failed or short write is cut off again at once, so a later append never lands behind
-garbage.
+(data *and* length; a new segment's directory is among them, so that its name is on disk before anything
+in it is promised: until then the segments before it stay, with all that was). A failed or short write is
+cut off again at once, so a later append never lands behind garbage.
 
 A new segment may reach the disk before the end of the one before it has. Until that one is synced the
 new file is *provisional*: its name ends in `.new`, and nothing in it has been promised to anybody. So
 when the segment before it turns out to be torn, it goes with the torn tail; a segment with its final
 name never does, there a torn predecessor is damage. Once the new segment counts, the one before it
 is *sealed*, by its name again: so a newest segment that went missing is told from one that never was.
+
+Files that are exchanged or removed while nobody looks are told from those that belong there: the first chunk of a
+segment names the log and the chunk before it (wire.chunk, `LOG`), and where the log begins is written beside it
+(storage.begin). A start and a scrub compare. While the log is open, `synced` sees that what was synced has its
+name still, so nothing is promised that stands in a file which no start would find.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+import stat
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -28,20 +34,23 @@ from typing import Final, Protocol
 
 from isal.isal_zlib import crc32
 
-from leveret.model.errors import StorageError
+from leveret.model.errors import Corrupt, StorageError
+from leveret.storage.begin import SUFFIX as BEGIN_SUFFIX
+from leveret.storage.begin import BeginFile
 from leveret.storage.directory import make_directory, sync_directory
 from leveret.storage.log_reader import LogReader
-from leveret.storage.log_recovery import Recovery
-from leveret.storage.segment import OnChunk, Segment, State, segment_of
+from leveret.storage.log_recovery import LogRecovery
+from leveret.storage.open_segments import OpenSegments, storage_error
+from leveret.storage.segment import OnChunk, Segment, SegmentState, segment_of
 from leveret.storage.state_file import BESIDE, SUFFIX
 from leveret.storage.summary import is_summary, summary_path
-from leveret.wire.chunk import Chunk, Header, encode_header
+from leveret.wire.chunk import Chunk, Header, encode_header, seal_of, with_log
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
 _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
-class Owner(Protocol):
+class LogOwner(Protocol):
     """Who is told what happens to a log; see storage.tree."""
 
     def opened(self, log: Log) -> None:
@@ -56,12 +65,16 @@ class Owner(Protocol):
     def deleted(self, log: Log) -> None:
         """Its directory is gone."""
 
+    def holds(self, log: Log) -> bool:
+        """Whether what is in its directory is this log's to change: no other one was opened there since."""
+
 
 class Log(LogReader):
     """Chunks in order of offset; one writer, any number of readers in the same process.
 
     Attributes:
         epoch: stamped into each chunk that is appended.
+        name: what it is called on every node; empty for one that is a part, or a copy, of another one.
         first_offset: first offset that is still held.
         next_offset: offset that the next record gets.
         synced_offset: everything before it is on disk for good.
@@ -75,12 +88,20 @@ class Log(LogReader):
         epoch: int,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
         durable: bool = True,
-        owner: Owner | None = None,
+        owner: LogOwner | None = None,
+        open_segments: OpenSegments | None = None,
+        name: str = "",
     ) -> None:
-        """Describe a log; call `open` before anything else. Not `durable`: it need not survive power loss."""
-        super().__init__(directory)
+        """Describe a log; call `open` before anything else. Not `durable`: it need not survive power loss.
+
+        `open_segments` bounds how many segments stay open, of this log and the others that have it.
+        """
+        super().__init__(directory, open_segments)
         self.epoch = epoch
+        self.name = name
         self._owner = owner
+        self._begin = BeginFile(directory)
+        self._names_made = self._names_syncing = self._names_synced = 0
         self.segment_bytes_max = segment_bytes_max
         self.torn_bytes = 0
         self.synced_offset = 0
@@ -88,9 +109,11 @@ class Log(LogReader):
         self._durable = durable
         self._unsynced: list[Segment] = []
         self._syncing: list[Segment] = []
+        self._made: Segment | None = None
         self._has_overhang = False
         self._with_messages = True
         self._sealed: list[Path] = []
+        self._sync_failure: OSError | None = None
 
     def open(
         self,
@@ -132,8 +155,15 @@ class Log(LogReader):
                     "directory from a copy, or accept the loss with leveretctl delete_queue"
                 )
             make_directory(self.directory, durable=self._durable)
-            recovery = Recovery(
-                self.directory, self._segments, on_chunk or _ignore, with_messages, durable=self._durable
+            self._begin = BeginFile(self.directory, [path.name for path in names])
+            recovery = LogRecovery(
+                self.directory,
+                self._segments,
+                on_chunk or _ignore,
+                with_messages,
+                durable=self._durable,
+                name=self.name,
+                begin=self._begin.offset,
             )
             if found:
                 self._recover(recovery, found, cut_at)
@@ -155,12 +185,19 @@ class Log(LogReader):
         """Whether `open` has succeeded."""
         return bool(self._segments)
 
-    def _recover(self, recovery: Recovery, found: list[tuple[int, State]], cut_at: int | None) -> None:
+    def _recover(
+        self, recovery: LogRecovery, found: list[tuple[int, SegmentState]], cut_at: int | None
+    ) -> None:
         try:
             tail = recovery.find(found, cut_at)
         finally:
             self.torn_bytes += recovery.torn_bytes
+        if self.name:
+            # A start needs no room: it does without on a full disk.
+            with suppress(OSError):
+                self._begin.write(self.first_offset)
         self._unsynced = tail if self._durable else []
+        self._names_made += any(segment.state is SegmentState.PROVISIONAL for segment in self._unsynced)
         self.synced_offset = tail[0].first_offset
         self._seal()
 
@@ -178,7 +215,7 @@ class Log(LogReader):
     @property
     def is_rolling(self) -> bool:
         """Whether the newest segment does not count yet, for want of a sync."""
-        return self._segments[-1].state is State.PROVISIONAL
+        return self._segments[-1].state is SegmentState.PROVISIONAL
 
     def append(
         self,
@@ -200,6 +237,8 @@ class Log(LogReader):
             segment = self.roll()
         if crc is None:
             crc = crc32(data)
+        if not segment.size and self.name:
+            trailer = with_log(trailer, self.name, self._last_seal())
         chunk_id = segment.next_offset
         header = Header(
             kind, entries, records, timestamp_ms, self.epoch, chunk_id, crc, len(data), len(trailer)
@@ -207,11 +246,34 @@ class Log(LogReader):
         self._write(segment, header, [encode_header(*header), data, trailer])
         return header
 
+    def _last_seal(self) -> int:
+        """Of the last chunk, 0 if there is none."""
+        last = next((segment.last for segment in reversed(self._segments) if segment.last), None)
+        return seal_of(last) if last else 0
+
     def begin_at(self, offset: int) -> None:
         """Have the first chunk at this offset, if nothing was ever written."""
         first = self._segments[0]
         if len(self._segments) == 1 and not first.size and not first.path.exists():
             self._segments[0] = Segment(self.directory, offset)
+
+    def make(self) -> None:
+        """Have a file on disk also if there is nothing in it: its name says where the log begins. Blocks for the disk.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        segment = self._segments[-1]
+        try:
+            self._write_begin(segment)
+            self._fd(segment)
+            if self._durable and self._made is not segment:
+                sync_directory(self.directory)
+        except OSError as error:
+            raise StorageError(
+                f"log {self.directory}: cannot be begun at {self.next_offset}: {error}"
+            ) from error
+        self._made = segment
 
     def append_raw(self, header: Header, octets: bytes | memoryview, segment: int) -> None:
         """Write a chunk of another node's log as it is, in a segment that begins where it does there.
@@ -234,7 +296,7 @@ class Log(LogReader):
     def _write(self, segment: Segment, header: Header, octets: list[bytes | memoryview]) -> None:
         try:
             self._prepare(segment)
-            written = os.pwritev(segment.fd(), octets, segment.size)
+            written = os.pwritev(self._fd(segment), octets, segment.size)
             if written != header.chunk_bytes:
                 raise OSError(
                     errno.ENOSPC,
@@ -242,9 +304,8 @@ class Log(LogReader):
                 )
         except OSError as error:
             self._cut_back(segment)
-            raise StorageError(
-                f"log {self.directory}: append at offset {header.chunk_id} failed: {error}"
-            ) from error
+            what = f"log {self.directory}: append at offset {header.chunk_id} failed"
+            raise storage_error(error, what) from error
         if not self._unsynced or self._unsynced[-1] is not segment:
             self._unsynced.append(segment)
         segment.note(header)
@@ -253,18 +314,27 @@ class Log(LogReader):
 
     def _prepare(self, segment: Segment) -> None:
         if segment.size == 0:
-            segment.fd()
-            if self._durable:
-                sync_directory(self.directory)
+            self._write_begin(segment)
+            self._fd(segment)
+            if self._durable and self._made is not segment:
+                if segment.state is SegmentState.PROVISIONAL:
+                    self._names_made += 1
+                else:
+                    sync_directory(self.directory)
         if self._has_overhang:
-            os.ftruncate(segment.fd(), segment.size)
+            os.ftruncate(self._fd(segment), segment.size)
             self._has_overhang = False
+
+    def _write_begin(self, newest: Segment) -> None:
+        """Say where the log begins before there is anything of it."""
+        if self.name and len(self._segments) == 1:
+            self._begin.write(newest.first_offset)
 
     def roll(self) -> Segment:
         """Let the next chunk be the first of a new segment, and return that."""
         segment = self._segments[-1]
         if segment.size:
-            state = State.PROVISIONAL if self._durable else State.NEWEST
+            state = SegmentState.PROVISIONAL if self._durable else SegmentState.NEWEST
             segment = Segment(self.directory, self.next_offset, state)
             self._segments.append(segment)
         return segment
@@ -281,12 +351,12 @@ class Log(LogReader):
         """
         segment, empty = self._segments[-2:]
         try:
-            if segment.state is State.SEALED:
+            if segment.state is SegmentState.SEALED:
                 summary_path(segment.path).unlink(missing_ok=True)
                 self._sealed = [path for path in self._sealed if path != segment.path]
-                segment.enter(State.NEWEST)
+                segment.enter(SegmentState.NEWEST)
                 sync_directory(self.directory)
-            empty.close()
+            self._close_segment(empty)
             empty.path.unlink(missing_ok=True)
             sync_directory(self.directory)
         except OSError as error:
@@ -313,10 +383,11 @@ class Log(LogReader):
                 f"log {self.directory}: what ends at offset {segment.next_offset} cannot stand in front of "
                 f"offset {first.first_offset}"
             )
-        target = Segment(self.directory, segment.first_offset, State.SEALED)
+        target = Segment(self.directory, segment.first_offset, SegmentState.SEALED)
+        head.close()
         try:
             # That the first one is sealed says that another one follows: so that one must be there, also if empty.
-            first.fd()
+            self._fd(first)
             sync_directory(self.directory)
             segment.path.rename(target.path)
             sync_directory(self.directory)
@@ -324,14 +395,18 @@ class Log(LogReader):
             raise StorageError(
                 f"log {self.directory}: segment {segment.path.name} cannot be taken in: {error}"
             ) from error
-        segment.path, segment.state = target.path, State.SEALED
+        segment.path, segment.state = target.path, SegmentState.SEALED
         self._segments.insert(0, segment)
+        # Not before: should it not get that far, what is in front would look lost.
+        with suppress(OSError):
+            if self.name:
+                self._begin.write(segment.first_offset)
         self._sealed.append(segment.path)
         head._segments.clear()
 
     def _cut_back(self, segment: Segment) -> None:
         try:
-            os.ftruncate(segment.fd(), segment.size)
+            os.ftruncate(self._fd(segment), segment.size)
         except OSError:
             # Garbage stays behind the end: it must go before anything shorter is written over its begin.
             self._has_overhang = True
@@ -340,29 +415,67 @@ class Log(LogReader):
         """Duplicates of the descriptors that an fdatasync must cover; the caller closes them.
 
         In order: oldest segment first. Call `synced` once they are synced; what was never reported so is due again.
+
+        Raises:
+            OutOfDescriptors: there is none for a duplicate now; all is due as before.
+            StorageError: a segment cannot be opened, or an fdatasync has failed before.
         """
+        if self._sync_failure is not None:
+            raise StorageError(f"log {self.directory}: cannot be synced: {self._sync_failure}")
         descriptors: list[int] = []
         due = [*self._syncing, *(segment for segment in self._unsynced if segment not in self._syncing)]
         try:
             for segment in due:
                 descriptors.append(segment.second_fd())
-        except OSError as error:
+            if self._names_made != self._names_synced:
+                descriptors.append(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+        except (OSError, Corrupt) as error:
             for fd in descriptors:
                 os.close(fd)
-            raise StorageError(f"log {self.directory}: cannot be synced: {error}") from error
+            if isinstance(error, Corrupt):
+                raise
+            raise storage_error(error, f"log {self.directory}: cannot be synced") from error
+        self._names_syncing = self._names_made
         self._syncing, self._unsynced = due, []
         self._syncing_end = self.next_offset
         return descriptors
 
+    def is_due(self, segment: Segment) -> bool:
+        """See LogReader; octets of a round that is under way count, too."""
+        return self._durable and (segment in self._unsynced or segment in self._syncing)
+
+    def sync_and_close(self, segment: Segment) -> None:
+        """See LogReader, and storage.open_segments for why."""
+        if self.is_due(segment) and segment.has_fd:
+            try:
+                os.fdatasync(segment.fd())
+            except OSError as error:
+                # No other descriptor may hear of it: nothing that is not synced by now can ever be promised.
+                self._sync_failure = error
+        super().sync_and_close(segment)
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether its files are there for as long as it is: not a part's, nor what another log has taken over."""
+        return bool(self.name) and (self._owner is None or self._owner.holds(self))
+
     def synced(self) -> None:
-        """What the last `unsynced` gave is durable: segments in it count from now on."""
+        """What the last `unsynced` gave is durable: segments in it count from now on.
+
+        Raises:
+            Corrupt: it is in a file that is not there any more: nothing of it may be promised.
+        """
         syncing, self._syncing = self._syncing, []
+        for segment in syncing if self._is_held else ():
+            if segment.size:
+                segment.check_file()
+        self._names_synced = self._names_syncing
         self.synced_offset = self._syncing_end
-        provisional = [segment for segment in syncing if segment.state is State.PROVISIONAL]
+        provisional = [segment for segment in syncing if segment.state is SegmentState.PROVISIONAL]
         # Should a name not change, the segment is not told of before the next start: no harm.
         with suppress(OSError):
             for segment in provisional:
-                segment.enter(State.NEWEST)
+                segment.enter(SegmentState.NEWEST)
         if provisional:
             self._seal()
 
@@ -370,8 +483,8 @@ class Log(LogReader):
         """Seal every segment that one which counts follows."""
         with suppress(OSError):
             for segment, after in pairwise(self._segments):
-                if segment.state is State.NEWEST and after.state is not State.PROVISIONAL:
-                    segment.enter(State.SEALED)
+                if segment.state is SegmentState.NEWEST and after.state is not SegmentState.PROVISIONAL:
+                    segment.enter(SegmentState.SEALED)
                     self._sealed.append(segment.path)
 
     def take_sealed(self) -> list[Path]:
@@ -393,10 +506,23 @@ class Log(LogReader):
             StorageError: the disk refused it; what could not be deleted is still there.
         """
         dropped = 0
-        while self._may_drop_oldest() and self._segments[0].next_offset <= offset:
-            self._drop_oldest()
+        for segment, after in pairwise(self._segments):
+            if segment.next_offset > offset or after.state is SegmentState.PROVISIONAL:
+                break
             dropped += 1
+        if dropped:
+            self._begin_with(self._segments[dropped])
+        for _ in range(dropped):
+            self._drop_oldest()
         return dropped
+
+    def _begin_with(self, segment: Segment) -> None:
+        """What is before it is about to go."""
+        try:
+            if self.name:
+                self._begin.write(segment.first_offset)
+        except OSError as error:
+            raise StorageError(f"log {self.directory}: nothing can be dropped: {error}") from error
 
     def empty(self) -> None:
         """Delete all that is held; the next offset stays what it is, after a crash too. Blocks for the disk.
@@ -408,7 +534,7 @@ class Log(LogReader):
             self.sync()
             if self._segments[-1].size:
                 segment = Segment(self.directory, self.next_offset)
-                segment.fd()
+                self._fd(segment)
                 if self._durable:
                     sync_directory(self.directory)
                 self._segments.append(segment)
@@ -455,26 +581,22 @@ class Log(LogReader):
                 or (older_than_ms is not None and segment.last_timestamp_ms < older_than_ms)
                 or (written_before_ms is not None and segment.written_ms() < written_before_ms)
             )
-            if not is_due or after.state is State.PROVISIONAL:
+            if not is_due or after.state is SegmentState.PROVISIONAL:
                 return segment.first_offset
             size -= segment.size + beside.get(segment.first_offset, 0)
         return self.newest_segment
-
-    def _may_drop_oldest(self) -> bool:
-        """Whether there is a newer segment that counts: a provisional one needs the one before it."""
-        return len(self._segments) > 1 and self._segments[1].state is not State.PROVISIONAL
 
     def _drop_oldest(self) -> None:
         segment = self._segments[0]
         try:
             segment.path.unlink(missing_ok=True)
-            if segment.state is State.SEALED:
+            if segment.state is SegmentState.SEALED:
                 summary_path(segment.path).unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(
                 f"log {self.directory}: segment {segment.path.name} cannot be deleted: {error}"
             ) from error
-        segment.close()
+        self._close_segment(segment)
         del self._segments[0]
         for pending in (self._unsynced, self._syncing):
             if segment in pending:
@@ -493,10 +615,15 @@ class Log(LogReader):
         self.close()
         self._unsynced.clear()
         self._syncing.clear()
+        self._names_made = self._names_syncing = self._names_synced = 0
         try:
             while self.directory.exists():
                 for path in self.directory.iterdir():
-                    if segment_of(path.name) or is_summary(path) or path.name.endswith(SUFFIX + BESIDE):
+                    if (
+                        segment_of(path.name)
+                        or is_summary(path)
+                        or path.name.endswith((BEGIN_SUFFIX, SUFFIX + BESIDE))
+                    ):
                         path.unlink(missing_ok=True)
                 left = list(self.directory.iterdir())
                 if left and all(path.suffix == SUFFIX for path in left):
@@ -514,7 +641,8 @@ def sync_descriptors(descriptors: list[int]) -> None:
     """Make durable what `Log.unsynced` gave, and close it; runs in any thread."""
     try:
         for fd in descriptors:
-            os.fdatasync(fd)
+            # An fdatasync may leave out a name that a directory got without growing.
+            (os.fsync if stat.S_ISDIR(os.fstat(fd).st_mode) else os.fdatasync)(fd)
     finally:
         for fd in descriptors:
             os.close(fd)

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import Corrupt, StorageError
+from leveret.storage.open_segments import OpenSegments, storage_error
 from leveret.storage.segment import Segment
 from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_header, verify
 
@@ -46,9 +47,10 @@ class LogReader:
         directory: where the segments are.
     """
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, open_segments: OpenSegments | None = None) -> None:
         """No segments yet."""
         self.directory = directory
+        self._open_segments = OpenSegments() if open_segments is None else open_segments
         self._segments: list[Segment] = []
         self._ends: dict[int, tuple[Segment, int]] = {}
 
@@ -61,6 +63,11 @@ class LogReader:
     def newest_segment(self) -> int:
         """First offset of the newest segment."""
         return self._segments[-1].first_offset
+
+    @property
+    def newest_bytes(self) -> int:
+        """Octets of the newest segment."""
+        return self._segments[-1].size
 
     @property
     def next_offset(self) -> int:
@@ -85,7 +92,26 @@ class LogReader:
     def close(self) -> None:
         """Give all descriptors back; appended chunks are not synced by this."""
         for segment in self._segments:
-            segment.close()
+            self._close_segment(segment)
+
+    def _fd(self, segment: Segment) -> int:
+        """The descriptor of a segment; it stays open for the moment, and longer if there is no want of them."""
+        if segment.has_fd:
+            segment.is_used = True
+            return segment.fd()
+        return self._open_segments.open(self, segment)
+
+    def _close_segment(self, segment: Segment) -> None:
+        segment.close()
+        self._open_segments.closed(segment)
+
+    def is_due(self, segment: Segment) -> bool:
+        """Whether it has octets that no fdatasync has covered."""
+        return False
+
+    def sync_and_close(self, segment: Segment) -> None:
+        """Give its descriptor back; what it has that is not synced is synced before."""
+        self._close_segment(segment)
 
     def bytes_from(self, offset: int) -> int:
         """Octets of what stands at and after an offset, up to an index step more."""
@@ -113,7 +139,7 @@ class LogReader:
         except OSError as error:
             for extent in found:
                 os.close(extent.fd)
-            raise StorageError(f"log {self.directory}: cannot be opened: {error}") from error
+            raise storage_error(error, f"log {self.directory}: cannot be opened") from error
         return found
 
     def segment_with(self, offset: int) -> int:
@@ -186,7 +212,7 @@ class LogReader:
             self._verify(found.chunk, found)
             yield found.segment.first_offset, found.header, found.octets
 
-    def place_of(self, offset: int) -> Place | None:
+    def place_of(self, offset: int) -> ChunkPosition | None:
         """Where the chunk that begins at an offset stands; None if none does.
 
         Raises:
@@ -200,10 +226,10 @@ class LogReader:
             head = self._pread(segment, chunk_id, position, HEADER_BYTES, HEADER_BYTES)
             header = self._header(head, 0, segment, chunk_id, position)
             if header.next_offset > offset:
-                return Place(header, segment, position) if chunk_id == offset else None
+                return ChunkPosition(header, segment, position) if chunk_id == offset else None
             chunk_id, position = header.next_offset, position + header.chunk_bytes
 
-    def read_data(self, place: Place, into: memoryview) -> None:
+    def read_data(self, place: ChunkPosition, into: memoryview) -> None:
         """Read the data of a chunk into as much memory, and check it.
 
         Raises:
@@ -211,7 +237,7 @@ class LogReader:
         """
         header, segment, position = place
         try:
-            count = os.preadv(segment.fd(), [into], position + HEADER_BYTES)
+            count = os.preadv(self._fd(segment), [into], position + HEADER_BYTES)
         except OSError as error:
             raise self._unreadable(segment, position, error) from error
         if count < len(into):
@@ -292,7 +318,7 @@ class LogReader:
         """At least the `need` octets at `position`, where that chunk stands; `ahead` of them if there are as many."""
         wanted = min(max(ahead, need), segment.size - position)
         try:
-            buffer = os.pread(segment.fd(), wanted, position)
+            buffer = os.pread(self._fd(segment), wanted, position)
         except OSError as error:
             raise self._unreadable(segment, position, error) from error
         if len(buffer) < max(wanted, need):
@@ -315,15 +341,14 @@ class LogReader:
             raise self._corrupt(found.segment, chunk.header.chunk_id, found.position, str(error)) from None
 
     def _unreadable(self, segment: Segment, position: int, error: OSError) -> StorageError:
-        return StorageError(
-            f"log {self.directory}: segment {segment.path.name} cannot be read at byte {position}: {error}"
-        )
+        where = f"log {self.directory}: segment {segment.path.name} cannot be read at byte {position}"
+        return storage_error(error, where)
 
     def _corrupt(self, segment: Segment, offset: int, position: int, what: str) -> Corrupt:
         return Corrupt(str(self.directory), segment.path.name, offset, position, what)
 
 
-class Place(NamedTuple):
+class ChunkPosition(NamedTuple):
     """A chunk that begins at `position` of its segment."""
 
     header: Header

@@ -1,7 +1,8 @@
 """What a log finds in its directory when it is opened: which segments count, and where the last of them ends.
 
-Segments follow each other without a gap. What breaks that is damage, but for the tail that a crash leaves: provisional
-segments behind a torn one never counted, and go with what is torn. See storage.log for what the states promise.
+Segments follow each other without a gap, and say so (wire.chunk, `LOG`). What breaks that is damage, but for the
+tail that a crash leaves: provisional segments behind a torn one never counted, and go with what is torn. See
+storage.log for what the states promise.
 """
 
 from __future__ import annotations
@@ -12,12 +13,12 @@ from pathlib import Path
 
 from leveret.model.errors import Corrupt
 from leveret.storage.directory import sync_directory
-from leveret.storage.segment import OnChunk, Segment, State
+from leveret.storage.segment import OnChunk, Segment, SegmentState
 from leveret.storage.summary import Notable, Summary, is_summary, summary_path
-from leveret.wire.chunk import Chunk
+from leveret.wire.chunk import Chunk, Header, log_of_trailer, seal_of
 
 
-class Recovery:
+class LogRecovery:
     """One opening of a log that is there.
 
     Attributes:
@@ -33,16 +34,23 @@ class Recovery:
         with_messages: bool,
         *,
         durable: bool,
+        name: str = "",
+        begin: int | None = None,
     ) -> None:
-        """Find nothing yet; `segments` is empty, and for the rest see `Log` and its `open`."""
+        """Find nothing yet; `segments` is empty, and for the rest see `Log` and its `open`.
+
+        `begin` is where the log begins by what is written (storage.begin).
+        """
         self.segments = segments
         self.torn_bytes = 0
         self._directory = directory
         self._on_chunk = on_chunk
         self._with_messages = with_messages
         self._durable = durable
+        self._name = name
+        self._begin = begin
 
-    def find(self, every: list[tuple[int, State]], cut_at: int | None) -> list[Segment]:
+    def find(self, every: list[tuple[int, SegmentState]], cut_at: int | None) -> list[Segment]:
         """Take the segments in files of these first offsets and states, which are in order, at least one.
 
         Returns:
@@ -54,6 +62,7 @@ class Recovery:
         """
         found = every if cut_at is None else [each for each in every if each[0] < cut_at] or every[:1]
         segments = self.segments
+        self._check_begin(found[0][0])
         for index, (start, state) in enumerate(found):
             end = segments[-1].next_offset if segments else start
             if start != end and _all_provisional(found[index:]):
@@ -68,51 +77,66 @@ class Recovery:
             segments.append(segment)
             if cut_at is not None and index == len(found) - 1:
                 self._cut(segment, cut_at)
-            elif state is State.SEALED:
+            elif state is SegmentState.SEALED:
                 self._take_sealed(segment)
                 segment.close()
             else:
                 last = _all_provisional(found[index + 1 :])
-                self.torn_bytes += segment.scan(self._on_chunk, last=last)
+                self.torn_bytes += segment.scan(self._found, last=last)
                 if not last:
                     segment.close()
-        if segments[-1].state is State.SEALED:
+        if segments[-1].state is SegmentState.SEALED:
             end = segments[-1].next_offset
             raise self._corrupt(
-                f"{end:020d}{State.NEWEST}",
+                f"{end:020d}{SegmentState.NEWEST}",
                 end,
                 "the segment is missing: the one before it was sealed when this one was there",
             )
         return self._settle_tail(every[len(segments) :])
 
+    def _check_begin(self, first: int) -> None:
+        if self._name and self._begin is not None and first > self._begin:
+            missing = f"offsets {self._begin} to {first - 1} are missing: segments in front of this one were removed"
+            raise self._corrupt(f"{self._begin:020d}{SegmentState.SEALED}", self._begin, missing)
+
+    def _found(self, chunk: Chunk) -> None:
+        """The next chunk; the first one of a segment has to name this log, and the chunk before it."""
+        segment = self.segments[-1]
+        if chunk.header.chunk_id == segment.first_offset and self._name:
+            before = self.segments[-2].last if len(self.segments) > 1 else None
+            what = stray(chunk.trailer, self._name, before)
+            if what:
+                raise self._corrupt(segment.path.name, segment.first_offset, what)
+        self._on_chunk(chunk)
+
     def _corrupt(self, name: str, offset: int, what: str) -> Corrupt:
         return Corrupt(str(self._directory), name, offset, 0, what)
 
     def _cut(self, segment: Segment, at: int) -> None:
-        if segment.state is State.SEALED:
+        if segment.state is SegmentState.SEALED:
             # Should the segment grow to the very same size again, its summary must not be of what was cut.
             summary_path(segment.path).unlink(missing_ok=True)
-            segment.enter(State.NEWEST)
-        self.torn_bytes += segment.scan(self._on_chunk, last=True, until=at)
+            segment.enter(SegmentState.NEWEST)
+        self.torn_bytes += segment.scan(self._found, last=True, until=at)
 
     def _take_sealed(self, segment: Segment) -> None:
         if self._with_messages:
-            segment.scan(self._on_chunk, last=False)
+            segment.scan(self._found, last=False)
             return
         summary = Summary.load(segment)
         if summary is not None:
-            summary.give(segment, self._on_chunk)
+            summary.give(segment, self._found)
             return
         notable = Notable()
 
         def noted(chunk: Chunk) -> None:
             notable.add(chunk)
-            self._on_chunk(chunk)
+            self._found(chunk)
 
         segment.scan(noted, last=False)
         notable.save(segment)
 
-    def _settle_tail(self, gone: list[tuple[int, State]]) -> list[Segment]:
+    def _settle_tail(self, gone: list[tuple[int, SegmentState]]) -> list[Segment]:
         """Cut what is torn, remove what never counted; what a killed process may not have synced is due."""
         for start, state in gone:
             segment = Segment(self._directory, start, state)
@@ -120,7 +144,7 @@ class Recovery:
             segment.path.unlink()
         if gone and self._durable:
             sync_directory(self._directory)
-        finals = [segment for segment in self.segments if segment.state is not State.PROVISIONAL]
+        finals = [segment for segment in self.segments if segment.state is not SegmentState.PROVISIONAL]
         tail = self.segments[max(0, len(finals) - 1) :]
         for segment in tail:
             if os.fstat(segment.fd()).st_size != segment.size:
@@ -135,5 +159,20 @@ class Recovery:
                 path.unlink(missing_ok=True)
 
 
-def _all_provisional(found: list[tuple[int, State]]) -> bool:
-    return all(state is State.PROVISIONAL for _, state in found)
+def stray(trailer: bytes | memoryview, name: str, before: Header | None) -> str:
+    """Why a segment whose first chunk has this trailer does not belong there; empty if it does, or does not say.
+
+    In the log of a name, behind a chunk with the header `before`; None if that is not known.
+    """
+    said = log_of_trailer(trailer)
+    if said is None:
+        return ""
+    if said[0] != name:
+        return f"this segment belongs to log {said[0]}, and is in the directory of log {name}"
+    if before is not None and said[1] != seal_of(before):
+        return f"this segment does not follow chunk {before.chunk_id}, which is before it"
+    return ""
+
+
+def _all_provisional(found: list[tuple[int, SegmentState]]) -> bool:
+    return all(state is SegmentState.PROVISIONAL for _, state in found)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from leveret.storage.segment import Segment, State
+from leveret.storage.segment import Segment, SegmentState
 from leveret.storage.segment_file import SegmentFile
 from leveret.storage.summary import Summary
 from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, ChunkError
@@ -74,7 +74,7 @@ def _by_lengths(file: SegmentFile, damaged: Spot, goal: Goal) -> Spot | None:
 
 def _summarised(file: SegmentFile, damaged: Spot) -> Spot | None:
     """A chunk further on that the segment's summary knows."""
-    summary = Summary.load(Segment(file.directory, file.first_offset, State.SEALED))
+    summary = Summary.load(Segment(file.directory, file.first_offset, SegmentState.SEALED))
     ids, positions, _ = summary.index if summary else ((), (), ())
     spots = map(Spot, ids, positions)
     return next(

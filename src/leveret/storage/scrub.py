@@ -11,9 +11,11 @@ from contextlib import closing
 from pathlib import Path
 
 from leveret.model.errors import StorageError
+from leveret.storage.begin import begin_of
+from leveret.storage.log_recovery import stray
 from leveret.storage.segment_file import STEP_BYTES, OnRead, SegmentFile, open_segment, starts
-from leveret.storage.walk import Damage, walk
-from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_chunk
+from leveret.storage.walk import Damage, WalkedChunk, walk
+from leveret.wire.chunk import HEADER_BYTES, ChunkError, Header, decode_chunk
 
 
 class Scrub:
@@ -30,16 +32,24 @@ class Scrub:
         until_offset: int | None,
         *,
         on_read: OnRead | None = None,
+        name: str = "",
     ) -> None:
-        """`until_offset` is what the log has on disk for sure: its `synced_offset`; None for one that is not open."""
+        """`until_offset` is what the log has on disk for sure: its `synced_offset`; None for one that is not open.
+
+        With the log's `name`, segments that are not of it, or that miss in front, are damage too.
+        """
         self.chunks = 0
         self.octets = 0
         self._directory = directory
         self._until_offset = until_offset
         self._on_read = on_read
+        self._name = name
 
     def __iter__(self) -> Iterator[Damage]:
         """Read on. Raises StorageError if files cannot be opened."""
+        if self._name and (missing := _missing_in_front(self._directory)) is not None:
+            yield missing
+        before: Header | None = None
         for found in walk(
             self._directory,
             0,
@@ -49,14 +59,40 @@ class Scrub:
             from_disk=True,
         ):
             if isinstance(found, Damage):
+                before = None
                 yield found
                 continue
-            what = found.fault()
+            what = found.fault() or self._stray(found, before) or None
+            before = found.header
             if what is not None:
                 yield found.damage(what)
                 continue
             self.chunks += 1
             self.octets += found.header.chunk_bytes
+
+    def _stray(self, place: WalkedChunk, before: Header | None) -> str:
+        """Why a segment that begins with a chunk which is whole is not one of this log."""
+        header, middle = place.header, place.position + HEADER_BYTES + place.header.data_bytes
+        if place.position or not self._name or not header.trailer_bytes:
+            return ""
+        if before is not None and before.next_offset != header.chunk_id:
+            # What was in between was dropped meanwhile.
+            before = None
+        return stray(place.file.read(middle, header.trailer_bytes), self._name, before)
+
+
+def _missing_in_front(directory: Path) -> Damage | None:
+    """What a log was to begin with and does not."""
+    found: tuple[int, int] | None = None
+    # What is dropped right now is written first, then removed: names that were read in between are read again.
+    for _ in range(2):
+        begin, held = begin_of(directory), starts(directory)
+        if begin is None or not held or held[0] <= begin or found not in (None, (begin, held[0])):
+            return None
+        found = begin, held[0]
+    assert found is not None
+    what = f"the log is to begin at offset {found[0]}: segments in front of this one were removed"
+    return Damage(found[1], *found, -1, None, what)
 
 
 def repair(directory: Path, offset: int, octets: bytes, *, on_read: OnRead | None = None) -> None:

@@ -34,7 +34,7 @@ _ZERO_TAIL_BYTES: Final = 64
 OnChunk = Callable[[Chunk], None]
 
 
-class State(StrEnum):
+class SegmentState(StrEnum):
     """What may be relied on; the value is how the file's name ends. See storage.log."""
 
     PROVISIONAL = ".segment.new"
@@ -45,21 +45,23 @@ class State(StrEnum):
     """It is whole, on disk, and another one follows it."""
 
 
-_NAME: Final = re.compile(rf"(\d{{20}})({'|'.join(map(re.escape, State))})")
+_NAME: Final = re.compile(rf"(\d{{20}})({'|'.join(map(re.escape, SegmentState))})")
 
 
-def segment_of(name: str) -> tuple[int, State] | None:
+def segment_of(name: str) -> tuple[int, SegmentState] | None:
     """First offset of the segment in a file of that name, and its state; None for any other file."""
     match = _NAME.fullmatch(name)
-    return (int(match[1]), State(match[2])) if match else None
+    return (int(match[1]), SegmentState(match[2])) if match else None
 
 
 class Segment:
     """Where chunks are in one file; knows nothing of what they mean.
 
     Attributes:
+        last: the header of its last chunk; None if it is empty.
         user_records: how many messages it holds.
         user_bytes: octets of them, as data of chunks.
+        is_used: whether its descriptor was used since `storage.open_segments` looked last.
     """
 
     __slots__ = (
@@ -67,8 +69,11 @@ class Segment:
         "_index_ids",
         "_index_positions",
         "_index_tops_ms",
+        "_inode",
         "_top_ms",
         "first_offset",
+        "is_used",
+        "last",
         "last_timestamp_ms",
         "next_offset",
         "path",
@@ -78,7 +83,7 @@ class Segment:
         "user_records",
     )
 
-    def __init__(self, directory: Path, first_offset: int, state: State = State.NEWEST) -> None:
+    def __init__(self, directory: Path, first_offset: int, state: SegmentState = SegmentState.NEWEST) -> None:
         """Describe the file; neither opens nor creates it."""
         self.path = directory / f"{first_offset:020d}{state}"
         self.state = state
@@ -87,8 +92,11 @@ class Segment:
         self.first_offset = first_offset
         self.next_offset = first_offset
         self.size = 0
+        self.is_used = False
         self.last_timestamp_ms = 0
+        self.last: Header | None = None
         self._fd = -1
+        self._inode: tuple[int, int] | None = None
         self._index_ids = array("Q")
         self._index_positions = array("Q")
         # The latest time of the chunks so far: rises, even where the times of chunks do not.
@@ -96,11 +104,46 @@ class Segment:
         self._top_ms = 0
 
     def fd(self) -> int:
-        """The file, opened for reading and writing and created if need be (mode 0600); a sealed one must be there."""
+        """The file, opened for reading and writing and created if need be (mode 0600); with chunks it must be there.
+
+        Raises:
+            Corrupt: it is not. OSError: the disk refuses it.
+        """
         if self._fd < 0:
-            create = 0 if self.state is State.SEALED else os.O_CREAT
-            self._fd = os.open(self.path, os.O_RDWR | create | os.O_CLOEXEC, 0o600)
+            must_exist = self.state is SegmentState.SEALED or self.size
+            try:
+                flags = os.O_RDWR | (0 if must_exist else os.O_CREAT) | os.O_CLOEXEC
+                self._fd = os.open(self.path, flags, 0o600)
+            except FileNotFoundError:
+                if must_exist:
+                    raise self.missing() from None
+                raise
+            self._see(os.fstat(self._fd))
         return self._fd
+
+    def _see(self, stat: os.stat_result) -> None:
+        """Remember which file it is, once there is something in it."""
+        inode = stat.st_dev, stat.st_ino
+        if self.size and self._inode not in (None, inode):
+            self.close()
+            raise self.missing()
+        self._inode = inode
+
+    def check_file(self) -> None:
+        """See that what was written to it is in the directory still, where the next start looks for it.
+
+        Raises:
+            Corrupt: it is not: somebody removed it, moved it away or put another one in its place.
+        """
+        try:
+            self._see(os.stat(self.path))
+        except FileNotFoundError:
+            raise self.missing() from None
+
+    def missing(self) -> Corrupt:
+        """The error that says that its file is gone."""
+        what = "the file was removed, moved or exchanged while the node ran"
+        return Corrupt(str(self.path.parent), self.path.name, self.first_offset, 0, what)
 
     @property
     def has_fd(self) -> bool:
@@ -108,8 +151,15 @@ class Segment:
         return self._fd >= 0
 
     def second_fd(self) -> int:
-        """Another descriptor of the file, the caller's to close."""
-        return os.open(self.path, os.O_RDWR | os.O_CLOEXEC) if self._fd < 0 else os.dup(self._fd)
+        """Another descriptor of the file, the caller's to close.
+
+        Raises:
+            Corrupt: it is gone. OSError: the system gives none.
+        """
+        try:
+            return os.open(self.path, os.O_RDWR | os.O_CLOEXEC) if self._fd < 0 else os.dup(self._fd)
+        except FileNotFoundError:
+            raise self.missing() from None
 
     def close(self) -> None:
         """Give the file descriptor back."""
@@ -117,7 +167,7 @@ class Segment:
             os.close(self._fd)
             self._fd = -1
 
-    def enter(self, state: State) -> None:
+    def enter(self, state: SegmentState) -> None:
         """Say in the file's name that it is in this state from now on."""
         path = self.path.with_name(f"{self.first_offset:020d}{state}")
         self.path.rename(path)
@@ -134,6 +184,7 @@ class Segment:
         self.size += header.chunk_bytes
         self.next_offset = header.next_offset
         self.last_timestamp_ms = header.timestamp_ms
+        self.last = header
         if header.type == ChunkType.USER:
             self.user_records += header.records
             self.user_bytes += header.data_bytes

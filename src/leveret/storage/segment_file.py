@@ -14,7 +14,7 @@ from typing import Final, TypeAlias
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import StorageError
-from leveret.storage.segment import State, segment_of
+from leveret.storage.segment import SegmentState, segment_of
 from leveret.wire.chunk import HEADER_BYTES, ChunkError, Header, decode_header
 
 STEP_BYTES: Final = 1024 * 1024
@@ -189,7 +189,7 @@ def open_segment(directory: Path, first_offset: int, flags: int = os.O_RDONLY) -
         StorageError: it may not be opened.
     """
     # In the order in which a segment has its states; twice, for one that is cut is the newest again.
-    for state in (*State, *State):
+    for state in (*SegmentState, *SegmentState):
         path = directory / f"{first_offset:020d}{state}"
         try:
             return os.open(path, flags | os.O_CLOEXEC)

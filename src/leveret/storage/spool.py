@@ -28,12 +28,12 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from leveret.model.errors import Corrupt, StorageError
-from leveret.storage.divergent import SetAside
-from leveret.storage.divergent_report import Report
+from leveret.storage.divergent import Quarantine
+from leveret.storage.divergent_report import DivergentReport
 from leveret.storage.log import Log
 from leveret.storage.state_file import StateFile
 from leveret.wire.chunk import ENTRIES_MAX, Chunk, ChunkType, decode_header
-from leveret.wire.link import Kind
+from leveret.wire.link import ChangeKind
 
 DIRECTORY: Final = "delayed"
 SEGMENT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -47,7 +47,7 @@ _HEAD: Final = struct.Struct(">BHQq")
 Octets: TypeAlias = bytes | memoryview
 
 
-class Entry(NamedTuple):
+class SpoolEntry(NamedTuple):
     """One change as it waits; see the module."""
 
     kind: int
@@ -62,7 +62,7 @@ class Waiting(NamedTuple):
 
     at_ms: int
     first: int
-    entries: list[Entry]
+    entries: list[SpoolEntry]
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -137,7 +137,7 @@ class Spool:
         """The offset that the next change gets."""
         return self.log.next_offset
 
-    def append(self, entries: Sequence[Entry], at_ms: int) -> None:
+    def append(self, entries: Sequence[SpoolEntry], at_ms: int) -> None:
         """Have at most `ENTRIES_MAX` changes wait behind all others; durable once the log is synced.
 
         Raises:
@@ -167,7 +167,7 @@ class Spool:
                 yield waiting
                 offset = waiting.first + len(waiting.entries)
 
-    def entry_at(self, offset: int) -> Entry:
+    def entry_at(self, offset: int) -> SpoolEntry:
         """The change with this offset, which is there.
 
         Raises:
@@ -227,7 +227,7 @@ class Spool:
 
     # -- what nobody is to apply --------------------------------------------------------------
 
-    def set_aside(self, offset: int, aside: Callable[[Path], SetAside]) -> Report | None:
+    def set_aside(self, offset: int, aside: Callable[[Path], Quarantine]) -> DivergentReport | None:
         """Keep the chunks that wait from an offset on under `divergent/`, as what only a former leader had is kept.
 
         `aside` sets logs aside that are below a directory. Blocks for the disk, so it is for a thread.
@@ -250,7 +250,7 @@ class Spool:
 
         for waiting in self.all_from(offset):
             for entry in waiting.entries:
-                if entry.kind != Kind.APPEND:
+                if entry.kind != ChangeKind.APPEND:
                     continue
                 header = decode_header(entry.octets)
                 if entry.name in logs and logs[entry.name].next_offset != header.chunk_id:
@@ -266,13 +266,13 @@ class Spool:
         return keeper.finish()
 
 
-def _encode(entry: Entry) -> tuple[bytes, Octets]:
+def _encode(entry: SpoolEntry) -> tuple[bytes, Octets]:
     name = entry.name.encode()
     head = _HEAD.pack(entry.kind, len(name), entry.offset, entry.previous) + name
     return _LENGTH.pack(len(head) + len(entry.octets)) + head, entry.octets
 
 
-def _decode(data: memoryview) -> Iterator[Entry]:
+def _decode(data: memoryview) -> Iterator[SpoolEntry]:
     at = 0
     while at < len(data):
         (size,) = _LENGTH.unpack_from(data, at)
@@ -282,4 +282,4 @@ def _decode(data: memoryview) -> Iterator[Entry]:
         if name_at + length > at or at > len(data):
             raise ValueError("a change is cut short")
         name = bytes(data[name_at : name_at + length]).decode()
-        yield Entry(kind, name, offset, data[name_at + length : at], previous)
+        yield SpoolEntry(kind, name, offset, data[name_at + length : at], previous)

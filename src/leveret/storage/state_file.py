@@ -16,6 +16,7 @@ import msgspec
 
 from leveret.model.errors import StorageError
 from leveret.storage.directory import sync_directory
+from leveret.storage.reserve import is_full
 
 SUFFIX: Final = ".json"
 """How the names of state files end, so that what lists them need not know them."""
@@ -78,6 +79,11 @@ class StateFile:
         """
         beside = self.path.with_name(f"{self.path.name}{BESIDE}")
         try:
+            if self._holds(octets):
+                # What was written before, so its octets are on disk, if perhaps not yet by this name. A full disk
+                # has no room for writing them once more, and a start says again who the node is.
+                sync_directory(self.path.parent)
+                return
             with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
                 file.write(octets)
                 file.flush()
@@ -87,9 +93,19 @@ class StateFile:
         except OSError as error:
             with suppress(OSError):
                 beside.unlink()
-            raise StorageError(f"{self.path}: cannot be written: {error}") from error
+            hint = (
+                "; make room on its disk, of which disk_reserve holds some for a start"
+                if is_full(error)
+                else ""
+            )
+            raise StorageError(f"{self.path}: cannot be written: {error}{hint}") from error
         if self._on_replaced is not None:
             self._on_replaced(self.path, octets)
+
+    def _holds(self, octets: bytes) -> bool:
+        with suppress(StorageError):
+            return self.octets() == octets
+        return False
 
     def remove(self) -> None:
         """Have no object any more; nothing happens if there is none.

@@ -19,7 +19,7 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import StorageError
-from leveret.storage.segment import OnChunk, Segment, State
+from leveret.storage.segment import OnChunk, Segment, SegmentState
 from leveret.wire.chunk import Chunk, ChunkType, decode_header, encode_header
 
 SUMMARY_BYTES_MIN: Final = 4 * 1024 * 1024
@@ -65,7 +65,8 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
         segment.user_bytes = self.user_bytes
         segment.take_index(*self.index)
         for head, data, trailer in self.chunks:
-            on_chunk(Chunk(decode_header(head), data, trailer))
+            segment.last = decode_header(head)
+            on_chunk(Chunk(segment.last, data, trailer))
 
 
 class Notable:
@@ -122,7 +123,7 @@ def _chunk_id(kept: tuple[bytes, bytes, bytes]) -> int:
 
 def summarise(path: Path) -> None:
     """Write the summary of the sealed segment at `path`; for a thread. The segment may go meanwhile."""
-    segment = Segment(path.parent, int(path.name[:20]), State.SEALED)
+    segment = Segment(path.parent, int(path.name[:20]), SegmentState.SEALED)
     notable = Notable()
     try:
         if path.stat().st_size >= SUMMARY_BYTES_MIN:

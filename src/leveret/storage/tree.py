@@ -12,6 +12,7 @@ and the state files of its own place in a replication and of its scrubs).
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
@@ -19,14 +20,15 @@ from typing import Final, Protocol
 
 from leveret.model.errors import StorageError
 from leveret.storage.log import SEGMENT_BYTES_MAX, Log, has_segments
+from leveret.storage.open_segments import OpenSegments
 from leveret.storage.state_file import SUFFIX, StateFile
 from leveret.wire.chunk import Header
 
 NAME_BYTES_MAX: Final = 1024
 _OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log"})
 """Directories of one node alone: what ends with it, what it set aside, what it received and has not applied."""
-_OWN_FILES: Final = frozenset({"replication.json", "scrub.json", "cluster.json"})
-"""State files of one node alone: who it is, when it was scrubbed, which cluster it belongs to."""
+_OWN_FILES: Final = frozenset({"replication.json", "scrub.json", "cluster.json", "handed_out.json"})
+"""State files of one node alone: who it is, when it was scrubbed, which cluster it belongs to, what it handed out."""
 
 _WITHOUT_FILES: Final = frozenset({"queues", "streams"})
 """Directories of logs that have no state files beside them."""
@@ -53,14 +55,15 @@ class Tree:
 
     Attributes:
         root: the data directory.
-        epoch: stamped into every chunk that is appended; see runtime.replication.roles.
+        epoch: stamped into every chunk that is appended; see runtime.roles.roles.
         epochs: of logs that have their own, by name: a queue's in a cluster.
         changes: who is told of changes; None for nobody.
         logs: every durable log that is open, by name.
     """
 
-    def __init__(self, root: Path, *, epoch: int = 1) -> None:
-        """Nothing is open, and nobody is told."""
+    def __init__(self, root: Path, *, epoch: int = 1, segments_open_max: int = sys.maxsize) -> None:
+        """Nothing is open, and nobody is told; its logs will have no more segments than that open at once."""
+        self._open_segments = OpenSegments(segments_open_max)
         self.root = root
         self.epoch = epoch
         self.epochs: dict[str, int] = {}
@@ -84,6 +87,8 @@ class Tree:
             durable=durable,
             epoch=self.epochs.get(name, self.epoch),
             owner=self if durable else None,
+            open_segments=self._open_segments,
+            name=name if durable else "",
         )
 
     def opened(self, log: Log) -> None:
@@ -106,6 +111,10 @@ class Tree:
         self.logs.pop(name, None)
         if self.changes is not None:
             self.changes.deleted(name)
+
+    def holds(self, log: Log) -> bool:
+        """See storage.log.Owner."""
+        return self.logs.get(self.name_of(log.directory)) is log
 
     def open_all(self) -> dict[str, StorageError]:
         """Open every log that is on disk and is not open, whoever may use it later; what is wrong with the others."""

@@ -44,7 +44,7 @@ class Damage(NamedTuple):
         return Corrupt(str(directory), f"{self.segment:020d}", self.offset, self.position, self.what)
 
 
-class Place(NamedTuple):
+class WalkedChunk(NamedTuple):
     """Where a chunk is: its header is whole, and what is before it ends where it begins.
 
     `file` can be read until the walk goes on.
@@ -85,7 +85,7 @@ def walk(
     on_read: OnRead | None = None,
     window_bytes: int = HEADERS_BYTES,
     from_disk: bool = False,
-) -> Generator[Place | Damage, None, None]:
+) -> Generator[WalkedChunk | Damage, None, None]:
     """Every chunk from the one that holds `from_offset` on, by its header alone, and what is not readable as one.
 
     Ends before `until_offset`; without one, where the files do: for a log that nobody appends to. `window_bytes`
@@ -139,7 +139,7 @@ def _step_on(
 
 def _walk_file(
     file: SegmentFile, from_offset: int, until_offset: int | None
-) -> Generator[Place | Damage, None, int]:
+) -> Generator[WalkedChunk | Damage, None, int]:
     """What is in one segment; returns the offset after it."""
     expected, position = file.first_offset, 0
     while (until_offset is None or expected < until_offset) and file.has(position):
@@ -156,7 +156,7 @@ def _walk_file(
             expected, position = damage.next_offset, position + damage.length
         else:
             if header.next_offset > from_offset:
-                yield Place(header, file, position)
+                yield WalkedChunk(header, file, position)
             expected, position = header.next_offset, position + header.chunk_bytes
     return expected
 

@@ -29,7 +29,7 @@ _POLL_S: Final = 0.2
 _TURN_S: Final = 0.02
 
 
-class Message(Protocol):
+class AppMessage(Protocol):
     """What is published: its number, where it goes, what it says; `queue` is where it must end up."""
 
     @property
@@ -46,7 +46,7 @@ class Message(Protocol):
     def properties(self) -> pika.BasicProperties: ...  # noqa: D102
 
 
-class Numbered(NamedTuple):
+class DirectMessage(NamedTuple):
     """A Message through the default exchange, straight to its queue."""
 
     number: int
@@ -77,6 +77,7 @@ class Taken(NamedTuple):
     routing_key: str
     body: bytes
     properties: pika.BasicProperties
+    redelivered: bool = False
 
 
 def parameters(port: int, vhost: str, host: str = LOOPBACK) -> pika.ConnectionParameters:
@@ -97,7 +98,7 @@ def channel_of(connection: pika.BlockingConnection, *, confirms: bool = True) ->
             connection.close()
 
 
-class Publisher:
+class AppPublisher:
     """Publishes with confirms, up to a window of them unconfirmed.
 
     Attributes:
@@ -108,7 +109,7 @@ class Publisher:
         self,
         port: int,
         vhost: str,
-        messages: Iterator[Message],
+        messages: Iterator[AppMessage],
         books: Books,
         *,
         window: int = WINDOW,
@@ -199,7 +200,7 @@ class Publisher:
             self._connection.close()
 
 
-class Consumer:
+class AppConsumer:
     """Of each batch it acks most, out of order, returns some to the queue and sits on the rest.
 
     Attributes:
@@ -305,7 +306,7 @@ class Consumer:
         return True
 
 
-class TxConsumer(Consumer):
+class TxConsumer(AppConsumer):
     """Settles in transactions: what was committed is settled at all synchronised mirrors, whoever leads.
 
     A plain ack may be lost with a leader, as RabbitMQ's guide says: its answer comes from the node of the client. When
@@ -352,7 +353,7 @@ def drain(port: int, vhost: str, queue: str, *, keep: bool = False) -> list[Take
 
 def _taken(method: Any, properties: pika.BasicProperties, body: bytes) -> Taken:
     number = int(properties.message_id) if properties.message_id else -1
-    return Taken(number, method.exchange, method.routing_key, body, properties)
+    return Taken(number, method.exchange, method.routing_key, body, properties, method.redelivered)
 
 
 def now_ms() -> int:

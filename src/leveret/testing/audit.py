@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Final, Self
 
-from leveret.testing.applications import Message, Taken
+from leveret.testing.applications import AppMessage, Taken
 from leveret.testing.books import Books, read_book
 
 FOREVER: Final = 1 << 63
@@ -108,7 +108,7 @@ class Account:
 
 
 def audit(
-    published: Iterable[Message],
+    published: Iterable[AppMessage],
     account: Account,
     found: Mapping[str, Sequence[Taken]],
     covered_ms: Mapping[str, int],
@@ -137,7 +137,7 @@ def audit(
 def _judge_found(
     line: QueueBooks,
     taken: Sequence[Taken],
-    messages: Mapping[int, Message],
+    messages: Mapping[int, AppMessage],
     account: Account,
     covered_ms: int,
 ) -> None:
@@ -155,9 +155,10 @@ def _judge_found(
                 line.acked_in_lag += 1
 
 
-def _same(taken: Taken, published: Message | None, queue: str) -> bool:
-    return published is not None and (queue, *taken[1:]) == (
-        published.queue,
+def _same(taken: Taken, published: AppMessage | None, queue: str) -> bool:
+    if published is None or queue != published.queue:
+        return False
+    return (taken.exchange, taken.routing_key, taken.body, taken.properties) == (
         published.exchange,
         published.routing_key,
         published.body,

@@ -44,6 +44,7 @@ class LeveretProcess:
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
         parent_dir: Path | None = None,
+        open_files_max: int | None = None,
     ) -> None:
         """Prepare a node; nothing runs yet.
 
@@ -57,6 +58,7 @@ class LeveretProcess:
             arguments: more arguments for `leveret serve`.
             environment: variables to set for the node and for `ctl`.
             parent_dir: the system's temporary folder by default.
+            open_files_max: limit of open files, soft and hard; that of this process by default.
         """
         self._home = Path(tempfile.mkdtemp(prefix="leveret-", dir=parent_dir)).resolve()
         self.data_dir = data_dir or self._home / "data"
@@ -68,6 +70,7 @@ class LeveretProcess:
         self.config = dict(config or {})
         self.arguments = tuple(arguments)
         self.environment = dict(environment or {})
+        self.open_files_max = open_files_max
         self.server = ServerProcess(self._home / "output.log")
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
@@ -86,6 +89,8 @@ class LeveretProcess:
         self.config_file.write_text(text)
         serve = ["serve", "--data-dir", str(self.data_dir), "--config", str(self.config_file)]
         argv = [sys.executable, "-m", "leveret.cli.server", *serve, *self.arguments]
+        if self.open_files_max is not None:
+            argv = ["/bin/sh", "-c", 'ulimit -n "$0" && exec "$@"', str(self.open_files_max), *argv]
         self.server.launch(argv, self._env())
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:

@@ -30,7 +30,7 @@ from leveret.testing.broker import LeveretProcess
 from leveret.testing.etcd import EtcdCluster
 from leveret.testing.follower_site import SECRET_FILE
 from leveret.testing.link_proxy import LinkProxy
-from leveret.testing.mirror_cluster import ClusterNode, MirrorCluster, Placed
+from leveret.testing.mirror_cluster import ClusterNode, MirrorCluster, QueuePlace
 from leveret.testing.ports import LOOPBACK, NotReady, free_port
 
 BACKEND: Final = "cluster_formation.peer_discovery_backend"
@@ -258,7 +258,7 @@ class ClusterSite(MirrorCluster):
             each.close()
         self.etcd.close()
 
-    def queues(self, asked: ClusterNode, vhost: str = "/") -> Mapping[str, Placed]:
+    def queues(self, asked: ClusterNode, vhost: str = "/") -> Mapping[str, QueuePlace]:
         """See MirrorCluster."""
         rows = self.api("GET", f"queues/{quote(vhost, safe='')}", at=asked)
         return {row["name"]: _placed(row) for row in rows}
@@ -317,12 +317,12 @@ class ClusterSite(MirrorCluster):
                     link.heal()
 
 
-def _placed(row: Mapping[str, Any]) -> Placed:
+def _placed(row: Mapping[str, Any]) -> QueuePlace:
     leader, mirrors = row.get("node", ""), row.get("slave_nodes")
     synchronised = row.get("synchronised_slave_nodes")
     if row.get("type") == "quorum":
         mirrors = synchronised = [node for node in row.get("online", ()) if node != leader]
-    return Placed(
+    return QueuePlace(
         leader=leader,
         mirrors=None if mirrors is None else tuple(mirrors),
         synchronised=tuple(synchronised or ()),

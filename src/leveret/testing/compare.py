@@ -4,9 +4,9 @@
     assert found.is_identical, found
 
 Segments are told by the offset they begin with; what else is in their names is each node's own business. Not compared
-is what is one node's alone: summaries, logs of queues that end with the node, what was set aside as divergent or
-waits to be applied, secret, lock, socket, its place in the replication, its own log. Both nodes must be down, or at
-least quiet.
+is what is one node's alone: summaries, where a copy of a log begins, logs of queues that end with the node, what was
+set aside as divergent or waits to be applied, secret, lock, socket, its place in the replication, its own log. Both
+nodes must be down, or at least quiet.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from leveret.wire.chunk import HEADER_BYTES, ChunkError, decode_header
 
 _SEGMENT: Final = re.compile(r"(\d{20})(\.sealed)?\.segment(\.new)?")
 _OWN_DIRECTORIES: Final = frozenset({"transient", "divergent", "delayed", "log"})
-_OWN_FILES: Final = frozenset({"replication.json", "scrub.json", "node.lock"})
-_OWN_SUFFIXES: Final = (".summary", ".summary.new", ".pid", ".json.new")
+_OWN_FILES: Final = frozenset(
+    {"replication.json", "scrub.json", "node.lock", "handed_out.json", "disk.reserve"}
+)
+_OWN_SUFFIXES: Final = (".summary", ".summary.new", ".pid", ".json.new", ".begin")
 _PIECE_BYTES: Final = 1 << 20
 
 Segments = dict[int, Path]

@@ -36,11 +36,11 @@ PATIENCE_S: Final = 60.0
 _HTTP_TIMEOUT_S: Final = 30.0
 
 
-class Declined(Exception):
+class UnexpectedAnswer(Exception):
     """A node answers, but not with what was asked for."""
 
 
-class Answer(NamedTuple):
+class ApiAnswer(NamedTuple):
     """What the API said."""
 
     status: int
@@ -70,7 +70,7 @@ class _Control(HTTPConnection):
         self.sock.connect(self._path)
 
 
-class Member:
+class FollowerSiteNode:
     """One node of a replication, and the link on which it follows.
 
     Attributes:
@@ -110,7 +110,7 @@ class Member:
         if wait:
             self.node.wait_ready()
 
-    def follow(self, leader: Member, *, secret: bool = True, wait: bool = True) -> None:
+    def follow(self, leader: FollowerSiteNode, *, secret: bool = True, wait: bool = True) -> None:
         """Start as a follower of another member, through this one's link; `secret`: copy that first."""
         self.link.target_port = leader.replication_port
         if secret:
@@ -123,7 +123,7 @@ class Member:
     def _door(self) -> tuple[str, ...]:
         return ("--replication-bind", LOOPBACK, "--replication-port", str(self.replication_port))
 
-    def take_secret(self, leader: Member) -> None:
+    def take_secret(self, leader: FollowerSiteNode) -> None:
         """What the operator does once: copy the secret, readable for its owner only."""
         self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         mine = self.data_dir / SECRET_FILE
@@ -155,10 +155,10 @@ class Member:
         """
         answer = self.ask("GET", path)
         if not answer.is_success:
-            raise Declined(f"{self.name}: {path}: {answer}")
+            raise UnexpectedAnswer(f"{self.name}: {path}: {answer}")
         return answer.json()
 
-    def ask(self, method: str, path: str, document: Any = None) -> Answer:
+    def ask(self, method: str, path: str, document: Any = None) -> ApiAnswer:
         """What the API answers, whatever that is.
 
         Raises:
@@ -168,7 +168,7 @@ class Member:
             headers = {"Content-Type": "application/json"}
             control.request(method, f"/api/{path}", json.dumps(document), headers)
             answer = control.getresponse()
-            return Answer(answer.status, answer.read())
+            return ApiAnswer(answer.status, answer.read())
 
     def status(self) -> dict[str, Any]:
         """What it is in the replication, and how that goes."""
@@ -188,7 +188,7 @@ class Member:
         assert answer.is_success, answer
         return [json.loads(line) for line in answer.body.splitlines()]
 
-    def row(self, follower: Member) -> dict[str, Any] | None:
+    def row(self, follower: FollowerSiteNode) -> dict[str, Any] | None:
         """What this node tells of one that follows it; None while it is not connected."""
         rows = [row for row in self.status()["followers"] if row["name"] == follower.node_name]
         return rows[0] if rows else None
@@ -211,7 +211,7 @@ class Member:
             self.node.server.assert_alive()
             try:
                 return bool(self.status())
-            except (OSError, HTTPException, Declined):
+            except (OSError, HTTPException, UnexpectedAnswer):
                 return False
 
         try:
@@ -219,7 +219,7 @@ class Member:
         except NotReady as late:
             raise NotReady(f"{late}\n{self.node.server.log_tail()}") from None
 
-    def wait_in_sync(self, follower: Member, timeout_s: float = PATIENCE_S) -> None:
+    def wait_in_sync(self, follower: FollowerSiteNode, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a follower of this node streams and is in sync."""
 
         def in_sync() -> bool:
@@ -228,7 +228,7 @@ class Member:
 
         _wait_told(in_sync, f"{follower.name} in sync with {self.name}", timeout_s, self, follower)
 
-    def wait_even(self, follower: Member, timeout_s: float = PATIENCE_S) -> None:
+    def wait_even(self, follower: FollowerSiteNode, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a follower of this node lacks nothing; means little unless nothing changes any more."""
 
         def even() -> bool:
@@ -252,7 +252,7 @@ class FollowerSite:
     def __init__(self, folder: Path, *, followers: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Prepare nodes `one`, `two`, ... in `folder`, all with the same configuration; nothing runs yet."""
         names = ("one", "two", "three", "four", "five")[: followers + 1]
-        self.members = [Member(name, folder, config or {}) for name in names]
+        self.members = [FollowerSiteNode(name, folder, config or {}) for name in names]
         self.leader, *self.followers = self.members
 
     def __enter__(self) -> Self:
@@ -275,7 +275,7 @@ class FollowerSite:
             follower.follow(self.leader, wait=False)
         self.wait_in_sync()
 
-    def promote(self, follower: Member, *, force: bool = False) -> dict[str, Any]:
+    def promote(self, follower: FollowerSiteNode, *, force: bool = False) -> dict[str, Any]:
         """Promote; the links of all others, the old leader's too, lead to the new one from then on.
 
         Raises:
@@ -287,12 +287,12 @@ class FollowerSite:
         self._point_at(follower)
         return result
 
-    def promote_by_restart(self, follower: Member) -> None:
+    def promote_by_restart(self, follower: FollowerSiteNode) -> None:
         """Promote as LavinMQ does it: the follower, which must be down, is started with the leader's flags."""
         follower.lead()
         self._point_at(follower)
 
-    def _point_at(self, leader: Member) -> None:
+    def _point_at(self, leader: FollowerSiteNode) -> None:
         self.followers = [member for member in self.members if member is not leader]
         self.leader = leader
         for other in self.followers:
@@ -337,7 +337,7 @@ class FollowerSite:
         return "\n".join(f"--- {each.name}\n{each.node.server.log_tail()}" for each in self.members)
 
 
-def _wait_told(holds: Callable[[], bool], what: str, timeout_s: float, *members: Member) -> None:
+def _wait_told(holds: Callable[[], bool], what: str, timeout_s: float, *members: FollowerSiteNode) -> None:
     """As `wait_until`; a failure tells the ends of the logs. Members that do not answer are asked again."""
 
     def asked() -> bool:
@@ -345,7 +345,7 @@ def _wait_told(holds: Callable[[], bool], what: str, timeout_s: float, *members:
             member.node.server.assert_alive()
         try:
             return holds()
-        except (OSError, HTTPException, Declined):
+        except (OSError, HTTPException, UnexpectedAnswer):
             return False
 
     try:

@@ -27,7 +27,7 @@ from xml.sax.saxutils import escape
 
 from hdfs_native import Client, WriteOptions
 
-from leveret.pipeline.java import find_java_home
+from leveret.pipeline.spark.java import find_java_home
 from leveret.testing.ports import LOOPBACK, NotReady, free_ports, wait_until
 from leveret.testing.process import ServerProcess
 

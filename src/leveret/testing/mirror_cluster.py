@@ -35,7 +35,7 @@ _POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class QueuePlace:
     """Where a queue is.
 
     Attributes:
@@ -132,7 +132,7 @@ class MirrorCluster:
             value.add_note(self.told())
         self.close()
 
-    def queues(self, asked: ClusterNode, vhost: str = "/") -> Mapping[str, Placed]:
+    def queues(self, asked: ClusterNode, vhost: str = "/") -> Mapping[str, QueuePlace]:
         """All queues of a vhost as one node knows them.
 
         Raises:
@@ -265,7 +265,7 @@ class MirrorCluster:
 
     # -- waiting ------------------------------------------------------------------------------
 
-    def queue(self, name: str, *, asked: ClusterNode | None = None) -> Placed | None:
+    def queue(self, name: str, *, asked: ClusterNode | None = None) -> QueuePlace | None:
         """Where a queue of vhost `/` is, as one node knows it; None if there is none."""
         return self.queues(asked or self.running[0]).get(name)
 
@@ -278,7 +278,7 @@ class MirrorCluster:
         synchronised: Sequence[ClusterNode] | None = None,
         asked: ClusterNode | None = None,
         timeout_s: float = PATIENCE_S,
-    ) -> Placed:
+    ) -> QueuePlace:
         """Wait until a queue is led by this node, or one of these, and mirrored exactly there.
 
         Args:
@@ -292,7 +292,7 @@ class MirrorCluster:
         leaders = {each.node for each in (leader if isinstance(leader, Sequence) else [leader])}
         wanted = None if mirrors is None else {each.node for each in mirrors}
         in_sync = None if synchronised is None else {each.node for each in synchronised}
-        found: list[Placed] = []
+        found: list[QueuePlace] = []
 
         def placed() -> bool:
             seen = self.queue(queue, asked=asked)
@@ -308,9 +308,9 @@ class MirrorCluster:
         self.wait(placed, what, timeout_s)
         return found[0]
 
-    def wait_synchronised(self, queue: str, count: int, *, timeout_s: float = PATIENCE_S) -> Placed:
+    def wait_synchronised(self, queue: str, count: int, *, timeout_s: float = PATIENCE_S) -> QueuePlace:
         """Wait until so many mirrors of a queue are synchronised, no more and no less."""
-        found: list[Placed] = []
+        found: list[QueuePlace] = []
 
         def synchronised() -> bool:
             seen = self.queue(queue)

@@ -102,7 +102,7 @@ def run_in_world(module: str, *args: str, folder: Path, log_file: Path, timeout_
     return status
 
 
-class Host:
+class NetworkHost:
     """One host of a Network.
 
     Attributes:
@@ -130,7 +130,7 @@ class Host:
         os.close(self._namespace)
 
 
-class Link(NamedTuple):
+class NetworkLink(NamedTuple):
     """How bad a host's wire is, in both directions: the part of packets that is lost, and bits a second at most."""
 
     loss: float = 0.0
@@ -149,7 +149,7 @@ class Network:
         if os.environ.get(_OUTSIDE, os.readlink(_HERE)) == os.readlink(_HERE):
             raise NotReady("a Network is made in a world of its own: see run_in_world")
         self._router = os.open(_HERE, os.O_RDONLY | os.O_CLOEXEC)
-        self._hosts: dict[str, Host] = {}
+        self._hosts: dict[str, NetworkHost] = {}
         self._rules = 0
         # Before there is a wire: wires get what is the default then. A cut in one direction must not work in both.
         for name in ("conf/all/rp_filter", "conf/default/rp_filter"):
@@ -171,12 +171,12 @@ class Network:
     ) -> None:
         self.close()
 
-    def add(self, name: str) -> Host:
+    def add(self, name: str) -> NetworkHost:
         """A host, with a wire to all others."""
         number = len(self._hosts) + 1
         assert name not in self._hosts, f"host {name} is there"
         assert number <= _HOSTS_MAX, "the network is full"
-        host = self._hosts[name] = Host(name, f"{_NET}{number}")
+        host = self._hosts[name] = NetworkHost(name, f"{_NET}{number}")
         with host.entered():
             _ip(
                 "link set lo up",
@@ -195,7 +195,9 @@ class Network:
         return host
 
     @contextmanager
-    def cut(self, these: Sequence[Host], those: Sequence[Host], *, back: bool = True) -> Iterator[None]:
+    def cut(
+        self, these: Sequence[NetworkHost], those: Sequence[NetworkHost], *, back: bool = True
+    ) -> Iterator[None]:
         """Drop what these send to those while the block runs, and with `back` what those send to these."""
         pairs = [(one, other) for one in these for other in those if one is not other]
         if back:
@@ -213,7 +215,7 @@ class Network:
                 _ip(*(f"rule del {rule}" for rule in rules))
 
     @contextmanager
-    def bad(self, host: Host, link: Link) -> Iterator[None]:
+    def bad(self, host: NetworkHost, link: NetworkLink) -> Iterator[None]:
         """Lose packets from and to a host, and let few pass, while the block runs."""
         wire = _wire(host)
         with self._at_router():
@@ -243,7 +245,7 @@ class Network:
             yield
 
 
-def _wire(host: Host) -> str:
+def _wire(host: NetworkHost) -> str:
     return f"to-{host.name}"
 
 

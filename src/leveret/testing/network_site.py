@@ -23,7 +23,7 @@ import pika
 
 from leveret.testing.cluster_site import ClusterSite, SiteNode
 from leveret.testing.mirror_cluster import ClusterNode
-from leveret.testing.network import Host, Network
+from leveret.testing.network import Network, NetworkHost
 
 CLIENTS: Final = "clients-"
 ETCD: Final = "etcd-"
@@ -65,7 +65,7 @@ class NetworkNode(SiteNode):
             return super().ctl(*args, check=check)
 
 
-Place: TypeAlias = NetworkNode | Host
+Place: TypeAlias = NetworkNode | NetworkHost
 
 
 class NetworkSite(ClusterSite):
@@ -125,7 +125,7 @@ class NetworkSite(ClusterSite):
         with self._host(node).entered():
             return super().connect(node, vhost, **options)
 
-    def _host(self, node: ClusterNode) -> Host:
+    def _host(self, node: ClusterNode) -> NetworkHost:
         assert isinstance(node, NetworkNode), f"{node.node} is not of this network"
         return node.host
 
@@ -138,7 +138,7 @@ class NetworkSite(ClusterSite):
             yield
 
 
-def _hosts(places: Sequence[Place]) -> list[Host]:
+def _hosts(places: Sequence[Place]) -> list[NetworkHost]:
     return [
         host
         for place in places

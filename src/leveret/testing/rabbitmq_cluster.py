@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from leveret.testing.mirror_cluster import ClusterNode, MirrorCluster, Placed
+from leveret.testing.mirror_cluster import ClusterNode, MirrorCluster, QueuePlace
 from leveret.testing.ports import LOOPBACK, free_port
 from leveret.testing.rabbitmq import COOKIE, Epmd, RabbitNode
 
@@ -138,7 +138,7 @@ class RabbitCluster(MirrorCluster):
         self._epmd.close()
         shutil.rmtree(self.home, ignore_errors=True)
 
-    def queues(self, asked: ClusterNode, vhost: str = "/") -> Mapping[str, Placed]:
+    def queues(self, asked: ClusterNode, vhost: str = "/") -> Mapping[str, QueuePlace]:
         """See MirrorCluster."""
         lines = self._eval(asked, _TELL.replace("VHOST", vhost))
         return dict(_placed(line) for line in lines)
@@ -163,9 +163,9 @@ def _decoded(answer: str) -> list[str]:
     return base64.b64decode(answer.partition('"')[2].partition('"')[0]).decode().splitlines()
 
 
-def _placed(line: str) -> tuple[str, Placed]:
+def _placed(line: str) -> tuple[str, QueuePlace]:
     name, leader, mirrors, synchronised, state, messages, policy = line.split("\t")
-    return name, Placed(
+    return name, QueuePlace(
         "" if leader == _NONE else leader,
         _names(mirrors),
         _names(synchronised) or (),

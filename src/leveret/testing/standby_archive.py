@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from leveret.pipeline.books import books_at
-from leveret.pipeline.files import Place
-from leveret.pipeline.job import EVERYTHING, Selection
-from leveret.pipeline.manifest import Manifest
-from leveret.pipeline.plan import Plan, PlanDirectory
-from leveret.pipeline.store import store_range
-from leveret.pipeline.survivors import (
-    Numbered,
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.plan import PlanDirectory, RecoveryPlan
+from leveret.pipeline.archive.store import store_range
+from leveret.pipeline.archive.stored_positions import books_at
+from leveret.pipeline.files.files import Place
+from leveret.pipeline.jobs.job import EVERYTHING, Selection
+from leveret.pipeline.recovery.survivors import (
+    NumberedFile,
     Survivors,
     may_have_survivors,
     not_to_recover,
@@ -43,10 +43,10 @@ def freeze_plan(
     found = Survivors([], {})
     for number, file in enumerate(files):
         run = directory.runs / f"{number}.arrow"
-        mine = [Numbered(number, file.path, file.records)]
+        mine = [NumberedFile(number, file.path, file.records)]
         some = write_run(manifest.data_dir, vhost, mine, masks, run, selection)
         found.add(some)
-    plan = Plan(
+    plan = RecoveryPlan(
         plan_id=directory.path.name,
         vhost=vhost,
         number=manifest.number,

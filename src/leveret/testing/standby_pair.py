@@ -48,15 +48,7 @@ class StandbyPair:
         self.vhost = vhost
         self.upstream = LeveretProcess(config={"cluster_name": "eu.1"}, parent_dir=folder)
         self.downstream = LeveretProcess(
-            config={
-                "cluster_name": "eu.2",
-                "schema_definition_sync.operating_mode": "downstream",
-                "schema_definition_sync.downstream.minimum_sync_interval": "1",
-                "schema_definition_sync.downstream.locals.global_parameters": "^standby",
-                "standby.replication.operating_mode": "downstream",
-            }
-            | dict(downstream_config or {}),
-            parent_dir=folder,
+            config=downstream_settings("eu.2") | dict(downstream_config or {}), parent_dir=folder
         )
         self._password = secrets.token_urlsafe(12)
         self._upstream_since_ms = 0
@@ -98,19 +90,28 @@ class StandbyPair:
 
     def follow(self) -> None:
         """Point the downstream at the upstream; wait until it is connected."""
-        self._point_downstream()
+        self.point(self.downstream)
         self.wait_connected()
 
-    def _point_downstream(self) -> None:
+    def point(self, node: LeveretProcess) -> None:
+        """Point a node at the upstream, with both links."""
         schema = self._endpoints(_SCHEMA_USER, self.upstream.amqp_port)
         standby = self._endpoints(_STANDBY_USER, self.upstream.stream_port)
-        self.downstream.ctl("set_schema_replication_upstream_endpoints", "-", input_text=schema)
-        self.downstream.ctl("set_standby_replication_upstream_endpoints", "-", input_text=standby)
+        node.ctl("set_schema_replication_upstream_endpoints", "-", input_text=schema)
+        node.ctl("set_standby_replication_upstream_endpoints", "-", input_text=standby)
 
     def promote(self) -> subprocess.CompletedProcess[str]:
         """Promote the downstream; the summary, or why not, is as the operator sees it."""
         command = ["promote_standby_replication_downstream", "--formatter", "json"]
         return self.downstream.ctl(*command, check=False, timeout_s=PROMOTE_TIMEOUT_S)
+
+    def recover_into(self, port: int) -> subprocess.CompletedProcess[str]:
+        """Recover into another broker's default vhost, as guest, and leave the downstream as it is."""
+        command = ["promote_standby_replication_downstream", "--formatter", "json"]
+        target = f"amqp://guest@{LOOPBACK}:{port}/%2F"
+        return self.downstream.ctl(
+            *command, "--to", target, input_text="guest\n", check=False, timeout_s=PROMOTE_TIMEOUT_S
+        )
 
     def rejoin(self) -> dict[str, Any]:
         """The upstream that was, started again, comes back as the standby of the promoted one.
@@ -119,7 +120,7 @@ class StandbyPair:
         """
         self.upstream, self.downstream = self.downstream, self.upstream
         self.upstream.ctl("add_schema_replication_user", _SCHEMA_USER, "-", input_text=self._password)
-        self._point_downstream()
+        self.point(self.downstream)
         command = ["rejoin_as_downstream", "--formatter", "json"]
         report: dict[str, Any] = json.loads(self.downstream.ctl(*command, timeout_s=PROMOTE_TIMEOUT_S).stdout)
         self.wait_connected()
@@ -220,6 +221,17 @@ class StandbyPair:
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
         # "1: FLOCK ADVISORY WRITE <pid> <major>:<minor>:<inode> 0 EOF"; who waits for a lock has a "->" in front.
         return [int(lock[4]) for lock in locks if lock[1] == "FLOCK" and lock[5].endswith(f":{inode}")]
+
+
+def downstream_settings(cluster_name: str) -> dict[str, str]:
+    """What a downstream is told in its configuration."""
+    return {
+        "cluster_name": cluster_name,
+        "schema_definition_sync.operating_mode": "downstream",
+        "schema_definition_sync.downstream.minimum_sync_interval": "1",
+        "schema_definition_sync.downstream.locals.global_parameters": "^standby",
+        "standby.replication.operating_mode": "downstream",
+    }
 
 
 def get(node: LeveretProcess, path: str) -> Any:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from isal.isal_zlib import crc32
 
-from leveret.runtime.stream_listener import StreamListener
+from leveret.runtime.clients.stream_listener import StreamListener
 from leveret.testing.stream_host import FakeRecoveryQueue, FakeServedLog, FakeStreamHost
 from leveret.wire.chunk import (
     Attribute,
@@ -65,7 +65,7 @@ def stored_message(
     return message_head(exchange, routing_key, content_header(properties, len(body))) + body
 
 
-class OutgoingLog(FakeServedLog):
+class FakeOutgoingLog(FakeServedLog):
     """A served log that takes whole chunks."""
 
     def append_copy(
@@ -103,7 +103,7 @@ class StandbyUpstream:
     """Queues, outgoing logs, a stream listener; also the node that a recovery publishes to."""
 
     def __init__(self, vhosts: Sequence[str] = ("/",)) -> None:
-        self.logs = {vhost: OutgoingLog() for vhost in vhosts}
+        self.logs = {vhost: FakeOutgoingLog() for vhost in vhosts}
         self.host = FakeStreamHost(vhosts=set(vhosts), logs=dict(self.logs))
         self.lives: dict[tuple[str, str], list[QueueLog]] = {}
         self.now_ms = 1_700_000_000_000

@@ -14,9 +14,10 @@ from typing import Final, TypeAlias
 
 from isal.isal_zlib import crc32
 
-from leveret.core.limits import Connections
-from leveret.core.stream import Batch
-from leveret.core.stream_groups import ConsumerGroups
+from leveret.core.broker.limits import ConnectionRegistry
+from leveret.core.queues.counters import Counters
+from leveret.core.queues.stream import StreamBatch
+from leveret.core.queues.stream_groups import ConsumerGroups
 from leveret.model.errors import (
     AccessRefused,
     AuthenticationFailed,
@@ -25,9 +26,9 @@ from leveret.model.errors import (
     PreconditionFailed,
     Refusal,
 )
-from leveret.runtime.stream_host import RecoveryQueue, ServedLog, check_contiguous
+from leveret.runtime.clients.stream_host import RecoveryQueue, ServedLog, check_contiguous
 from leveret.session.certificate import TlsPeer
-from leveret.session.stream_types import Operation
+from leveret.session.stream.types import Operation
 from leveret.wire.chunk import (
     Attribute,
     ChunkType,
@@ -188,7 +189,7 @@ class FakeStream(FakeServedLog):
         """As `StreamBook` says."""
         return self.offsets.get(reference)
 
-    def publish(self, batch: Batch) -> None:
+    def publish(self, batch: StreamBatch) -> None:
         """One chunk for each batch."""
         self.append([entry[4:] for entry in batch.entries])
         asyncio.get_running_loop().call_soon(batch.done, None)
@@ -254,9 +255,10 @@ class FakeStreamHost:
     super_streams: dict[str, dict[str, str]] = field(default_factory=dict)
     refused: set[tuple[str, str, str]] = field(default_factory=set)
     groups: ConsumerGroups = field(default_factory=ConsumerGroups)
-    connections: Connections = field(default_factory=Connections)
+    connections: ConnectionRegistry = field(default_factory=ConnectionRegistry)
     offsets: dict[tuple[str, str], int] = field(default_factory=dict)
     node_name: str = "leveret@test"
+    is_downstream: bool = False
     advertised_host: str = "127.0.0.1"
     advertised_port: int = 0
     advertised_tls_host: str = "tls.example"
@@ -264,6 +266,7 @@ class FakeStreamHost:
     mechanisms: tuple[str, ...] = ("PLAIN",)
     is_blocked: bool = False
     refuses_publishes: bool = False
+    stream_counters: Counters = field(default_factory=Counters)
     may_change: bool = True
     changes: list[Callable[[], None]] = field(default_factory=list)
     elsewhere: dict[tuple[str, str], tuple[str, int] | None] = field(default_factory=dict)
@@ -313,16 +316,18 @@ class FakeStreamHost:
         """When `may_change` is set, and a test calls them."""
         self.changes.append(change)
 
-    def create_stream(self, vhost: str, name: str, arguments: Mapping[str, str]) -> bool:
+    def create_stream(self, user: str, vhost: str, name: str, arguments: Mapping[str, str]) -> bool:
         """Make it, unless an argument is no number that must be."""
         if not arguments.get("max-length-bytes", "0").isdecimal():
             raise PreconditionFailed("max-length-bytes is no number")
+        self.check(user, vhost, "configure", name)
         exists = (vhost, name) in self.streams
         self.streams.setdefault((vhost, name), FakeStream())
         return not exists
 
-    def delete_stream(self, vhost: str, name: str) -> None:
+    def delete_stream(self, user: str, vhost: str, name: str) -> None:
         """Delete it."""
+        self.check(user, vhost, "configure", name)
         del self.streams[self._key(vhost, name)]
 
     def _key(self, vhost: str, name: str) -> tuple[str, str]:
@@ -330,20 +335,21 @@ class FakeStreamHost:
         return vhost, name
 
     def create_super_stream(
-        self, vhost: str, name: str, partitions: Mapping[str, str], arguments: Mapping[str, str]
+        self, user: str, vhost: str, name: str, partitions: Mapping[str, str], arguments: Mapping[str, str]
     ) -> bool:
         """Make it, in any vhost."""
         if name in self.super_streams:
             return False
         self.super_streams[name] = dict(partitions)
         for stream in partitions:
-            self.create_stream(vhost, stream, arguments)
+            self.create_stream(user, vhost, stream, arguments)
         return True
 
-    def delete_super_stream(self, vhost: str, name: str) -> None:
+    def delete_super_stream(self, user: str, vhost: str, name: str) -> None:
         """Delete it."""
+        self.check(user, vhost, "configure", name)
         for stream in self.super_streams.pop(name):
-            self.delete_stream(vhost, stream)
+            self.delete_stream(user, vhost, stream)
 
     def partitions(self, vhost: str, super_stream: str) -> list[str]:
         """In the order of their making."""

@@ -38,6 +38,7 @@ ENTRIES_MAX: Final = 0xFFFF
 _LENGTH: Final = struct.Struct(">I")
 _MARKED: Final = struct.Struct(">QQqQ")
 _VALUE: Final = struct.Struct(">Q")
+_CHECK_BYTES: Final = 10
 
 
 class ChunkType(IntEnum):
@@ -66,6 +67,10 @@ class Attribute(IntEnum):
     """no name, value 1: messages of the chunk have a time to live of their own."""
     NAMED = 19
     """no name, value = CRC and length of the data, 32 bits each, which stands in the queue's log: never sent."""
+    LOG = 20
+    """Of a segment's first chunk: name = the log's name, value = the seal of the chunk before it, 0 for none."""
+    EPOCH_END = 21
+    """name = an epoch, 8 octets; value = where the log ended when the last chunk of that epoch was appended."""
     FILTER = 32
     """name = a filter value among the messages, empty for those without one; value 1 with no name: any."""
     CHECK = 127
@@ -174,8 +179,8 @@ def verify(chunk: Chunk, position: int = 0) -> None:
         raise ChunkError(f"chunk {chunk.header.chunk_id}{_place(position)}: CRC of its data does not match")
     trailer = chunk.trailer
     if len(trailer):
-        check = encode_attribute(Attribute.CHECK, b"", crc32(trailer[:-10]))
-        if bytes(trailer[-10:]) != check:
+        check = encode_attribute(Attribute.CHECK, b"", crc32(trailer[:-_CHECK_BYTES]))
+        if bytes(trailer[-_CHECK_BYTES:]) != check:
             raise ChunkError(
                 f"chunk {chunk.header.chunk_id}{_place(position)}: check of its trailer does not match"
             )
@@ -193,6 +198,30 @@ def mark_of(header: Header) -> int:
     """
     said = _MARKED.pack(header.epoch, header.chunk_id, header.timestamp_ms, header.records)
     return int.from_bytes(blake2b(said, digest_size=8).digest()) >> 2 | 1
+
+
+def seal_of(header: Header) -> int:
+    """Tells a chunk from any other, by its octets too: the CRC of its data and one of its header; never 0."""
+    return header.crc << 32 | crc32(encode_header(*header)) or 1
+
+
+def log_of_trailer(trailer: bytes | memoryview) -> tuple[str, int] | None:
+    """The log that a segment's first chunk says it belongs to, and the seal of the chunk before; None: it does not.
+
+    Raises:
+        ChunkError: the trailer ends inside an attribute.
+    """
+    for kind, name, value in decode_trailer(trailer):
+        if kind == Attribute.LOG:
+            return name.decode(errors="replace"), value
+    return None
+
+
+def with_log(trailer: bytes, name: str, seal: int) -> bytes:
+    """A trailer that says so, before all else that it says."""
+    return encode_trailer(
+        encode_attribute(Attribute.LOG, name.encode(), seal), *([trailer[:-_CHECK_BYTES]] if trailer else [])
+    )
 
 
 def encode_attribute(kind: int, name: bytes, value: int) -> bytes:

@@ -81,19 +81,19 @@ class Type(IntEnum):
     INVENTORY = 10
     """To the leader: what the follower has. Struct `Inventory`."""
     PROBE = 11
-    """To the follower: tell of earlier chunks. Struct `Probe`."""
+    """To the follower: tell of earlier chunks. Struct `ProbeHeaders`."""
     HEADERS = 12
     """To the leader: the answer. Struct `Headers`."""
     COPIES = 13
-    """To the leader: what a mirror has of these logs, which it wants to mirror. Struct `Copies`."""
+    """To the leader: what a mirror has of these logs, which it wants to mirror. Struct `MirrorInventory`."""
     MIRRORING = 14
     """To the mirror: what comes next of this log is the answer to what it told. Struct `Mirroring`."""
     RELEASED = 15
-    """To the leader: these logs are not mirrored any more. Struct `Names`."""
+    """To the leader: these logs are not mirrored any more. Struct `LogNames`."""
     TELL_AGAIN = 16
-    """To the mirror: tell of these logs anew, as far as they are mirrored. Struct `Names`."""
+    """To the mirror: tell of these logs anew, as far as they are mirrored. Struct `LogNames`."""
     FAILED = 17
-    """To the leader: the mirror cannot have this log, for now. Struct `Failed`."""
+    """To the leader: the mirror cannot have this log, for now. Struct `CopyFailed`."""
     FRAME = 20
     """To the follower: changes."""
     ACK = 21
@@ -114,7 +114,7 @@ class Type(IntEnum):
     """Either way: struct `Answer`."""
 
 
-class Held(msgspec.Struct, frozen=True, array_like=True):
+class LogExtent(msgspec.Struct, frozen=True, array_like=True):
     """What a follower has of a log; `last` is the header of its last chunk, empty for none."""
 
     path: str
@@ -129,7 +129,7 @@ class Inventory(msgspec.Struct, frozen=True, array_like=True):
     With an `apply_delay_ms` other than 0 it has what it has only so that it can be applied so much later.
     """
 
-    logs: list[Held]
+    logs: list[LogExtent]
     files: list[str]
     is_last: bool
     apply_delay_ms: int = 0
@@ -142,22 +142,28 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
     """
 
     serial: int
-    log: Held
-    head: Held | None
+    log: LogExtent
+    head: LogExtent | None
 
 
-class Copies(msgspec.Struct, frozen=True, array_like=True):
+class MirrorInventory(msgspec.Struct, frozen=True, array_like=True):
     """Some of the logs that a mirror wants to mirror; the others stay as they are."""
 
     copies: list[Copy]
 
 
 class Mirroring(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to the `Copy` of that serial begins; `epoch` is the one in which the leader leads the log."""
+    """The answer to the `Copy` of that serial begins; `epoch` is the one in which the leader leads the log.
+
+    A copy whose last chunk is of an epoch below `lost_epoch` may have messages that are nowhere else: those before
+    `lost_before`, and its end.
+    """
 
     path: str
     serial: int
     epoch: int
+    lost_before: int = 0
+    lost_epoch: int = 0
 
 
 class Acked(msgspec.Struct, frozen=True, array_like=True):
@@ -167,20 +173,20 @@ class Acked(msgspec.Struct, frozen=True, array_like=True):
     octets: int
 
 
-class Names(msgspec.Struct, frozen=True, array_like=True):
+class LogNames(msgspec.Struct, frozen=True, array_like=True):
     """Names of logs."""
 
     paths: list[str]
 
 
-class Failed(msgspec.Struct, frozen=True, array_like=True):
+class CopyFailed(msgspec.Struct, frozen=True, array_like=True):
     """A mirror could not write what it was sent of a log, and why; nothing that was sent of it since counts."""
 
     path: str
     error: str
 
 
-class Probe(msgspec.Struct, frozen=True, array_like=True):
+class ProbeHeaders(msgspec.Struct, frozen=True, array_like=True):
     """Asks for the headers of at most `count` chunks of a log that begin before offset `before`, newest first."""
 
     path: str
@@ -287,7 +293,7 @@ def decode_u64(payload: Octets) -> int:
 # -- changes --------------------------------------------------------------------------------------
 
 
-class Kind(IntEnum):
+class ChangeKind(IntEnum):
     """Kinds of changes; see the module."""
 
     NAME = 0
@@ -303,10 +309,10 @@ class Kind(IntEnum):
     HEAD = 10
 
 
-class Change(NamedTuple):
+class LogChange(NamedTuple):
     """A decoded change: of `name`, at `offset` (of APPEND and HEAD the segment's), with a chunk or a file's octets."""
 
-    kind: Kind
+    kind: ChangeKind
     name: str
     offset: int = 0
     chunk: Chunk | None = None
@@ -369,15 +375,15 @@ class Frame:
 def name_change(number: int, name: str) -> bytes:
     """NAME."""
     octets = name.encode()
-    return _NAME.pack(Kind.NAME, number, len(octets)) + octets
+    return _NAME.pack(ChangeKind.NAME, number, len(octets)) + octets
 
 
-def log_change(kind: Kind, number: int, offset: int) -> bytes:
+def log_change(kind: ChangeKind, number: int, offset: int) -> bytes:
     """APPEND and HEAD (before their chunk), DROP, BEGIN, CUT, CURSOR."""
     return _CHANGE.pack(kind, number, offset)
 
 
-def whole_change(kind: Kind, number: int) -> bytes:
+def whole_change(kind: ChangeKind, number: int) -> bytes:
     """DELETE, ASIDE."""
     return _WHOLE.pack(kind, number)
 
@@ -386,13 +392,13 @@ def file_change(name: str, octets: bytes | None) -> bytes:
     """FILE, or REMOVE for None."""
     path = name.encode()
     if octets is None:
-        return _FILE.pack(Kind.REMOVE, len(path)) + path
-    return _FILE.pack(Kind.FILE, len(path)) + path + LENGTH.pack(len(octets)) + octets
+        return _FILE.pack(ChangeKind.REMOVE, len(path)) + path
+    return _FILE.pack(ChangeKind.FILE, len(path)) + path + LENGTH.pack(len(octets)) + octets
 
 
 def decode_frame(
     payload: memoryview, names: dict[int, str]
-) -> tuple[FrameHead, Callable[[], Iterator[Change]]]:
+) -> tuple[FrameHead, Callable[[], Iterator[LogChange]]]:
     """The head of a frame, and what iterates over its changes; `names` is kept from frame to frame.
 
     Chunks share the payload's octets and are verified as they come.
@@ -414,13 +420,15 @@ def decode_frame(
     return head, lambda: _changes(rest, names, payload[:_CHECK_AT], head.check)
 
 
-def _changes(octets: memoryview, names: dict[int, str], before: memoryview, check: int) -> Iterator[Change]:
+def _changes(
+    octets: memoryview, names: dict[int, str], before: memoryview, check: int
+) -> Iterator[LogChange]:
     """Yield the changes; the check of all of them is looked at before the first.
 
     Raises:
         LinkError: octets are no change, a chunk is damaged, or the check differs.
     """
-    found: list[Change] = []
+    found: list[LogChange] = []
     seen = at = 0
     try:
         while at < len(octets):
@@ -437,37 +445,37 @@ def _changes(octets: memoryview, names: dict[int, str], before: memoryview, chec
     yield from found
 
 
-def _change(octets: memoryview, at: int, names: dict[int, str]) -> tuple[Change | None, int, int]:
+def _change(octets: memoryview, at: int, names: dict[int, str]) -> tuple[LogChange | None, int, int]:
     """The change at a place, where what the frame's check covers of it ends, and where it ends."""
-    kind = Kind(octets[at])
-    if kind is Kind.NAME:
+    kind = ChangeKind(octets[at])
+    if kind is ChangeKind.NAME:
         _, number, size = _NAME.unpack_from(octets, at)
         end = at + _NAME.size + size
         names[number] = _text(octets, end - size, end)
         return None, end, end
-    if kind in (Kind.FILE, Kind.REMOVE):
+    if kind in (ChangeKind.FILE, ChangeKind.REMOVE):
         _, size = _FILE.unpack_from(octets, at)
         end = at + _FILE.size + size
         name = _text(octets, end - size, end)
-        if kind is Kind.REMOVE:
-            return Change(kind, name), end, end
+        if kind is ChangeKind.REMOVE:
+            return LogChange(kind, name), end, end
         (size,) = LENGTH.unpack_from(octets, end)
         start, end = end + LENGTH.size, end + LENGTH.size + size
         if end > len(octets):
             raise ValueError("a file is cut short")
-        return Change(kind, name, octets=octets[start:end]), end, end
-    if kind in (Kind.DELETE, Kind.ASIDE):
+        return LogChange(kind, name, octets=octets[start:end]), end, end
+    if kind in (ChangeKind.DELETE, ChangeKind.ASIDE):
         _, number = _WHOLE.unpack_from(octets, at)
         end = at + _WHOLE.size
         # Queues come and go by the million, and their logs' names never come back.
-        return Change(kind, names.pop(number)), end, end
+        return LogChange(kind, names.pop(number)), end, end
     _, number, offset = _CHANGE.unpack_from(octets, at)
     end = at + _CHANGE.size
-    if kind not in (Kind.APPEND, Kind.HEAD):
-        return Change(kind, names[number], offset), end, end
+    if kind not in (ChangeKind.APPEND, ChangeKind.HEAD):
+        return LogChange(kind, names[number], offset), end, end
     chunk = decode_chunk(octets, end)
     return (
-        Change(kind, names[number], offset, chunk, octets[end : end + chunk.header.chunk_bytes]),
+        LogChange(kind, names[number], offset, chunk, octets[end : end + chunk.header.chunk_bytes]),
         end,
         end + (chunk.header.chunk_bytes),
     )

@@ -74,7 +74,7 @@ _U32: Final = struct.Struct(">I")
 _QOS: Final = struct.Struct(">IHB")
 
 
-class Target(NamedTuple):
+class ForwardingTarget(NamedTuple):
     """The arguments of relay.target: a queue's name and epoch, and who publishes."""
 
     queue: str
@@ -122,7 +122,7 @@ def active(channel: int, consumer_tag: bytes) -> bytes:
     return _method(channel, ACTIVE + shortstr(consumer_tag))
 
 
-def decode_target(payload: bytes) -> Target:
+def decode_target(payload: bytes) -> ForwardingTarget:
     """The arguments of relay.target.
 
     Raises:
@@ -133,7 +133,7 @@ def decode_target(payload: bytes) -> Target:
         (epoch,) = _U64.unpack_from(payload, position)
         reference, end = _short(payload, position + 8)
         _check_end(payload, end)
-        return Target(queue.decode(), epoch, reference)
+        return ForwardingTarget(queue.decode(), epoch, reference)
     except (IndexError, struct.error, UnicodeDecodeError) as error:
         raise SyntaxFault(f"relay.target: {error}") from None
 

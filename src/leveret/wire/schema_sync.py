@@ -19,7 +19,7 @@ the buckets of each kind that differs, so an empty one says that nothing changed
 digests of the entities known in some of these buckets; the reply has the digests of those that are no more, and the
 entities that are new or otherwise. A bucket asked for with null is answered whole. A reply need not answer every
 bucket that was asked for: a large schema comes in parts. `state` is the digest of everything at that moment. Digests
-are octets, base64 in JSON; see `core.schema_digests`. Entities have the JSON form of the definitions
+are octets, base64 in JSON; see `core.schema.digests`. Entities have the JSON form of the definitions
 (`model.definitions`).
 
 A receiver ignores fields it does not know, so either side may be the newer one; what it must not
@@ -70,7 +70,7 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     asks: dict[str, Ask] = {}
 
 
-class Answer(msgspec.Struct, frozen=True):
+class BucketDelta(msgspec.Struct, frozen=True):
     """What differs in one bucket: the digests of what is no more, and what is new or otherwise."""
 
     gone: bytes
@@ -83,7 +83,7 @@ class SyncReply(msgspec.Struct, frozen=True, omit_defaults=True):
     cluster: str
     state: bytes
     buckets: dict[str, bytes] = {}
-    answers: dict[str, dict[int, Answer]] = {}
+    answers: dict[str, dict[int, BucketDelta]] = {}
 
 
 class _Answer(msgspec.Struct):
@@ -148,12 +148,12 @@ def decode_reply(body: bytes) -> SyncReply:
     return SyncReply(reply.cluster, reply.state, reply.buckets, answers)
 
 
-def _answers(kind: str, buckets: dict[int, _Answer]) -> dict[int, Answer]:
+def _answers(kind: str, buckets: dict[int, _Answer]) -> dict[int, BucketDelta]:
     if kind not in _LISTS:
         raise SchemaSyncError(f"schema sync reply: unknown kind of entity {kind!r}")
     decode = _LISTS[kind].decode
     try:
-        return {index: Answer(answer.gone, decode(answer.entities)) for index, answer in buckets.items()}
+        return {index: BucketDelta(answer.gone, decode(answer.entities)) for index, answer in buckets.items()}
     except msgspec.ValidationError as error:
         raise SchemaSyncError(f"schema sync reply: {kind}: {error}") from None
 

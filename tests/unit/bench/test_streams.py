@@ -10,7 +10,7 @@ from leveret.model.errors import NotFound
 from leveret.testing.broker import LeveretProcess
 from leveret.wire.chunk import encode_entry, encode_header
 from leveret.wire.stream import commands as wire
-from leveret.wire.stream.codec import Code, Command
+from leveret.wire.stream.codec import Code, StreamCommand
 from leveret.wire.stream.fields import FailedPublish
 from leveret.wire.stream.frames import FrameDecoder
 
@@ -18,7 +18,7 @@ JOB = StreamJob("publish", 0, body_bytes=50, batch=7)
 SIZE_BYTES = 4
 
 
-def frame_of(command: Command) -> memoryview:
+def frame_of(command: StreamCommand) -> memoryview:
     return memoryview(command.encode()[SIZE_BYTES:])
 
 
@@ -54,7 +54,7 @@ def test_a_confirm_counts_its_ids(ids: list[int]) -> None:
         (wire.Heartbeat(), "Heartbeat"),
     ],
 )
-def test_something_else_than_a_confirm_or_a_chunk_ends_the_run(command: Command, name: str) -> None:
+def test_something_else_than_a_confirm_or_a_chunk_ends_the_run(command: StreamCommand, name: str) -> None:
     with pytest.raises(LoadError, match=f"instead of confirms the broker sent {name}"):
         confirmed(frame_of(command))
     with pytest.raises(LoadError, match=f"instead of a chunk the broker sent {name}"):
@@ -91,5 +91,5 @@ def test_on_a_broker_what_was_published_is_read_and_no_stream_is_left(
     assert read.details["published"] == published.details["published"]
     connection = connect(leveret.stream_port)
     with pytest.raises(NotFound):
-        connection.request(wire.Delete(connection.next_id(), STREAM), wire.DeleteResponse)
+        connection.request(wire.DeleteStream(connection.next_id(), STREAM), wire.DeleteResponse)
     connection.close()

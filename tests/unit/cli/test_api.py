@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from leveret.cli.api import Api, CtlError, NotThere, TimedOut, Unreachable, connect
+from leveret.cli.api import Api, CtlError, NodeUnreachable, NotFoundByApi, TimedOut, connect
 
 Answer = Callable[[httpx.Request], httpx.Response]
 
@@ -35,7 +35,7 @@ def test_an_answer_that_is_an_error_becomes_an_exit_status(code: int, status: in
     with pytest.raises(CtlError, match="because") as caught:
         api(lambda request: httpx.Response(code, json={"error": "e", "reason": "because"})).get("x")
     assert caught.value.status == status
-    assert isinstance(caught.value, NotThere) == (code == 404)
+    assert isinstance(caught.value, NotFoundByApi) == (code == 404)
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"[]", b'{"error": 1}'])
@@ -55,7 +55,7 @@ def test_a_node_that_does_not_answer_is_named() -> None:
     def hang(request: httpx.Request) -> httpx.Response:
         raise httpx.ReadTimeout("slow")
 
-    with pytest.raises(Unreachable, match="cannot reach the node: connection refused"):
+    with pytest.raises(NodeUnreachable, match="cannot reach the node: connection refused"):
         api(refuse).get("x")
     with pytest.raises(TimedOut, match="the node does not answer in time") as caught:
         api(hang).get("x")
@@ -129,6 +129,6 @@ def test_a_stream_that_is_refused_tells_why() -> None:
 def test_the_url_wins_over_the_data_directory(tmp_path: Path) -> None:
     with (
         connect(tmp_path, "http://u:p@127.0.0.1:1") as node,
-        pytest.raises(Unreachable, match=r"127\.0\.0\.1"),
+        pytest.raises(NodeUnreachable, match=r"127\.0\.0\.1"),
     ):
         node.get("whoami")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from leveret.cli.api import Api, CtlError, NotThere
+from leveret.cli.api import Api, CtlError, NotFoundByApi
 from leveret.cli.checks import json_of, json_text, listed, need_user, need_vhost, refused_as
 from leveret.cli.command import Session
 
@@ -16,8 +16,8 @@ class Nothing(Api):
     def __init__(self) -> None:
         """There is nobody to ask."""
 
-    def get(self, *parts: str) -> Any:
-        raise NotThere(65, "no such thing")
+    def get(self, *parts: str, **query: str) -> Any:
+        raise NotFoundByApi(65, "no such thing")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from leveret.cli.api import Api
 from leveret.cli.command import Session, command
-from leveret.cli.values import Message
+from leveret.cli.values import MessageLine
 
 
 class Context:
@@ -26,9 +26,9 @@ class Context:
 
 
 @command('Tagging "{name}" in {vhost} with {tags} ...')
-def tag(ctl: Session, name: str, tags: list[str] | None = None) -> Message:
+def tag(ctl: Session, name: str, tags: list[str] | None = None) -> MessageLine:
     """Tag something."""
-    return Message(f"{name} tagged", {"count": len(tags or [])})
+    return MessageLine(f"{name} tagged", {"count": len(tags or [])})
 
 
 def test_a_banner_comes_before_the_value(capsys: pytest.CaptureFixture[str]) -> None:

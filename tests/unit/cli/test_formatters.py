@@ -2,13 +2,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from leveret.cli.formatters import as_csv, as_json, as_pretty_table, as_table
-from leveret.cli.values import Message, Report, Sections, Table, Text
+from leveret.cli.values import MessageLine, ReportLines, Sections, Table, TextDocument
 
 TABLE = Table(
     ("name", "tags", "n", "on", "what"), [["a", ["x", "y"], 3, True, {"k": 1}], ["b", [], 0, False, None]]
 )
-REPORT = Report([("Mode", "upstream"), ("Last", None)], {"mode": "upstream"}, Table(("v",), [["/"]]))
+REPORT = ReportLines([("Mode", "upstream"), ("Last", None)], {"mode": "upstream"}, Table(("v",), [["/"]]))
 
 
 def test_a_table_has_tabs_between_its_columns_as_in_rabbitmqctl() -> None:
@@ -64,17 +66,17 @@ def test_a_pretty_table_cuts_nothing_off() -> None:
 
 
 def test_a_message_is_a_line_or_its_fields() -> None:
-    message = Message("done with 3", {"messages": 3})
+    message = MessageLine("done with 3", {"messages": 3})
     assert as_table(message, headers=True) == "done with 3\n"
     assert json.loads(as_json(message, headers=True)) == {"messages": 3}
-    assert json.loads(as_json(Message("ok"), headers=True)) == {"message": "ok"}
+    assert json.loads(as_json(MessageLine("ok"), headers=True)) == {"message": "ok"}
     assert as_csv(message, headers=True) == '"messages"\n"3"\n'
 
 
 def test_a_document_goes_out_as_it_is_in_every_format() -> None:
-    assert {format(Text("{}"), headers=True) for format in (as_table, as_json, as_csv, as_pretty_table)} == {
-        "{}\n"
-    }
+    assert {
+        format(TextDocument("{}"), headers=True) for format in (as_table, as_json, as_csv, as_pretty_table)
+    } == {"{}\n"}
 
 
 def test_no_value_is_no_output() -> None:
@@ -91,3 +93,15 @@ def test_sections_have_headings_for_people_and_a_document_for_programs() -> None
 def test_what_is_not_known_is_an_empty_text_as_in_rabbitmqctl() -> None:
     table = Table.of(("name", "policy"), [{"name": "q", "policy": None}])
     assert json.loads(as_json(table, headers=True)) == [{"name": "q", "policy": ""}]
+
+
+@pytest.mark.parametrize(("width", "in_blocks"), [(80, True), (200, False)])
+def test_no_header_is_cut_on_a_narrow_terminal(
+    width: int, in_blocks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    columns = [f"a_long_column_name_{number}" for number in range(5)]
+    shown = as_pretty_table(Table(columns, [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]), headers=True)
+    assert all(column in shown for column in columns)
+    assert ("a_long_column_name_4: 10" in shown) == in_blocks

@@ -12,7 +12,7 @@ from leveret.cli.log_lines import JsonLine, KeyValueLine
 
 
 def record(message: str, *arguments: object) -> logging.LogRecord:
-    return logging.LogRecord("leveret.runtime.node", logging.INFO, "", 0, message, arguments, None)
+    return logging.LogRecord("leveret.runtime.node.node", logging.INFO, "", 0, message, arguments, None)
 
 
 def failed() -> logging.LogRecord:
@@ -26,7 +26,7 @@ def failed() -> logging.LogRecord:
 
 def test_an_event_has_time_level_room_name_and_fields() -> None:
     assert re.fullmatch(
-        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z level=info from=runtime\.node queue_opened vhost=/ queue=q ms=7",
+        r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z level=info from=runtime\.node\.node queue_opened vhost=/ queue=q ms=7",
         KeyValueLine().format(record("queue_opened vhost=%s queue=%s ms=%d", "/", "q", 7)),
     )
 
@@ -55,7 +55,7 @@ def test_json_has_rabbitmqs_fields_and_the_events_own() -> None:
     assert shown.pop("time").endswith("Z")
     assert shown == {
         "level": "info",
-        "from": "runtime.node",
+        "from": "runtime.node.node",
         "msg": "queue_down",
         "action": "stop",
         "vhost": "/",

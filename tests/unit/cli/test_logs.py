@@ -9,11 +9,11 @@ import pytest
 
 from leveret.cli.logs import CATEGORIES, LogFile, Logs
 from leveret.config import load
-from leveret.config.logging import Log
+from leveret.config.logging import LogSettings
 from leveret.model.errors import ConfigError
 
-CONNECTION = "leveret.runtime.connection_log"
-OTHER = "leveret.runtime.node"
+CONNECTION = "leveret.runtime.clients.connection_log"
+OTHER = "leveret.runtime.node.node"
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,7 @@ def restored() -> Iterator[None]:
     root.handlers, root.level = handlers, level
 
 
-def log(**settings: str) -> Log:
+def log(**settings: str) -> LogSettings:
     return load(None, {name.replace("_", "."): value for name, value in settings.items()}).log
 
 

@@ -8,7 +8,7 @@ from leveret.config import build, gather, load
 from leveret.config.cluster import Cluster
 from leveret.config.tls import TlsOptions
 from leveret.config.uris import NodeUri
-from leveret.core.mirror_policy import SYNC_BATCH_MESSAGES
+from leveret.core.rules.mirror_policy import SYNC_BATCH_MESSAGES
 from leveret.model.errors import ConfigError
 
 

@@ -11,7 +11,7 @@ from leveret.config.current import settings_in_force
 from leveret.config.etcd import EtcdOptions
 from leveret.config.followers import Followers
 from leveret.config.syntax import Given
-from leveret.config.uris import Endpoint, NodeUri
+from leveret.config.uris import EtcdEndpoint, NodeUri
 from leveret.model.errors import ConfigError
 
 LEADER = """
@@ -77,7 +77,7 @@ def test_a_leader_s_file_is_read(tmp_path: Path) -> None:
     assert (read.confirm, read.min_in_sync, read.below_min_in_sync) == ("in_sync", 1, "nack")
     assert (read.ack_timeout_ms, read.bandwidth_bytes_s, read.compression) == (500, 50_000_000, "zstd")
     assert (read.scrub_interval_ms, read.max_lag_ms, read.tls.certfile) == (None, 60_000, Path("/etc/a.pem"))
-    assert etcd.endpoints == (Endpoint("http://10.0.0.8:2379"), Endpoint("http://10.0.0.9:2379"))
+    assert etcd.endpoints == (EtcdEndpoint("http://10.0.0.8:2379"), EtcdEndpoint("http://10.0.0.9:2379"))
     assert (etcd.prefix, etcd.lease_ttl_ms) == ("site-1", 5_000)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.config.uris import Endpoint, Endpoints, NodeUri, OptionalNodeUri, parse_node_uri
+from leveret.config.uris import Endpoints, EtcdEndpoint, NodeUri, OptionalNodeUri, parse_node_uri
 
 HOSTS = st.ip_addresses().map(str) | st.sampled_from(
     ["a", "leader.example", "rabbit_1", "xn--bcher-kva.example"]
@@ -83,15 +83,15 @@ def test_what_names_no_node_is_refused(text: str) -> None:
     ("text", "endpoints"),
     [
         ("none", ()),
-        ("http://127.0.0.1", (Endpoint("http://127.0.0.1:2379"),)),
+        ("http://127.0.0.1", (EtcdEndpoint("http://127.0.0.1:2379"),)),
         (
             "http://a:1, https://[fd00::1]:2/",
-            (Endpoint("http://a:1"), Endpoint("https://[fd00::1]:2")),
+            (EtcdEndpoint("http://a:1"), EtcdEndpoint("https://[fd00::1]:2")),
         ),
-        ("https://root:p%40ss%2C@etcd", (Endpoint("https://etcd:2379", "root", "p@ss,"),)),
+        ("https://root:p%40ss%2C@etcd", (EtcdEndpoint("https://etcd:2379", "root", "p@ss,"),)),
     ],
 )
-def test_etcd_is_named_by_urls_between_commas(text: str, endpoints: tuple[Endpoint, ...]) -> None:
+def test_etcd_is_named_by_urls_between_commas(text: str, endpoints: tuple[EtcdEndpoint, ...]) -> None:
     kind = Endpoints()
     assert kind.parse(text) == endpoints
     assert kind.parse(kind.show(endpoints)) == endpoints
@@ -104,7 +104,7 @@ def test_etcd_is_named_by_urls_between_commas(text: str, endpoints: tuple[Endpoi
 )
 def test_an_etcd_that_is_shown_is_read_back(members: list[tuple[str, int, str, str]]) -> None:
     endpoints = tuple(
-        Endpoint(str(NodeUri("http", host, port)), username, password)
+        EtcdEndpoint(str(NodeUri("http", host, port)), username, password)
         for host, port, username, password in members
     )
     assert Endpoints().parse(Endpoints().show(endpoints)) == endpoints

@@ -15,17 +15,18 @@ from starlette.applications import Starlette
 from starlette.types import ASGIApp
 
 from leveret.config import Config
-from leveret.core.access import SALT_BYTES, check_password, hash_password
-from leveret.core.head import Head
-from leveret.core.queue import Queue
+from leveret.core.broker.access import SALT_BYTES, check_password, hash_password
+from leveret.core.queues.head import Head
+from leveret.core.queues.queue import Queue
 from leveret.management.app import build_app, operator_door, public_door
 from leveret.management.node import ClusterOperations
 from leveret.model.definitions import Permission, Put, User, Vhost
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, PreconditionFailed
-from leveret.runtime.alarms import AlarmWatch
-from leveret.runtime.clock import clock_ms
-from leveret.runtime.commit import GroupCommit
-from leveret.runtime.standby_recovery import Progress, Target, Wanted
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.node.alarms import AlarmWatch
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.loop_watch import LoopWatch
+from leveret.runtime.standby.recovery import Progress, RecoveryRequest, RecoveryTarget
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.ingest import Outsider
 from tests.unit.management.fake_replication import FakeReplication
@@ -81,6 +82,7 @@ class FakeSchemaSync:
             "upstream_username": "sync",
             "operating_mode_source": "configuration",
             "last_sync_duration": 1500,
+            "last_sync_stamp": 1_795_296_925,
             "conflict_count": 2,
             "refused_count": 1,
             "changes_applied": 70,
@@ -111,6 +113,12 @@ class FakeUpstream:
 
     def metrics(self) -> list[dict[str, Any]]:
         return [{"queue": "q", "timestamp": 5, "vhost": "/", "messages": 4}]
+
+    def untagged(self) -> list[str]:
+        return ["w"]
+
+    def collected(self) -> list[dict[str, Any]]:
+        return [{"virtual_host": "v", "queues": 1, "records": 7, "kept": 5, "downstreams": 1}]
 
     def downstreams(self) -> list[dict[str, Any]]:
         names = {"virtual_host": "v", "downstream": self.downstream}
@@ -147,24 +155,28 @@ class FakeStandby:
     def recoveries(self) -> FakeStandby:
         return self
 
-    async def promote(self, wanted: Wanted, on_progress: Progress) -> list[dict[str, Any]]:
+    async def promote(self, wanted: RecoveryRequest, on_progress: Progress) -> list[dict[str, Any]]:
         if self.mode != "downstream":
             raise PreconditionFailed("this node is not a downstream")
         self.told.append(wanted)
         await self._go_on(on_progress)
         return self.promotion_summary()
 
-    async def dry_run(self, wanted: Wanted, target: Target | None, tell: Progress) -> dict[str, Any]:
+    async def dry_run(
+        self, wanted: RecoveryRequest, target: RecoveryTarget | None, tell: Progress
+    ) -> dict[str, Any]:
         self.told.append((wanted, target))
         await self._go_on(tell)
         return {"queues": [], "vhosts": []}
 
-    async def into(self, wanted: Wanted, target: Target, tell: Progress) -> list[dict[str, Any]]:
+    async def into(
+        self, wanted: RecoveryRequest, target: RecoveryTarget, tell: Progress
+    ) -> list[dict[str, Any]]:
         self.told.append((wanted, target))
         await self._go_on(tell)
         return self.promotion_summary()
 
-    async def rehearse(self, wanted: Wanted, tell: Progress) -> dict[str, Any]:
+    async def rehearse(self, wanted: RecoveryRequest, tell: Progress) -> dict[str, Any]:
         self.told.append(wanted)
         await self._go_on(tell)
         return {"queues": [], "vhosts": [], "compared": 2}
@@ -191,6 +203,7 @@ class FakeStandby:
                     "state": "connected",
                     "lag_records": 7,
                     "lag_ms": 1500,
+                    "heard_ago_ms": 40_000,
                     "missing_records": 3,
                     "missing_messages": 11,
                     "last_timestamp": 1_795_296_925_432,
@@ -290,6 +303,7 @@ class FakeNode:
         self.maintenance = FakeMaintenance()
         self.commits = GroupCommit(fsync=False, on_failure=lambda error: None)
         self.alarms = AlarmWatch(self.config.watermarks, data_dir)
+        self.loop_watch = LoopWatch()
 
     async def commit(self) -> None:
         self.broker.changes.clear()

@@ -10,11 +10,11 @@ from typing import Any
 
 import msgspec
 
-from leveret.core.placing import QueuePlacement
+from leveret.core.replication.placement import QueuePlacement
 from leveret.management.node import Answer, ClusterOperations
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
 from leveret.runtime.cluster.coordinator import Coordinator
-from leveret.runtime.cluster.operations import Operations
+from leveret.runtime.cluster.operations import ClusterCommands
 
 Key = tuple[str, ...]
 
@@ -163,7 +163,7 @@ class FakeCluster:
 
 def real(coordinator: Coordinator) -> ClusterOperations:
     """What stands there in a node; held to the protocol like the fake."""
-    return Operations(coordinator)
+    return ClusterCommands(coordinator)
 
 
 def as_operations(cluster: FakeCluster) -> ClusterOperations:

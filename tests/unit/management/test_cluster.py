@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pamqp import commands
 
-from leveret.core.alarms import Watermark
-from leveret.core.placing import QueuePlacement
-from leveret.core.queue_types import make_queue
-from leveret.core.remote_queue import RemoteQueue
+from leveret.core.broker.alarms import Watermark
+from leveret.core.queues.queue_types import make_queue
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.replication.placement import QueuePlacement
 from leveret.management import asking, call
 from leveret.management.app import public_door
 from leveret.management.resources import messages
 from leveret.model.definitions import Policy, Put, Queue
-from leveret.runtime.clock import clock_ms
-from leveret.session.amqp091.connection import State
+from leveret.runtime.process.clock import clock_ms
+from leveret.session.amqp091.connection import AmqpState
 from tests.unit.management.trio import A, B, C, Trio, connect, state
 
 from .conftest import Client
@@ -353,21 +353,21 @@ def test_a_connection_is_found_and_closed_wherever_it_is(trio: Trio) -> None:
     assert trio.get(A, channel)["connection_details"]["name"] == name
     assert trio.at(A, "nobody").delete(path).status_code == 404
     assert trio.at(A).delete(path).status_code == 204
-    assert held.state is not State.OPEN
+    assert held.state is not AmqpState.OPEN
     assert trio.at(C).delete("/api/connections/nowhere").status_code == 404
 
 
 def test_all_connections_of_a_user_are_closed_on_all_nodes(trio: Trio) -> None:
     held = [connect(trio.nodes[name], f"10.0.0.1:{port} -> x:1") for port, name in enumerate((A, B, C))]
     assert trio.at(A).delete("/api/connections/username/guest").status_code == 204
-    assert State.OPEN not in [each.state for each in held]
+    assert AmqpState.OPEN not in [each.state for each in held]
 
 
 def test_schema_replication_is_switched_at_any_node_and_told_by_the_one_that_follows(trio: Trio) -> None:
     paths = "/api/tanzu/osr/schema"
     for name in (A, B, C):
         trio.nodes[name].schema_sync.follower = B
-    # What is decided at one node holds for all (runtime.cluster.schema_deciding).
+    # What is decided at one node holds for all (runtime.cluster.schema_decisions).
     assert trio.at(A).delete(f"{paths}/disable-cluster-wide").status_code == 204
     assert trio.at(A).put(f"{paths}/enable/{C}").status_code == 204
     assert trio.at(A).put(f"{paths}/enable/n9").status_code == 404
@@ -564,6 +564,40 @@ def test_an_alarm_of_any_node_is_one_of_the_cluster(trio: Trio) -> None:
     failed = trio.at(A).get("/api/health/checks/alarms")
     assert failed.json()["alarms"] == [{"node": B, "resource": "memory"}]
     assert trio.get(A, "/api/health/checks/local-alarms") == {"status": "ok"}
+
+
+def test_a_queue_that_is_down_or_lacks_messages_is_an_alarm_of_every_node(trio: Trio) -> None:
+    trio.declare("q", B)
+    trio.nodes[B].broker.queues["/", "q"].damage = "its segment is gone"
+    for name in (A, B, C):
+        failed = trio.at(name).get("/api/health/checks/alarms")
+        assert failed.status_code == 503
+        assert [(each["name"], each["reason"]) for each in failed.json()["queues"]] == [
+            ("q", "is down, its log is damaged: its segment is gone")
+        ]
+    assert trio.get(A, "/api/health/checks/local-alarms") == {"status": "ok"}
+    trio.nodes[B].broker.queues["/", "q"].damage = None
+    trio.room.placements["/", "q"] = trio.room.placements["/", "q"]._replace(lost_by=C)
+    reason = trio.at(A).get("/api/health/checks/alarms").json()["reason"]
+    assert (
+        reason
+        == f"queue 'q' in vhost '/': was led on without all messages; the others are at node {C}, if anywhere"
+    )
+
+
+def test_a_queue_that_is_nowhere_else_is_named_if_that_is_asked_for(trio: Trio) -> None:
+    path = "/api/health/checks/node-is-mirror-sync-critical"
+    for name, leader, durable, arguments in (
+        ("s", A, True, {"x-queue-type": "stream"}),
+        ("t", A, False, {}),
+        ("elsewhere", B, False, {}),
+    ):
+        trio.room.placements["/", name] = QueuePlacement(leader)
+        trio.everywhere(Put(Queue(name=name, vhost="/", durable=durable, arguments=arguments)))
+    trio.declare("plain", A)
+    assert trio.get(A, path) == {"status": "ok"}
+    failed = trio.at(A).get(f"{path}?only_copies=true")
+    assert [each["name"] for each in failed.json()["queues"]] == ["s", "t"]
 
 
 def test_metrics_are_of_the_queues_that_a_node_leads(trio: Trio) -> None:

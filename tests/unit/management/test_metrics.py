@@ -68,6 +68,8 @@ def test_totals_and_lags_are_told_without_a_password(anonymous: Client, node: Fa
     assert found["rabbitmq_queues", ()] == 1
     assert found["leveret_standby_lag_records", (("vhost", "v"),)] == 7
     assert found["leveret_standby_lag_seconds", (("vhost", "v"),)] == 1.5
+    assert found["leveret_standby_upstream_last_heard_seconds", (("vhost", "v"),)] == 40
+    assert found["leveret_schema_sync_last_timestamp_seconds", ()] == 1_795_296_925
     assert found["leveret_standby_missing_messages", (("vhost", "v"),)] == 11
     assert found["leveret_standby_last_timestamp_seconds", (("vhost", "v"),)] == 1_795_296_925.432
     assert found["leveret_standby_state", (("state", "connected"), ("vhost", "v"))] == 1

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from leveret.core.broker import Broker
+from leveret.core.broker.broker import Broker
 from leveret.management.rates import Rates
-from leveret.management.rates_history import Range, Ranges
+from leveret.management.rates_history import Range, SampleRanges
 from leveret.model.definitions import Delete, Put, Queue, Vhost
 
 INTERVAL_MS = 5000
@@ -71,7 +71,7 @@ def test_a_queue_to_which_nothing_happened_has_no_message_stats(sampled: Sampled
 def test_what_was_never_sampled_is_told_without_a_rate(sampled: Sampled) -> None:
     queue = sampled.declare("q")
     queue.counters.publish += 10
-    wanted = Ranges(msg_rates=Range(5000, 5000))
+    wanted = SampleRanges(msg_rates=Range(5000, 5000))
     assert sampled.rates.queue(queue)["message_stats"]["publish_details"] == {"rate": 0.0}
     samples = sampled.rates.queue(queue, wanted)["message_stats"]["publish_details"]["samples"]
     assert [each["sample"] for each in samples] == [10, 0]
@@ -164,7 +164,7 @@ def test_two_samples_within_an_interval_are_one(sampled: Sampled) -> None:
 def test_sampling_many_queues_lets_others_work_in_between(sampled: Sampled) -> None:
     for number in range(1001):
         sampled.declare(f"q{number}")
-    assert len(list(sampled.rates.tick(INTERVAL_MS))) == 2
+    assert len(list(sampled.rates.tick(INTERVAL_MS))) == 4
 
 
 @pytest.mark.parametrize(("capacity", "expected"), [(1, 1.0), (0, 0.0)])
@@ -175,7 +175,7 @@ def test_utilisation_is_how_often_a_message_found_a_consumer(
         consumers=[SimpleNamespace(capacity=lambda: capacity)], ready_count=1, is_remote=False
     )
     queue: Any = type("Waiting", (), vars(sampled.declare("q")) | vars(waiting))()
-    queue.message_count, queue.unacked_count = 1, 0
+    queue.held_count, queue.delivered_count = 1, 0
     sampled.broker.queues["/", "q"] = queue
     assert sampled.rates.consumer_utilisation(queue) == 1.0
     sampled.sample()

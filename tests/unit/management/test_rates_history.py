@@ -10,9 +10,9 @@ from leveret.management.rates_history import (
     DAY,
     MINUTES,
     Block,
-    History,
     Range,
-    Ranges,
+    RateHistory,
+    SampleRanges,
     Together,
     ranges_of,
     show,
@@ -23,9 +23,9 @@ INTERVAL_MS = 5000
 BLOCK = (Block(("publish",), 0, "", "msg_rates", always=True),)
 
 
-def history_of(counts: list[int], tiers: Any = MINUTES, rows_max: int = 1000) -> History:
+def history_of(counts: list[int], tiers: Any = MINUTES, rows_max: int = 1000) -> RateHistory:
     """What a counter of one column showed at 0, 5, 10, ... seconds."""
-    history = History((counts[0],), 0)
+    history = RateHistory((counts[0],), 0)
     for tick, count in enumerate(counts[1:], 1):
         history.add((count,), tick * INTERVAL_MS, INTERVAL_MS, tiers, rows_max)
     return history
@@ -53,7 +53,7 @@ def test_lengths_fall_at_a_negative_rate() -> None:
 
 def test_samples_are_the_counts_at_whole_steps_newest_first() -> None:
     history = history_of([0, 10, 10, 40])
-    shown = show(BLOCK, history, (40,), Ranges(msg_rates=Range(15_000, 5000)), 15_000)
+    shown = show(BLOCK, history, (40,), SampleRanges(msg_rates=Range(15_000, 5000)), 15_000)
     assert shown == {
         "publish": 40,
         "publish_details": {
@@ -71,19 +71,19 @@ def test_samples_are_the_counts_at_whole_steps_newest_first() -> None:
 
 
 def test_a_range_of_one_sample_has_no_average() -> None:
-    shown = show(BLOCK, history_of([0, 10]), (10,), Ranges(msg_rates=Range(4000, 5000)), 5000)
+    shown = show(BLOCK, history_of([0, 10]), (10,), SampleRanges(msg_rates=Range(4000, 5000)), 5000)
     assert shown["publish_details"] == {"rate": 0.0, "samples": [{"sample": 10, "timestamp": 5000}]}
 
 
 def test_a_range_that_begins_before_the_history_begins_with_zeros() -> None:
-    history = History((7,), 10_000)
-    shown = show(BLOCK, history, (7,), Ranges(msg_rates=Range(10_000, 5000)), 10_000)
+    history = RateHistory((7,), 10_000)
+    shown = show(BLOCK, history, (7,), SampleRanges(msg_rates=Range(10_000, 5000)), 10_000)
     assert [each["sample"] for each in shown["publish_details"]["samples"]] == [7, 0, 0]
 
 
 def test_blocks_of_zeros_are_left_out_unless_they_are_always_told() -> None:
     blocks = (Block(("a",), 0, "message_stats", "msg_rates"), Block(("b",), 1, "", "lengths", always=True))
-    shown = show(blocks, History((0, 0), 0), (0, 0), Ranges(), 0)
+    shown = show(blocks, RateHistory((0, 0), 0), (0, 0), SampleRanges(), 0)
     assert shown == {"b": 0, "b_details": {"rate": 0.0}}
 
 
@@ -127,7 +127,7 @@ def test_ranges_are_read_from_the_query() -> None:
     ranges = ranges_of(
         {"lengths_age": "60", "lengths_incr": "5", "msg_rates_age": "x", "msg_rates_incr": "5"}
     )
-    assert ranges == Ranges(lengths=Range(60_000, 5000))
+    assert ranges == SampleRanges(lengths=Range(60_000, 5000))
 
 
 @pytest.mark.parametrize(("age", "step"), [("0", "5"), ("60", "0"), ("-1", "5"), ("501", "1")])

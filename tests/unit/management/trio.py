@@ -9,14 +9,14 @@ from typing import Any
 from pamqp import commands
 from starlette.applications import Starlette
 
-from leveret.core.placing import QueuePlacement
-from leveret.core.queue_types import make_queue
-from leveret.core.remote_queue import RemoteQueue
+from leveret.core.queues.queue_types import make_queue
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.replication.placement import QueuePlacement
 from leveret.management.app import build_app, public_door
 from leveret.management.asking import answer_by
 from leveret.model import definitions as d
 from leveret.model.definitions import Put, Queue, Vhost
-from leveret.session.amqp091.connection import ClientConnection, State
+from leveret.session.amqp091.connection import AmqpState, ClientConnection
 from tests.unit.management.conftest import Client, FakeNode
 from tests.unit.management.fake_cluster import FakeCluster, Room, as_operations
 from tests.unit.session.amqp091.fakes import HANDSHAKE, frame
@@ -86,5 +86,5 @@ def connect(node: FakeNode, peer: str, *methods: Any) -> ClientConnection:
     """A connection of guest with one channel, on which these methods came."""
     session = ClientConnection(node.host, peer=peer, from_loopback=True, now_ms=0)
     session.receive(b"".join([*HANDSHAKE, *map(frame, (commands.Channel.Open(), *methods))]), 0)
-    assert session.state is State.OPEN
+    assert session.state is AmqpState.OPEN
     return session

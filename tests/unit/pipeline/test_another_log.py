@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from leveret.pipeline.job import Credentials, TransferJob
-from leveret.pipeline.link import BACKOFF_MIN_S
-from leveret.pipeline.manifest import Manifest
-from leveret.pipeline.origins import Origins
-from leveret.pipeline.progress import Inbox
-from leveret.pipeline.sink import StoreWriter, TransferCut
-from leveret.pipeline.source import TransferOptions, UpstreamReader
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.origins import Origins
+from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
+from leveret.pipeline.jobs.progress import Inbox
+from leveret.pipeline.transfer.sink import StoreWriter, TransferCut
+from leveret.pipeline.transfer.source import TransferOptions, UpstreamReader
+from leveret.pipeline.upstream.link import BACKOFF_MIN_S
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.record import EPOCH_PREFIX, MARK_PREFIX
 
@@ -82,7 +82,7 @@ def job_of(data_dir: Path, port: int) -> TransferJob:
         cluster_name="eu.2",
         endpoints=[f"127.0.0.1:{port}"],
         vhosts=["/"],
-        credentials=Credentials(username="standby", password="secret"),
+        credentials=LoginCredentials(username="standby", password="secret"),
     )
 
 

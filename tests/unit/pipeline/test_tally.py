@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.pipeline import inspect as module
-from leveret.pipeline.compact import compact
-from leveret.pipeline.decode import MESSAGE, SETTLEMENT
-from leveret.pipeline.inspect import Tally, has_replaced
-from leveret.pipeline.manifest import Manifest
+from leveret.pipeline.archive.compact import compact
+from leveret.pipeline.archive.decode import MESSAGE, SETTLEMENT
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.recovery import inspect as module
+from leveret.pipeline.recovery.inspect import Tally, has_replaced
 from leveret.testing.standby_archive import transfer
 from leveret.testing.standby_upstream import StandbyUpstream, stored_message
 

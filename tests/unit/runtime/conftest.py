@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leveret.runtime import outgoing_named
+from leveret.runtime.collecting import by_reference as outgoing_named
 
 
 @pytest.fixture(scope="module", params=["copied", "named"])

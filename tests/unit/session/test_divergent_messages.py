@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import commands
 
-from leveret.core.head import make_head
+from leveret.core.queues.head import make_head
 from leveret.model.errors import Corrupt
 from leveret.session.divergent_messages import Row, Tail, message_rows
-from leveret.session.stream_messages import entries_of
+from leveret.session.stream.messages import entries_of
 from leveret.wire.chunk import Chunk, ChunkType, Header, encode_entry
 from leveret.wire.message10 import content_header_of
 from leveret.wire.record import Settlement, content_header, encode_settlements, message_head

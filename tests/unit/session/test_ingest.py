@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.core.queue import Queue
+from leveret.core.queues.queue import Queue
 from leveret.model.definitions import Permission, Put
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import AccessRefused, NotFound

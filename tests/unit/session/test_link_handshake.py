@@ -21,15 +21,15 @@ from leveret.session.link_handshake import (
     PROOF,
     REFUSED,
     WELCOME,
-    Follower,
     FollowerHandshake,
     HandshakeDeclined,
     HandshakeError,
+    HandshakeMessage,
     HandshakeRefused,
     Kind,
-    Leader,
     LeaderHandshake,
-    Message,
+    ProvenFollower,
+    ProvenLeader,
     Reign,
     SecretsDiffer,
     refusal,
@@ -40,7 +40,7 @@ OTHER_SECRET: Final = SECRET.replace(b"c2Vj", b"c3Vj")
 LEADER_URI: Final = "tcp://10.0.0.1:5679"
 FOLLOWER_URI: Final = "tls://[fd00::2]:5679"
 
-Change = Callable[[Message], Message]
+Change = Callable[[HandshakeMessage], HandshakeMessage]
 
 
 def leader_side(secret: bytes = SECRET, **changed: Any) -> LeaderHandshake:
@@ -54,7 +54,7 @@ def follower_side(secret: bytes = SECRET, **changed: Any) -> FollowerHandshake:
     return FollowerHandshake(secret, **given | changed)
 
 
-def prove(follower: FollowerHandshake, message: Message) -> Message:
+def prove(follower: FollowerHandshake, message: HandshakeMessage) -> HandshakeMessage:
     return follower.answer_hello(
         message, reign=Reign(3, "leader-0"), followed_epoch=2, led=True, uri=FOLLOWER_URI
     )
@@ -63,9 +63,9 @@ def prove(follower: FollowerHandshake, message: Message) -> Message:
 class Met(NamedTuple):
     """What was said, and what each side knows of the other."""
 
-    said: list[Message]
-    follower: Follower
-    leader: Leader
+    said: list[HandshakeMessage]
+    follower: ProvenFollower
+    leader: ProvenLeader
 
 
 def meet(
@@ -83,8 +83,10 @@ def meet(
 @pytest.mark.parametrize("kind", ["follow", "fence"])
 def test_each_side_learns_who_the_other_is(kind: Kind) -> None:
     met = meet(leader_side(), follower_side(kind=kind))
-    assert met.follower == Follower(kind, "follower_2", "leveret@ü", 3, 2, True, FOLLOWER_URI, "leader-0")
-    assert met.leader == Leader("leader-1", "leveret@a", 7, LEADER_URI, "leader-1", ("tcp://old:1",))
+    assert met.follower == ProvenFollower(
+        kind, "follower_2", "leveret@ü", 3, 2, True, FOLLOWER_URI, "leader-0"
+    )
+    assert met.leader == ProvenLeader("leader-1", "leveret@a", 7, LEADER_URI, "leader-1", ("tcp://old:1",))
     assert [message.type for message in met.said] == [HELLO, HELLO, PROOF, WELCOME]
 
 
@@ -156,14 +158,14 @@ def test_the_leader_hears_from_a_follower_that_found_the_secrets_to_differ() -> 
         leader.take_proof(SecretsDiffer().answer)
 
 
-def edited(message: Message, **changed: Any) -> Message:
-    return Message(message.type, msgspec.json.encode(msgspec.json.decode(message.payload) | changed))
+def edited(message: HandshakeMessage, **changed: Any) -> HandshakeMessage:
+    return HandshakeMessage(message.type, msgspec.json.encode(msgspec.json.decode(message.payload) | changed))
 
 
 @pytest.mark.parametrize("theirs", [0, 2, -1, 10**30])
 def test_another_version_is_declined_by_either_side(theirs: int) -> None:
     told = rf"version {theirs} there and 1 here: upgrade the older node"
-    hello = Message(HELLO, msgspec.json.encode({"unknown": [1], "version": theirs}))
+    hello = HandshakeMessage(HELLO, msgspec.json.encode({"unknown": [1], "version": theirs}))
     with pytest.raises(HandshakeError, match=told):
         leader_side().answer_hello(hello)
     with pytest.raises(HandshakeError, match=told):
@@ -172,7 +174,7 @@ def test_another_version_is_declined_by_either_side(theirs: int) -> None:
 
 def test_a_declined_peer_is_told_why() -> None:
     with pytest.raises(HandshakeDeclined) as declined:
-        leader_side().answer_hello(Message(HELLO, b'{"version":2}'))
+        leader_side().answer_hello(HandshakeMessage(HELLO, b'{"version":2}'))
     with pytest.raises(HandshakeRefused, match="speaks version 2 there and 1 here"):
         prove(follower_side(), declined.value.answer)
 
@@ -216,7 +218,7 @@ def test_a_proof_that_is_sent_back_proves_nothing() -> None:
     theirs = msgspec.json.decode(proof.payload)["proof"]
     with pytest.raises(SecretsDiffer):
         follower.take_welcome(
-            Message(
+            HandshakeMessage(
                 WELCOME,
                 msgspec.json.encode(
                     {"epoch": 7, "leader_id": "", "uri": LEADER_URI, "former": [], "proof": theirs}
@@ -295,12 +297,12 @@ def test_every_field_is_proven(step: int, changed: dict[str, Any]) -> None:
 def test_a_flipped_bit_in_any_message_is_refused(step: int, bit: int, name: str) -> None:
     number = iter(range(4))
 
-    def flip(message: Message) -> Message:
+    def flip(message: HandshakeMessage) -> HandshakeMessage:
         if next(number) != step:
             return message
         octets = bytearray(message.payload)
         octets[bit // 8 % len(octets)] ^= 1 << bit % 8
-        return Message(message.type, bytes(octets))
+        return HandshakeMessage(message.type, bytes(octets))
 
     with pytest.raises(PeerError):
         meet(leader_side(), follower_side(name=name), flip)
@@ -313,12 +315,14 @@ def test_every_single_bit_counts() -> None:
         for bit in range(8 * size):
             number = iter(range(4))
 
-            def flip(message: Message, bit: int = bit, step: int = step, number: Any = number) -> Message:
+            def flip(
+                message: HandshakeMessage, bit: int = bit, step: int = step, number: Any = number
+            ) -> HandshakeMessage:
                 if next(number) != step:
                     return message
                 octets = bytearray(message.payload)
                 octets[bit // 8] ^= 1 << bit % 8
-                return Message(message.type, bytes(octets))
+                return HandshakeMessage(message.type, bytes(octets))
 
             with pytest.raises(PeerError):
                 meet(leader_side(), follower_side(), flip)
@@ -329,14 +333,14 @@ def test_a_flipped_bit_in_a_refusal_leaves_it_one(bit: int, reason: str) -> None
     octets = bytearray(refusal(reason).payload)
     octets[bit // 8 % len(octets)] ^= 1 << bit % 8
     with pytest.raises(HandshakeError) as refused:
-        prove(follower_side(), Message(REFUSED, bytes(octets)))
+        prove(follower_side(), HandshakeMessage(REFUSED, bytes(octets)))
     assert str(refused.value).isprintable()
 
 
 @given(types=st.lists(st.integers(0, 255), min_size=3, max_size=3), payload=st.binary(max_size=200))
 def test_any_octets_are_refused_at_any_step(types: list[int], payload: bytes) -> None:
     for kind in types:
-        message = Message(kind, payload)
+        message = HandshakeMessage(kind, payload)
         follower, leader = follower_side(), leader_side()
         with pytest.raises(HandshakeError):
             leader.take_proof(message)
@@ -357,12 +361,15 @@ def test_any_octets_are_refused_at_any_step(types: list[int], payload: bytes) ->
 @pytest.mark.parametrize(
     ("message", "told"),
     [
-        (Message(WELCOME, b"{}"), "WELCOME came where HELLO was due"),
-        (Message(99, b"{}"), "type 99 came where HELLO was due"),
-        (Message(HELLO, b""), "HELLO of the replication is malformed"),
-        (Message(HELLO, b'{"version":1}'), "HELLO of the replication is malformed: .*required field `kind`"),
-        (Message(HELLO, b'{"version":1,"x":' + b"[" * 4000), "malformed"),
-        (Message(HELLO, b" " * (MESSAGE_BYTES_MAX + 1)), f"more than {MESSAGE_BYTES_MAX} octets"),
+        (HandshakeMessage(WELCOME, b"{}"), "WELCOME came where HELLO was due"),
+        (HandshakeMessage(99, b"{}"), "type 99 came where HELLO was due"),
+        (HandshakeMessage(HELLO, b""), "HELLO of the replication is malformed"),
+        (
+            HandshakeMessage(HELLO, b'{"version":1}'),
+            "HELLO of the replication is malformed: .*required field `kind`",
+        ),
+        (HandshakeMessage(HELLO, b'{"version":1,"x":' + b"[" * 4000), "malformed"),
+        (HandshakeMessage(HELLO, b" " * (MESSAGE_BYTES_MAX + 1)), f"more than {MESSAGE_BYTES_MAX} octets"),
         (edited(follower_side().hello(), kind="lead"), "malformed: Invalid enum value 'lead'"),
         (edited(follower_side().hello(), node_id="a b"), "malformed"),
         (edited(follower_side().hello(), node_id="a\n"), "malformed"),
@@ -371,10 +378,13 @@ def test_any_octets_are_refused_at_any_step(types: list[int], payload: bytes) ->
         (edited(follower_side().hello(), name="a\nb"), "unprintable characters in its name"),
         (edited(follower_side().hello(), nonce="AAAA"), "malformed"),
         (edited(follower_side().hello(), more=1), "not written as version 1 writes it"),
-        (Message(HELLO, follower_side().hello().payload + b"\n"), "not written as version 1 writes it"),
+        (
+            HandshakeMessage(HELLO, follower_side().hello().payload + b"\n"),
+            "not written as version 1 writes it",
+        ),
     ],
 )
-def test_what_is_wrong_with_a_message_is_told(message: Message, told: str) -> None:
+def test_what_is_wrong_with_a_message_is_told(message: HandshakeMessage, told: str) -> None:
     with pytest.raises(HandshakeError, match=told) as refused:
         leader_side().answer_hello(message)
     assert str(refused.value).isprintable()
@@ -437,7 +447,7 @@ def cluster_side(secret: bytes = SECRET, **changed: Any) -> FollowerHandshake:
     return follower_side(secret, **{"kind": "relay", "incarnation": "i-7_", "vhost": "a\n/b"} | changed)
 
 
-def met_by(door: LeaderHandshake, node: FollowerHandshake) -> Follower:
+def met_by(door: LeaderHandshake, node: FollowerHandshake) -> ProvenFollower:
     hello = door.answer_hello(node.hello())
     return door.take_proof(node.answer_hello(hello, reign=Reign(0, ""), followed_epoch=0, led=False, uri=""))
 
@@ -463,7 +473,7 @@ def test_what_a_node_of_a_cluster_says_of_itself_cannot_be_changed(changed: dict
     node, door = cluster_side(), leader_side(kinds=CLUSTER)
     fields = {**msgspec.json.decode(node.hello().payload), **changed}
     said = {name: value for name, value in fields.items() if value}
-    answer = door.answer_hello(Message(HELLO, msgspec.json.encode(said)))
+    answer = door.answer_hello(HandshakeMessage(HELLO, msgspec.json.encode(said)))
     with pytest.raises(SecretsDiffer, match=r"copy \.replication_secret from another node of the cluster$"):
         node.answer_hello(answer, reign=Reign(0, ""), followed_epoch=0, led=False, uri="")
 

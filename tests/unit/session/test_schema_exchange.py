@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.schema import canonical
-from leveret.core.schema_digests import BUCKET_BYTES, BUCKETS_MAX, Digests
+from leveret.core.schema.digests import BUCKET_BYTES, BUCKETS_MAX, Digests
+from leveret.core.schema.schema import canonical
 from leveret.model.definitions import (
     KINDS,
     RECENT_MAX,
@@ -25,7 +25,7 @@ from leveret.model.definitions import (
     User,
     Vhost,
 )
-from leveret.session.schema_exchange import BUCKET_HELD_MAX, COMPARED_MAX, PART_BYTES, Following, answer
+from leveret.session.schema_exchange import BUCKET_HELD_MAX, COMPARED_MAX, PART_BYTES, SchemaFollower, answer
 from leveret.wire.schema_sync import (
     Ask,
     SchemaSyncError,
@@ -36,8 +36,8 @@ from leveret.wire.schema_sync import (
     encode_reply,
     encode_request,
 )
-from tests.unit.core.test_schema import schemas
-from tests.unit.core.travelling import exported
+from tests.unit.core.schema.test_schema import schemas
+from tests.unit.core.schema.travelling import exported
 
 
 def definitions(*put: AnyEntity) -> Definitions:
@@ -67,7 +67,7 @@ class Upstream:
         self._digests = Digests()
         self._meanwhile = meanwhile
 
-    def tell(self, following: Following) -> Cost:
+    def tell(self, following: SchemaFollower) -> Cost:
         """One sync, all octets encoded and decoded; what it cost."""
         cost = Cost()
         request: SyncRequest | None = following.begin()
@@ -85,7 +85,7 @@ class Upstream:
         return cost
 
 
-def assert_knows(following: Following, upstream: Upstream) -> None:
+def assert_knows(following: SchemaFollower, upstream: Upstream) -> None:
     for kind in KINDS:
         known = {key: canonical(entity) for key, entity in following.theirs.by_kind[kind].items()}
         assert known == {entity.key: canonical(entity) for entity in exported(upstream.schema, kind)}
@@ -96,7 +96,7 @@ def test_whatever_was_known_before_afterwards_it_is_what_the_upstream_has(
     before: list[AnyEntity], has: list[AnyEntity]
 ) -> None:
     known = definitions(*before)
-    following = Following(definitions(*(e for kind in KINDS for e in exported(known, kind))), "down")
+    following = SchemaFollower(definitions(*(e for kind in KINDS for e in exported(known, kind))), "down")
     upstream = Upstream(definitions(*has))
     upstream.tell(following)
     assert_knows(following, upstream)
@@ -110,7 +110,7 @@ def test_a_schema_that_cannot_be_digested_is_not_told_in_part_the_next_time() ->
         deep = [deep]
     queue = Queue(vhost="/", name="q")
     upstream = Upstream(definitions(GlobalParameter(name="odd", value=deep), queue))
-    following = Following(definitions(queue), "down")
+    following = SchemaFollower(definitions(queue), "down")
     for _ in range(2):
         with pytest.raises(RecursionError):
             upstream.tell(following)
@@ -124,7 +124,7 @@ def test_a_schema_that_cannot_be_digested_is_not_told_in_part_the_next_time() ->
 def test_what_is_not_the_same_is_all_that_is_told(queues: list[Queue]) -> None:
     upstream = Upstream(definitions(*queues))
     known = {queue.key: queue for queue in queues[::2]}
-    cost = upstream.tell(Following(definitions(*known.values()), "down"))
+    cost = upstream.tell(SchemaFollower(definitions(*known.values()), "down"))
     assert cost.told == len({queue.key for queue in queues} - set(known))
 
 
@@ -150,14 +150,14 @@ def entities() -> list[AnyEntity]:
 
 
 def test_an_unchanged_schema_of_20000_entities_costs_a_few_hundred_octets(entities: list[AnyEntity]) -> None:
-    upstream, following = Upstream(definitions(*entities)), Following(definitions(*entities), "eu.2")
+    upstream, following = Upstream(definitions(*entities)), SchemaFollower(definitions(*entities), "eu.2")
     cost = upstream.tell(following)
     assert (cost.requests, cost.told) == (1, 0)
     assert cost.octets < 400
 
 
 def test_ten_changes_among_20000_entities_cost_less_than_10_kb(entities: list[AnyEntity]) -> None:
-    upstream, following = Upstream(definitions(*entities)), Following(definitions(*entities), "eu.2")
+    upstream, following = Upstream(definitions(*entities)), SchemaFollower(definitions(*entities), "eu.2")
     for number in range(0, HALF, HALF // 4):
         upstream.schema.apply(Put(Queue(vhost="/", name=name(number), arguments={"x-max-length": number})))
     for number in range(1, HALF, HALF // 4):
@@ -172,7 +172,7 @@ def test_ten_changes_among_20000_entities_cost_less_than_10_kb(entities: list[An
 
 
 def test_a_large_schema_comes_in_parts_and_they_are_small(entities: list[AnyEntity]) -> None:
-    upstream, following = Upstream(definitions(*entities)), Following(Definitions(), "down")
+    upstream, following = Upstream(definitions(*entities)), SchemaFollower(Definitions(), "down")
     cost = upstream.tell(following)
     assert cost.requests > 3
     assert max(cost.received) < PART_BYTES / 4
@@ -181,14 +181,14 @@ def test_a_large_schema_comes_in_parts_and_they_are_small(entities: list[AnyEnti
 
 def test_entities_of_any_size_come_each_in_a_part_of_its_own() -> None:
     values = [GlobalParameter(name=f"p{number}", value="x" * 700_000) for number in range(4)]
-    upstream, following = Upstream(definitions(*values)), Following(Definitions(), "down")
+    upstream, following = Upstream(definitions(*values)), SchemaFollower(Definitions(), "down")
     cost = upstream.tell(following)
     assert cost.told == 4
     assert_knows(following, upstream)
 
 
 def test_far_more_than_the_upstream_has_is_deleted_without_naming_it(entities: list[AnyEntity]) -> None:
-    following = Following(definitions(*entities), "down")
+    following = SchemaFollower(definitions(*entities), "down")
     upstream = Upstream(definitions(Vhost(name="/"), Queue(vhost="/", name=name(7))))
     assert HALF > BUCKET_HELD_MAX
     assert max(upstream.tell(following).sent) < 1_000
@@ -206,7 +206,7 @@ def test_a_schema_that_changes_while_it_is_told_is_compared_again() -> None:
             schema.apply(Put(Vhost(name="v")))
             schema.apply(Put(Queue(vhost="v", name="q")))
 
-    upstream, following = Upstream(schema, meanwhile), Following(Definitions(), "down")
+    upstream, following = Upstream(schema, meanwhile), SchemaFollower(Definitions(), "down")
     upstream.tell(following)
     assert_knows(following, upstream)
 
@@ -214,7 +214,7 @@ def test_a_schema_that_changes_while_it_is_told_is_compared_again() -> None:
 def test_a_schema_that_never_rests_is_told_as_far_as_it_goes() -> None:
     schema = definitions(Vhost(name="/"))
     upstream = Upstream(schema, lambda number: schema.apply(Put(User(name=f"u{number}", password_hash=""))))
-    cost = upstream.tell(Following(Definitions(), "down"))
+    cost = upstream.tell(SchemaFollower(Definitions(), "down"))
     assert cost.requests == 2 * COMPARED_MAX
 
 
@@ -222,7 +222,7 @@ def test_a_binding_travels_once_its_transient_queue_is_a_durable_one() -> None:
     binding = Binding(vhost="/", source="x", destination="q")
     schema = definitions(Vhost(name="/"), Exchange(vhost="/", name="x", type="direct"), binding)
     schema.apply(Put(Queue(vhost="/", name="q", durable=False)))
-    upstream, following = Upstream(schema), Following(Definitions(), "down")
+    upstream, following = Upstream(schema), SchemaFollower(Definitions(), "down")
     upstream.tell(following)
     assert following.theirs.by_kind["bindings"] == {}
     schema.apply(Put(Queue(vhost="/", name="q")))
@@ -251,14 +251,14 @@ def test_kinds_that_one_side_does_not_know_are_passed_over() -> None:
     "buckets", [{"shoes": bytes(BUCKET_BYTES)}, {"users": b""}, {"users": bytes(3 * BUCKET_BYTES)}]
 )
 def test_digests_that_cannot_be_are_refused(buckets: dict[str, bytes]) -> None:
-    following = Following(Definitions(), "down")
+    following = SchemaFollower(Definitions(), "down")
     following.begin()
     with pytest.raises(SchemaSyncError, match="octets of digests of"):
         following.take(SyncReply("up", b"", buckets))
 
 
 def test_more_buckets_than_any_schema_needs_are_refused() -> None:
-    following = Following(Definitions(), "down")
+    following = SchemaFollower(Definitions(), "down")
     following.begin()
     most = bytes(BUCKETS_MAX * BUCKET_BYTES)
     with pytest.raises(SchemaSyncError, match="digests of more than 65536 buckets"):
@@ -268,7 +268,7 @@ def test_more_buckets_than_any_schema_needs_are_refused() -> None:
 
 def test_an_upstream_that_moves_in_the_last_comparison_is_known_to_have_moved() -> None:
     schema = definitions(*(Queue(vhost="/", name=f"q{number}") for number in range(200)))
-    following = Following(Definitions(), "down")
+    following = SchemaFollower(Definitions(), "down")
 
     def meanwhile(number: int) -> None:
         schema.apply(Put(Queue(vhost="/", name=f"late{number}", arguments={"x": "x" * PART_BYTES})))
@@ -280,7 +280,7 @@ def test_an_upstream_that_moves_in_the_last_comparison_is_known_to_have_moved() 
 
 
 def test_an_upstream_that_answers_nothing_that_was_asked_is_no_upstream() -> None:
-    following = Following(Definitions(), "down")
+    following = SchemaFollower(Definitions(), "down")
     following.begin()
     assert following.take(SyncReply("up", b"", {"users": bytes(BUCKET_BYTES)})) is not None
     with pytest.raises(SchemaSyncError, match="answers nothing that was asked"):

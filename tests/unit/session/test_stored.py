@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.head import Head, make_head
+from leveret.core.queues.head import Head, make_head
 from leveret.session.stored import Heads
 from leveret.wire.record import content_header
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from hypothesis import strategies as st
 
 from leveret.storage.log import Log
-from leveret.storage.walk import Damage, Place, walk
+from leveret.storage.walk import Damage, WalkedChunk, walk
 from leveret.wire.chunk import Header, decode_chunk, encode_attribute, encode_trailer
 from tests.unit.storage.logs import append, make
 
@@ -70,6 +70,8 @@ def flip(directory: Path, segment: int, position: int, bit: int = 0) -> None:
 def walked(directory: Path, from_offset: int = 0, until_offset: int | None = None) -> list[Held | Damage]:
     """What a walk finds; of chunks what `held` says of them."""
     return [
-        Held(found.header, found.file.first_offset, found.position) if isinstance(found, Place) else found
+        Held(found.header, found.file.first_offset, found.position)
+        if isinstance(found, WalkedChunk)
+        else found
         for found in walk(directory, from_offset, until_offset)
     ]

@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.model.errors import NotFound, StorageError
-from leveret.storage.divergent import SetAside
-from leveret.storage.divergent_report import DivergentLog, Report, directory_of, reports
+from leveret.storage.divergent import Quarantine
+from leveret.storage.divergent_report import DivergentLog, DivergentReport, directory_of, reports
 from leveret.storage.log import Log
 from leveret.storage.segment_file import STEP_BYTES
-from leveret.storage.walk import Place, walk
+from leveret.storage.walk import WalkedChunk, walk
 from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.record import Settlement, encode_settlements
 from tests.unit.storage.logs import append, files, make, scratch, segments
@@ -33,15 +33,15 @@ EIGHT: Chunks = [(90, 2, True)] * 8
 """Two chunks a segment."""
 
 
-def setting_aside(data_dir: Path, **more: Any) -> SetAside:
+def setting_aside(data_dir: Path, **more: Any) -> Quarantine:
     about: dict[str, Any] = {"at_ms": AT_MS, "from_epoch": 5, "to_epoch": 6}
-    return SetAside(
+    return Quarantine(
         data_dir, **(about | more), node_id="here", leader_id="there", leader_uri="tcp://there:5679",
         name_of=lambda path: ("/", "work") if path == "queues/1" else None,
     )  # fmt: skip
 
 
-def set_aside(data_dir: Path, at_offset: int, path: str = "queues/1", **more: Any) -> Report | None:
+def set_aside(data_dir: Path, at_offset: int, path: str = "queues/1", **more: Any) -> DivergentReport | None:
     """A whole join, by one log."""
     aside = setting_aside(data_dir, **more)
     aside.add(path, at_offset)
@@ -58,7 +58,7 @@ def chunks_in(directory: Path) -> list[tuple[int, bytes]]:
     """Offset and octets of the whole chunks in a log's files."""
     found = []
     for each in walk(directory):
-        if isinstance(each, Place) and each.fault() is None:
+        if isinstance(each, WalkedChunk) and each.fault() is None:
             found.append(
                 (each.header.chunk_id, bytes(each.file.read(each.position, each.header.chunk_bytes)))
             )
@@ -171,7 +171,7 @@ def test_large_segments_are_copied_in_steps(tmp_path: Path) -> None:
     log.append(0, 1, 1, bytes(3 * STEP_BYTES), 0)
     log.close()
     steps: list[int] = []
-    aside = SetAside(
+    aside = Quarantine(
         tmp_path, at_ms=0, from_epoch=1, to_epoch=2, node_id="", leader_id="", leader_uri="",
         name_of=lambda path: None, on_read=steps.append,
     )  # fmt: skip
@@ -355,7 +355,7 @@ def test_a_copy_that_was_not_finished_counts_for_nothing(tmp_path: Path) -> None
     target = tmp_path / "divergent/20261121T114500-e5/queues/1"
     target.mkdir(parents=True)
     (target / "00000000000000000006.segment.copy").write_bytes(b"half of a chunk")
-    Report("20261121T114500-e5", AT_MS, 5, 6, "here", "there", "").save(tmp_path)
+    DivergentReport("20261121T114500-e5", AT_MS, 5, 6, "here", "there", "").save(tmp_path)
     report = set_aside(tmp_path, 6)
     assert report is not None
     assert report.id == "20261121T114500-e5"
@@ -511,7 +511,7 @@ def test_a_report_says_what_was_set_aside(tmp_path: Path) -> None:
     aside.add("definitions", 2)
     report = aside.finish()
     assert report is not None
-    assert report == Report.load(tmp_path, report.id) == reports(tmp_path)[0]
+    assert report == DivergentReport.load(tmp_path, report.id) == reports(tmp_path)[0]
     octets = [sum(len(octets) for _, octets in chunks_aside(tmp_path, each.path)) for each in report.logs]
     assert report.logs == [
         DivergentLog(
@@ -526,7 +526,7 @@ def test_a_report_says_what_was_set_aside(tmp_path: Path) -> None:
     assert summary == {
         "id": "20261121T114500-e5", "at_ms": AT_MS, "from_epoch": 5, "to_epoch": 6, "node_id": "here",
         "leader_id": "there", "leader_uri": "tcp://there:5679", "is_finished": True, "octets": sum(octets),
-        "messages": 6, "settlements": 7, "settlements_lost": 6, "damaged": 0,
+        "messages": 6, "settlements": 7, "settlements_lost": 6, "damaged": 0, "lost": 0,
         "queues": [
             {"vhost": "/", "queue": "work", "messages": 2},
             {"vhost": None, "queue": None, "messages": 4},
@@ -586,7 +586,7 @@ def test_no_other_path_is_a_report(tmp_path: Path, report_id: str) -> None:
     set_aside(tmp_path, 6)
     shutil.copy(next((tmp_path / "divergent").glob("*/report.json")), tmp_path / "divergent/report.json")
     with pytest.raises(NotFound, match="there is no report"):
-        Report.load(tmp_path, report_id)
+        DivergentReport.load(tmp_path, report_id)
 
 
 def test_a_report_that_was_tampered_with_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ def test_a_segment_whose_predecessor_is_not_synced_is_provisional(tmp_path: Path
     names = [path.name for path in segments(tmp_path)]
     assert names == [f"{0:020}.segment", f"{2:020}.segment.new"]
     descriptors = log.unsynced()
-    assert len(descriptors) == 1
+    assert [stat.S_ISDIR(os.fstat(fd).st_mode) for fd in descriptors] == [False, True]
     sync_descriptors(descriptors)
     log.synced()
     assert [path.name for path in segments(tmp_path)] == [f"{0:020}.sealed.segment", f"{2:020}.segment"]
@@ -182,7 +183,7 @@ def test_opened_without_sync_what_a_killed_process_left_is_due_to_be(tmp_path: P
     assert log.synced_offset == 0
     assert [path.name[20:] for path in segments(tmp_path)] == [".segment", ".segment.new"]
     sync_descriptors(descriptors := log.unsynced())
-    assert len(descriptors) == 2
+    assert len(descriptors) == 3
     log.synced()
     assert log.synced_offset == 3
     assert [path.name[20:] for path in segments(tmp_path)] == [".sealed.segment", ".segment"]

@@ -8,7 +8,7 @@ from zlib import crc32
 import pytest
 
 from leveret.model.errors import Corrupt
-from leveret.storage.segment import INDEX_EVERY_BYTES, Segment, State
+from leveret.storage.segment import INDEX_EVERY_BYTES, Segment, SegmentState
 from leveret.wire.chunk import HEADER_BYTES, Chunk, decode_header, encode_header
 
 
@@ -43,7 +43,7 @@ def test_a_segment_is_named_after_its_first_offset(tmp_path: Path) -> None:
     segment = Segment(tmp_path, 5)
     assert segment.path.name == "00000000000000000005.segment"
     assert not segment.path.exists()
-    assert Segment(tmp_path, 5, State.PROVISIONAL).path.name == "00000000000000000005.segment.new"
+    assert Segment(tmp_path, 5, SegmentState.PROVISIONAL).path.name == "00000000000000000005.segment.new"
 
 
 def test_a_segment_file_is_for_its_owner_alone(tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import Corrupt, StorageError
-from leveret.storage.divergent import SetAside
+from leveret.storage.divergent import Quarantine
 from leveret.storage.divergent_report import chunks_of, reports
-from leveret.storage.spool import JOINED, JOINING, Entry, Note, Spool, Waiting
+from leveret.storage.spool import JOINED, JOINING, Note, Spool, SpoolEntry, Waiting
 from leveret.wire.chunk import ChunkType, Header, encode_entry, encode_header
-from leveret.wire.link import Kind
+from leveret.wire.link import ChangeKind
 
 QUEUE = "queues/0000000000000001"
 
@@ -25,8 +25,8 @@ def chunk(first: int, records: int = 1, epoch: int = 1) -> bytes:
     return encode_header(*header) + data
 
 
-def append_of(first: int, epoch: int = 1, previous: int = -1) -> Entry:
-    return Entry(Kind.APPEND, QUEUE, 0, chunk(first, epoch=epoch), previous)
+def append_of(first: int, epoch: int = 1, previous: int = -1) -> SpoolEntry:
+    return SpoolEntry(ChangeKind.APPEND, QUEUE, 0, chunk(first, epoch=epoch), previous)
 
 
 def opened(directory: Path) -> tuple[Spool, list[Waiting]]:
@@ -45,10 +45,10 @@ def filled(directory: Path, frames: int = 40) -> Spool:
 
 def test_everything_comes_back_as_it_was(tmp_path: Path) -> None:
     dice = random.Random(7)
-    kinds = [*(kind for kind in Kind if kind is not Kind.NAME), JOINING, JOINED]
+    kinds = [*(kind for kind in ChangeKind if kind is not ChangeKind.NAME), JOINING, JOINED]
     frames = [
         [
-            Entry(
+            SpoolEntry(
                 dice.choice(kinds),
                 "é" * dice.randint(0, 300),
                 dice.getrandbits(64),
@@ -146,8 +146,8 @@ def test_a_damaged_note_is_told(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def aside(data_dir: Path, logs_dir: Path) -> SetAside:
-    return SetAside(
+def aside(data_dir: Path, logs_dir: Path) -> Quarantine:
+    return Quarantine(
         data_dir,
         at_ms=1_700_000_000_000,
         from_epoch=1,
@@ -164,8 +164,15 @@ def test_what_is_set_aside_can_be_read_as_any_divergent_log(tmp_path: Path) -> N
     """Its leader was replaced while it waited: offset 2 is there twice."""
     spool, _ = opened(tmp_path)
     spool.append([append_of(0), append_of(1)], 1)
-    spool.append([append_of(2), Entry(Kind.DROP, QUEUE, 1), Entry(Kind.FILE, "standby.json", 0, b"{}")], 2)
-    spool.append([Entry(Kind.CUT, QUEUE, 2), append_of(2, epoch=2), append_of(3, epoch=2)], 3)
+    spool.append(
+        [
+            append_of(2),
+            SpoolEntry(ChangeKind.DROP, QUEUE, 1),
+            SpoolEntry(ChangeKind.FILE, "standby.json", 0, b"{}"),
+        ],
+        2,
+    )
+    spool.append([SpoolEntry(ChangeKind.CUT, QUEUE, 2), append_of(2, epoch=2), append_of(3, epoch=2)], 3)
     spool.log.sync()
 
     found = spool.set_aside(1, partial(aside, tmp_path))
@@ -184,7 +191,7 @@ def test_what_is_set_aside_can_be_read_as_any_divergent_log(tmp_path: Path) -> N
 
 def test_where_no_chunk_waits_nothing_is_set_aside(tmp_path: Path) -> None:
     spool, _ = opened(tmp_path)
-    spool.append([Entry(Kind.DROP, QUEUE, 1)], 1)
+    spool.append([SpoolEntry(ChangeKind.DROP, QUEUE, 1)], 1)
     assert spool.set_aside(0, partial(aside, tmp_path)) is None
     assert not (tmp_path / "divergent").exists()
     spool.close()

@@ -16,7 +16,7 @@ from leveret.model.errors import StorageError
 from leveret.storage import summary as summary_module
 from leveret.storage.segment_file import STEP_BYTES
 from leveret.storage.summary import summarise
-from leveret.storage.walk import Damage, Place, walk
+from leveret.storage.walk import Damage, WalkedChunk, walk
 from leveret.wire.chunk import HEADER_BYTES, encode_header
 from tests.unit.storage.logs import append, make, scratch, segments
 from tests.unit.storage.places import (
@@ -76,7 +76,9 @@ def test_a_large_chunk_is_read_in_steps_and_stepped_over(tmp_path: Path) -> None
     append(log, 10)
     log.close()
     steps: list[int] = []
-    faults = [found.fault() for found in walk(tmp_path, on_read=steps.append) if isinstance(found, Place)]
+    faults = [
+        found.fault() for found in walk(tmp_path, on_read=steps.append) if isinstance(found, WalkedChunk)
+    ]
     assert faults == [None, None]
     assert max(steps) <= STEP_BYTES
     assert sum(steps) >= 3 * STEP_BYTES

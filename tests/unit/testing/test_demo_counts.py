@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.testing.applications import Message, Taken
+from leveret.testing.applications import AppMessage, Taken
 from leveret.testing.books import Book, Books
 from leveret.testing.demo.counts import Counts, counted
 from leveret.testing.parcels import parcels
@@ -22,7 +22,7 @@ def books(folder: Path, **entries: list[tuple[int, int]]) -> Books:
 
 
 def found(*numbers: int) -> dict[str, list[Taken]]:
-    def taken(message: Message) -> Taken:
+    def taken(message: AppMessage) -> Taken:
         return Taken(message.number, message.exchange, message.routing_key, message.body, message.properties)
 
     return {"q": [taken(PUBLISHED[number]) for number in numbers]}

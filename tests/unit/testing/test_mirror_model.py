@@ -32,6 +32,11 @@ FOUND = {
     "begun anew while recorded": 5411,
 }
 """By what is done wrong: a seed that shows what comes of it."""
+FOUND_DRAINED = {
+    "an empty copy leaves nothing on the disk": 11,
+    "late by the oldest chunk alone": 0,
+}
+"""The same for a queue that is idle and drained most of the time, whose nodes stop and start."""
 
 
 def test_nothing_confirmed_is_lost_and_all_comes_right_again() -> None:
@@ -39,6 +44,12 @@ def test_nothing_confirmed_is_lost_and_all_comes_right_again() -> None:
     assert sum(report.confirmed for report in reports) > 2_000
     assert sum(report.promotions for report in reports) > 40
     assert sum(report.losses for report in reports) > 20, "allowed ones: nobody was left who had all"
+
+
+def test_a_drained_queue_goes_round_with_its_nodes_restarts() -> None:
+    reports = [run(seed, drains=True) for seed in range(150)]
+    assert sum(report.promotions for report in reports) > 50
+    assert all(run(seed, steps=2_000, drains=True).confirmed for seed in range(20_000, 20_005))
 
 
 def test_long_runs() -> None:
@@ -51,10 +62,12 @@ def test_a_run_is_its_seeds_alone() -> None:
 
 @pytest.mark.parametrize("wrong", WRONG)
 def test_what_must_not_be_is_found_out(wrong: str) -> None:
-    found = hunt(wrong, [FOUND[wrong]])
+    drains = wrong in FOUND_DRAINED
+    seed = (FOUND | FOUND_DRAINED)[wrong]
+    found = hunt(wrong, [seed], drains=drains)
     assert found is not None
     assert not isinstance(found[1], Stuck)
-    assert run(FOUND[wrong], heals=False), "done right, the same chance does no harm"
+    assert run(seed, heals=False, drains=drains), "done right, the same chance does no harm"
 
 
 def test_a_violation_tells_what_led_to_it() -> None:

@@ -10,11 +10,11 @@ from leveret.model.errors import PeerError
 from leveret.wire.chunk import Chunk, ChunkType, decode_chunk, encode_entry, encode_header
 from leveret.wire.link import (
     Acked,
-    Change,
+    ChangeKind,
     Frame,
-    Kind,
     LinkError,
-    Names,
+    LogChange,
+    LogNames,
     Type,
     decode_ack,
     decode_checked,
@@ -44,46 +44,46 @@ def chunk(offset: int, bodies: list[bytes]) -> bytes:
 
 CHANGES = st.one_of(
     st.tuples(
-        st.sampled_from([Kind.APPEND, Kind.HEAD]),
+        st.sampled_from([ChangeKind.APPEND, ChangeKind.HEAD]),
         st.sampled_from(sorted(NAMES)),
         st.integers(0, 2**64 - 1),
         st.lists(st.binary(max_size=40), min_size=1, max_size=4),
     ),
     st.tuples(
-        st.sampled_from([Kind.DROP, Kind.BEGIN, Kind.CUT, Kind.CURSOR]),
+        st.sampled_from([ChangeKind.DROP, ChangeKind.BEGIN, ChangeKind.CUT, ChangeKind.CURSOR]),
         st.sampled_from(sorted(NAMES)),
         st.integers(0, 2**64 - 1),
     ),
-    st.tuples(st.sampled_from([Kind.DELETE, Kind.ASIDE]), st.sampled_from(sorted(NAMES))),
-    st.tuples(st.just(Kind.FILE), st.text("abc/.", min_size=1, max_size=9), st.binary(max_size=60)),
-    st.tuples(st.just(Kind.REMOVE), st.text("abc/.", min_size=1, max_size=9)),
+    st.tuples(st.sampled_from([ChangeKind.DELETE, ChangeKind.ASIDE]), st.sampled_from(sorted(NAMES))),
+    st.tuples(st.just(ChangeKind.FILE), st.text("abc/.", min_size=1, max_size=9), st.binary(max_size=60)),
+    st.tuples(st.just(ChangeKind.REMOVE), st.text("abc/.", min_size=1, max_size=9)),
 )
 
 
-def framed(changes: list[tuple[object, ...]]) -> tuple[Frame, list[Change]]:
+def framed(changes: list[tuple[object, ...]]) -> tuple[Frame, list[LogChange]]:
     """A frame of these changes, and what it is to be decoded to."""
     frame, expected = Frame(), []
     for number, name in NAMES.items():
         frame.add(name_change(number, name))
     for change in changes:
         match change:
-            case (Kind() as kind, int(number), int(segment), list(bodies)):
+            case (ChangeKind() as kind, int(number), int(segment), list(bodies)):
                 octets = chunk(5, bodies)
                 frame.add(log_change(kind, number, segment), [octets[:48], octets[48:]], len(bodies))
-                expected.append(Change(kind, NAMES[number], segment, decode_chunk(octets), octets))
-            case (Kind() as kind, int(number), int(offset)):
+                expected.append(LogChange(kind, NAMES[number], segment, decode_chunk(octets), octets))
+            case (ChangeKind() as kind, int(number), int(offset)):
                 frame.add(log_change(kind, number, offset))
-                expected.append(Change(kind, NAMES[number], offset))
-            case (Kind.FILE, str(name), bytes(octets)):
+                expected.append(LogChange(kind, NAMES[number], offset))
+            case (ChangeKind.FILE, str(name), bytes(octets)):
                 frame.add(file_change(name, octets))
-                expected.append(Change(Kind.FILE, name, octets=octets))
-            case (Kind.REMOVE, str(name)):
+                expected.append(LogChange(ChangeKind.FILE, name, octets=octets))
+            case (ChangeKind.REMOVE, str(name)):
                 frame.add(file_change(name, None))
-                expected.append(Change(Kind.REMOVE, name))
-            case (Kind() as kind, int(number)):
+                expected.append(LogChange(ChangeKind.REMOVE, name))
+            case (ChangeKind() as kind, int(number)):
                 frame.add(whole_change(kind, number))
                 frame.add(name_change(number, NAMES[number]))
-                expected.append(Change(kind, NAMES[number]))
+                expected.append(LogChange(kind, NAMES[number]))
     return frame, expected
 
 
@@ -94,12 +94,12 @@ def payload_of(frame: Frame, *, compress: bool) -> bytes:
     return octets[MESSAGE_HEAD_BYTES:]
 
 
-def first_change(octets: bytes | bytearray) -> Change | None:
+def first_change(octets: bytes | bytearray) -> LogChange | None:
     _, found = decode_frame(memoryview(octets), {})
     return next(found(), None)
 
 
-def plain(change: Change) -> Change:
+def plain(change: LogChange) -> LogChange:
     """Without views into a buffer, to be compared."""
     found = change.chunk
     whole = None if found is None else Chunk(found.header, bytes(found.data), bytes(found.trailer))
@@ -117,8 +117,8 @@ def test_a_frame_is_decoded_to_what_was_put_in(changes: list[tuple[object, ...]]
     assert frame.records == sum(change.chunk.header.records for change in expected if change.chunk)
 
 
-@pytest.mark.parametrize("kind", [Kind.DELETE, Kind.ASIDE])
-def test_what_a_log_that_is_gone_was_called_by_is_forgotten(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [ChangeKind.DELETE, ChangeKind.ASIDE])
+def test_what_a_log_that_is_gone_was_called_by_is_forgotten(kind: ChangeKind) -> None:
     """Else a follower would remember every queue there ever was."""
     frame = Frame()
     frame.add(name_change(9, "queues/1"))
@@ -146,13 +146,15 @@ def test_no_flipped_bit_passes(
 def test_octets_that_are_no_frame_are_refused(octets: bytes) -> None:
     try:
         _, found = decode_frame(memoryview(octets), {})
-        assert all(isinstance(change, Change) for change in found())
+        assert all(isinstance(change, LogChange) for change in found())
     except PeerError:
         pass
 
 
 def test_a_frame_cut_short_anywhere_is_refused() -> None:
-    frame, _ = framed([(Kind.FILE, "a", b"b" * 20), (Kind.DROP, 7, 5), (Kind.APPEND, 8, 0, [b"x"])])
+    frame, _ = framed(
+        [(ChangeKind.FILE, "a", b"b" * 20), (ChangeKind.DROP, 7, 5), (ChangeKind.APPEND, 8, 0, [b"x"])]
+    )
     octets = payload_of(frame, compress=False)
     for length in range(len(octets)):
         with pytest.raises(PeerError):
@@ -161,7 +163,7 @@ def test_a_frame_cut_short_anywhere_is_refused() -> None:
 
 def test_an_unknown_log_number_is_refused() -> None:
     frame = Frame()
-    frame.add(whole_change(Kind.DELETE, 3))
+    frame.add(whole_change(ChangeKind.DELETE, 3))
     _, found = decode_frame(memoryview(payload_of(frame, compress=False)), {})
     with pytest.raises(LinkError, match="change at octet 0"):
         list(found())
@@ -191,4 +193,6 @@ def test_no_flipped_bit_of_a_mirrors_message_passes(position: int, octets: int, 
     with pytest.raises(LinkError, match="check"):
         decode_checked(Type.ACK, memoryview(b""), Acked)
     with pytest.raises(LinkError, match="malformed"):
-        decode_checked(Type.ACK, memoryview(pack_checked(Type.ACK, Names(["q"]))[MESSAGE_HEAD_BYTES:]), Acked)
+        decode_checked(
+            Type.ACK, memoryview(pack_checked(Type.ACK, LogNames(["q"]))[MESSAGE_HEAD_BYTES:]), Acked
+        )

@@ -14,8 +14,8 @@ from leveret.model.definitions import KINDS, Binding, Queue, User
 from leveret.session.schema_exchange import PART_BYTES
 from leveret.wire import schema_sync
 from leveret.wire.schema_sync import (
-    Answer,
     Ask,
+    BucketDelta,
     SchemaSyncError,
     SyncReply,
     SyncRequest,
@@ -43,7 +43,7 @@ arguments = st.dictionaries(st.text(max_size=5), json_values, max_size=3)
 queues = st.builds(Queue, name=st.text(), vhost=st.text(), arguments=arguments)
 listed = st.builds(Binding, source=st.text(), vhost=st.text(), destination=st.text(), arguments=arguments)
 REQUEST = encode_request(SyncRequest("eu.2", {"users": b"ab"}, {"queues": Ask(4, {3: b"held"})}))
-TOLD = {"users": {0: Answer(b"gone", [User(name="u", password_hash="h")])}}
+TOLD = {"users": {0: BucketDelta(b"gone", [User(name="u", password_hash="h")])}}
 REPLY = encode_reply(SyncReply("eu.1", b"state", {"users": b"cd"}, TOLD))
 
 
@@ -64,8 +64,8 @@ def test_a_reply_is_read_as_it_was_written(
     cluster: str, of: dict[str, bytes], index: int, some: list[Queue], others: list[Binding]
 ) -> None:
     answers = {
-        "queues": {index: Answer(b"", [*some])},
-        "bindings": {index: Answer(b"x", [*others])},
+        "queues": {index: BucketDelta(b"", [*some])},
+        "bindings": {index: BucketDelta(b"x", [*others])},
         "users": {},
     }
     reply = SyncReply(cluster, b"state", of, answers)

@@ -9,13 +9,13 @@ from typing import Annotated, Any, Final
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, NotThere
+from leveret.cli.api import CtlError, NotFoundByApi
 from leveret.cli.checks import listed
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.names import users
 from leveret.cli.pids import pid
-from leveret.cli.values import Message, Table
+from leveret.cli.values import MessageLine, Table
 
 Reason = Annotated[str, Argument(help="What the clients are told.", metavar="EXPLANATION")]
 Limit = Annotated[int, Option(min=0, help="Close so many at most; 0 closes all.")]
@@ -172,7 +172,7 @@ def close_all_connections(
     everywhere: Annotated[bool, Option("--global", help="In all virtual hosts.")] = False,
     limit: Limit = 0,
     delay_ms: Delay = 0,
-) -> Message:
+) -> MessageLine:
     """Close all connections, of the virtual host of -p or of all."""
     if not ctl.vhost_given and not everywhere:
         raise CtlError(exits.USAGE, "name a virtual host with --vhost, or all of them with --global")
@@ -180,7 +180,7 @@ def close_all_connections(
     ctl.announce(f"Closing all connections{place}, reason: {explanation}...")
     found = [each for each in ctl.api.get("connections") if everywhere or each["vhost"] == ctl.vhost]
     closed = _close(ctl, found[: limit or None], explanation, delay_ms)
-    return Message(f"Closed {closed} connections", {"result": "ok", "closed": closed})
+    return MessageLine(f"Closed {closed} connections", {"result": "ok", "closed": closed})
 
 
 @command(
@@ -207,7 +207,7 @@ def _close(ctl: Session, found: Iterable[dict[str, Any]], explanation: str, dela
             time.sleep(delay_ms / 1000)
         try:
             ctl.api.delete_because(explanation, "connections", each["name"])
-        except NotThere:
+        except NotFoundByApi:
             continue
         closed += 1
     return closed

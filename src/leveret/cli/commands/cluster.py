@@ -10,11 +10,11 @@ from typing import Annotated, Any, Final, Literal
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, Unreachable
+from leveret.cli.api import CtlError, NodeUnreachable
 from leveret.cli.checks import refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.health import alarms_of, listener_line, listeners_of
-from leveret.cli.values import Message, Sections, Table
+from leveret.cli.values import MessageLine, Sections, Table
 
 _ONLINE_TIMEOUT_S: Final = 300
 _POLL_S: Final = 0.25
@@ -136,7 +136,7 @@ def join_cluster(
     member: Annotated[str, Argument(help="A node of the cluster to join.")],
     disc: Annotated[bool, Option("--disc", help="Keep definitions on disk, as every node does.")] = False,
     ram: Annotated[bool, Option("--ram", help="Refused: there are no RAM nodes.")] = False,
-) -> Message | None:
+) -> MessageLine | None:
     """Say whether the node is in one cluster with another: a node joins when it starts, by its settings."""
     if ram:
         text = "every node keeps definitions on disk; leave out --ram"
@@ -146,7 +146,7 @@ def join_cluster(
     with refused_as(exits.UNAVAILABLE):
         found = ctl.api.post_slowly("cluster", "join", body={"node": member})
     if found["already_member"]:
-        return Message("The node is already a member of this cluster", {"result": "ok"})
+        return MessageLine("The node is already a member of this cluster", {"result": "ok"})
     return None
 
 
@@ -169,7 +169,7 @@ def forget_cluster_node(
     """Remove a stopped node from the cluster; the queues it led get another leader or are deleted."""
     try:
         running = {each["name"]: each["running"] for each in ctl.api.get("nodes")}
-    except Unreachable:
+    except NodeUnreachable:
         if not offline:
             raise
         from leveret.cli.offline import forget_stopped

@@ -14,7 +14,8 @@ from typer import Argument, Option
 from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
-from leveret.cli.values import Message, Text
+from leveret.cli.secrets import IncludeSecrets, secrets_query
+from leveret.cli.values import MessageLine, TextDocument
 
 Format = Annotated[Literal["json"], Option("--format", help="The file's format.")]
 _PIPE: Final = "-"
@@ -25,11 +26,13 @@ def export_definitions(
     ctl: Session,
     file: Annotated[str, Argument(help="Path of the file to write; - for standard output.")],
     form: Format = "json",
-) -> Text | None:
+    include_secrets: IncludeSecrets = False,
+) -> TextDocument | None:
     """Write all definitions to a file that only its owner may read, as it has password hashes in it."""
-    document = msgspec.json.format(msgspec.json.encode(ctl.api.get("definitions")), indent=2)
+    held = ctl.api.get("definitions", **secrets_query(include_secrets))
+    document = msgspec.json.format(msgspec.json.encode(held), indent=2)
     if file == _PIPE:
-        return Text(document.decode())
+        return TextDocument(document.decode())
     ctl.announce(f'Exporting definitions in JSON to a file at "{file}" ...')
     with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as out:
         out.write(document + b"\n")
@@ -44,7 +47,7 @@ def import_definitions(
     skip_if_unchanged: Annotated[
         bool, Option("--skip-if-unchanged", help="Do nothing if all of it is there already.")
     ] = False,
-) -> Message:
+) -> MessageLine:
     """Put the definitions of a file on top of what is there; nothing is deleted."""
     path = Path(file)
     if file != _PIPE and not path.is_file():
@@ -53,9 +56,9 @@ def import_definitions(
     ctl.announce(f"Importing definitions in JSON from {where} ...")
     text = sys.stdin.buffer.read() if file == _PIPE else path.read_bytes()
     if skip_if_unchanged and _is_there(ctl, text):
-        return Message("Definitions are unchanged, nothing was imported", {"result": "ok"})
+        return MessageLine("Definitions are unchanged, nothing was imported", {"result": "ok"})
     ctl.api.post_text("definitions", text=text)
-    return Message("Successfully imported definitions", {"result": "ok"})
+    return MessageLine("Successfully imported definitions", {"result": "ok"})
 
 
 def _is_there(ctl: Session, text: bytes) -> bool:
@@ -64,10 +67,11 @@ def _is_there(ctl: Session, text: bytes) -> bool:
         wanted = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise CtlError(exits.DATA, f"the definitions are not JSON: {error}") from None
-    held = ctl.api.get("definitions")
+    held = [ctl.api.get("definitions", **secrets_query(included)) for included in (False, True)]
     lists = {kind: each for kind, each in wanted.items() if isinstance(each, list)}
     return all(
-        {_digest(each) for each in lists[kind]} <= {_digest(each) for each in held.get(kind, [])}
+        {_digest(each) for each in lists[kind]}
+        <= {_digest(each) for document in held for each in document.get(kind, [])}
         for kind in lists
     )
 

@@ -16,7 +16,7 @@ from leveret.cli.api import CtlError
 from leveret.cli.array_file import write_array
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
-from leveret.cli.values import Message, Report, Table
+from leveret.cli.values import MessageLine, ReportLines, Table
 from leveret.model.moment import moment_ms
 
 _FOLLOWER: Final = (
@@ -79,7 +79,7 @@ _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
 
 
 @command("Replication status of node {node} ...", "replication_status")
-def replication_status(ctl: Session) -> Report:
+def replication_status(ctl: Session) -> ReportLines:
     """Show what this node is, leader or follower, whom it follows and who follows it."""
     status = ctl.api.get("replication", "node")
     lines = _node_lines(status)
@@ -90,7 +90,7 @@ def replication_status(ctl: Session) -> Report:
             lines += _replacement(status["leader"])
         case _:
             lines += _leader_lines(status["leader"])
-    return Report(lines, status, _followers(ctl, status, _FOLLOWER_SHOWN))
+    return ReportLines(lines, status, _followers(ctl, status, _FOLLOWER_SHOWN))
 
 
 @command("Listing followers of node {node} ...", "list_followers name state lag_s")
@@ -106,11 +106,11 @@ def list_followers(
 
 
 @command("Checking if the replication of node {node} is as it should be ...", "check_replication")
-def check_replication(ctl: Session) -> Message:
+def check_replication(ctl: Session) -> MessageLine:
     """Fail if a leader has too few followers in sync, or a follower does not keep up with its leader."""
     found = ctl.api.get("health", "checks", "replication")
     text = f"Node {ctl.node} is a {found['role']}, its replication is as it should be"
-    return Message(text, {"result": "ok", "node": ctl.node, "message": text, **found})
+    return MessageLine(text, {"result": "ok", "node": ctl.node, "message": text, **found})
 
 
 @command("", "promote_follower --dry-run")
@@ -134,7 +134,7 @@ def promote_follower(
             "2026-11-21T14:30:00 (UTC, or with an offset); the rest is set aside.",
         ),
     ] = None,
-) -> Report:
+) -> ReportLines:
     """Make a leader of this follower; the former one is fenced when it is met.
 
     A delayed follower that holds changes back is promoted only with --apply-delayed or --apply-until: neither can be
@@ -160,7 +160,7 @@ def promote_follower(
     ]
     lines = [line for line in lines if line[1] is not None]
     lines += [("Reason", outcome["reason"])] if outcome["reason"] else []
-    return Report(lines, outcome)
+    return ReportLines(lines, outcome)
 
 
 @command("Comparing what is stored here and there ...", "replication_verify --deep")
@@ -184,7 +184,7 @@ def replication_verify(
 
 
 @command("Reading all that is stored ...", "scrub")
-def scrub(ctl: Session) -> Report:
+def scrub(ctl: Session) -> ReportLines:
     """Look for damaged chunks and mend them from the other side; fail if some cannot be mended."""
     found = ctl.api.post_slowly("replication", "scrub", body={})
     left = found["unrepaired"]
@@ -194,7 +194,7 @@ def scrub(ctl: Session) -> Report:
         ("Repaired", found["repaired"]),
         *(("Not repaired", each) for each in left),
     ]
-    report = Report(lines, found)
+    report = ReportLines(lines, found)
     if left:
         ctl.show(report)
         raise CtlError(exits.UNAVAILABLE, f"not repaired: {len(left)} of {found['damaged']} damaged chunks")
@@ -216,7 +216,7 @@ def list_divergent_messages(
         str | None,
         Option(metavar="FILE", help="Write all messages as a JSON array to a file; - for standard output."),
     ] = None,
-) -> Report | Table | Message | None:
+) -> ReportLines | Table | MessageLine | None:
     """List what a former leader, or a mirror, of this node had alone: set aside when it followed another."""
     reports = ctl.api.get("replication", "divergent")
     if report is not None:
@@ -231,7 +231,9 @@ def list_divergent_messages(
             ctl.show(Table.of(_SET_ASIDE, _by_queue(reports), unknown=None))
             return _first_messages(ctl, messages, _MESSAGES_SHOWN if limit is None else limit)
         shown = list(islice(messages, limit))
-        return Report([], {"reports": reports, "messages": shown}, Table.of(_MESSAGE, shown, unknown=None))
+        return ReportLines(
+            [], {"reports": reports, "messages": shown}, Table.of(_MESSAGE, shown, unknown=None)
+        )
 
 
 def _messages(ctl: Session, report: str | None) -> Generator[dict[str, Any]]:
@@ -248,13 +250,13 @@ def _messages(ctl: Session, report: str | None) -> Generator[dict[str, Any]]:
             yield line
 
 
-def _export(ctl: Session, file: str, messages: Iterator[dict[str, Any]]) -> Message | None:
+def _export(ctl: Session, file: str, messages: Iterator[dict[str, Any]]) -> MessageLine | None:
     if file == _PIPE:
         write_array(None, messages)
         return None
     ctl.announce(f'Exporting messages in JSON to a file at "{file}" ...')
     count = write_array(Path(file), messages)
-    return Message(f"{count} messages were exported", {"result": "ok", "messages": count, "file": file})
+    return MessageLine(f"{count} messages were exported", {"result": "ok", "messages": count, "file": file})
 
 
 def _first_messages(ctl: Session, messages: Iterator[dict[str, Any]], limit: int) -> Table:

@@ -11,7 +11,7 @@ from typer import Argument, Option
 from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
-from leveret.cli.values import Message, Table
+from leveret.cli.values import MessageLine, Table
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _DIGITS_MAX: Final = 9
@@ -44,40 +44,40 @@ _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 @command("Asking node {node} to report any known resource alarms ...", "alarms")
-def alarms(ctl: Session) -> Message:
+def alarms(ctl: Session) -> MessageLine:
     """Show which alarms are in effect."""
     found = active_alarms(ctl)
     text = "\n".join(found) or f"Node {ctl.node} reported no alarms, local or clusterwide"
-    return Message(text, {"result": "ok", "node": ctl.node, "alarms": found})
+    return MessageLine(text, {"result": "ok", "node": ctl.node, "alarms": found})
 
 
 @command("Asking node {node} to report any local resource alarms ...", "check_alarms")
-def check_alarms(ctl: Session) -> Message:
+def check_alarms(ctl: Session) -> MessageLine:
     """Fail if an alarm is in effect, here or anywhere in the cluster."""
     return _no_alarms(ctl, "alarms", "alarms, local or clusterwide")
 
 
 @command("Asking node {node} to report any local resource alarms ...", "check_local_alarms")
-def check_local_alarms(ctl: Session) -> Message:
+def check_local_alarms(ctl: Session) -> MessageLine:
     """Fail if an alarm is in effect on this node."""
     return _no_alarms(ctl, "local-alarms", "local alarms")
 
 
 @command("Checking if all vhosts are running on node {node} ...", "check_virtual_hosts")
-def check_virtual_hosts(ctl: Session) -> Message:
+def check_virtual_hosts(ctl: Session) -> MessageLine:
     """Fail if a virtual host does not run."""
     ctl.api.get("health", "checks", "virtual-hosts")
     return passed(ctl, f"Node {ctl.node} reported all vhosts as running")
 
 
 @command("Asking node {node} to report its protocol listeners ...", "listeners")
-def listeners(ctl: Session) -> Message | Table:
+def listeners(ctl: Session) -> MessageLine | Table:
     """Show where the node listens, and for what."""
     found = listeners_of(ctl)
     if ctl.formatter == "csv":
         return Table.of(("node", "protocol", "interface", "port", "purpose"), found)
     text = "\n".join(listener_line(each) for each in found)
-    return Message(text, {"result": "ok", "node": ctl.node, "listeners": found})
+    return MessageLine(text, {"result": "ok", "node": ctl.node, "listeners": found})
 
 
 @command("Testing TCP connections to all active listeners on node {node} ...", "check_port_connectivity")
@@ -86,7 +86,7 @@ def check_port_connectivity(
     address: Annotated[
         str | None, Option(help="Connect to this host instead of each listener's own.")
     ] = None,
-) -> Message:
+) -> MessageLine:
     """Fail if a listener does not accept connections from this machine."""
     found = listeners_of(ctl)
     failed = [each for each in found if not _accepts(address or _host(each), each["port"])]
@@ -95,11 +95,11 @@ def check_port_connectivity(
         text = f"Connection to ports of the following listeners on node {ctl.node} failed: {lines}"
         raise CtlError(exits.UNAVAILABLE, text)
     text = f"Successfully connected to ports {_ports(found)} on node {ctl.node}."
-    return Message(text, {"result": "ok", "node": ctl.node, "listeners": found})
+    return MessageLine(text, {"result": "ok", "node": ctl.node, "listeners": found})
 
 
 @command("Asking node {node} if there's an active listener on port {port} ...", "check_port_listener 5672")
-def check_port_listener(ctl: Session, port: Annotated[str, Argument(help="A TCP port.")]) -> Message:
+def check_port_listener(ctl: Session, port: Annotated[str, Argument(help="A TCP port.")]) -> MessageLine:
     """Fail if nothing of the node listens on a port."""
     if not port.isdecimal() or len(port) > _DIGITS_MAX or not int(port):
         raise CtlError(exits.DATA, "Bad argument: Argument must be a positive integer")
@@ -117,7 +117,7 @@ def check_port_listener(ctl: Session, port: Annotated[str, Argument(help="A TCP 
 )
 def check_protocol_listener(
     ctl: Session, protocol: Annotated[str, Argument(help="amqp, amqp/ssl, stream, http, ...")]
-) -> Message:
+) -> MessageLine:
     """Fail if the node does not listen for a protocol."""
     there = sorted({str(each["protocol"]) for each in listeners_of(ctl)})
     wanted = protocol.lower()
@@ -136,7 +136,7 @@ def check_certificate_expiration(
     ctl: Session,
     within: Annotated[int, Option(min=1, help="How many units from now.")] = 4,
     unit: Annotated[Literal["days", "weeks", "months", "years"], Option(help="The unit.")] = "weeks",
-) -> Message:
+) -> MessageLine:
     """Fail if a certificate of a TLS listener expires soon."""
     ctl.api.get("health", "checks", "certificate-expiration", str(within), unit)
     period = f"{within} {unit.removesuffix('s') if within == 1 else unit}"
@@ -154,6 +154,7 @@ def alarms_of(node: dict[str, Any]) -> list[str]:
         "mem_alarm": "Memory alarm",
         "disk_free_alarm": "Free disk space alarm",
         "replicas_alarm": "Alarm of too few in-sync followers",
+        "file_descriptor_alarm": "File descriptor limit alarm",
     }
     return [f"{text} on node {node['name']}" for field, text in names.items() if node.get(field)]
 
@@ -184,7 +185,7 @@ def listener_line(listener: dict[str, Any]) -> str:
     )
 
 
-def _no_alarms(ctl: Session, check: str, what: str) -> Message:
+def _no_alarms(ctl: Session, check: str, what: str) -> MessageLine:
     found = active_alarms(ctl) if check == "alarms" else alarms_of(ctl.api.get("nodes", ctl.node))
     if found:
         raise CtlError(exits.UNAVAILABLE, f"Node {ctl.node} reported alarms: {'; '.join(found)}")
@@ -193,15 +194,15 @@ def _no_alarms(ctl: Session, check: str, what: str) -> Message:
     return passed(ctl, f"Node {ctl.node} reported no {what}")
 
 
-def single(ctl: Session) -> Message:
+def single(ctl: Session) -> MessageLine:
     """A check that has no sense without other nodes."""
     text = f"Node {ctl.node} seems to be the only one in a single node cluster, the check does not apply"
     return passed(ctl, text)
 
 
-def passed(ctl: Session, text: str) -> Message:
+def passed(ctl: Session, text: str) -> MessageLine:
     """A check that was passed."""
-    return Message(text, {"result": "ok", "node": ctl.node, "message": text})
+    return MessageLine(text, {"result": "ok", "node": ctl.node, "message": text})
 
 
 def _ports(found: Sequence[dict[str, Any]]) -> str:

@@ -9,13 +9,13 @@ from typer import Argument
 import leveret
 from leveret.cli.command import Session, command
 from leveret.cli.families import NAMES
-from leveret.cli.values import Message, Table, Text
+from leveret.cli.values import MessageLine, Table, TextDocument
 
 
 @command("", "version")
-def version(ctl: Session) -> Message:
+def version(ctl: Session) -> MessageLine:
     """Print the version of leveretctl."""
-    return Message(leveret.__version__, {"result": "ok", "value": leveret.__version__})
+    return MessageLine(leveret.__version__, {"result": "ok", "value": leveret.__version__})
 
 
 @command("", "autocomplete list_q")
@@ -31,9 +31,9 @@ def autocomplete(
 @command("", "completion bash > /etc/bash_completion.d/leveretctl")
 def completion(
     ctl: Session, shell: Annotated[Literal["bash", "zsh", "fish"], Argument(help="Which shell's.")]
-) -> Text:
+) -> TextDocument:
     """Print a shell's completion script for commands, options and names on the node."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined]  # not in its __all__
 
     name, variable = "leveretctl", "_LEVERETCTL_COMPLETE"
-    return Text(get_completion_script(prog_name=name, complete_var=variable, shell=shell))
+    return TextDocument(get_completion_script(prog_name=name, complete_var=variable, shell=shell))

@@ -12,10 +12,10 @@ from typing import Annotated, Final
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, TimedOut, Unreachable
+from leveret.cli.api import CtlError, NodeUnreachable, TimedOut
 from leveret.cli.command import Session, command
 from leveret.cli.data_dir import holder
-from leveret.cli.values import Message
+from leveret.cli.values import MessageLine
 
 _POLL_S: Final = 0.1
 _START_TIMEOUT_S: Final = 300
@@ -24,30 +24,30 @@ _WAIT_TIMEOUT_S: Final = 10
 
 
 @command("Will ping the node. Timeout: 60000 ms.", "ping")
-def ping(ctl: Session) -> Message:
+def ping(ctl: Session) -> MessageLine:
     """Check that the node's process answers."""
     ctl.api.get("whoami")
-    return Message("Ping succeeded", {"result": "ok"})
+    return MessageLine("Ping succeeded", {"result": "ok"})
 
 
 @command("Asking node {node} for its status ...", "is_running")
-def is_running(ctl: Session) -> Message:
+def is_running(ctl: Session) -> MessageLine:
     """Tell whether the node is fully started."""
     text = f"Leveret on node {ctl.node} is fully booted and running"
-    return Message(text, {"result": True, "message": text})
+    return MessageLine(text, {"result": True, "message": text})
 
 
 @command("Asking node {node} for its boot status ...", "is_booting")
-def is_booting(ctl: Session) -> Message:
+def is_booting(ctl: Session) -> MessageLine:
     """Tell whether the node is still starting; its API answers once it has started."""
     text = f"Leveret on node {ctl.node} is fully booted (check with is_running), stopped or has not started booting yet"
-    return Message(text, {"result": False, "message": text})
+    return MessageLine(text, {"result": False, "message": text})
 
 
 @command("Checking if Leveret is running on node {node} ...", "check_running")
-def check_running(ctl: Session) -> Message:
+def check_running(ctl: Session) -> MessageLine:
     """Exit with status 0 if the node is fully started, else with 69."""
-    return Message(
+    return MessageLine(
         f"Leveret on node {ctl.node} is fully booted and running", {"result": "ok", "node": ctl.node}
     )
 
@@ -65,7 +65,7 @@ def wait(
         Path | None, Argument(help="File with the node's process id; waited for, too.")
     ] = None,
     pid: Annotated[int | None, Option("--pid", "-P", min=1, help="The node's process id.")] = None,
-) -> Message:
+) -> MessageLine:
     """Wait until a node that is being started answers; ends at once if its process is gone."""
     found: list[int] = [] if pid is None else [pid]
 
@@ -77,7 +77,7 @@ def wait(
 
     ctl.announce(f"Waiting for {'process ' + str(pid) if pid else pid_file or 'the node'} to start ...")
     _await(ctl, _WAIT_TIMEOUT_S, check)
-    return Message("Node started", {"result": "ok"})
+    return MessageLine("Node started", {"result": "ok"})
 
 
 @command("", "stop")
@@ -87,33 +87,33 @@ def stop(
         Path | None, Argument(help="File with the node's process id; without, the data directory tells.")
     ] = None,
     idempotent: Annotated[bool, Option("--idempotent", help="End with 0 where no node runs.")] = False,
-) -> Message:
+) -> MessageLine:
     """End the node in order and wait for it: what was confirmed is kept."""
     pid = _running(ctl, pid_file)
     if pid is None:
         if idempotent:
-            return Message("no node is running", {"result": "ok"})
-        raise Unreachable(f"no node runs on {pid_file or ctl.data_dir}")
+            return MessageLine("no node is running", {"result": "ok"})
+        raise NodeUnreachable(f"no node runs on {pid_file or ctl.data_dir}")
     ctl.announce(f"Stopping the node of process {pid} ...")
     _end(ctl, pid, waits=True)
-    return Message(f"The node of process {pid} has ended", {"result": "ok"})
+    return MessageLine(f"The node of process {pid} has ended", {"result": "ok"})
 
 
 @command("", "shutdown")
 def shutdown(
     ctl: Session,
     waits: Annotated[bool, Option("--wait/--no-wait", help="Whether to wait until it has ended.")] = True,
-) -> Message:
+) -> MessageLine:
     """End the node in order: as stop, with or without waiting."""
     pid = _running(ctl, None)
     if pid is None:
-        raise Unreachable(f"no node runs on {ctl.data_dir}")
+        raise NodeUnreachable(f"no node runs on {ctl.data_dir}")
     ctl.announce(f"Shutting down the node running at PID {pid}")
     if waits:
         ctl.announce(f"Waiting for PID {pid} to terminate")
     _end(ctl, pid, waits=waits)
     done = "successfully shut down" if waits else "was told to shut down"
-    return Message(f"The node running at PID {pid} {done}", {"result": "ok"})
+    return MessageLine(f"The node running at PID {pid} {done}", {"result": "ok"})
 
 
 def _await(ctl: Session, timeout_s: int, check: Callable[[], None]) -> None:
@@ -130,9 +130,9 @@ def _await(ctl: Session, timeout_s: int, check: Callable[[], None]) -> None:
             with ctl.open() as api:
                 api.get("whoami")
             return
-        except Unreachable as error:
+        except NodeUnreachable as error:
             if time.monotonic() > deadline_s:
-                raise Unreachable(f"{error} (waited {timeout_s} s)") from None
+                raise NodeUnreachable(f"{error} (waited {timeout_s} s)") from None
             time.sleep(_POLL_S)
 
 

@@ -82,5 +82,7 @@ def list_hashes(ctl: Session) -> Table:
 def _ciphers() -> Table:
     import ssl
 
-    ciphers = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).get_ciphers()
+    from leveret.wire.tls import be_forward_secret
+
+    ciphers = be_forward_secret(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)).get_ciphers()
     return Table(("cipher",), [[each["name"]] for each in ciphers], headless=True)

@@ -12,28 +12,28 @@ from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.checks import refused_as
 from leveret.cli.command import Session, command
-from leveret.cli.values import Message, Text
+from leveret.cli.values import MessageLine, TextDocument
 
 _POLL_S: Final = 0.5
 _LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency", "none")
 
 
 @command("Log file location(s) on node {node} ...", "log_location")
-def log_location(ctl: Session) -> Message:
+def log_location(ctl: Session) -> MessageLine:
     """Show where the node's log goes."""
     places = ctl.api.get("operations", "log")["places"]
-    return Message("\n".join(places), {"result": "ok", "node_name": ctl.node, "paths": places})
+    return MessageLine("\n".join(places), {"result": "ok", "node_name": ctl.node, "paths": places})
 
 
 @command("Last {number} log lines on node {node} ...", "log_tail -N 20")
 def log_tail(
     ctl: Session,
     number: Annotated[int, Option("--number", "-N", min=1, max=10_000, help="How many lines.")] = 50,
-) -> Text:
+) -> TextDocument:
     """Print the last lines of the log file."""
     with refused_as(exits.UNAVAILABLE):
         found = ctl.api.get("operations", "log", "lines", str(number))
-    return Text("\n".join(found["lines"]))
+    return TextDocument("\n".join(found["lines"]))
 
 
 @command("Streaming logs from node {node} ...", "log_tail_stream --duration 60")

@@ -11,19 +11,22 @@ from typing import Annotated, Any, Final
 from typer import Argument
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, NotThere, TimedOut
+from leveret.cli.api import CtlError, NotFoundByApi, TimedOut
 from leveret.cli.checks import refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.health import passed
 from leveret.cli.commands.policies import policy_table
 from leveret.cli.names import queues
 from leveret.cli.progress_bar import ProgressBar
-from leveret.cli.values import Message, Table
+from leveret.cli.values import MessageLine, Table
 
 Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queues)]
 
 _POLL_S: Final = 0.2
+_RECORDED_S: Final = 2.0
+"""How long the record in etcd may take to name a mirror that has just caught up."""
 _SYNCING: Final = "syncing"
+_RUNNING: Final = "running"
 _POLICIES: Final = "policies"
 _OPERATOR_POLICIES: Final = "operator-policies"
 _KEYS: Final = "ha-"
@@ -38,20 +41,41 @@ def sync_queue(ctl: Session, name: Name) -> None:
     deadline_s = None if ctl.timeout_s is None else time.monotonic() + ctl.timeout_s
     shows = sys.stderr.isatty() and not ctl.quiet
     # A queue that is deleted meanwhile has nothing left to wait for.
-    with ProgressBar(shows, "synchronising", _columns) as bar, suppress(NotThere):
+    with ProgressBar(shows, "synchronising", _columns) as bar, suppress(NotFoundByApi):
         while (queue := ctl.api.get("queues", ctl.vhost, name))["state"] == _SYNCING:
             _show(bar, queue)
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise TimedOut(exits.RETRY, f"queue '{name}' is still being synchronised; that goes on")
             time.sleep(_POLL_S)
+        recorded_by_s = time.monotonic() + _RECORDED_S
+        while queue["state"] == _RUNNING and _lacking(queue) and time.monotonic() < recorded_by_s:
+            time.sleep(_POLL_S)
+            queue = ctl.api.get("queues", ctl.vhost, name)
+        _check_synchronised(queue)
+
+
+def _lacking(queue: dict[str, Any]) -> list[str]:
+    """The mirrors that run and are not recorded as synchronised."""
+    return sorted(set(queue.get("slave_nodes") or ()) - set(queue.get("synchronised_slave_nodes") or ()))
+
+
+def _check_synchronised(queue: dict[str, Any]) -> None:
+    """Raises CtlError: the queue is down, or one of its mirrors that run still lacks something."""
+    whose = f"queue '{queue['name']}' in vhost '{queue['vhost']}'"
+    if queue["state"] != _RUNNING:
+        raise CtlError(exits.UNAVAILABLE, f"{whose} is {queue['state']}: it cannot be synchronised")
+    lacking = _lacking(queue)
+    if lacking:
+        text = f"{whose} is not synchronised at {', '.join(lacking)}: that was cancelled, or the node is not connected"
+        raise CtlError(exits.UNAVAILABLE, text)
 
 
 @command("Stopping synchronising queue '{name}' in vhost '{vhost}' ...", "cancel_sync_queue -p orders paid")
-def cancel_sync_queue(ctl: Session, name: Name) -> Message | None:
+def cancel_sync_queue(ctl: Session, name: Name) -> MessageLine | None:
     """Stop a synchronisation; what a mirror has got it keeps."""
     with _found():
         found = ctl.api.delete_with_answer("cluster", "sync", ctl.vhost, name)
-    return None if found["was_syncing"] else Message("not_syncing")
+    return None if found["was_syncing"] else MessageLine("not_syncing")
 
 
 @command(
@@ -76,7 +100,7 @@ def list_operator_policies_with_classic_queue_mirroring(ctl: Session) -> Table:
     "Checking if cluster has any classic queue mirroring policy ...",
     "check_if_cluster_has_classic_queue_mirroring_policy",
 )
-def check_if_cluster_has_classic_queue_mirroring_policy(ctl: Session) -> Message:
+def check_if_cluster_has_classic_queue_mirroring_policy(ctl: Session) -> MessageLine:
     """Fail if a policy has queues mirrored, which RabbitMQ 4 does not take; Leveret does."""
     found = [f"Policy {each['name']}" for each in _mirroring(ctl, _POLICIES)]
     found += [f"Operator policy {each['name']}" for each in _mirroring(ctl, _OPERATOR_POLICIES)]
@@ -115,7 +139,7 @@ def _found() -> Iterator[None]:
     """In RabbitMQ's word, where there is no such queue."""
     try:
         yield
-    except NotThere:
+    except NotFoundByApi:
         raise CtlError(exits.UNAVAILABLE, "not_found") from None
 
 

@@ -9,7 +9,7 @@ from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
 from leveret.cli.commands.health import active_alarms, listener_line, listeners_of
 from leveret.cli.formatters import as_table
-from leveret.cli.values import Message, Sections, Text, Value
+from leveret.cli.values import MessageLine, Sections, TextDocument, Value
 
 _GB: Final = 10**9
 
@@ -54,28 +54,28 @@ def status(ctl: Session) -> Sections:
 
 
 @command("Asking node {node} for its version...", "server_version")
-def server_version(ctl: Session) -> Message:
+def server_version(ctl: Session) -> MessageLine:
     """Show the node's version; leveretctl's own is shown by version."""
     text = str(ctl.api.get("overview")["product_version"])
-    return Message(text, {"result": "ok", "value": text})
+    return MessageLine(text, {"result": "ok", "value": text})
 
 
 @command("Application environment of node {node} ...", "environment")
-def environment(ctl: Session) -> Message:
+def environment(ctl: Session) -> MessageLine:
     """Show the settings that the node runs with; secrets are left out."""
     found = {each["key"]: each["value"] for each in ctl.api.get("operations", "settings")}
-    return Message("\n".join(f"{key} = {value}" for key, value in found.items()), found)
+    return MessageLine("\n".join(f"{key} = {value}" for key, value in found.items()), found)
 
 
 @command("Reporting server status of node {node} ...", "report > leveret-report.txt")
-def report(ctl: Session) -> Text:
-    """Print the output of all status commands, to send to whoever helps you."""
+def report(ctl: Session) -> TextDocument:
+    """Print the output of all status commands, to send to whoever helps you; secrets are left out."""
     ctl.quiet = True
     pieces = [_reported(ctl, module, name) for module, name in _REPORTED]
     for vhost in [str(each["name"]) for each in ctl.api.get("vhosts")]:
         ctl.vhost = vhost
         pieces += [_reported(ctl, module, name) for module, name in _REPORTED_BY_VHOST]
-    return Text("\n".join(pieces))
+    return TextDocument("\n".join(pieces))
 
 
 _REPORTED: Final = (

@@ -7,9 +7,10 @@ from typing import Annotated
 from typer import Argument
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, NotThere
+from leveret.cli.api import CtlError, NotFoundByApi
 from leveret.cli.checks import json_of, json_text, need_vhost, refused_as
 from leveret.cli.command import Session, command
+from leveret.cli.secrets import IncludeSecrets, secrets_query
 from leveret.cli.values import Table
 
 Name = Annotated[str, Argument(help="Name of the parameter.")]
@@ -40,10 +41,11 @@ def clear_parameter(ctl: Session, component: Component, name: Name) -> None:
 
 
 @command('Listing runtime parameters for vhost "{vhost}" ...', "list_parameters -p orders")
-def list_parameters(ctl: Session) -> Table:
+def list_parameters(ctl: Session, include_secrets: IncludeSecrets = False) -> Table:
     """List the parameters of a virtual host."""
     need_vhost(ctl)
-    held = [each for each in ctl.api.get("parameters") if each["vhost"] == ctl.vhost]
+    found = ctl.api.get("parameters", **secrets_query(include_secrets))
+    held = [each for each in found if each["vhost"] == ctl.vhost]
     rows = [[each["component"], each["name"], json_text(each["value"])] for each in held]
     return Table(("component", "name", "value"), rows)
 
@@ -65,9 +67,9 @@ def clear_global_parameter(ctl: Session, name: Name) -> None:
 
 
 @command("Listing global runtime parameters ...", "list_global_parameters")
-def list_global_parameters(ctl: Session) -> Table:
+def list_global_parameters(ctl: Session, include_secrets: IncludeSecrets = False) -> Table:
     """List the parameters of the cluster."""
-    held = ctl.api.get("global-parameters")
+    held = ctl.api.get("global-parameters", **secrets_query(include_secrets))
     return Table(("name", "value"), [[each["name"], json_text(each["value"])] for each in held])
 
 
@@ -83,5 +85,5 @@ def set_cluster_name(
 def _clear(ctl: Session, *path: str) -> None:
     try:
         ctl.api.delete(*path)
-    except NotThere:
+    except NotFoundByApi:
         raise CtlError(exits.UNAVAILABLE, "Parameter does not exist") from None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final
 
+import typer
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, NotThere
+from leveret.cli.api import CtlError, NotFoundByApi
 from leveret.cli.checks import json_of, json_text, listed, need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.names import policies
 from leveret.cli.values import Table
+from leveret.model.patterns import stored
 
 Name = Annotated[str, Argument(help="Name of the policy.", autocompletion=policies)]
 Pattern = Annotated[str, Argument(help="Regular expression for the names of queues or exchanges.")]
@@ -21,6 +22,8 @@ Definition = Annotated[
 ]
 Priority = Annotated[int, Option(help="Of policies that match, the highest applies.")]
 ApplyTo = Annotated[str, Option(help="queues, classic_queues, quorum_queues, streams, exchanges or all.")]
+_REPLICATE: Final = "remote-dc-replicate"
+STANDBY_TAG: Final = "standby_replication"
 _COLUMNS: Final = ("vhost", "name", "pattern", "apply-to", "definition", "priority")
 
 
@@ -39,6 +42,20 @@ def set_policy(
 ) -> None:
     """Set a policy; it applies at once."""
     put_policy(ctl, "policies", name, pattern, definition, priority, apply_to)
+    if json_of(definition).get(_REPLICATE) is True:
+        _warn_of_missing_tag(ctl)
+
+
+def _warn_of_missing_tag(ctl: Session) -> None:
+    """A policy that has queues replicated does nothing in a virtual host that is not tagged: say so."""
+    tags = ctl.api.get("vhosts", ctl.vhost).get("tags", [])
+    if STANDBY_TAG not in tags:
+        wanted = ",".join([*tags, STANDBY_TAG])
+        typer.echo(
+            f"Warning: nothing is replicated before vhost '{ctl.vhost}' has the tag {STANDBY_TAG}: "
+            f"leveretctl update_vhost_metadata '{ctl.vhost}' --tags {wanted}",
+            err=True,
+        )
 
 
 @command('Clearing policy "{name}" on vhost "{vhost}" ...', "clear_policy -p orders short")
@@ -70,7 +87,7 @@ def list_policies_that_match(
     found = [
         each
         for each in held_policies(ctl, "policies")
-        if each["apply-to"] in wanted and re.search(each["pattern"], name)
+        if each["apply-to"] in wanted and stored(each["pattern"]).covers(name)
     ]
     return policy_table(sorted(found, key=lambda each: -float(each["priority"])))
 
@@ -99,7 +116,7 @@ def delete_policy(ctl: Session, path: str, name: str) -> None:
     need_vhost(ctl)
     try:
         ctl.api.delete(path, ctl.vhost, name)
-    except NotThere:
+    except NotFoundByApi:
         raise CtlError(exits.UNAVAILABLE, f"policy '{name}' does not exist in vhost '{ctl.vhost}'") from None
 
 

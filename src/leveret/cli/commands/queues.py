@@ -7,13 +7,13 @@ from typing import Annotated, Any, Final
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, NotThere, TimedOut
+from leveret.cli.api import CtlError, NotFoundByApi, TimedOut
 from leveret.cli.checks import listed, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.names import queues
 from leveret.cli.pids import pid
-from leveret.cli.values import Message, Table
+from leveret.cli.values import MessageLine, Table
 
 Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queues)]
 _KNOWN: Final = (
@@ -98,7 +98,7 @@ def list_unresponsive_queues(
     for each in _led(ctl, local):
         try:
             seen = ctl.api.get_within(queue_timeout / 1000, "queues", ctl.vhost, each["name"])
-        except NotThere:
+        except NotFoundByApi:
             continue
         except TimedOut:
             seen = {**each, "state": "crashed"}
@@ -121,7 +121,7 @@ def delete_queue(
     name: Name,
     if_empty: Annotated[bool, Option("--if-empty", "-e", help="Only if it holds no message.")] = False,
     if_unused: Annotated[bool, Option("--if-unused", "-u", help="Only if it has no consumer.")] = False,
-) -> Message:
+) -> MessageLine:
     """Delete a queue."""
     conditions = {"if queue is empty": if_empty, "if queue is unused": if_unused}
     told = " and ".join(text for text, wanted in conditions.items() if wanted)
@@ -130,7 +130,7 @@ def delete_queue(
     query = {"if-empty": if_empty, "if-unused": if_unused}
     with refused_as(exits.USAGE):
         ctl.api.delete("queues", ctl.vhost, name, **{key: "true" for key, wanted in query.items() if wanted})
-    return Message(f"Queue was successfully deleted with {ready} ready messages", {"messages": ready})
+    return MessageLine(f"Queue was successfully deleted with {ready} ready messages", {"messages": ready})
 
 
 _DOWN: Final = ("crashed", "stopped", "down")

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 from typer import Option
 
 from leveret.cli.command import Session, command
-from leveret.cli.values import Report, Table
+from leveret.cli.values import ReportLines, Table
 
 _QUEUES: Final = ("virtual_host", "queue", "messages", "settlements_lost")
 
@@ -23,7 +23,7 @@ def rejoin_as_downstream(
             "this one's; all that the replicated queues hold here is kept apart.",
         ),
     ] = False,
-) -> Report:
+) -> ReportLines:
     """Follow the node that took this one's place, keep apart what it never saw, and tell what that is."""
     found = ctl.api.post_slowly("replication", "standby", "rejoin", body={"set_all_aside": set_all_aside})
     never_seen = f"{found['messages']} messages, kept here" if found["messages"] else "nothing"
@@ -33,4 +33,4 @@ def rejoin_as_downstream(
             ("Consumed here only", f"{found['settlements_lost']} messages, which are there again"),
             *(("See them with", f"list_divergent_messages --report {report}") for report in found["reports"]),
         ]
-    return Report(lines, found, Table.of(_QUEUES, found["queues"], unknown=None))
+    return ReportLines(lines, found, Table.of(_QUEUES, found["queues"], unknown=None))

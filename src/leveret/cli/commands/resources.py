@@ -10,7 +10,7 @@ from leveret.cli import exits
 from leveret.cli.api import CtlError
 from leveret.cli.checks import refused_as
 from leveret.cli.command import Session, command
-from leveret.cli.values import Message
+from leveret.cli.values import MessageLine
 
 _UNITS: Final = {"gb": 10**9, "gib": 2**30, "mb": 10**6, "mib": 2**20, "kb": 10**3, "kib": 2**10, "bytes": 1}
 _RELATIVE_MAX: Final = 1.0
@@ -22,7 +22,7 @@ def memory_breakdown(
     unit: Annotated[
         Literal["gb", "gib", "mb", "mib", "kb", "kib", "bytes"], Option("--unit", "-u", help="Unit of sizes.")
     ] = "gb",
-) -> Message:
+) -> MessageLine:
     """Show what the node uses memory for, the largest first."""
     memory = ctl.api.get("nodes", ctl.node, "memory")["memory"]
     sizes = {name: size for name, size in memory.items() if isinstance(size, int)}
@@ -35,7 +35,7 @@ def memory_breakdown(
         f"{name}: {round(each['bytes'] / _UNITS[unit], 4)} {unit} ({each['percentage']}%)"
         for name, each in found.items()
     ]
-    return Message("\n".join(lines), found)
+    return MessageLine("\n".join(lines), found)
 
 
 @command("", "set_vm_memory_high_watermark absolute 2GB")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from leveret.cli import exits
@@ -9,7 +11,7 @@ from leveret.cli.api import CtlError
 from leveret.cli.command import Session, command
 from leveret.cli.commands.cluster import wait_until
 from leveret.cli.commands.health import passed, single
-from leveret.cli.values import Message
+from leveret.cli.values import MessageLine
 
 _TIMEOUT_S: Final = 120
 _SINGLE: Final = "single node cluster"
@@ -25,6 +27,7 @@ class _Danger(NamedTuple):
         becomes: what a queue does that is in danger.
         awaited: what is waited for.
         late: what did not come.
+        query: more for the check.
     """
 
     check: str
@@ -32,6 +35,7 @@ class _Danger(NamedTuple):
     becomes: str
     awaited: str
     late: str
+    query: Mapping[str, str] = MappingProxyType({})
 
 
 _NO_MIRROR: Final = _Danger(
@@ -41,6 +45,7 @@ _NO_MIRROR: Final = _Danger(
     "a synchronised mirror be online for all classic mirrored queues",
     "no synchronised mirror came online for at least some classic mirrored queues",
 )
+_NO_OTHER_COPY: Final = _NO_MIRROR._replace(query=MappingProxyType({"only_copies": "true"}))
 _NO_QUORUM: Final = _Danger(
     "node-is-quorum-critical",
     "quorum queues with minimum quorum",
@@ -54,13 +59,16 @@ _NO_QUORUM: Final = _Danger(
     "Checking if node {node} is critical for data safety of any classic mirrored queues ...",
     "check_if_node_is_mirror_sync_critical",
 )
-def check_if_node_is_mirror_sync_critical(ctl: Session) -> Message:
-    """Fail if the node leads mirrored queues that would lose messages with it, for want of a synchronised mirror."""
-    return _checked(ctl, _NO_MIRROR)
+def check_if_node_is_mirror_sync_critical(ctl: Session) -> MessageLine:
+    """Fail if the node leads mirrored queues that would lose messages with it, for want of a synchronised mirror.
+
+    Streams and transient queues, whose only copy is at the node that leads them, count as well.
+    """
+    return _checked(ctl, _NO_OTHER_COPY)
 
 
 @command("", "await_online_synchronized_mirror --timeout 60")
-def await_online_synchronized_mirror(ctl: Session) -> Message | None:
+def await_online_synchronized_mirror(ctl: Session) -> MessageLine | None:
     """Wait until all mirrored queues that the node leads have a synchronised mirror, two minutes by default."""
     return _awaited(ctl, _NO_MIRROR)
 
@@ -69,18 +77,18 @@ def await_online_synchronized_mirror(ctl: Session) -> Message | None:
     "Checking if node {node} is critical for quorum of any quorum queues ...",
     "check_if_node_is_quorum_critical",
 )
-def check_if_node_is_quorum_critical(ctl: Session) -> Message:
+def check_if_node_is_quorum_critical(ctl: Session) -> MessageLine:
     """Fail if quorum queues would be without a majority of their members, were the node stopped."""
     return _checked(ctl, _NO_QUORUM)
 
 
 @command("", "await_online_quorum_plus_one --timeout 60")
-def await_online_quorum_plus_one(ctl: Session) -> Message | None:
+def await_online_quorum_plus_one(ctl: Session) -> MessageLine | None:
     """Wait until no quorum queue would be without a majority, were the node stopped; two minutes by default."""
     return _awaited(ctl, _NO_QUORUM)
 
 
-def _checked(ctl: Session, danger: _Danger) -> Message:
+def _checked(ctl: Session, danger: _Danger) -> MessageLine:
     found = _verdict(ctl, danger)
     if found["status"] != "ok":
         lines = [
@@ -91,7 +99,7 @@ def _checked(ctl: Session, danger: _Danger) -> Message:
     return single(ctl) if found.get("reason") else passed(ctl, f"Node {ctl.node} reported no {danger.none}")
 
 
-def _awaited(ctl: Session, danger: _Danger) -> Message | None:
+def _awaited(ctl: Session, danger: _Danger) -> MessageLine | None:
     timeout_s = ctl.timeout_s or _TIMEOUT_S
     ctl.announce(f"Will wait for {danger.awaited} for {timeout_s} seconds...")
     if _verdict(ctl, danger).get("reason") == _SINGLE:
@@ -102,4 +110,4 @@ def _awaited(ctl: Session, danger: _Danger) -> Message | None:
 
 
 def _verdict(ctl: Session, danger: _Danger) -> dict[str, Any]:
-    return ctl.api.verdict("health", "checks", danger.check)
+    return ctl.api.verdict("health", "checks", danger.check, **danger.query)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any, Final
 
 from typer import Argument, Option
 
+from leveret.cli.ages import age
 from leveret.cli.command import Session, command
 from leveret.cli.commands.links import Endpoints, Mode, side_lines
 from leveret.cli.secrets import password_of, text_of
-from leveret.cli.values import Report, Table
+from leveret.cli.values import ReportLines, Table
 
 
 @command('Adding schema replication user "{username}" ...', "add_schema_replication_user schema-replicator -")
@@ -40,10 +42,10 @@ def set_schema_replication_upstream_endpoints(ctl: Session, endpoints: Endpoints
 
 
 @command("Schema replication status ...", "schema_replication_status")
-def schema_replication_status(ctl: Session) -> Report:
+def schema_replication_status(ctl: Session) -> ReportLines:
     """Show which side this node is on, and how the link does."""
     status = ctl.api.get("tanzu", "osr", "schema", "status")
-    lines = side_lines(status)
+    lines = [*side_lines(status), *_last_sync(status)]
     more = {
         "upstream_endpoint": "Connected to",
         "upstream_cluster": "Upstream cluster",
@@ -63,7 +65,17 @@ def schema_replication_status(ctl: Session) -> Report:
     lines += [("Downstream", _downstream(each)) for each in status.get("downstreams", [])]
     lines += [("Conflict", each) for each in status.get("conflicts", [])]
     lines += [("Refused", each) for each in status.get("refused", [])]
-    return Report(lines, status)
+    return ReportLines(lines, status)
+
+
+def _last_sync(status: dict[str, Any]) -> list[tuple[str, str]]:
+    """How old the definitions are that a downstream has."""
+    if status["operating_mode"] != "downstream":
+        return []
+    stamp = status.get("last_sync_stamp")
+    if not stamp:
+        return [("Last sync", "none since this node started")]
+    return [("Last sync", f"{age(time.time() * 1000 - stamp * 1000)} ago: definitions are as of then")]
 
 
 def _downstream(row: dict[str, Any]) -> str:
@@ -116,13 +128,13 @@ def sync_schema_replication(
             "--force", help="Replace queues that conflict with the upstream's, with the messages in them."
         ),
     ] = False,
-) -> Report:
+) -> ReportLines:
     """Sync at once, and say what was changed and what was left as it is."""
     done = ctl.api.post_slowly("replication", "schema", "sync", body={"force": force})
     lines = [("Put", done["puts"]), ("Deleted", done["deletes"])]
     lines += [("Conflict", each) for each in done["conflicts"]]
     lines += [("Refused", each) for each in done["refused"]]
-    return Report(lines, done)
+    return ReportLines(lines, done)
 
 
 @command("Enabling schema replication ...", "enable_schema_replication")

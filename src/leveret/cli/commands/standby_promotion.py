@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
+import typer
 from typer import Option
 
 from leveret.cli import exits
+from leveret.cli.ages import age
 from leveret.cli.api import CtlError, WentAway
 from leveret.cli.command import Session, command
 from leveret.cli.progress_bar import ProgressBar
 from leveret.cli.secrets import password_of
-from leveret.cli.values import Report, Table
+from leveret.cli.values import ReportLines, Table
 
 TO_PASSWORD: Final = "LEVERETCTL_TO_PASSWORD"
 _SUMMARY: Final = ("first_timestamp", "last_timestamp", "message_count", "virtual_host")
@@ -26,6 +29,11 @@ _QUEUES: Final = ("virtual_host", "queue", "message_count", "first_timestamp", "
 _STREAMS: Final = (*_BOOKS, "clamped_offsets")
 _UNREADABLE: Final = "unreadable_records"
 _PROMOTION: Final = "the promotion; promote again, it goes on from there"
+_LEFT_OUT: Final = (
+    "What this left out is kept: promote_standby_replication_downstream --dry-run tells how much that is, and "
+    "without --dry-run brings it back"
+)
+_SPOKEN_EVERY_S: Final = 5.0
 _LOOK: Final = "that; nothing was changed"
 
 FromScratch = Annotated[
@@ -71,7 +79,8 @@ def promote_standby_replication_downstream(
             f"password is typed, piped in or in {TO_PASSWORD}, never in the URI.",
         ),
     ] = None,
-) -> Table | Report:
+    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask, also if the upstream is alive.")] = False,
+) -> Table | ReportLines:
     """End the links and put every message that was not consumed back into its queue."""
     body = _body(start_from_scratch, all_available, exclude_virtual_hosts, queues, as_of)
     if to is not None:
@@ -80,16 +89,39 @@ def promote_standby_replication_downstream(
         ctl.announce("Finding out what a promotion would bring back ...")
         found = carry_out(ctl, "dry-run", body, _LOOK)
         lines = [("Would come back", _amount(found["queues"])), *_losses(found)]
-        return Report(lines, found, _queues(found))
+        return ReportLines(lines, found, _queues(found))
     if to is not None:
         ctl.announce(f"Recovering into {urlsplit(to).hostname} ...")
         rows = carry_out(ctl, "promote", body, "that; do it again, it goes on from there")
         return _summary((*_SUMMARY, "in_doubt"), rows)
+    _warn_of_alive(ctl, yes=yes)
     ctl.announce("Will promote cluster to upstream...")
     rows = carry_out(ctl, "promote", body, _PROMOTION)
     if not rows:
         ctl.announce("Nothing was transferred to this node: no message was recovered")
+    if exclude_virtual_hosts or queues or as_of:
+        ctl.announce(_LEFT_OUT)
     return _summary((*_SUMMARY, *_BOOKS), rows)
+
+
+def _warn_of_alive(ctl: Session, *, yes: bool) -> None:
+    """A promotion does not stop the upstream: say so if it lives, and ask whoever sits at a terminal.
+
+    Raises:
+        CtlError: not promoted, as was answered.
+    """
+    status = ctl.api.get("replication", "standby", "details")
+    alive = [row for row in status["vhosts"] if row["state"] == "connected"]
+    if not alive:
+        return
+    typer.echo(
+        f"Warning: the upstream at {alive[0]['endpoint']} is alive, heard {age(alive[0]['heard_ago_ms'] or 0)} ago. A "
+        "promotion does not stop it: two sites would serve applications, and what the other one takes from now on is "
+        "not here.",
+        err=True,
+    )
+    if sys.stdin.isatty() and not yes and not typer.confirm("Promote all the same?", err=True):
+        raise CtlError(exits.RETRY, "not promoted: stop the upstream first, or answer y")
 
 
 @command("Rehearsing a promotion in scratch virtual hosts ...", "rehearse_promotion")
@@ -99,7 +131,7 @@ def rehearse_promotion(
     exclude_virtual_hosts: ExcludeVirtualHosts = None,
     queues: Queues = None,
     as_of: AsOf = None,
-) -> Report:
+) -> ReportLines:
     """Recover into scratch virtual hosts, compare every message, remove them; tell how long that took."""
     body = _body(False, all_available, exclude_virtual_hosts, queues, as_of)
     found = carry_out(ctl, "rehearse", body, "the rehearsal; its virtual hosts go when the node starts")
@@ -108,7 +140,7 @@ def rehearse_promotion(
         ("Compared", f"all of them, each as it was transferred, in {found['compared_s']:.1f} s"),
         *_losses(found),
     ]
-    return Report(lines, found, _queues(found))
+    return ReportLines(lines, found, _queues(found))
 
 
 @command("Displaying standby promotion summary ...", "display_standby_promotion_summary")
@@ -192,11 +224,9 @@ def _loss(row: dict[str, Any]) -> str:
     records = row["lag_records"]
     text = f"{records} records that the upstream has and this node not yet"
     if row["state"] != "connected":
-        text = (
-            f"{records} records that the upstream had when it was last heard, and what it took since"
-            if row["is_upstream_known"]
-            else "not known: the upstream was not heard since this node started"
-        )
+        text = f"{records} records that the upstream had {heard(row)}, and what it took since"
+        if not row["is_upstream_known"]:
+            text = f"not known: the upstream was not heard since this node started; {newest(row)}"
     elif not records:
         text = "nothing"
     if missing := row.get("missing_records"):
@@ -211,26 +241,42 @@ def _loss(row: dict[str, Any]) -> str:
     return text
 
 
+def heard(row: dict[str, Any]) -> str:
+    """When the upstream was heard of a virtual host."""
+    ago_ms = row.get("heard_ago_ms")
+    return "when it was last heard" + ("" if ago_ms is None else f", {age(ago_ms)} ago")
+
+
+def newest(row: dict[str, Any]) -> str:
+    """How old the newest thing is that is here of a virtual host."""
+    age_ms = row.get("newest_age_ms")
+    return "nothing of it is here" if age_ms is None else f"the newest record here is {age(age_ms)} old"
+
+
 def carry_out(ctl: Session, what: str, body: dict[str, Any], left: str) -> Any:
     """Have it done; what it ends with. On a terminal a bar shows how far it is."""
     steps = ctl.api.stream("replication", "standby", what, body=body)
-    return follow(steps, shows=sys.stderr.isatty() and not ctl.quiet, left=left)
+    is_terminal = sys.stderr.isatty()
+    says = ctl.for_people and not ctl.quiet and not is_terminal
+    return follow(steps, shows=is_terminal and not ctl.quiet, left=left, says=says)
 
 
-def follow(steps: Iterator[dict[str, Any]], *, shows: bool, left: str) -> Any:
-    """Wait for the end.
+def follow(steps: Iterator[dict[str, Any]], *, shows: bool, left: str, says: bool = False) -> Any:
+    """Wait for the end; `shows` a bar, or, where that is no use, `says` in lines how far it is.
 
     Raises:
         CtlError: it failed, or the node went away; then `left` says what that means.
     """
     with suppress(WentAway), ProgressBar(shows, "starting Spark", _columns) as bar:
-        recovery = _Recovery(bar)
+        recovery, spoken = _Recovery(bar), _Spoken()
         for step in steps:
             if "summary" in step:
                 return step["summary"]
             if "error" in step:
                 raise CtlError(exits.SOFTWARE, step["reason"])
             recovery.show(step["progress"])
+            if says:
+                spoken.take(step["progress"])
     raise CtlError(exits.UNAVAILABLE, f"the node went away during {left}")
 
 
@@ -258,6 +304,37 @@ class _Recovery:
                 self._bar.advance(news["messages"])
             case "comparing":
                 self._bar.begin_again(total=self._total, description=f"comparing {self._queues} queues")
+
+
+class _Spoken:
+    """The same in lines: each step as it begins, and now and then how many messages are done."""
+
+    def __init__(self) -> None:
+        self._total = self._done = 0
+        self._said_s = time.monotonic()
+
+    def take(self, news: dict[str, Any]) -> None:
+        """Take what the pipeline said."""
+        match news.get("event"):
+            case "started":
+                self._say("looking for what was not consumed")
+            case "planned":
+                self._total += sum(news["queues"].values())
+                self._say(f"recovering {self._total} messages")
+            case "counting":
+                self._total, self._done = news["messages"], 0
+                self._say(f"counting {self._total} messages")
+            case "comparing":
+                self._done = 0
+                self._say(f"comparing {self._total} messages")
+            case "published" | "compared" | "counted":
+                self._done += news["messages"]
+                if self._done >= self._total or time.monotonic() - self._said_s > _SPOKEN_EVERY_S:
+                    self._say(f"{self._done} of {self._total} messages done")
+
+    def _say(self, text: str) -> None:
+        self._said_s = time.monotonic()
+        typer.echo(text, err=True)
 
 
 def _columns() -> list[Any]:

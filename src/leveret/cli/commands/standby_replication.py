@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Final
+import time
+from typing import Any, Final
 
+from leveret.cli.ages import age
 from leveret.cli.command import Session, command
 from leveret.cli.commands.links import Endpoints, Mode, side_lines
-from leveret.cli.commands.standby_promotion import carry_out
+from leveret.cli.commands.standby_promotion import carry_out, heard, newest
 from leveret.cli.secrets import text_of
-from leveret.cli.values import Report, Table
+from leveret.cli.values import ReportLines, Table
 
-_STATUS: Final = (
+_STATUS: Final = ("virtual_host", "state", "transferred", "lag_records", "lag_ms")
+"""For people, who have what else is known in words above, and a terminal of 80 columns."""
+_STATUS_ALL: Final = (
     "virtual_host",
     "state",
     "endpoint",
     "transferred",
     "lag_records",
     "lag_ms",
+    "heard_ago_ms",
     "missing_records",
     "missing_messages",
     "last_timestamp",
+    "newest_age_ms",
     "error",
 )
+_DOWNSTREAMS: Final = ("virtual_host", "downstream", "transferred", "lag_records", "last_seen")
+
+
+_AGAIN: Final = (
+    "promote_standby_replication_downstream goes on where it was, delete_all_data_on_standby_replication_cluster "
+    "gives it up"
+)
+_LEFT: Final = "promote_standby_replication_downstream --dry-run tells how much that is"
+_UNTAGGED: Final = (
+    "not replicated: a policy asks for it, but the virtual host does not have the tag standby_replication; "
+    "see update_vhost_metadata"
+)
+_HEARD_MS: Final = 5_000
+"""An upstream that was heard less long ago is well: it says where it is every second or so."""
 
 
 @command(
@@ -52,12 +72,71 @@ def set_standby_replication_mode(ctl: Session, mode: Mode) -> None:
 
 
 @command("Standby replication status ...", "standby_replication_status")
-def standby_replication_status(ctl: Session) -> Report:
+def standby_replication_status(ctl: Session) -> ReportLines:
     """Show which side this node is on, and how far each virtual host is transferred."""
     status = ctl.api.get("replication", "standby", "details")
     lines = side_lines(status)
     lines += [("Error", status["error"])] if status["error"] else []
-    return Report(lines, status, Table.of(_STATUS, status["vhosts"], unknown=None))
+    lines += _promotion(status)
+    lines += [(f"Of {row['virtual_host']}", _collected(row)) for row in status.get("collected", [])]
+    lines += [(f"Of {name}", _UNTAGGED) for name in status.get("untagged", [])]
+    lines += [(f"Of {row['virtual_host']}", _standing(row)) for row in status["vhosts"]]
+    if status["operating_mode"] != "downstream":
+        return ReportLines(lines, status, Table.of(_DOWNSTREAMS, status.get("downstreams", []), unknown=None))
+    columns = _STATUS if ctl.for_people else _STATUS_ALL
+    return ReportLines(lines, status, Table.of(columns, status["vhosts"], unknown=None))
+
+
+def _promotion(status: dict[str, Any]) -> list[tuple[str, str]]:
+    """How far the promotion is that has begun; what those that are done left out."""
+    lines = []
+    if promotion := status.get("promotion"):
+        begun = f"begun {age(time.time() * 1000 - promotion['begun_ms'])} ago"
+        if promotion["is_running"]:
+            text = f"{promotion['step']}: {promotion['recovered']} of {promotion['messages']} messages"
+            lines.append(("Promotion", f"{begun}; {text} of {promotion['queues']} queues"))
+        else:
+            lines.append(("Promotion", f"{begun}, was interrupted and does not run: {_AGAIN}"))
+    if left_out := status.get("left_out"):
+        only = [("all queues but", left_out["only_queues"]), ("virtual hosts", left_out["exclude"])]
+        said = [f"{what} {', '.join(names)}" for what, names in only if names]
+        said += ["what came since the moment that was named"] if left_out["as_of_ms"] else []
+        lines.append(("Left out by the last promotion", f"{'; '.join(said)} ({_LEFT})"))
+    return lines
+
+
+def _collected(row: dict[str, Any]) -> str:
+    """What is collected of a virtual host, in words."""
+    text = (
+        f"{row['queues']} replicated queues, {row['records']} records collected, {row['kept']} of them kept"
+    )
+    if row["oldest_ms"] is not None:
+        text += f" ({row['bytes'] / 1e6:.1f} MB, the oldest {age(time.time() * 1000 - row['oldest_ms'])} old)"
+    text += f"; {row['downstreams']} downstreams"
+    text += f", the slowest {row['slowest_lag_records']} records behind" if row["downstreams"] else ""
+    if row["missing_messages"]:
+        text += f"; retention took {row['missing_messages']} messages that queues hold"
+    return f"{text}; {row['error']}" if row.get("error") else text
+
+
+def _standing(row: dict[str, Any]) -> str:
+    """What is here of a virtual host, in words."""
+    missing = f"{row['lag_records']} records that the upstream had {heard(row)} are not here"
+    if row.get("heard_ago_ms") is None:
+        text = "the upstream was not heard since this node started: what it has is not known"
+    elif row["heard_ago_ms"] >= _HEARD_MS:
+        text = f"the upstream was not heard for {age(row['heard_ago_ms'])}: what it took since is not known"
+        text += f"; {missing}" if row["lag_records"] else "; all that it had then is here"
+    elif row["lag_records"]:
+        text = f"{row['lag_records']} records are to come, which it is {age(row['lag_ms'])} behind with"
+    else:
+        text = "all that the upstream has is here"
+    text = f"{text}; {newest(row)}"
+    if row["missing_records"]:
+        text += f"; {row['missing_records']} records never came, which its retention was too short for"
+    if row["missing_messages"]:
+        text += f"; up to {row['missing_messages']} messages of its queues do not come: see the dry run"
+    return f"{text}; {row['error']}" if row.get("error") else text
 
 
 @command(

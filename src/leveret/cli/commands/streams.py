@@ -7,12 +7,12 @@ from typing import Annotated, Any, Final
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, NotThere
+from leveret.cli.api import CtlError, NotFoundByApi
 from leveret.cli.checks import listed, need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.names import queues
-from leveret.cli.values import Message, Table
+from leveret.cli.values import MessageLine, Table
 
 Stream = Annotated[str, Argument(help="Name of the stream.", autocompletion=queues)]
 SuperStream = Annotated[str, Argument(help="Name of the super stream.", metavar="SUPER_STREAM")]
@@ -166,7 +166,7 @@ def add_super_stream(
     max_length_bytes: Annotated[str | None, Option(help="Size of each stream, as 20gb.")] = None,
     max_age: Annotated[str | None, Option(help="Greatest age of messages, as 7D.")] = None,
     segment_bytes: Annotated[str | None, Option("--stream-max-segment-size-bytes", help="As 500mb.")] = None,
-) -> Message:
+) -> MessageLine:
     """Make an exchange and its streams, one for each partition or key."""
     need_vhost(ctl)
     if ctl.api.get_or_none("exchanges", ctl.vhost, name) is not None:
@@ -188,18 +188,18 @@ def add_super_stream(
         # All or nothing, as RabbitMQ does it.
         _remove(ctl, name, [f"{name}-{key}" for key in keys])
         raise
-    return Message(f"Super stream {name} has been created", {"result": "ok"})
+    return MessageLine(f"Super stream {name} has been created", {"result": "ok"})
 
 
 @command("Deleting a super stream ...", "delete_super_stream -p orders invoices")
-def delete_super_stream(ctl: Session, name: SuperStream) -> Message:
+def delete_super_stream(ctl: Session, name: SuperStream) -> MessageLine:
     """Delete a super stream: its exchange, its streams and their messages."""
     need_vhost(ctl)
     if ctl.api.get_or_none("exchanges", ctl.vhost, name) is None:
         raise CtlError(exits.SOFTWARE, f"stream_not_found: there is no exchange {name}")
     bindings = ctl.api.get("exchanges", ctl.vhost, name, "bindings", "source")
     _remove(ctl, name, [each["destination"] for each in bindings if _is_partition(each)])
-    return Message(f"Super stream {name} has been deleted", {"result": "ok"})
+    return MessageLine(f"Super stream {name} has been deleted", {"result": "ok"})
 
 
 def _make(ctl: Session, name: str, keys: list[str], arguments: dict[str, Any]) -> None:
@@ -216,7 +216,7 @@ def _remove(ctl: Session, name: str, streams: list[str]) -> None:
     for path in (("exchanges", ctl.vhost, name), *(("queues", ctl.vhost, each) for each in streams)):
         try:
             ctl.api.delete(*path)
-        except NotThere:
+        except NotFoundByApi:
             continue
 
 

@@ -12,7 +12,7 @@ from leveret.cli.checks import json_of, json_text, need_user, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.users import Username
 from leveret.cli.names import users
-from leveret.cli.values import Message, Table
+from leveret.cli.values import MessageLine, Table
 
 LIMITS = ("max-connections", "max-channels")
 
@@ -57,12 +57,12 @@ def list_user_limits(
     ctl: Session,
     user: Annotated[str, Option(help="Whose limits.", autocompletion=users)] = "guest",
     for_all: Annotated[bool, Option("--global", help="The limits of all users that have any.")] = False,
-) -> Message | Table:
+) -> MessageLine | Table:
     """List the limits of a user, or of all."""
     if not for_all:
         ctl.announce(f'Listing limits for user "{user}" ...')
         text = json_text(need_user(ctl, user, exits.UNAVAILABLE).get("limits") or {})
-        return Message(text, {"message": text})
+        return MessageLine(text, {"message": text})
     ctl.announce("Listing limits for all users ...")
     rows = [[each["name"], json_text(each["limits"])] for each in ctl.api.get("users") if each.get("limits")]
     return Table(("user", "limits"), rows)

@@ -15,7 +15,7 @@ from leveret.cli.checks import need_user, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.names import users
 from leveret.cli.secrets import password_of
-from leveret.cli.values import Message, Table
+from leveret.cli.values import MessageLine, Table
 
 Username = Annotated[str, Argument(help="Name of the user.", autocompletion=users)]
 Password = Annotated[
@@ -32,21 +32,21 @@ def add_user(
     pre_hashed_password: Annotated[
         bool, Option("--pre-hashed-password", help="The password is a hash, as hash_password prints it.")
     ] = False,
-) -> Message:
+) -> MessageLine:
     """Add a user, who may do nothing until permissions are set."""
     secret = password_of(password)
     if ctl.api.get_or_none("users", username) is not None:
         raise CtlError(exits.SOFTWARE, f'User "{username}" already exists')
     field = "password_hash" if pre_hashed_password else "password"
     ctl.api.put("users", username, body={field: secret, "tags": ""})
-    return Message(
+    return MessageLine(
         "Done. Don't forget to grant the user permissions to some virtual hosts! "
         "See 'leveretctl help set_permissions' to learn more."
     )
 
 
 @command('Authenticating user "{username}" ...', "authenticate_user alice -")
-def authenticate_user(ctl: Session, username: Username, password: Password = None) -> Message:
+def authenticate_user(ctl: Session, username: Username, password: Password = None) -> MessageLine:
     """Tell whether a password is a user's."""
     body = {"password": password_of(password)}
     if ctl.api.get_or_none("users", username) is None:
@@ -54,7 +54,7 @@ def authenticate_user(ctl: Session, username: Username, password: Password = Non
             exits.DATA, f"failed to authenticate user \"{username}\": user '{username}' - invalid credentials"
         )
     ctl.api.post("users", username, "authenticate", body=body)
-    return Message("Success", {"result": "ok"})
+    return MessageLine("Success", {"result": "ok"})
 
 
 @command('Changing password for user "{username}" ...', "change_password alice -")
@@ -75,12 +75,12 @@ def clear_password(ctl: Session, username: Username) -> None:
 
 
 @command("", "hash_password -")
-def hash_password(ctl: Session, password: Password = None) -> Message:
+def hash_password(ctl: Session, password: Password = None) -> MessageLine:
     """Print the salted SHA-256 of a password, for add_user --pre-hashed-password and definitions files."""
     salt = os.urandom(_SALT_BYTES)
     digest = hashlib.sha256(salt + password_of(password).encode()).digest()
     text = base64.b64encode(salt + digest).decode()
-    return Message(text, {"result": "ok", "value": text})
+    return MessageLine(text, {"result": "ok", "value": text})
 
 
 @command('Deleting user "{username}" ...', "delete_user alice")

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Final
 from typer import Argument, Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError, NotThere
+from leveret.cli.api import CtlError, NotFoundByApi
 from leveret.cli.checks import json_of, json_text, need_vhost, refused_as
 from leveret.cli.command import Session, command
-from leveret.cli.values import Message, Table
+from leveret.cli.values import MessageLine, Table
 
 _COMPONENT: Final = "vhost-limits"
 _NAME: Final = "limits"
@@ -39,7 +39,7 @@ def clear_vhost_limits(ctl: Session) -> None:
     need_vhost(ctl)
     try:
         ctl.api.delete("parameters", _COMPONENT, ctl.vhost, _NAME)
-    except NotThere:
+    except NotFoundByApi:
         raise CtlError(exits.UNAVAILABLE, "Parameter does not exist") from None
 
 
@@ -49,7 +49,7 @@ def list_vhost_limits(
     for_all: Annotated[
         bool, Option("--global", help="The limits of all virtual hosts that have any.")
     ] = False,
-) -> Message | Table | None:
+) -> MessageLine | Table | None:
     """List the limits of a virtual host, or of all."""
     if for_all:
         ctl.announce("Listing limits for all vhosts ...")
@@ -58,7 +58,7 @@ def list_vhost_limits(
     need_vhost(ctl)
     held = _held(ctl).get(ctl.vhost)
     text = json_text(held) if held else ""
-    return Message(text, {"node": ctl.node, "result": "ok", "value": text})
+    return MessageLine(text, {"node": ctl.node, "result": "ok", "value": text})
 
 
 def _held(ctl: Session) -> dict[str, Any]:

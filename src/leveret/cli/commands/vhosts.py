@@ -12,7 +12,7 @@ from leveret.cli.checks import need_vhost, refused_as
 from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.names import vhosts
-from leveret.cli.values import Message, Table
+from leveret.cli.values import MessageLine, Table
 
 Name = Annotated[str, Argument(help="Name of the virtual host.", autocompletion=vhosts)]
 Description = Annotated[str | None, Option(help="What it is for.")]
@@ -96,28 +96,28 @@ def set_vhost_tags(
 
 
 @command("Trying to restart vhost '{vhost}' on node '{node}' ...", "restart_vhost -p orders")
-def restart_vhost(ctl: Session) -> Message:
+def restart_vhost(ctl: Session) -> MessageLine:
     """Start a virtual host that failed; here one runs as long as its node does."""
     if ctl.api.get_or_none("vhosts", ctl.vhost) is None:
         text = f"Failed to start vhost '{ctl.vhost}' on node '{ctl.node}': there is no such vhost"
         raise CtlError(exits.SOFTWARE, text)
-    return Message(f"Vhost '{ctl.vhost}' is already running on node '{ctl.node}'", {"result": "ok"})
+    return MessageLine(f"Vhost '{ctl.vhost}' is already running on node '{ctl.node}'", {"result": "ok"})
 
 
 @command('Starting tracing for vhost "{vhost}" ...', "trace_on -p orders")
-def trace_on(ctl: Session) -> Message:
+def trace_on(ctl: Session) -> MessageLine:
     """Copy every message of a virtual host to the exchange amq.rabbitmq.trace."""
     need_vhost(ctl)
     ctl.api.put("vhosts", ctl.vhost, body={"tracing": True})
-    return Message(f"Trace enabled for vhost {ctl.vhost}", {"result": "ok"})
+    return MessageLine(f"Trace enabled for vhost {ctl.vhost}", {"result": "ok"})
 
 
 @command('Stopping tracing for vhost "{vhost}" ...', "trace_off -p orders")
-def trace_off(ctl: Session) -> Message:
+def trace_off(ctl: Session) -> MessageLine:
     """Copy no messages to amq.rabbitmq.trace any more."""
     need_vhost(ctl)
     ctl.api.put("vhosts", ctl.vhost, body={"tracing": False})
-    return Message(f"Trace disabled for vhost {ctl.vhost}", {"result": "ok"})
+    return MessageLine(f"Trace disabled for vhost {ctl.vhost}", {"result": "ok"})
 
 
 def _put(

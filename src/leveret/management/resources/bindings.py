@@ -12,13 +12,13 @@ from starlette.responses import Response
 from leveret.management.call import NAME_BYTES_MAX, Call, resource
 from leveret.management.listing import Listing
 from leveret.management.replies import done
-from leveret.model.definitions import Binding, Put
-from leveret.model.errors import AccessRefused, InvalidCommand, NotFound
+from leveret.model.definitions import Binding
+from leveret.model.errors import InvalidCommand, NotFound
 
 _KINDS: Final = {"q": "queue", "e": "exchange"}
 
 
-class Wanted(msgspec.Struct):
+class BindingBody(msgspec.Struct):
     """The body of a POST."""
 
     routing_key: str = ""
@@ -43,14 +43,10 @@ async def show_between(call: Call) -> Response:
 async def post(call: Call) -> Response:
     """Bind; the location names the binding."""
     vhost, source, kind, destination = _ends(call)
-    wanted = await call.body(Wanted)
-    if not source:
-        raise AccessRefused("operation not permitted on the default exchange")
+    wanted = await call.body(BindingBody)
     if len(wanted.routing_key.encode()) > NAME_BYTES_MAX:
         raise InvalidCommand(f"routing_key should be at most {NAME_BYTES_MAX} bytes")
     _check_ends(call, vhost, source, kind, destination)
-    call.caller.may("write", vhost, destination, kind)
-    call.caller.may("read", vhost, source, "exchange")
     binding = Binding(
         source=source,
         vhost=vhost,
@@ -59,7 +55,8 @@ async def post(call: Call) -> Response:
         routing_key=wanted.routing_key,
         arguments=wanted.arguments,
     )
-    await call.apply(Put(binding))
+    call.caller.in_vhost(vhost).bind(binding)
+    await call.node.commit()
     location = f"{quote(destination, safe='')}/{quote(shown_key(binding), safe='~')}"
     return Response(status_code=HTTPStatus.CREATED, headers={"location": location})
 
@@ -72,11 +69,7 @@ async def show(call: Call) -> Response:
 async def delete(call: Call) -> Response:
     """Unbind."""
     binding = _binding(call)
-    if not binding.source:
-        raise AccessRefused("operation not permitted on the default exchange")
-    call.caller.may("write", binding.vhost, binding.destination, binding.destination_type)
-    call.caller.may("read", binding.vhost, binding.source, "exchange")
-    call.broker.unbind(binding)
+    call.caller.in_vhost(binding.vhost).unbind(binding)
     await call.node.commit()
     return done()
 

@@ -21,7 +21,7 @@ from leveret.management.places import at_holder
 from leveret.management.replies import done
 from leveret.management.resources.channels import shown_channel
 from leveret.model.errors import NotFound
-from leveret.runtime.clock import clock_ms
+from leveret.runtime.process.clock import clock_ms
 from leveret.session.amqp091.connection import ClientConnection
 
 _REASON: Final = "Closed via management plugin"

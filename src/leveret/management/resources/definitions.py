@@ -12,15 +12,20 @@ import msgspec
 from starlette.responses import Response
 
 import leveret
-from leveret.core.broker import Broker
+from leveret.core.broker.broker import Broker
 from leveret.management.auth import Need
 from leveret.management.call import Call, read_json, resource
 from leveret.management.replies import done, octets_reply
 from leveret.management.resources.overview import RABBITMQ_VERSION
-from leveret.management.turns import in_turns
 from leveret.model.definitions import KINDS, AnyEntity, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, Refusal
-from leveret.runtime.definitions_import import each_entity, is_passed_over, place_of, without_loose_bindings
+from leveret.runtime.definitions.importing import (
+    each_entity,
+    is_passed_over,
+    place_of,
+    without_loose_bindings,
+)
+from leveret.runtime.process.work_slices import in_turns
 
 _OF_A_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 _JSON: Final = "application/json"
@@ -70,8 +75,10 @@ async def _put(call: Call, vhost: str | None) -> Response:
         wanted = each_entity(content, vhost, default_queue_type=call.broker.default_queue_type)
         entities = [entity async for entity in in_turns(wanted)]
         try:
-            async for entity in in_turns(without_loose_bindings(entities, call.broker.definitions)):
+            bound = without_loose_bindings(entities, call.broker.definitions)
+            async for entity in in_turns(bound):
                 _put_entity(call.broker, entity)
+                await call.flush_some()
         finally:
             await call.node.commit()
     return done()
@@ -102,9 +109,9 @@ def _file_of(kind: str, octets: bytes) -> bytes:
     raise InvalidCommand("the form has no part named 'file'")
 
 
-def entity_json(entity: AnyEntity) -> dict[str, Any]:
+def entity_json(call: Call, entity: AnyEntity) -> dict[str, Any]:
     """An entity as a definitions file has it."""
-    shown: dict[str, Any] = msgspec.to_builtins(entity)
+    shown = call.entity_json(entity)
     if isinstance(entity, Queue):
         del shown["epoch"]
     if isinstance(entity, Vhost):
@@ -128,18 +135,18 @@ async def _document(
     held: dict[str, list[AnyEntity]],
     without: str = "",
 ) -> Response:
-    sections = {kind: msgspec.Raw(await _section(entities, without)) for kind, entities in held.items()}
+    sections = {kind: msgspec.Raw(await _section(call, entities, without)) for kind, entities in held.items()}
     reply = octets_reply(msgspec.json.encode({**names, **sections}))
     name = call.query.get("download", "definitions.json").translate(_QUOTED)
     reply.headers["content-disposition"] = f'attachment; filename="{name}"'
     return reply
 
 
-async def _section(entities: Iterable[AnyEntity], without: str) -> bytes:
+async def _section(call: Call, entities: Iterable[AnyEntity], without: str) -> bytes:
     encode = msgspec.json.Encoder().encode
     rows: list[bytes] = []
     async for entity in in_turns(entities):
-        row = entity_json(entity)
+        row = entity_json(call, entity)
         row.pop(without, None)
         rows.append(encode(row))
     return b"[" + b",".join(rows) + b"]"

@@ -8,21 +8,20 @@ from typing import Any, Final
 import msgspec
 from starlette.responses import Response
 
-from leveret.core.topology import PREDECLARED, ExchangeState
+from leveret.core.broker.topology import ExchangeState
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing
 from leveret.management.merging import sums_of, with_sum
 from leveret.management.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json, default_bindings
-from leveret.model.definitions import Binding, Exchange, Put
-from leveret.model.errors import AccessRefused
+from leveret.model.definitions import Binding, Exchange
 
 _KEY: Final = ("vhost", "name")
 _SUMMED: Final = ("message_stats",)
 """Each node counts what its own clients publish."""
 
 
-class Wanted(msgspec.Struct):
+class ExchangeBody(msgspec.Struct):
     """The body of a PUT."""
 
     type: str = "direct"
@@ -55,11 +54,8 @@ async def put(call: Call) -> Response:
     """Declare an exchange, or check that the one there is equivalent."""
     vhost, name = call.vhost(), call.exchange_name()
     call.new_name()
-    wanted = await call.body(Wanted)
+    wanted = await call.body(ExchangeBody)
     existed = name in call.broker.topology(vhost).exchanges
-    if not name or (not existed and name.startswith("amq.")):
-        raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-    call.caller.may("configure", vhost, name, "exchange")
     exchange = Exchange(
         name=name,
         vhost=vhost,
@@ -69,7 +65,8 @@ async def put(call: Call) -> Response:
         internal=wanted.internal,
         arguments=wanted.arguments,
     )
-    await call.apply(Put(exchange))
+    call.caller.in_vhost(vhost).declare_exchange(exchange)
+    await call.node.commit()
     return put_reply(existed=existed)
 
 
@@ -77,10 +74,7 @@ async def delete(call: Call) -> Response:
     """Delete an exchange; `if-unused` only if nothing is bound to it."""
     vhost, name = call.vhost(), call.exchange_name()
     call.broker.exchange(vhost, name)
-    if name in PREDECLARED:
-        raise AccessRefused(f"exchange '{name}' in vhost '{vhost}' is predeclared and stays")
-    call.caller.may("configure", vhost, name, "exchange")
-    call.broker.delete_exchange(vhost, name, if_unused=call.flag("if-unused"))
+    call.caller.in_vhost(vhost).delete_exchange(name, if_unused=call.flag("if-unused"))
     await call.node.commit()
     return done()
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from leveret.core.schema import UPSTREAM_PARAMETER
+from leveret.core.schema.schema import UPSTREAM_PARAMETER
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import done, put_reply
 from leveret.management.resources.standby_replication import set_upstream
 from leveret.model.definitions import AnyEntity, Delete, GlobalParameter, Put
 from leveret.model.errors import NotFound
-from leveret.runtime.standby import UPSTREAM_PARAMETER as STANDBY_UPSTREAM_PARAMETER
+from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER as STANDBY_UPSTREAM_PARAMETER
 
 
-class Wanted(msgspec.Struct):
+class GlobalParameterBody(msgspec.Struct):
     """The body of a PUT."""
 
     value: object
@@ -32,13 +32,13 @@ async def show_all(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     """One global parameter."""
-    return call.show(msgspec.to_builtins(_held(call)))
+    return call.show(call.entity_json(_held(call)))
 
 
 async def put(call: Call) -> Response:
     """Set a global parameter."""
     name = call.path("name")
-    wanted = await call.body(Wanted)
+    wanted = await call.body(GlobalParameterBody)
     existed = (name,) in call.definitions["global_parameters"]
     if name == UPSTREAM_PARAMETER:
         await call.node.schema_sync.set_endpoints(msgspec.json.encode(wanted.value))

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from leveret.core.placing import QueuePlacement
-from leveret.core.queue import Queue
-from leveret.core.validation import CLASSIC, QUORUM, queue_type
+from leveret.core.queues.queue import Queue
+from leveret.core.replication.placement import QueuePlacement
+from leveret.core.rules.descriptors import DESCRIPTORS
+from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.management.asking import parts
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
@@ -20,6 +21,7 @@ from leveret.management.leadership import FENCED, FOLLOWER, STARTING, SUSPENDED,
 from leveret.management.places import at_node
 from leveret.management.replies import json_reply
 from leveret.model.errors import InvalidCommand, NotFound
+from leveret.runtime.sockets.connection_budget import process_sockets
 
 _CHECKS: Final = "/api/health/checks"
 _SINGLE: Final = "single node cluster"
@@ -39,32 +41,62 @@ _PROTOCOLS: Final = {
 
 async def check_alarms(call: Call) -> Response:
     """As the next, on all nodes that answer."""
-    alarms = _alarms(call)
+    alarms, queues = _alarms(call), _queue_alarms(call)
     for part in await parts(call, path=f"{_CHECKS}/local-alarms"):
         alarms += part.document.get("alarms", [])
-    if alarms:
-        return _failed("There are alarms in effect in the cluster", {"alarms": alarms})
-    return await check_local_alarms(call)
+        queues += [each for each in part.document.get("queues", []) if each not in queues]
+    return _alarmed(alarms, queues)
 
 
 def _alarms(call: Call) -> list[dict[str, str]]:
     name = call.cluster.name
-    return [{"node": name, "resource": resource} for resource in call.node.alarms.active]
+    short = (DESCRIPTORS,) if process_sockets().is_short else ()
+    return [{"node": name, "resource": resource} for resource in (*call.node.alarms.active, *short)]
 
 
 async def check_local_alarms(call: Call) -> Response:
-    """No alarm of memory or disk is in effect, and no queue's log is damaged."""
-    alarms = _alarms(call)
+    """No alarm of memory, disk or descriptors is in effect, no queue's log is damaged, and none lacks what it had."""
+    return _alarmed(_alarms(call), _queue_alarms(call))
+
+
+def _alarmed(alarms: list[dict[str, str]], queues: list[dict[str, str]]) -> Response:
+    """Whichever there is; where both are, both are told."""
+    told = ({"alarms": alarms} if alarms else {}) | ({"queues": queues} if queues else {})
     if alarms:
-        return _failed("There are alarms in effect in the cluster", {"alarms": alarms})
-    damaged = [
-        {"name": queue.key[1], "vhost": queue.key[0], "reason": queue.damage}
-        for queue in call.broker.queues.values()
-        if queue.damage is not None
-    ]
-    if damaged:
-        return _failed("queues are down because their logs are damaged", {"queues": damaged})
+        return _failed("There are alarms in effect in the cluster", told)
+    if queues:
+        return _failed(
+            "; ".join(
+                f"queue '{each['name']}' in vhost '{each['vhost']}': {each['reason']}" for each in queues
+            ),
+            told,
+        )
     return _ok()
+
+
+def _queue_alarms(call: Call) -> list[dict[str, str]]:
+    """Queues that are down as their logs are damaged, and those that were led on without messages."""
+    found = []
+    for (vhost, name), queue in call.broker.queues.items():
+        if queue.damage is not None:
+            found.append(
+                {"name": name, "vhost": vhost, "reason": f"is down, its log is damaged: {queue.damage}"}
+            )
+        lost_by = call.cluster.placement((vhost, name)).lost_by
+        if lost_by:
+            reason = f"was led on without all messages; the others are at node {lost_by}, if anywhere"
+            found.append({"name": name, "vhost": vhost, "reason": reason})
+    for report in call.node.replication.divergent():
+        for log in report["logs"] if report.get("lost") else ():
+            if log["is_lost"] and log["queue"] is not None:
+                lost = log["messages"] - (log["settlements"] - log["settlements_lost"])
+                reason = (
+                    f"{lost} messages that it was led on without are set aside at node {call.cluster.name} (see "
+                    f"list_divergent_messages --report {report['id']}); once they are dealt with, move "
+                    f"divergent/{report['id']} out of its data directory"
+                )
+                found.append({"name": log["queue"], "vhost": log["vhost"], "reason": reason})
+    return found
 
 
 async def check_vhosts(call: Call) -> Response:
@@ -90,8 +122,14 @@ async def check_quorum_critical(call: Call) -> Response:
 
 
 async def check_mirror_sync_critical(call: Call) -> Response:
-    """No mirrored queue is led here that has no synchronised mirror: none would lose messages with this node."""
+    """No mirrored queue is led here that has no synchronised mirror: none would lose messages with this node.
+
+    With `?only_copies=true` no stream and no transient queue is here either, whose only copy that is.
+    """
     reason = "There are classic mirrored queues without online synchronised mirrors"
+    if call.query.get("only_copies") == "true":
+        reason = "There are queues of which nothing, or not all, is anywhere else"
+        return _check_queues(call, _is_only_copy, reason)
     return _check_queues(call, _is_critical, reason)
 
 
@@ -117,6 +155,13 @@ def _check_queues(
 def _is_critical(queue: Queue, placed: QueuePlacement, me: str) -> bool:
     is_here = placed.leader == me and placed.is_mirrored and not placed.synchronised_mirrors
     return is_here and queue_type(queue.definition.arguments) == CLASSIC
+
+
+def _is_only_copy(queue: Queue, placed: QueuePlacement, me: str) -> bool:
+    if _is_critical(queue, placed, me):
+        return True
+    is_alone = queue_type(queue.definition.arguments) == STREAM or not queue.definition.durable
+    return is_alone and placed.leader == me and not placed.is_exclusive
 
 
 def _loses_quorum(queue: Queue, placed: QueuePlacement, me: str) -> bool:
@@ -199,7 +244,7 @@ async def check_node(call: Call) -> Response:
     """The old check of a node: that it answers, without alarms."""
     if "node" in call.request.path_params and call.path("node") != call.cluster.name:
         raise NotFound(f"node '{call.path('node')}' is not part of this cluster")
-    if call.node.alarms.active:
+    if _alarms(call):
         return json_reply({"status": "failed", "reason": "resource alarm(s) in effect"})
     return _ok()
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from leveret.core.limits import LIMITS_NAME, VHOST_LIMITS
+from leveret.core.broker.limits import LIMITS_NAME, VHOST_LIMITS
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import done
@@ -18,7 +18,7 @@ from leveret.model.definitions import Parameter, Put, User
 from leveret.model.errors import InvalidCommand, NotFound
 
 
-class Wanted(msgspec.Struct):
+class LimitBody(msgspec.Struct):
     """The body of a PUT; what it may be is the broker's to say."""
 
     value: object
@@ -37,7 +37,7 @@ async def show_vhost(call: Call) -> Response:
 async def put_vhost(call: Call) -> Response:
     """Set a limit of a vhost."""
     vhost, name = call.vhost(), call.path("name")
-    wanted = await call.body(Wanted)
+    wanted = await call.body(LimitBody)
     await _set_vhost(call, vhost, {**_of_vhost(call, vhost), name: wanted.value})
     return done()
 
@@ -68,7 +68,7 @@ async def show_user(call: Call) -> Response:
 async def put_user(call: Call) -> Response:
     """Set a limit of a user."""
     user = _known_user(call)
-    wanted = await call.body(Wanted)
+    wanted = await call.body(LimitBody)
     limits: Any = {**user.limits, call.path("name"): wanted.value}
     await call.apply(Put(msgspec.structs.replace(user, limits=limits)))
     return done()

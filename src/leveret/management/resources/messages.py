@@ -16,10 +16,10 @@ from leveret.management.call import NAME_BYTES_MAX, Call, resource, with_pen
 from leveret.management.leadership import need_serving
 from leveret.management.message_view import Properties, header_of, message_json
 from leveret.management.places import at_leader, leader_elsewhere, need_led_here
-from leveret.management.replies import Declined, json_reply
-from leveret.management.turns import in_turns
+from leveret.management.replies import BadRequest, json_reply
 from leveret.model.definitions import Queue
 from leveret.model.errors import AccessRefused, InvalidCommand, LeveretError, NotFound
+from leveret.runtime.process.work_slices import in_turns
 from leveret.session.amqp091.replies import code_of, reply_text
 from leveret.session.ingest import Outsider
 
@@ -30,7 +30,7 @@ _ALIVE: Final = "aliveness-test"
 _DECIDE_TIMEOUT_S: Final = 30.0
 
 
-class Message(msgspec.Struct):
+class PublishBody(msgspec.Struct):
     """The body that publishes."""
 
     routing_key: str
@@ -39,7 +39,7 @@ class Message(msgspec.Struct):
     payload_encoding: Literal["string", "base64"]
 
 
-class Wish(msgspec.Struct):
+class GetBody(msgspec.Struct):
     """The body that gets; `truncate` is the most octets of a payload that are shown."""
 
     count: int
@@ -56,7 +56,7 @@ class Wish(msgspec.Struct):
 async def publish(call: Call) -> Response:
     """Publish one message, and answer once it is as safe as a confirm makes it."""
     vhost, exchange = call.vhost(), call.exchange_name()
-    wanted = await call.body(Message)
+    wanted = await call.body(PublishBody)
     body = _payload(wanted)
     if len(wanted.routing_key.encode()) > NAME_BYTES_MAX:
         raise InvalidCommand(f"routing_key should be at most {NAME_BYTES_MAX} bytes")
@@ -76,7 +76,7 @@ async def publish(call: Call) -> Response:
             reason = (
                 f"not all leaders and mirrors took the message within {_DECIDE_TIMEOUT_S:g} s; they may yet"
             )
-            raise Declined("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
+            raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
     if routed and outsider.outcome is not True:
         raise InvalidCommand("the message was not taken: a queue is full, or its log refused it")
     return json_reply({"routed": routed})
@@ -85,7 +85,7 @@ async def publish(call: Call) -> Response:
 async def get(call: Call) -> Response:
     """Get messages, in their order, and acknowledge, return or reject them."""
     vhost, name = call.vhost(), call.path("name")
-    wish = await call.body(Wish)
+    wish = await call.body(GetBody)
     outsider = _outsider(call, vhost)
     count = COUNT_MAX if wish.count < 0 else min(wish.count, COUNT_MAX)
     no_ack = wish.ackmode == "ack_requeue_false"
@@ -106,7 +106,7 @@ async def get(call: Call) -> Response:
             size += len(shown[-1]["payload"])
             if size >= BYTES_MAX:
                 break
-    except (NotFound, AccessRefused, Declined):
+    except (NotFound, AccessRefused, BadRequest):
         raise
     except LeveretError as error:
         raise InvalidCommand(_amqp_text(error)) from None
@@ -123,9 +123,10 @@ async def check_alive(call: Call) -> Response:
     """Declare a queue, publish to it and get from it, as the caller; so only a leader can be asked."""
     need_serving(call.node)
     vhost = call.vhost()
-    call.caller.may("configure", vhost, _ALIVE, "queue")
+    actor = call.caller.in_vhost(vhost)
+    actor.require("configure", "queue", _ALIVE)
     async with with_pen(call.cluster):
-        call.broker.declare_queue(Queue(name=_ALIVE, vhost=vhost, durable=False))
+        actor.declare_queue(Queue(name=_ALIVE, vhost=vhost, durable=False))
         await call.node.commit()
     leader = leader_elsewhere(call, (vhost, _ALIVE))
     if leader is not None:
@@ -137,7 +138,7 @@ async def check_alive(call: Call) -> Response:
     found = outsider.get(_ALIVE, 1, no_ack=True)
     await call.node.commit()
     if not found:
-        raise Declined("failed", "the message did not come back", HTTPStatus.SERVICE_UNAVAILABLE)
+        raise BadRequest("failed", "the message did not come back", HTTPStatus.SERVICE_UNAVAILABLE)
     return json_reply({"status": "ok"})
 
 
@@ -156,14 +157,14 @@ def _need_in_service(call: Call) -> None:
             "this node is drained, in maintenance mode or on its way back as a downstream, and takes no messages; "
             "publish at another node, or when it is revived"
         )
-        raise Declined("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
+        raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 def _outsider(call: Call, vhost: str) -> Outsider:
     return call.node.outsider(None if call.caller.is_operator else call.caller.name, vhost)
 
 
-def _payload(message: Message) -> bytes:
+def _payload(message: PublishBody) -> bytes:
     if message.payload_encoding == "string":
         return message.payload.encode()
     try:

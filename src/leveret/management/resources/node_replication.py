@@ -27,8 +27,8 @@ from starlette.responses import Response, StreamingResponse
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import json_reply
-from leveret.management.turns import in_turns
 from leveret.model.errors import InvalidCommand, LeveretError
+from leveret.runtime.process.work_slices import in_turns
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ _TIME_MAX_MS: Final = (1 << 62) - 1
 """All that a follower has was done before."""
 
 
-class Promotion(msgspec.Struct):
+class PromoteBody(msgspec.Struct):
     """The body that promotes."""
 
     dry_run: bool = False
@@ -46,7 +46,7 @@ class Promotion(msgspec.Struct):
     apply_until_ms: Annotated[int, Meta(ge=0, le=_TIME_MAX_MS)] | None = None
 
 
-class Verification(msgspec.Struct):
+class VerifyBody(msgspec.Struct):
     """The body that compares; a follower by name or id, all of them without one."""
 
     follower: str | None = None
@@ -60,7 +60,7 @@ async def show_status(call: Call) -> Response:
 
 async def promote(call: Call) -> Response:
     """Make a leader of this follower; or only tell what would be lost."""
-    wanted = await call.body(Promotion)
+    wanted = await call.body(PromoteBody)
     if wanted.apply_delayed and wanted.apply_until_ms is not None:
         raise InvalidCommand("apply_delayed applies all, apply_until_ms a part: give one of the two")
     until_ms = _TIME_MAX_MS if wanted.apply_delayed else wanted.apply_until_ms
@@ -74,7 +74,7 @@ async def promote(call: Call) -> Response:
 
 async def verify(call: Call) -> Response:
     """Compare what is stored here with what is stored there."""
-    wanted = await call.body(Verification)
+    wanted = await call.body(VerifyBody)
     rows = await call.node.replication.verify(wanted.follower, wanted.deep)
     return await call.plain_list(rows, "follower", "log")
 

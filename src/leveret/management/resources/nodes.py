@@ -15,11 +15,12 @@ from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.memory import memory_of, relative
 from leveret.management.places import at_node
-from leveret.management.replies import Declined, done
+from leveret.management.replies import BadRequest, done
+from leveret.management.resources.operations import log_places
 from leveret.management.resources.overview import cluster_name, contexts, exchange_types
 from leveret.model.definitions import GlobalParameter, Put
 from leveret.model.errors import NotFound
-from leveret.runtime.clock import clock_ms
+from leveret.runtime.process.clock import clock_ms
 
 _OF_LISTS: Final = frozenset({"columns", "sort", "sort_reverse"})
 
@@ -110,7 +111,7 @@ def node_json(call: Call) -> dict[str, Any]:
         ],
         "contexts": contexts(call),
         "config_files": [],
-        "log_files": [],
+        "log_files": list(log_places()),
         "enabled_plugins": [],
         "partitions": _partitions(call),
         "cluster_links": [],
@@ -142,7 +143,7 @@ def _check_name(call: Call) -> None:
     if name == cluster.name:
         return
     if name in cluster.members():
-        raise Declined("unavailable", f"node '{name}' does not answer", HTTPStatus.SERVICE_UNAVAILABLE)
+        raise BadRequest("unavailable", f"node '{name}' does not answer", HTTPStatus.SERVICE_UNAVAILABLE)
     raise NotFound(f"node '{name}' is not part of this cluster")
 
 

@@ -17,7 +17,7 @@ from starlette.responses import Response
 from leveret.config.current import settings_in_force
 from leveret.config.kinds import Bytes
 from leveret.config.logging import LEVELS
-from leveret.core.alarms import Watermark
+from leveret.core.broker.alarms import Watermark
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import done, json_reply
@@ -130,7 +130,7 @@ async def show_log(call: Call) -> Response:
     """Where the log goes, and its level."""
     level = logging.getLogger().level
     name = next((name for name, number in LEVELS.items() if number == level), str(level))
-    return json_reply({"places": list(_places()), "level": name})
+    return json_reply({"places": list(log_places()), "level": name})
 
 
 async def set_log_level(call: Call) -> Response:
@@ -167,7 +167,7 @@ async def show_text(call: Call) -> Response:
     return json_reply({"text": data.decode("utf-8", "replace"), "offset": start + len(data)})
 
 
-def _places() -> Iterator[str]:
+def log_places() -> Iterator[str]:
     """The outputs of the log: files by path, the console by its name."""
     for handler in logging.getLogger().handlers:
         path = _path_of(handler)
@@ -187,7 +187,7 @@ def _log_file() -> Path:
     paths = [path for handler in logging.getLogger().handlers if (path := _path_of(handler)) is not None]
     if not paths:
         raise InvalidCommand(
-            f"the log goes to {', '.join(_places()) or 'nowhere'}, not to a file; log.file sets one"
+            f"the log goes to {', '.join(log_places()) or 'nowhere'}, not to a file; log.file sets one"
         )
     return paths[0]
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 from starlette.responses import Response
 
 import leveret
-from leveret.core.routing import ROUTERS
+from leveret.core.broker.routing import ROUTERS
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.doors import open_doors

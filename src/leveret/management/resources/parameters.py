@@ -12,7 +12,7 @@ from leveret.model.definitions import AnyEntity, Delete, Parameter, Put
 from leveret.model.errors import NotFound
 
 
-class Wanted(msgspec.Struct):
+class ParameterBody(msgspec.Struct):
     """The body of a PUT."""
 
     value: object
@@ -42,13 +42,13 @@ async def show_vhost(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     """One parameter."""
-    return call.show(msgspec.to_builtins(_held(call)))
+    return call.show(call.entity_json(_held(call)))
 
 
 async def put(call: Call) -> Response:
     """Set a parameter."""
     vhost, component, name = call.vhost(), call.path("component"), call.new_name()
-    wanted = await call.body(Wanted)
+    wanted = await call.body(ParameterBody)
     parameter = Parameter(vhost=vhost, component=component, name=name, value=wanted.value)
     existed = parameter.key in call.definitions["parameters"]
     await call.apply(Put(parameter))

@@ -12,7 +12,7 @@ from leveret.model.definitions import Delete, Permission, Put
 from leveret.model.errors import NotFound
 
 
-class Wanted(msgspec.Struct):
+class PermissionBody(msgspec.Struct):
     """The body of a PUT."""
 
     configure: str
@@ -32,7 +32,7 @@ async def show(call: Call) -> Response:
 
 async def put(call: Call) -> Response:
     """Set a user's permissions in a vhost."""
-    wanted = await call.body(Wanted)
+    wanted = await call.body(PermissionBody)
     vhost, user = call.vhost_and_user()
     existed = (vhost, user) in call.definitions["permissions"]
     await call.apply(

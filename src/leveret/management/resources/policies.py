@@ -28,9 +28,11 @@ from leveret.model.definitions import (
     operator_policy,
 )
 from leveret.model.errors import NotFound
+from leveret.model.patterns import stored
+from leveret.runtime.process.work_slices import in_turns
 
 
-class Wanted(msgspec.Struct, rename={"apply_to": "apply-to"}):
+class PolicyBody(msgspec.Struct, rename={"apply_to": "apply-to"}):
     """The body of a PUT."""
 
     pattern: str
@@ -53,7 +55,7 @@ class Policies:
     what: str
     kind: str
     component: tuple[str, ...]
-    entity: Callable[[str, str, Wanted], AnyEntity]
+    entity: Callable[[str, str, PolicyBody], AnyEntity]
 
     def routes(self, path: str, change: Need) -> list[Route]:
         """All that is below `path`; to change something takes `change`."""
@@ -85,8 +87,10 @@ class Policies:
     async def put(self, call: Call) -> Response:
         """Set one; it applies at once."""
         vhost, name = call.vhost(), call.new_name()
-        entity = self.entity(vhost, name, await call.body(Wanted))
+        wanted = await call.body(PolicyBody)
+        entity = self.entity(vhost, name, wanted)
         existed = entity.key in call.definitions[self.kind]
+        await _ask_for_all(call, vhost, wanted.pattern)
         await call.apply(Put(entity))
         return put_reply(existed=existed)
 
@@ -111,7 +115,15 @@ class Policies:
         return held
 
 
-def _policy(vhost: str, name: str, wanted: Wanted) -> Policy:
+async def _ask_for_all(call: Call, vhost: str, pattern: str) -> None:
+    """Have a pattern whose answers are costly, and kept, give them in turns: a policy asks for all at once."""
+    found = stored(pattern)
+    if found.keeps_answers:
+        async for queue in in_turns(call.broker.vhost_queues(vhost)):
+            found.covers(queue.key[1])
+
+
+def _policy(vhost: str, name: str, wanted: PolicyBody) -> Policy:
     return Policy(
         vhost=vhost,
         name=name,
@@ -122,7 +134,7 @@ def _policy(vhost: str, name: str, wanted: Wanted) -> Policy:
     )
 
 
-def _parameter(vhost: str, name: str, wanted: Wanted) -> Parameter:
+def _parameter(vhost: str, name: str, wanted: PolicyBody) -> Parameter:
     return Parameter(vhost=vhost, component=OPERATOR_POLICY, name=name, value=msgspec.to_builtins(wanted))
 
 

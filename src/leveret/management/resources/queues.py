@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from leveret.core.access import Operation
-from leveret.core.queue import Queue
+from leveret.core.queues.queue import Queue
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.listing import Listing
@@ -23,12 +22,12 @@ from leveret.management.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json
 from leveret.model.definitions import Binding
 from leveret.model.definitions import Queue as QueueDefinition
-from leveret.model.errors import AccessRefused, InvalidCommand, PreconditionFailed, ResourceLocked
+from leveret.model.errors import AccessRefused, InvalidCommand, PreconditionFailed
 
 _ACTIONS = ("sync", "cancel_sync")
 
 
-class Wanted(msgspec.Struct):
+class QueueBody(msgspec.Struct):
     """The body of a PUT."""
 
     durable: bool = False
@@ -69,18 +68,15 @@ async def show(call: Call) -> Response:
 async def put(call: Call) -> Response:
     """Declare a queue, or check that the one there is equivalent."""
     vhost, name = call.vhost(), call.new_name()
-    wanted = await call.body(Wanted)
+    wanted = await call.body(QueueBody)
     held = call.broker.queues.get((vhost, name))
     if held is not None:
         need_led_here(call, held)
-    if held is None and (not name or name.startswith("amq.")):
+    if not name:
         raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
-    call.caller.may("configure", vhost, name, "queue")
     if wanted.node not in (None, call.node.config.node_name):
         raise InvalidCommand(f"Node {wanted.node} could not be contacted")
-    if held is not None:
-        _check_unlocked(held)
-    call.broker.declare_queue(
+    call.caller.in_vhost(vhost).declare_queue(
         QueueDefinition(
             name=name,
             vhost=vhost,
@@ -97,7 +93,7 @@ async def _at_wanted(call: Call) -> str | None:
     """Where a queue is to be declared: at its leader if it is there, else at the node that the body names."""
     if call.request.method != "PUT" or (call.path("vhost"), call.path("name")) in call.broker.queues:
         return await at_leader(call)
-    node, cluster = (await call.body(Wanted)).node, call.cluster
+    node, cluster = (await call.body(QueueBody)).node, call.cluster
     return node if node != cluster.name and node in cluster.alive() else None
 
 
@@ -106,19 +102,20 @@ async def delete(call: Call) -> Response:
 
     One that is down, as its leader is gone, can be deleted without them.
     """
-    queue = unlocked_queue(call, "configure")
+    queue, actor = queue_of(call), call.caller.in_vhost(call.vhost())
+    actor.require("configure", "queue", queue.key[1])
     if queue.is_remote and (call.flag("if-unused") or call.flag("if-empty") or call.passed is not None):
         need_led_here(call, queue)
-    call.broker.delete_queue(queue, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty"))
+    actor.delete_queue(queue, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty"))
     await call.node.commit()
     return done()
 
 
 async def purge(call: Call) -> Response:
     """Drop all ready messages."""
-    queue = unlocked_queue(call, "read")
+    queue = queue_of(call)
     need_led_here(call, queue)
-    call.node.purge(*queue.key)
+    call.caller.in_vhost(queue.key[0]).purge(queue)
     await call.node.commit()
     return done()
 
@@ -157,25 +154,6 @@ def queue_of(call: Call) -> Queue:
     return call.broker.queues.get(key) or call.broker.queue(*key)
 
 
-def unlocked_queue(call: Call, operation: Operation) -> Queue:
-    """The queue of the path, which belongs to no connection, for a caller who may do this to it.
-
-    Raises:
-        Refusal: there is none, it is locked, or the caller may not.
-    """
-    queue = queue_of(call)
-    vhost, name = queue.key
-    call.caller.may(operation, vhost, name, "queue")
-    _check_unlocked(queue)
-    return queue
-
-
-def _check_unlocked(queue: Queue) -> None:
-    vhost, name = queue.key
-    if queue.owner is not None:
-        raise ResourceLocked(f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'")
-
-
 async def _list(call: Call, queues: Collection[Queue]) -> Response:
     return await whole_list_of(
         call, lambda told: _listing(call, queues, told), in_pages=True, key=("vhost", "name")
@@ -206,9 +184,9 @@ def _listing(call: Call, queues: Collection[Queue], told: Told) -> Listing[Queue
         columns={
             "name": lambda queue: queue.key[1],
             "vhost": lambda queue: queue.key[0],
-            "messages": lambda queue: queue.message_count,
+            "messages": lambda queue: queue.held_count,
             "messages_ready": lambda queue: queue.ready_count,
-            "messages_unacknowledged": lambda queue: queue.unacked_count,
+            "messages_unacknowledged": lambda queue: queue.delivered_count,
             "consumers": lambda queue: queue.consumer_count,
         },
         row_order=("vhost", "name"),

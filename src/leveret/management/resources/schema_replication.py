@@ -21,7 +21,7 @@ from leveret.management.asking import CHANGE_TIMEOUT_S
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.places import at_node
-from leveret.management.replies import Declined, done, json_reply
+from leveret.management.replies import BadRequest, done, json_reply
 from leveret.model.errors import NotFound, ResourceLocked
 
 _SYNC_MARGIN_S: Final = 10.0
@@ -51,7 +51,7 @@ async def show_status(call: Call) -> Response:
     _known_node(call)
     if "node" in call.request.path_params and call.path("node") != call.cluster.name:
         # It was passed on, were there anybody.
-        raise Declined(
+        raise BadRequest(
             "unavailable", f"node '{call.path('node')}' does not answer", HTTPStatus.SERVICE_UNAVAILABLE
         )
     return json_reply(call.node.schema_sync.status())

@@ -21,8 +21,8 @@ from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import json_reply
 from leveret.model.errors import InvalidCommand, LeveretError
-from leveret.runtime.clock import clock_ms
-from leveret.runtime.standby_recovery import Target, Wanted, parse_moment, parse_target
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.standby.recovery import RecoveryRequest, RecoveryTarget, parse_moment, parse_target
 
 logger = logging.getLogger(__name__)
 
@@ -52,14 +52,14 @@ class Body(msgspec.Struct):
     as_of: str | None = None
     to: To | None = None
 
-    def wanted(self) -> Wanted:
+    def wanted(self) -> RecoveryRequest:
         """Which messages.
 
         Raises:
             InvalidCommand: `as_of` is no moment of the past.
         """
         now_ms = clock_ms()
-        return Wanted(
+        return RecoveryRequest(
             start_from_scratch=self.start_from_scratch,
             all_available=self.all_available,
             exclude=sorted(self.exclude_virtual_hosts),
@@ -67,7 +67,7 @@ class Body(msgspec.Struct):
             as_of_ms=None if self.as_of is None else parse_moment(self.as_of, now_ms),
         )
 
-    def target(self) -> Target | None:
+    def target(self) -> RecoveryTarget | None:
         """Where to; None: here.
 
         Raises:

@@ -10,15 +10,15 @@ from typing import Any
 
 from starlette.responses import Response
 
-from leveret.core.broker import STANDBY_TAG
+from leveret.core.broker.broker import STANDBY_TAG
 from leveret.management.auth import Need
 from leveret.management.call import Call, resource
 from leveret.management.replies import done, json_reply
 from leveret.management.resources.schema_replication import NewMode
 from leveret.model.definitions import GlobalParameter, Put
-from leveret.runtime.schema_endpoints import decode_upstream
-from leveret.runtime.standby import UPSTREAM_PARAMETER
-from leveret.runtime.standby_transfer import parse_upstream
+from leveret.runtime.schema_sync.endpoints import decode_upstream
+from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER
+from leveret.runtime.standby.transfer import parse_upstream
 
 
 async def show_status(call: Call) -> Response:
@@ -27,8 +27,13 @@ async def show_status(call: Call) -> Response:
 
 
 async def show_details(call: Call) -> Response:
-    """All that is known about the standby of this node."""
-    return json_reply(call.node.standby.status())
+    """All that is known about the standby of this node, and, of one that is none, about what it collects."""
+    status = call.node.standby.status()
+    is_downstream = status["operating_mode"] == "downstream"
+    collected = [] if is_downstream else call.node.upstream.collected()
+    downstreams = [] if is_downstream else call.node.upstream.downstreams()
+    untagged = call.node.upstream.untagged()
+    return json_reply({**status, "collected": collected, "downstreams": downstreams, "untagged": untagged})
 
 
 async def set_mode(call: Call) -> Response:

@@ -12,7 +12,7 @@ from leveret.model.definitions import AnyEntity, Delete, Put, TopicPermission
 from leveret.model.errors import NotFound
 
 
-class Wanted(msgspec.Struct):
+class TopicPermissionBody(msgspec.Struct):
     """The body of a PUT."""
 
     exchange: str
@@ -32,7 +32,7 @@ async def show(call: Call) -> Response:
 
 async def put(call: Call) -> Response:
     """Set a user's topic permission on one exchange."""
-    wanted = await call.body(Wanted)
+    wanted = await call.body(TopicPermissionBody)
     vhost, user = call.vhost_and_user()
     permission = TopicPermission(
         user=user,

@@ -10,10 +10,10 @@ from leveret.management.call import Call, resource
 from leveret.management.replies import done, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Put, User
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, NotFound
-from leveret.runtime.accounts import WantedUser, user_of
+from leveret.runtime.definitions.accounts import WantedUser, user_of
 
 
-class Names(msgspec.Struct):
+class BulkDeleteBody(msgspec.Struct):
     """The body of a bulk delete."""
 
     users: list[str]
@@ -53,7 +53,7 @@ async def delete(call: Call) -> Response:
 
 async def delete_some(call: Call) -> Response:
     """Delete several users, or none if one of them is not there."""
-    wanted = await call.body(Names)
+    wanted = await call.body(BulkDeleteBody)
     for name in wanted.users:
         if (name,) not in call.definitions["users"]:
             raise InvalidCommand(f"no_such_user: user '{name}' does not exist")

@@ -28,7 +28,7 @@ _SUMMED: Final = (
 """Of a vhost each node counts its own queues and connections."""
 
 
-class Wanted(msgspec.Struct):
+class VhostBody(msgspec.Struct):
     """The body of a PUT; what it does not name stays as it is, or gets its default."""
 
     description: str | None = None
@@ -59,7 +59,7 @@ async def put(call: Call) -> Response:
     name = call.new_name("vhost")
     if not name:
         raise InvalidCommand("a vhost needs a name")
-    wanted = await call.body(Wanted)
+    wanted = await call.body(VhostBody)
     held = call.definitions["vhosts"].get((name,))
     new = Vhost(name=name, default_queue_type=call.broker.default_queue_type)
     before = held if isinstance(held, Vhost) else new
@@ -84,7 +84,9 @@ async def delete(call: Call) -> Response:
     name = call.path("vhost")
     if (name,) not in call.definitions["vhosts"]:
         raise NotFound(f"vhost '{name}' does not exist")
-    await call.apply(Delete("vhosts", (name,)))
+    # One after the other: together they would hold up the clients of all other vhosts.
+    queues = [Delete("queues", queue.key) for queue in call.broker.vhost_queues(name)]
+    await call.apply(*queues, Delete("vhosts", (name,)))
     return done()
 
 
@@ -142,7 +144,7 @@ def _trace(call: Call, vhost: str, *, on: bool) -> None:
     (traced.add if on else traced.discard)(vhost)
 
 
-def _chosen_type(wanted: Wanted) -> str | None:
+def _chosen_type(wanted: VhostBody) -> str | None:
     # RabbitMQ 3.10 and 3.11 show "undefined" where none was chosen.
     return None if wanted.default_queue_type == "undefined" else wanted.default_queue_type
 

@@ -2,7 +2,7 @@
 
 What others decide comes as changes, in the order in which they became so, and is done at once as far as it needs no
 waiting: definitions are applied, queues are due to be placed. What this node decides goes out through the engine
-(engine.Beyond): changes of definitions to all nodes, messages to the leaders of their queues and to mirrors.
+(engine.ReplicationPort): changes of definitions to all nodes, messages to the leaders of their queues and to mirrors.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.core.broker import Broker
-from leveret.core.cluster import (
+from leveret.core.broker.broker import Broker
+from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.replication.cluster import (
     AliveChanged,
     Changed,
     DefinitionChanged,
@@ -21,34 +24,32 @@ from leveret.core.cluster import (
     PlacementChanged,
     SchemaSyncDecided,
 )
-from leveret.core.confirms import Batch
-from leveret.core.mirror_news import MirrorNews
-from leveret.core.queue import Queue
-from leveret.core.remote_queue import RemoteQueue
-from leveret.core.schema import UPSTREAM_PARAMETER
+from leveret.core.replication.mirror_events import MirrorNews
+from leveret.core.schema.schema import UPSTREAM_PARAMETER
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError, NotFound, Refusal
-from leveret.runtime.cluster.door import Caller, ClusterDoor, Credentials, Handler
+from leveret.runtime.cluster.definitions_publication import Sharing
+from leveret.runtime.cluster.forwarding import Relays
 from leveret.runtime.cluster.links import MemberLinks
+from leveret.runtime.cluster.listener import ClusterDoor, ClusterPeer, Handler, NodeCredentials
 from leveret.runtime.cluster.local_queues import QueueKey
 from leveret.runtime.cluster.member import ClusterMember
-from leveret.runtime.cluster.placing import Placing
+from leveret.runtime.cluster.placement_controller import PlacementController
 from leveret.runtime.cluster.queue_locations import QueueLocations
 from leveret.runtime.cluster.queue_roles import QueueRoles
 from leveret.runtime.cluster.queues import ClusterQueues
-from leveret.runtime.cluster.relays import Relays
-from leveret.runtime.cluster.schema_deciding import ForAll
-from leveret.runtime.cluster.sharing import Sharing
-from leveret.runtime.engine import Part
+from leveret.runtime.cluster.schema_decisions import ForAll
+from leveret.runtime.logs.engine import Part
+from leveret.runtime.logs.log_store import epoch_of
 from leveret.runtime.mirroring.copies import MirrorCopies
-from leveret.runtime.mirroring.led_log import State
+from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.sources import MirrorSources
+from leveret.session.forwarding.remote_ports import RemotePorts
 from leveret.session.link_handshake import Kind
-from leveret.session.relay.shadow import Shadow
 from leveret.storage.secret_file import Secret
 
 if TYPE_CHECKING:
-    from leveret.runtime.node import Node
+    from leveret.runtime.node.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +58,8 @@ _WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
 """Publishers are not read from while a mirror has so much before it that it was sent."""
 
 
-class Fence:
-    """commit.Fence: nothing is promised without the lease, and what goes to mirrors goes with each round."""
+class ClusterBarrier:
+    """commit.ReplicationBarrier: nothing is promised without the lease, and each round cuts a batch for the mirrors."""
 
     def __init__(self, holds_lease: Callable[[], bool], cut: Callable[[], int]) -> None:
         """`cut` sends what was appended since the last cut."""
@@ -66,20 +67,20 @@ class Fence:
         self._cut = cut
 
     def cut(self) -> int:
-        """See commit.Fence; positions are not used."""
+        """See commit.ReplicationBarrier; positions are not used."""
         return self._cut()
 
     def committed(self) -> int:
-        """See commit.Fence."""
+        """See commit.ReplicationBarrier."""
         return 0 if self._holds_lease() else -1
 
     def confirmable(self) -> int:
-        """See commit.Fence."""
+        """See commit.ReplicationBarrier."""
         return self.committed()
 
 
 class Coordinator:
-    """See the module; engine.Beyond.
+    """See the module; engine.ReplicationPort.
 
     Attributes:
         member: the node's membership.
@@ -96,13 +97,14 @@ class Coordinator:
         self._slowed: list[Callable[[], None]] = []
         self._news = MirrorNews(member.name)
         broker, state, settings = node.broker, member.state, node.config.cluster
-        credentials = Credentials(secret, member.node_id, member.name, member.incarnation)
+        credentials = NodeCredentials(secret, member.node_id, member.name, member.incarnation)
         self.links = MemberLinks(settings, credentials, self.answer)
         self.sources = MirrorSources(
             node.tree,
             node.commits,
             node.engine.clock_ms,
             self._mirror_changed,
+            lambda name: self._roles.begin_segment(name),
             sync_bytes_s_max=settings.sync_bytes_s_max,
             ack_timeout_ms=settings.mirroring_ack_timeout_ms,
         )
@@ -114,12 +116,14 @@ class Coordinator:
             node=member.name,
             name_of=lambda name: self._roles.key_of(name),
             is_led=lambda name: self._roles.is_led(name),
+            has_log=lambda name: node.log_store.queues.home.has_log(epoch_of(name)),
+            mark_log=lambda name: node.log_store.queues.home.mark_log(epoch_of(name)),
             clock_ms=node.engine.clock_ms,
         )
         self.relays = Relays(member.name, node, self.links.dial, member.incarnation)
         self.locations = QueueLocations(settings, state, broker, member.around)
         self._roles = self._make_roles()
-        self.placing = Placing(
+        self.placing = PlacementController(
             member.store, state, broker, self.locations, self._roles, member.around, self._tell
         )
         self.sharing = Sharing(
@@ -141,7 +145,7 @@ class Coordinator:
         broker.shared = []
         node.log_store.relays = self.relays
         node.engine.beyond = self
-        node.commits.fence = Fence(member.store.holds_lease_now, self.sources.cut)
+        node.commits.fence = ClusterBarrier(member.store.holds_lease_now, self.sources.cut)
         node.maintenance.on_change = self._drained
         node.stream_door.find_node = self._streams_of
         node.stream_door.on_listening = self._streams_open
@@ -149,7 +153,7 @@ class Coordinator:
         self._schema_deciding = ForAll(member, node.schema_sync.deciding)
         node.schema_sync.deciding = self._schema_deciding
 
-    def _why_not(self, caller: Caller) -> str:
+    def _why_not(self, caller: ClusterPeer) -> str:
         """Only who runs, as far as is known here, may come; who is not known yet comes again."""
         presence = self.member.state.alive.get(caller.name)
         if presence is None or presence.incarnation != caller.incarnation:
@@ -324,10 +328,10 @@ class Coordinator:
             case d.Delete("policies" | "parameters", key):
                 self.placing.vhost_changed(key[0])
 
-    def _mirror_changed(self, name: str, node: str, state: State) -> None:
+    def _mirror_changed(self, name: str, node: str, state: MirrorState) -> None:
         key = self._roles.key_of(name)
         if key is not None:
-            if state in (State.GONE, State.UNSYNCHRONISED):
+            if state in (MirrorState.GONE, MirrorState.UNSYNCHRONISED):
                 self._roles.mirror_lacks(key, node)
             self.placing.due([key])
 
@@ -405,22 +409,22 @@ class Coordinator:
         self._node.broker.delete_when_writable(queue)
         self._node.engine.touch()
 
-    # -- engine.Beyond ------------------------------------------------------------------------
+    # -- engine.ReplicationPort ------------------------------------------------------------------------
 
     def concerns(self, queue: object) -> bool:
-        """See engine.Beyond."""
-        if isinstance(queue, RemoteQueue | Shadow):
+        """See engine.ReplicationPort."""
+        if isinstance(queue, RemoteQueue | RemotePorts):
             return True
         return isinstance(queue, Queue) and self._roles.led_name(queue) is not None
 
-    def when_kept(self, batch: Batch, part: Part) -> None:
-        """See engine.Beyond."""
-        if any(isinstance(each, RemoteQueue | Shadow) for each in batch.queues):
+    def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
+        """See engine.ReplicationPort."""
+        if any(isinstance(each, RemoteQueue | RemotePorts) for each in batch.queues):
             self.relays.when_batch_confirmed(batch, part())
         self._when_mirrored(batch.queues, part)
 
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
-        """See engine.Beyond."""
+        """See engine.ReplicationPort."""
         for queue in queues:
             if isinstance(queue, RemoteQueue):
                 self.relays.when_confirmed(queue, part())
@@ -439,7 +443,7 @@ class Coordinator:
             self.sources.when_acked(names, told)
 
     def is_overloaded(self) -> bool:
-        """See engine.Beyond."""
+        """See engine.ReplicationPort."""
         return self.relays.is_overloaded() or self._mirrors_are_slow()
 
     def _mirrors_are_slow(self) -> bool:
@@ -449,25 +453,25 @@ class Coordinator:
         )
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
-        """See engine.Beyond."""
+        """See engine.ReplicationPort."""
         if self._mirrors_are_slow():
             self._slowed.append(callback)
         else:
             self.relays.when_relieved(callback)
 
     def taken_down(self, queue: Queue) -> None:
-        """See engine.Beyond: a mirror that has all of it leads instead."""
+        """See engine.ReplicationPort: a mirror that has all of it leads instead."""
         self.placing.due([(queue.key[0], queue.key[1])])
 
     def flushed(self, queue: Queue) -> None:
-        """See engine.Beyond: mirrors are told what consumers may have, and need not have what is settled."""
+        """See engine.ReplicationPort: mirrors are told what consumers may have, and need not have what is settled."""
         name = self._roles.led_name(queue)
         if name is not None:
             self.sources.delivered(name, queue.backlog.cursor)
             self.sources.floor(name, queue.settled.floor)
 
     def share(self, changes: list[d.Change], known: Callable[[], None]) -> None:
-        """See engine.Beyond."""
+        """See engine.ReplicationPort."""
         for change in changes:
             self._policies_changed(change)
         self.sharing.share(changes, known)

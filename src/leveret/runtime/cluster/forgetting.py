@@ -11,29 +11,29 @@ from pathlib import Path
 from typing import Any
 
 from leveret.config import Config
-from leveret.core.broker import Broker
-from leveret.core.cluster import (
+from leveret.core.broker.broker import Broker
+from leveret.core.queues.queue import Queue, Reader
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.replication.cluster import (
     Changed,
+    ClusterKeys,
     ClusterState,
     DefinitionChanged,
-    Keys,
     Placement,
     definition_writes,
     differences,
     placement_write,
 )
-from leveret.core.election import Delete, Put, Transaction, Unchanged
-from leveret.core.mirroring import by_last_stop, stopped_successor
-from leveret.core.placing import Asked, asked_without, led_when_started
-from leveret.core.queue import Queue, Reader
-from leveret.core.remote_queue import RemoteQueue
-from leveret.core.transactions import parts
+from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
+from leveret.core.replication.mirroring import by_last_stop, stopped_successor
+from leveret.core.replication.placement import PendingSurvey, asked_without, led_when_started
+from leveret.core.replication.transactions import parts
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, PreconditionFailed
 from leveret.runtime.cluster.membership_file import MembershipFile
 from leveret.runtime.cluster.queues import ELSEWHERE
-from leveret.runtime.etcd import Etcd, etcd_context
-from leveret.runtime.lease import attempt_timeout_s
+from leveret.runtime.coordination.etcd import Etcd, etcd_context
+from leveret.runtime.coordination.lease import attempt_timeout_s
 
 
 def leader_without(
@@ -52,7 +52,7 @@ def leader_without(
     return running[0] if running else stopped_successor(copies, name, alive)
 
 
-def undecided(key: tuple[str, str], asked: Asked) -> PreconditionFailed:
+def undecided(key: tuple[str, str], asked: PendingSurvey) -> PreconditionFailed:
     """Why a node cannot be forgotten yet."""
     nodes = ", ".join(asked.silent)
     return PreconditionFailed(
@@ -83,7 +83,7 @@ async def forget_stopped(config: Config, name: str, data_dir: Path | None = None
     options = config.etcd
     etcd = Etcd(options.endpoints, attempt_timeout_s(options.lease_ttl_ms / 1000), etcd_context(options))
     try:
-        state = ClusterState(Keys.under(options.prefix))
+        state = ClusterState(ClusterKeys.under(options.prefix))
         found = await etcd.read(state.keys.prefix)
         changes = state.apply(differences({}, found.entries, found.revision), found.revision)
         _check(state, name, config.node_name, data_dir)
@@ -94,7 +94,7 @@ async def forget_stopped(config: Config, name: str, data_dir: Path | None = None
             *(Unchanged(state.keys.alive(each), 0) for each in state.names),
         ]
         own = [state.unchanged(state.keys.placement(each["vhost"], each["name"])) for each in rows]
-        for part in parts(Transaction((*nobody, *own), writes)):
+        for part in parts(StoreTransaction((*nobody, *own), writes)):
             if await etcd.transact(part) is None:
                 raise PreconditionFailed(
                     "a node has started meanwhile, or somebody else does the same: try again"
@@ -125,10 +125,10 @@ def _check(state: ClusterState, name: str, me: str, data_dir: Path | None) -> No
 
 def _changes(
     state: ClusterState, name: str, changes: Iterable[Changed]
-) -> tuple[list[dict[str, Any]], tuple[Put | Delete, ...]]:
+) -> tuple[list[dict[str, Any]], tuple[PutKey | DeleteKey, ...]]:
     """What becomes of the queues that a node led, and all that is to be written."""
     rows: list[dict[str, Any]] = []
-    writes: list[Put | Delete] = []
+    writes: list[PutKey | DeleteKey] = []
     gone: list[tuple[str, str]] = []
     for key, (placement, _) in state.placements.items():
         if placement.leader != name:
@@ -144,7 +144,7 @@ def _changes(
             writes.append(placement_write(state.keys, key, led_when_started(placement, leader)))
     for change in _without(state, gone, changes) if gone else ():
         writes += definition_writes(state.keys, change)
-    return rows, (*writes, Delete(state.keys.member(name)))
+    return rows, (*writes, DeleteKey(state.keys.member(name)))
 
 
 def _without(

@@ -22,23 +22,23 @@ from typing import Any, Final, TypeAlias
 
 from leveret.config.cluster import Cluster
 from leveret.config.uris import CLUSTER_PORT, NodeUri, parse_node_uri
-from leveret.core.cluster import Presence
+from leveret.core.replication.cluster import Presence
 from leveret.model.errors import LeveretError
-from leveret.runtime.backoff import QUICK_RETRY_S, delay_s
-from leveret.runtime.cluster.door import NOBODY, TLS_PREFIX, Caller, Credentials
-from leveret.runtime.cluster.heart import Heart
-from leveret.runtime.replication.arrival import HANDSHAKE_TIMEOUT_S
-from leveret.runtime.replication.link_peer import LinkPeer, Receiver
-from leveret.runtime.replication.questions import Questions, Unanswered
-from leveret.runtime.tls import client_context
+from leveret.runtime.cluster.listener import NOBODY, TLS_PREFIX, ClusterPeer, NodeCredentials
+from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S
+from leveret.runtime.link.heartbeat import Heart
+from leveret.runtime.link.peer import LinkPeer, Receiver
+from leveret.runtime.link.questions import Questions, Unanswered
+from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
+from leveret.runtime.sockets.tls import client_context
 from leveret.session.link_handshake import (
     NONCE_BYTES,
     FollowerHandshake,
     HandshakeDeclined,
     HandshakeError,
+    HandshakeMessage,
     Kind,
-    Leader,
-    Message,
+    ProvenLeader,
 )
 from leveret.wire.link import LinkError, Type
 
@@ -60,7 +60,7 @@ class NoSuchNode(LeveretError):
 class MemberLinks:
     """See the module. All of it in one event loop."""
 
-    def __init__(self, settings: Cluster, credentials: Credentials, answer: Answer) -> None:
+    def __init__(self, settings: Cluster, credentials: NodeCredentials, answer: Answer) -> None:
         """Connect nowhere yet; `answer` answers the other nodes."""
         self._settings = settings
         self._credentials = credentials
@@ -158,7 +158,7 @@ class MemberLinks:
             vhost=vhost,
         )
 
-    def accept(self, peer: LinkPeer, caller: Caller) -> Receiver:
+    def accept(self, peer: LinkPeer, caller: ClusterPeer) -> Receiver:
         """Another node asks over this link; the handler of the door for `member`."""
         self._accepted = [link for link in self._accepted if not link.is_closed]
         self._accepted.append(peer)
@@ -299,10 +299,10 @@ class _Dialling:
         self._peer = peer
         self._handshake: FollowerHandshake | None = None
         self._has_proven = False
-        self._leader: asyncio.Future[Leader] = asyncio.get_running_loop().create_future()
+        self._leader: asyncio.Future[ProvenLeader] = asyncio.get_running_loop().create_future()
         peer.receiver = self
 
-    async def shake(self, handshake: FollowerHandshake) -> Leader:
+    async def shake(self, handshake: FollowerHandshake) -> ProvenLeader:
         """Who is there; from then on messages wait for another receiver."""
         self._handshake = handshake
         self._peer.say(handshake.hello())
@@ -312,7 +312,7 @@ class _Dialling:
         """See link_peer.Receiver."""
         if self._handshake is None or self._leader.done():
             raise HandshakeError("a message came that was not due")
-        said = Message(kind, bytes(payload))
+        said = HandshakeMessage(kind, bytes(payload))
         if not self._has_proven:
             self._has_proven = True
             try:

@@ -1,16 +1,23 @@
-"""What placing asks this node to do; `queue_roles.QueueRoles` does it."""
+"""What placing asks this node to do; `queue_roles.ModelQueueRoles` does it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from leveret.core.cluster import Placement
-from leveret.core.mirror_policy import MirrorPolicy
-from leveret.core.placing import Waits
+from leveret.core.replication.cluster import Placement
+from leveret.core.replication.placement import RequiredMirrors
+from leveret.core.rules.mirror_policy import MirrorPolicy
 
 QueueKey = tuple[str, str]
 """Vhost and name."""
+
+
+class Lack(NamedTuple):
+    """What a mirror does not have: `messages` that are not settled, in front of `begins_at` and behind what it has."""
+
+    begins_at: int
+    messages: int
 
 
 class LocalQueues(Protocol):
@@ -26,7 +33,11 @@ class LocalQueues(Protocol):
         """Lead, mirror or stand in for the queue, as the record says; None: it is gone."""
 
     def lead_by(
-        self, key: QueueKey, policy: MirrorPolicy, waits: Waits, then: Callable[[], None] | None = None
+        self,
+        key: QueueKey,
+        policy: MirrorPolicy,
+        waits: RequiredMirrors,
+        then: Callable[[], None] | None = None,
     ) -> None:
         """A queue that is led here has this policy, and its confirms wait for these mirrors from now on.
 
@@ -43,8 +54,12 @@ class LocalQueues(Protocol):
     def leader_is(self, key: QueueKey, *, alive: bool) -> None:
         """The node that leads the queue by its record runs, or it does not and there is no other."""
 
-    async def give_to(self, key: QueueKey, node: str, recorded: frozenset[str]) -> frozenset[str]:
+    async def give_to(
+        self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False
+    ) -> frozenset[str]:
         """Serve the queue no more, and return when the node has all of it, and those recorded all that was confirmed.
+
+        If it `loses` what the node lacks, it is sent that for a moment, and as much as it has by then is what it has.
 
         Returns:
             Which of the recorded have all of it.
@@ -52,6 +67,12 @@ class LocalQueues(Protocol):
         Raises:
             LeveretError: it does not come to have it.
         """
+
+    def begins_at(self, placement: Placement) -> int:
+        """Where what this node has of a queue that it does not lead begins; 0 for nothing."""
+
+    def lacks(self, key: QueueKey, node: str) -> Lack:
+        """What a mirror lacks of a queue that was led here and is being given to it."""
 
     def take_back(self, key: QueueKey) -> None:
         """Serve it again: the record could not be changed."""

@@ -25,24 +25,24 @@ from typing import Any, Final, Protocol
 
 import leveret
 from leveret.config import Config
-from leveret.core.cluster import (
+from leveret.core.replication.cluster import (
     Changed,
+    ClusterKeys,
     ClusterState,
     DefinitionChanged,
     Event,
-    Keys,
-    Member,
+    MemberRecord,
     Presence,
     encode,
 )
-from leveret.core.election import Put, Transaction
-from leveret.core.placing import Surroundings
-from leveret.core.schema_decided import SchemaDecided
+from leveret.core.replication.election import PutKey, StoreTransaction
+from leveret.core.replication.placement import Surroundings
+from leveret.core.schema.decisions import SchemaDecided
 from leveret.model.errors import LeveretError, PreconditionFailed
-from leveret.runtime.clock import clock_ms
+from leveret.runtime.cluster.definitions_lock import DefinitionsLockHolder
 from leveret.runtime.cluster.membership_file import MembershipFile
-from leveret.runtime.cluster.pen import PenKeeper
 from leveret.runtime.cluster.store import ClusterStore
+from leveret.runtime.process.clock import clock_ms
 from leveret.storage.secret_file import SECRET_FILE, Secret
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class ClusterMember:
         self, config: Config, data_dir: Path, node_id: str, secret: Secret, on_lost: Callable[[str], None]
     ) -> None:
         """Enter nothing yet; `on_lost` is told when this node must begin anew."""
-        self.state = ClusterState(Keys.under(config.etcd.prefix))
+        self.state = ClusterState(ClusterKeys.under(config.etcd.prefix))
         self.is_founder = False
         self.found_with = SchemaDecided()
         self.incarnation = secrets.token_urlsafe(_INCARNATION_BYTES)
@@ -104,7 +104,7 @@ class ClusterMember:
         self._streams_tls: tuple[str, int] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.store = ClusterStore(config, self._take_events, self.lost)
-        self.pen = PenKeeper(self.store, self.state, self.name)
+        self.pen = DefinitionsLockHolder(self.store, self.state, self.name)
 
     @property
     def name(self) -> str:
@@ -148,6 +148,13 @@ class ClusterMember:
                 f"{state.cluster_id}: see cluster.etcd.endpoints and cluster.etcd.prefix, or start with another data "
                 "directory"
             )
+        was = next((name for name, each in state.members.items() if each.node_id == self.node_id), me)
+        if was != me:
+            raise PreconditionFailed(
+                f"this data directory is that of node '{was}' of cluster {state.cluster_id}, and nodename is now "
+                f"'{me}': a node keeps its name; set nodename = {was} again, or start '{me}' with a data directory of "
+                "its own"
+            )
         if held is not None and held.node_id != self.node_id:
             raise PreconditionFailed(
                 f"the cluster has another node '{me}': give this one another nodename, or, if it replaces that one, "
@@ -184,16 +191,16 @@ class ClusterMember:
         keys, puts = self.state.keys, []
         cluster_id = self.state.cluster_id or secrets.token_hex(_ID_BYTES)
         if self.is_founder:
-            puts.append(Put(keys.cluster, encode(cluster_id)))
-            puts.append(Put(keys.proof, encode(self._proof(cluster_id))))
+            puts.append(PutKey(keys.cluster, encode(cluster_id)))
+            puts.append(PutKey(keys.proof, encode(self._proof(cluster_id))))
             if self.found_with != SchemaDecided():
                 # With it, or who joins first might follow an upstream that this node was promoted over.
-                puts.append(Put(keys.schema_sync, encode(self.found_with)))
+                puts.append(PutKey(keys.schema_sync, encode(self.found_with)))
         if self.name not in self.state.members:
-            member = Member(self.name, self.node_id, self._started_at_ms)
-            puts.append(Put(keys.member(self.name), encode(member)))
+            member = MemberRecord(self.name, self.node_id, self._started_at_ms)
+            puts.append(PutKey(keys.member(self.name), encode(member)))
         if puts:
-            revision = await self.store.transact(Transaction((), tuple(puts)))
+            revision = await self.store.transact(StoreTransaction((), tuple(puts)))
             while self.is_founder and revision is not None and self.state.revision < revision:
                 # What it founded the cluster with is on its way back here: that is not another node's.
                 self._told.clear()

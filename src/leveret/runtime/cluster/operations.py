@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from leveret.core.cluster import Placement, placement_write
-from leveret.core.election import Delete, Transaction
-from leveret.core.mirror_policy import NOT_MIRRORED, NOT_MIRRORED_REASON
-from leveret.core.placing import QueuePlacement, asked_without, led_when_started
-from leveret.core.remote_queue import RemoteQueue
-from leveret.core.validation import CLASSIC, QUORUM, STREAM, queue_type
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.replication.cluster import Placement, placement_write
+from leveret.core.replication.election import DeleteKey, StoreTransaction
+from leveret.core.replication.placement import QueuePlacement, asked_without, led_when_started
+from leveret.core.rules.mirror_policy import NOT_MIRRORED, NOT_MIRRORED_REASON
+from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
+from leveret.model.patterns import Pattern, PatternError, compiled
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.forgetting import leader_without, row, undecided
 from leveret.runtime.cluster.local_queues import QueueKey
-from leveret.runtime.log_store import queue_log_name
-from leveret.runtime.mirroring.led_log import State
+from leveret.runtime.logs.log_store import queue_log_name
+from leveret.runtime.mirroring.led_log import MirrorState
 
 _KINDS: Final = (CLASSIC, QUORUM, STREAM)
 _LENGTHS: Final = "lengths"
 
 
-class Operations:
+class ClusterCommands:
     """See the module."""
 
     is_member: Final = True
@@ -119,6 +119,7 @@ class Operations:
             state=state,
             term=placement.term,
             is_exclusive=placement.exclusive,
+            lost_by=placement.lost.by if placement.lost is not None else "",
         )
 
     def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -174,8 +175,8 @@ class Operations:
     async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
         """See ClusterOperations: each node moves what it leads too much of, asked by this one."""
         try:
-            vhosts, queues = re.compile(vhost_pattern), re.compile(queue_pattern)
-        except re.error as error:
+            vhosts, queues = compiled(vhost_pattern), compiled(queue_pattern)
+        except PatternError as error:
             raise InvalidCommand(f"not a regular expression: {error}") from None
         if self._is_rebalancing:
             raise PreconditionFailed("a rebalance is under way")
@@ -195,7 +196,7 @@ class Operations:
                 counts[placement.leader, queue_type(queue.definition.arguments)] += 1
         return counts
 
-    async def _move_some(self, kind: str, vhosts: re.Pattern[str], queues: re.Pattern[str]) -> None:
+    async def _move_some(self, kind: str, vhosts: Pattern, queues: Pattern) -> None:
         """From the node that leads most to a synchronised mirror that leads fewer, as long as that evens them out.
 
         As at RabbitMQ, the queues with the fewest messages first.
@@ -205,8 +206,8 @@ class Operations:
             queue = self._coordinator.queue(key)
             return (
                 queue is not None
-                and vhosts.search(key[0]) is not None
-                and queues.search(key[1]) is not None
+                and vhosts.covers(key[0])
+                and queues.covers(key[1])
                 and (kind == "all" or queue_type(queue.definition.arguments) == kind)
             )
 
@@ -272,7 +273,7 @@ class Operations:
             for (key, placement), leader in zip(led, leaders, strict=True):
                 rows.append(await self._lead_without(name, key, placement, leader))
         keys = state.keys
-        gone = Transaction((state.unchanged(keys.alive(name)),), (Delete(keys.member(name)),))
+        gone = StoreTransaction((state.unchanged(keys.alive(name)),), (DeleteKey(keys.member(name)),))
         if await self._member.store.transact(gone) is None:
             raise PreconditionFailed(f"node '{name}' has started meanwhile")
         return rows
@@ -308,7 +309,7 @@ class Operations:
                 state.unchanged(state.keys.alive(name)),
             )
             write = placement_write(state.keys, key, after)
-            if await self._member.store.transact(Transaction(conditions, (write,))) is None:
+            if await self._member.store.transact(StoreTransaction(conditions, (write,))) is None:
                 raise LeveretError(f"queue '{key[1]}' in vhost '{key[0]}' is being placed anew: try again")
         elif isinstance(queue, RemoteQueue):
             self._coordinator.delete_queue(queue)
@@ -323,5 +324,9 @@ class Operations:
 
 def _mirror_state(row: dict[str, Any]) -> dict[str, Any]:
     """As operators know it."""
-    states = {State.LIVE: "synchronised", State.SYNCHRONISING: "syncing", State.JOINING: "syncing"}
+    states = {
+        MirrorState.LIVE: "synchronised",
+        MirrorState.SYNCHRONISING: "syncing",
+        MirrorState.JOINING: "syncing",
+    }
     return row | {"state": states.get(row["state"], "unsynchronised")}

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from leveret.config.cluster import Cluster
-from leveret.core.broker import Broker
-from leveret.core.cluster import ClusterState, Placement
-from leveret.core.leader_location import Nodes, leader_location, locator
-from leveret.core.mirror_policy import NOT_MIRRORED, MirrorPolicy, group_policy, mirror_policy
-from leveret.core.placing import Surroundings, first
-from leveret.core.validation import QUORUM, STREAM, queue_type
+from leveret.core.broker.broker import Broker
+from leveret.core.replication.cluster import ClusterState, Placement
+from leveret.core.replication.leader_location import CandidateNodes, leader_location, locator
+from leveret.core.replication.placement import Surroundings, first
+from leveret.core.rules.mirror_policy import NOT_MIRRORED, MirrorPolicy, group_policy, mirror_policy
+from leveret.core.rules.validation import QUORUM, STREAM, queue_type
 from leveret.model import definitions as d
 from leveret.runtime.cluster.local_queues import QueueKey
 
@@ -60,7 +60,7 @@ class QueueLocations:
         led = Counter(placed.placement.leader for placed in self._state.placements.values())
         led.update(placement.leader for placement in self._fresh.values())
         draining = [name for name in serving if around.alive[name].draining]
-        nodes = Nodes(client=around.me, alive=serving or [around.me], draining=draining, led=led)
+        nodes = CandidateNodes(client=around.me, alive=serving or [around.me], draining=draining, led=led)
         return leader_location(
             strategy,
             nodes,

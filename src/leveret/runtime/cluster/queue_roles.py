@@ -7,23 +7,23 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Final
 
-from leveret.core.broker import Broker
-from leveret.core.cluster import Placement
-from leveret.core.mirror_policy import MirrorPolicy
-from leveret.core.placing import Waits
-from leveret.core.queue import Queue
-from leveret.core.remote_queue import RemoteQueue
-from leveret.core.validation import CLASSIC, queue_type
+from leveret.core.broker.broker import Broker
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.replication.cluster import Placement
+from leveret.core.replication.placement import RequiredMirrors
+from leveret.core.rules.mirror_policy import MirrorPolicy
+from leveret.core.rules.validation import CLASSIC, queue_type
 from leveret.model import definitions as d
-from leveret.model.errors import LeveretError
-from leveret.runtime.cluster.local_queues import QueueKey
-from leveret.runtime.cluster.queues import ClusterQueues
-from leveret.runtime.cluster.relays import Relays
-from leveret.runtime.commit import GroupCommit
-from leveret.runtime.engine import Engine
-from leveret.runtime.log_store import queue_log_name
+from leveret.model.errors import LeveretError, StorageError
+from leveret.runtime.cluster.forwarding import Relays
+from leveret.runtime.cluster.local_queues import Lack, QueueKey
+from leveret.runtime.cluster.queues import ClusterQueues, first_epoch
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.engine import Engine
+from leveret.runtime.logs.log_store import queue_log_name
 from leveret.runtime.mirroring.copies import MirrorCopies
-from leveret.runtime.mirroring.led_log import State
+from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.sources import MirrorSources
 
 logger = logging.getLogger(__name__)
@@ -31,6 +31,8 @@ logger = logging.getLogger(__name__)
 _ALL: Final = 1 << 63
 """An offset behind all that there are."""
 _ASK_AGAIN_S: Final = 0.2
+_LOSING_S: Final = 3.0
+"""So long a mirror that is to lead without all of a queue is sent what it lacks, while nobody serves the queue."""
 _HOPE_S: Final = 3.0
 """So long a mirror that is recorded as synchronised may take to connect to a node that begins to lead."""
 
@@ -88,10 +90,20 @@ class QueueRoles:
         name = self._names.get((queue.key[0], queue.key[1]))
         return name if name is not None and not queue.is_remote and name in self._sources.led else None
 
+    def begin_segment(self, name: str) -> int:
+        """See MirrorSources; not of a queue that is being given away, whose log must not grow any more."""
+        key = self._keys.get(name)
+        queue = self._broker.queues.get(key) if key is not None else None
+        if queue is None or queue.is_remote:
+            raise StorageError(f"log {name} is not led here")
+        return self._queues.begin_segment(queue)
+
     def is_synchronising(self, key: QueueKey) -> bool:
         """Whether a mirror of a queue that is led here is being sent what it lacks."""
         led = self._sources.led.get(self._names.get(key, ""))
-        return led is not None and any(each.state is State.SYNCHRONISING for each in led.streams.values())
+        return led is not None and any(
+            each.state is MirrorState.SYNCHRONISING for each in led.streams.values()
+        )
 
     def is_led(self, name: str) -> bool:
         """Whether this node serves the queue whose log has that name."""
@@ -107,7 +119,7 @@ class QueueRoles:
         led = self._sources.led.get(name) if name is not None else None
         if led is None:
             return frozenset()
-        live = frozenset(node for node, stream in led.streams.items() if stream.state is State.LIVE)
+        live = frozenset(node for node, stream in led.streams.items() if stream.state is MirrorState.LIVE)
         hoped, until_s = self._hopes.get(key, (set(), 0.0))
         return live | hoped if hoped and asyncio.get_running_loop().time() < until_s else live
 
@@ -140,7 +152,7 @@ class QueueRoles:
     def _begin_leading(self, key: QueueKey, name: str, policy: MirrorPolicy, placement: Placement) -> None:
         if name not in self._sources.led:
             self._hope(key, placement.synchronised)
-        self._lead_by(name, policy, Waits((frozenset(placement.synchronised),), majority=False))
+        self._lead_by(name, policy, RequiredMirrors((frozenset(placement.synchronised),), majority=False))
 
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
         """See placing.LocalQueues."""
@@ -186,7 +198,20 @@ class QueueRoles:
                 delivered = self._copies.cursor(name) if told_all else _ALL
             if self._broker.queues.get(key) is not queue:
                 return
+            is_lossy = placement.lost is not None and placement.lost.term == placement.term
+            if name is not None and is_lossy:
+                # It may never have been sent anything; but that is all there is now.
+                self._queues.begin_if_missing(name)
             led = self._queues.lead(queue, placement.term, delivered)
+            if is_lossy:
+                logger.warning(
+                    "led_without_all vhost=%s queue=%s term=%d from=%s messages=%d messages_before=%d",
+                    *key,
+                    placement.term,
+                    queue.leader,
+                    led.message_count,
+                    queue.message_count,
+                )
             self._relays.led_here(queue, led)
             logger.info("queue_led vhost=%s queue=%s term=%d from=%s", *key, placement.term, queue.leader)
         if self.is_damaged(key):
@@ -266,7 +291,7 @@ class QueueRoles:
         placement = self._records.get(key) if key is not None else None
         if key is None or placement is None or placement.leader != self._me:
             return False
-        return not self._is_named(key, node) and self._sources.state(name, node) is State.GONE
+        return not self._is_named(key, node) and self._sources.state(name, node) is MirrorState.GONE
 
     def stop(self) -> None:
         """Delete nothing more."""
@@ -304,7 +329,11 @@ class QueueRoles:
         return (ends.epoch, ends.next_offset) if ends is not None else (0, 0)
 
     def lead_by(
-        self, key: QueueKey, policy: MirrorPolicy, waits: Waits, then: Callable[[], None] | None = None
+        self,
+        key: QueueKey,
+        policy: MirrorPolicy,
+        waits: RequiredMirrors,
+        then: Callable[[], None] | None = None,
     ) -> None:
         """See placing.LocalQueues."""
         name = self._names.get(key)
@@ -314,17 +343,38 @@ class QueueRoles:
             then()
 
     def _lead_by(
-        self, name: str, policy: MirrorPolicy, waits: Waits, then: Callable[[], None] | None = None
+        self, name: str, policy: MirrorPolicy, waits: RequiredMirrors, then: Callable[[], None] | None = None
     ) -> None:
+        queue = self._broker.queues.get(self._keys[name])
         self._sources.lead(
             name,
             automatic=policy.is_automatic,
             majority=waits.majority,
             batch_messages=policy.sync_batch_size,
+            ends=queue.chunk_epochs.ends if queue is not None else {},
+            lost=self._lost(self._keys[name]),
         )
         self._sources.wait_for(name, *waits.sets, then=then)
 
-    async def give_to(self, key: QueueKey, node: str, recorded: frozenset[str]) -> frozenset[str]:
+    def begins_at(self, placement: Placement) -> int:
+        """See placing.LocalQueues."""
+        ends = self._copies.ends(queue_log_name(placement.epoch))
+        return ends.first_offset if ends is not None else 0
+
+    def lacks(self, key: QueueKey, node: str) -> Lack:
+        """See placing.LocalQueues."""
+        queue, led = self._given.get(key), self._sources.led.get(self._names.get(key, ""))
+        stream = led.streams.get(node) if led is not None else None
+        if queue is None or (stream is not None and stream.state is MirrorState.LIVE):
+            return Lack(0, 0)
+        first, has = (stream.first, stream.has) if stream is not None else (0, 0)
+        gaps = queue.settled.gaps
+        lacking = (*gaps(0, first), *gaps(max(first, has), queue.next_offset))
+        return Lack(first, sum(end - start for start, end in lacking))
+
+    async def give_to(
+        self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False
+    ) -> frozenset[str]:
         """See placing.LocalQueues: what is published from here on waits for the next leader."""
         queue = self._broker.queues[key]
         name = self._names[key]
@@ -341,13 +391,25 @@ class QueueRoles:
         self._sources.wait_for(name, recorded, frozenset({node}))
         self._sources.when_acked([name], told)
         self._commits.begin()
+        if loses:
+            self._sources.synchronise(name)
         try:
-            async with asyncio.timeout(self._give_timeout_s):
+            async with asyncio.timeout(
+                min(_LOSING_S, self._give_timeout_s) if loses else self._give_timeout_s
+            ):
                 await has_all
                 await self._commits.settle()
         except TimeoutError:
+            if loses:
+                return frozenset()
             raise LeveretError(f"node {node} did not take all of queue '{key[1]}' in time") from None
         return frozenset(each for each in recorded & self.ready(key) if self._sources.has_all(name, each))
+
+    def _lost(self, key: QueueKey) -> tuple[int, int]:
+        """From where on, and from which epoch on, this queue has all that it has."""
+        placement = self._records.get(key)
+        lost = placement.lost if placement is not None else None
+        return (lost.before, first_epoch(lost.term)) if lost is not None else (0, 0)
 
     def _stand_in(self, led: Queue) -> RemoteQueue:
         """Serve a queue no more: what its consumers had returns to it, and is logged as far as it was settled."""

@@ -9,21 +9,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from leveret.core import queue_types
-from leveret.core.broker import Broker
-from leveret.core.cluster import Placement
-from leveret.core.queue import Queue, Reader
-from leveret.core.remote_queue import RemoteQueue
-from leveret.core.stream import Stream
+from leveret.core.broker.broker import Broker
+from leveret.core.queues import queue_types
+from leveret.core.queues.queue import Queue, Reader
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.queues.stream import Stream
+from leveret.core.replication.cluster import Placement
 from leveret.model import definitions as d
-from leveret.runtime.commit import GroupCommit
-from leveret.runtime.engine import Engine
-from leveret.runtime.log_store import LogStore, log_name
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.engine import Engine
+from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.replication.identity import STARTS_BITS
+from leveret.storage.log import has_segments
 from leveret.storage.tree import Tree
 
 _TERM_SHIFT: Final = 32
 _STARTS_MASK: Final = (1 << STARTS_BITS) - 1
+
+
+def first_epoch(term: int) -> int:
+    """The lowest epoch of chunks of a term."""
+    return term << _TERM_SHIFT
 
 
 class _Elsewhere:
@@ -85,7 +91,7 @@ class ClusterQueues:
 
     def _stamp(self, term: int) -> int:
         """The epoch of chunks of a term: beyond any that this node gave when it was alone, and another each start."""
-        return term << _TERM_SHIFT | self._tree.epoch & _STARTS_MASK
+        return first_epoch(term) | self._tree.epoch & _STARTS_MASK
 
     def lead(self, queue: Queue, term: int, delivered: int) -> Queue:
         """Serve a queue from its log here, which nothing else writes to any more.
@@ -108,6 +114,18 @@ class ClusterQueues:
         self._broker.dirty[led] = None
         self._engine.touch()
         return led
+
+    def begin_if_missing(self, name: str) -> None:
+        """Have a log of that name, an empty one if there is none. Raises StorageError."""
+        directory = self._tree.path_of(name)
+        if name not in self._tree.logs and not (directory.exists() and has_segments(directory)):
+            self._tree.log(directory).open().make()
+
+    def begin_segment(self, queue: Queue) -> int:
+        """See MirrorSources. Raises StorageError."""
+        offset = self._stores.queues.begin_segment(queue)
+        self._commits.begin()
+        return offset
 
     def cede(self, queue: Queue) -> None:
         """A queue that something stands for by now was served here: its log is closed, and may be a mirror's."""

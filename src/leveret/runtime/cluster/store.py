@@ -24,11 +24,18 @@ from contextlib import aclosing
 from typing import Any, Final
 
 from leveret.config import Config
-from leveret.core.cluster import Event, Keys, Presence, differences, encode
-from leveret.core.election import Put, Transaction, Unchanged
+from leveret.core.replication.cluster import ClusterKeys, Event, Presence, differences, encode
+from leveret.core.replication.election import PutKey, StoreTransaction, Unchanged
 from leveret.model.errors import LeveretError
-from leveret.runtime.etcd import Etcd, EtcdAway, EtcdCompacted, EtcdError, EtcdRefused, etcd_context
-from leveret.runtime.lease import RETRY_S, KeptLease, attempt_timeout_s, boot_clock_s
+from leveret.runtime.coordination.etcd import (
+    Etcd,
+    EtcdAway,
+    EtcdCompacted,
+    EtcdError,
+    EtcdRefused,
+    etcd_context,
+)
+from leveret.runtime.coordination.lease import RETRY_S, KeptLease, attempt_timeout_s, boot_clock_s
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +87,7 @@ class ClusterStore:
             ConfigError: the authorities for etcd's certificates cannot be read.
         """
         options = config.etcd
-        self.keys = Keys.under(options.prefix)
+        self.keys = ClusterKeys.under(options.prefix)
         self.revision = 0
         self._options = options
         self._name = config.node_name
@@ -145,8 +152,8 @@ class ClusterStore:
                 continue
             if entry is None or entry.lease == lease.id:
                 seen = Unchanged(key, entry.modified if entry else 0)
-                put = Put(key, encode(presence), leased=True)
-                if await self.transact(Transaction((seen,), (put,))) is not None:
+                put = PutKey(key, encode(presence), leased=True)
+                if await self.transact(StoreTransaction((seen,), (put,))) is not None:
                     break
             elif self._clock_s() > give_up_s:
                 raise NameTaken(
@@ -224,7 +231,7 @@ class ClusterStore:
 
     # Writing.
 
-    async def transact(self, transaction: Transaction) -> int | None:
+    async def transact(self, transaction: StoreTransaction) -> int | None:
         """Do the writes if the conditions hold: the revision they made, or None when one did not hold.
 
         It tries for as long as this node has its lease, so it lasts while etcd is away.
@@ -238,7 +245,7 @@ class ClusterStore:
             done, missed = f"{self._turn_number}".encode(), f"{self._turn_number} not done".encode()
             while True:
                 revision = await self._take_turn(transaction, done)
-                if revision is None and await self._take_turn(Transaction((), ()), missed) is not None:
+                if revision is None and await self._take_turn(StoreTransaction((), ()), missed) is not None:
                     # The turn is taken without the writes: no attempt at them is still to come.
                     return None
                 if revision is None:
@@ -247,10 +254,10 @@ class ClusterStore:
                     self.expect(revision)
                     return revision
 
-    async def _take_turn(self, transaction: Transaction, value: bytes) -> int | None:
+    async def _take_turn(self, transaction: StoreTransaction, value: bytes) -> int | None:
         """One attempt, repeated until there is an answer; None: the turn was another's, or a condition did not hold."""
         conditions = (*transaction.conditions, Unchanged(self._turn, self._turn_modified))
-        guarded = Transaction(conditions, (*transaction.writes, Put(self._turn, value, leased=True)))
+        guarded = StoreTransaction(conditions, (*transaction.writes, PutKey(self._turn, value, leased=True)))
         while True:
             lease = self._held()
             try:

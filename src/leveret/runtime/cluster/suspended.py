@@ -7,8 +7,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
 from leveret.config.etcd import EtcdOptions
-from leveret.core.cluster import ClusterState
-from leveret.core.placing import QueuePlacement
+from leveret.core.replication.cluster import ClusterState
+from leveret.core.replication.placement import QueuePlacement
 from leveret.model.errors import PreconditionFailed
 
 DOWN: Final = "down"
@@ -66,6 +66,7 @@ class Suspended:
             state=DOWN,
             term=placement.term,
             is_exclusive=placement.exclusive,
+            lost_by=placement.lost.by if placement.lost is not None else "",
         )
 
     def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:

@@ -18,18 +18,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from leveret.model.errors import Corrupt, LeveretError, StorageError
-from leveret.runtime.commit import GroupCommit
+from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.copy_link import CopyLink, Dial
-from leveret.runtime.mirroring.head_piece import pieces_directory, remove_directory
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
+from leveret.runtime.mirroring.prefix_segment import pieces_directory, remove_directory
 from leveret.runtime.replication.applier import Applier
-from leveret.storage.divergent import SetAside
+from leveret.storage.divergent import Quarantine
 from leveret.storage.divergent_report import DIRECTORY
 from leveret.storage.log import Log, has_segments
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
 from leveret.wire.chunk import Chunk
-from leveret.wire.link import Change, Held, Kind
+from leveret.wire.link import ChangeKind, LogChange, LogExtent
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class _Kept:
 
 
 class MirrorCopies:
-    """See the module; also what its links share, see copy_link.Copies.
+    """See the module; also what its links share, see copy_link.LinkedCopies.
 
     Attributes:
         commits, dial: the node's.
@@ -75,6 +75,8 @@ class MirrorCopies:
         node: str,
         name_of: Callable[[str], tuple[str, str] | None],
         is_led: Callable[[str], bool],
+        has_log: Callable[[str], bool],
+        mark_log: Callable[[str], None],
         clock_ms: Callable[[], int],
     ) -> None:
         """Mirror nothing yet.
@@ -87,6 +89,8 @@ class MirrorCopies:
             node: this node's name.
             name_of: a log's vhost and queue, by its name in the tree, for what is set aside.
             is_led: whether this node leads the log of a name.
+            has_log: whether the log of a name was marked here as one in which there is something.
+            mark_log: marks one: should it be missing one day, that is a loss, and no copy that has all of nothing.
             clock_ms: the time.
         """
         self.commits = commits
@@ -97,6 +101,8 @@ class MirrorCopies:
         self._node = node
         self._name_of = name_of
         self._is_led = is_led
+        self._has_log = has_log
+        self._mark_log = mark_log
         self._clock_ms = clock_ms
         self._applier = Applier(tree, commits, _unheard)
         self._copies: dict[str, MirrorCopy] = {}
@@ -111,7 +117,8 @@ class MirrorCopies:
         """Copy the log of that name from that node, from now on; also if it was copied from another one so far.
 
         What is here of it already is kept as far as it is the leader's. What cannot be opened is put away; but not
-        while it is counted on to be here: then the log is `damaged`, and nothing is copied.
+        while it is counted on to be here: then the log is `damaged`, and nothing is copied. So it is with one that is
+        missing.
 
         Raises:
             ValueError: it is led here.
@@ -124,7 +131,7 @@ class MirrorCopies:
         if copy is not None and copy.leader == leader:
             return
         if copy is None:
-            damage = self._open(name)
+            damage = self._open(name, is_counted_on=is_counted_on)
             if damage is not None and is_counted_on:
                 logger.error(
                     "damaged_mirror log=%s leader=%s error=%s action=stands_aside", name, leader, damage
@@ -144,11 +151,12 @@ class MirrorCopies:
             link = self._links[leader] = CopyLink(self, leader)
         link.add(copy)
 
-    def _open(self, name: str) -> Corrupt | None:
-        """What is here is ready to be gone on with, or cannot be read."""
+    def _open(self, name: str, *, is_counted_on: bool) -> StorageError | None:
+        """What is here is ready to be gone on with; or cannot be read, or is not here and should be."""
         directory, log = self._tree.path_of(name), self._tree.logs.get(name)
         if log is None and not (directory.exists() and has_segments(directory)):
-            return None
+            is_lost = is_counted_on and self._has_log(name)
+            return StorageError(f"log {directory} is missing, with all that was in it") if is_lost else None
         try:
             if log is None:
                 log = self._tree.log(directory).open(with_messages=False, sync=False)
@@ -278,56 +286,59 @@ class MirrorCopies:
             )
         return rows
 
-    # -- what links share: copy_link.Copies ---------------------------------------------------
+    # -- what links share: copy_link.LinkedCopies ---------------------------------------------------
 
     def told(self, copy: MirrorCopy) -> wire.Copy:
-        """See copy_link.Copies."""
+        """See copy_link.LinkedCopies."""
         self._serial += 1
         copy.serial, copy.is_accepting = self._serial, False
         name, log = copy.name, copy.log
         if log is None:
-            return wire.Copy(copy.serial, Held(name, 0, 0, b""), None)
+            return wire.Copy(copy.serial, LogExtent(name, 0, 0, b""), None)
         piece = copy.piece()
         head = piece.held(name) if piece is not None else None
         held = self._applier.held(name, log)
-        return wire.Copy(copy.serial, Held(name, copy.first_offset, held.next_offset, held.last), head)
+        return wire.Copy(copy.serial, LogExtent(name, copy.first_offset, held.next_offset, held.last), head)
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
-        """See copy_link.Copies."""
+        """See copy_link.LinkedCopies."""
         return self._applier.headers(name, before, count)
 
     def drop_due(self) -> None:
-        """See copy_link.Copies."""
+        """See copy_link.LinkedCopies."""
         try:
             self._applier.drop_due()
         except StorageError as error:
             logger.warning("mirror_not_dropped error=%s", error)
 
     def idle(self, link: CopyLink) -> None:
-        """See copy_link.Copies."""
+        """See copy_link.LinkedCopies."""
         if self._links.get(link.node) is link:
             del self._links[link.node]
 
-    def change(self, copy: MirrorCopy, change: Change) -> None:
-        """See copy_link.Copies."""
+    def change(self, copy: MirrorCopy, change: LogChange) -> None:
+        """See copy_link.LinkedCopies."""
         match change.kind:
-            case Kind.APPEND | Kind.DELETE:
+            case ChangeKind.APPEND | ChangeKind.DELETE:
                 self._applier.apply(change)
-            case Kind.CURSOR:
+                if change.kind is ChangeKind.APPEND:
+                    # It is on disk with the chunk, before that is acked: nobody counts on more than that knows of it.
+                    self._mark_log(copy.name)
+            case ChangeKind.CURSOR:
                 self._cursors[copy.name] = max(change.offset, self._cursors.get(copy.name, 0))
-            case Kind.DROP:
+            case ChangeKind.DROP:
                 self._applier.apply(change)
                 copy.drop_pieces(change.offset)
-            case Kind.BEGIN:
+            case ChangeKind.BEGIN:
                 copy.remove_pieces()
                 self._applier.apply(change)
-            case Kind.HEAD if change.chunk is not None:
+            case ChangeKind.HEAD if change.chunk is not None:
                 copy.append_head(change.offset, change.chunk, change.octets)
             case _:
                 copy.is_accepting = False
                 copy.busy = asyncio.get_running_loop().create_task(self._set_aside(copy, change))
 
-    async def _set_aside(self, copy: MirrorCopy, change: Change) -> None:
+    async def _set_aside(self, copy: MirrorCopy, change: LogChange) -> None:
         """What is divergent goes aside in a thread, then it is cut, then the leader is told what is left."""
         try:
             async with self._asides:
@@ -345,13 +356,15 @@ class MirrorCopies:
         if self._copies.get(copy.name) is copy:
             self._links[copy.leader].fail(copy, error)
 
-    async def _keep_aside(self, copy: MirrorCopy, change: Change) -> None:
+    async def _keep_aside(self, copy: MirrorCopy, change: LogChange) -> None:
         log = copy.log
         if log is None:
             return
-        at = change.offset if change.kind is Kind.CUT else log.first_offset
         ends = _ends(log)
-        aside = SetAside(
+        is_head = change.kind is ChangeKind.ASIDE and log.first_offset < copy.lost_before
+        at = change.offset if change.kind is ChangeKind.CUT else log.first_offset
+        until = min(copy.lost_before, ends.next_offset) if is_head else None
+        aside = Quarantine(
             self._data_dir,
             at_ms=self._clock_ms(),
             from_epoch=ends.epoch,
@@ -360,18 +373,36 @@ class MirrorCopies:
             leader_id=copy.leader,
             leader_uri="",
             name_of=self._name_of,
+            is_lost=ends.epoch < copy.lost_epoch,
         )
-        await asyncio.to_thread(aside.add, copy.name, at)
+        kept = await asyncio.to_thread(aside.add, copy.name, at, until)
         # A crash up to here, or while it is cut: it is divergent again, and what is there already is taken up.
         self._applier.aside = _Kept()
         try:
-            self._applier.apply(change)
+            self._forget(copy, change, log, is_head=is_head)
         finally:
             self._applier.aside = None
         await asyncio.to_thread(aside.finish)
         logger.warning(
             "mirror_diverged log=%s leader=%s offset=%d end=%d", copy.name, copy.leader, at, ends.next_offset
         )
+        if kept is not None and kept.is_lost and kept.unsettled:
+            vhost, queue = self._name_of(copy.name) or ("", copy.name)
+            logger.warning(
+                "lost_messages_set_aside vhost=%s queue=%s messages=%d see=list_divergent_messages",
+                vhost,
+                queue,
+                kept.unsettled,
+            )
+
+    def _forget(self, copy: MirrorCopy, change: LogChange, log: Log, *, is_head: bool) -> None:
+        """What is kept elsewhere goes; of a log whose head is, the rest stays as far as it is whole segments."""
+        if is_head:
+            copy.remove_pieces()
+            log.drop_before(copy.lost_before)
+            if log.first_offset >= copy.lost_before:
+                return
+        self._applier.apply(change)
 
     def _tell_again(self, copy: MirrorCopy) -> None:
         if self._copies.get(copy.name) is copy and not copy.error:

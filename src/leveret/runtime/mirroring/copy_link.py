@@ -13,12 +13,20 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from leveret.model.errors import LeveretError, StorageError
-from leveret.runtime.backoff import RETRY_S, delay_s
-from leveret.runtime.commit import GroupCommit
+from leveret.runtime.link.peer import LinkPeer
+from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
-from leveret.runtime.replication.link_peer import LinkPeer
+from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 from leveret.wire import link as wire
-from leveret.wire.link import Change, Kind, LinkError, Type, decode_checked, decode_frame, pack_checked
+from leveret.wire.link import (
+    ChangeKind,
+    LinkError,
+    LogChange,
+    Type,
+    decode_checked,
+    decode_frame,
+    pack_checked,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +35,16 @@ SILENCE_S: Final = 10.0
 _AT_ONCE: Final = 256
 _NAMES_MAX: Final = 1024
 _DUE: Final = frozenset(
-    {Kind.APPEND, Kind.HEAD, Kind.DROP, Kind.DELETE, Kind.BEGIN, Kind.CUT, Kind.ASIDE, Kind.CURSOR}
+    {
+        ChangeKind.APPEND,
+        ChangeKind.HEAD,
+        ChangeKind.DROP,
+        ChangeKind.DELETE,
+        ChangeKind.BEGIN,
+        ChangeKind.CUT,
+        ChangeKind.ASIDE,
+        ChangeKind.CURSOR,
+    }
 )
 
 Dial = Callable[[str, str], Awaitable[LinkPeer]]
@@ -37,13 +54,13 @@ Raises OSError, TimeoutError, LeveretError.
 """
 
 
-class Copies(Protocol):
+class LinkedCopies(Protocol):
     """What all links of a mirror node share: copies.MirrorCopies."""
 
     commits: GroupCommit
     dial: Dial
 
-    def change(self, copy: MirrorCopy, change: Change) -> None:
+    def change(self, copy: MirrorCopy, change: LogChange) -> None:
         """Make a change of a copy. Raises StorageError, LinkError."""
 
     def drop_due(self) -> None:
@@ -69,7 +86,7 @@ class CopyLink:
         error: why it does not; empty if it does.
     """
 
-    def __init__(self, shared: Copies, node: str) -> None:
+    def __init__(self, shared: LinkedCopies, node: str) -> None:
         """Connect as long as there is something to be mirrored."""
         self.node = node
         self.copies: dict[str, MirrorCopy] = {}
@@ -188,7 +205,7 @@ class CopyLink:
                 except StorageError as error:
                     self._fail(copy, error)
         if told and self._peer is not None:
-            self._peer.write(pack_checked(Type.COPIES, wire.Copies(told)))
+            self._peer.write(pack_checked(Type.COPIES, wire.MirrorInventory(told)))
 
     def tell(self, name: str) -> None:
         """Tell the leader what is here of a log, if there is a link; when there is one next, all is told."""
@@ -212,7 +229,7 @@ class CopyLink:
             retry.cancel()
         if copy is None or self._peer is None:
             return
-        self._peer.write(pack_checked(Type.RELEASED, wire.Names([name])))
+        self._peer.write(pack_checked(Type.RELEASED, wire.LogNames([name])))
         if len(self._names) > 2 * len(self.copies) + _NAMES_MAX:
             # Their numbers never come back.
             self._names = {
@@ -227,7 +244,7 @@ class CopyLink:
         copy.is_accepting = False
         copy.error = str(error)
         if self._peer is not None:
-            self._peer.write(pack_checked(Type.FAILED, wire.Failed(copy.name, str(error))))
+            self._peer.write(pack_checked(Type.FAILED, wire.CopyFailed(copy.name, str(error))))
         wait_s = delay_s(RETRY_S, copy.failures)
         copy.failures += 1
         if copy.name not in self._retries:
@@ -253,16 +270,17 @@ class CopyLink:
                 copy = self.copies.get(said.path)
                 if copy is not None and copy.serial == said.serial:
                     copy.is_accepting, copy.epoch, copy.error = True, said.epoch, ""
+                    copy.lost_before, copy.lost_epoch = said.lost_before, said.lost_epoch
                     self._failures = 0
             case Type.PROBE:
-                self._answer(peer, decode_checked(kind, payload, wire.Probe))
+                self._answer(peer, decode_checked(kind, payload, wire.ProbeHeaders))
             case Type.TELL_AGAIN:
-                for name in decode_checked(kind, payload, wire.Names).paths:
+                for name in decode_checked(kind, payload, wire.LogNames).paths:
                     self.tell(name)
             case _:
                 raise LinkError(f"message {kind.name} is not due from a leader")
 
-    def _answer(self, peer: LinkPeer, probe: wire.Probe) -> None:
+    def _answer(self, peer: LinkPeer, probe: wire.ProbeHeaders) -> None:
         copy = self.copies.get(probe.path)
         if copy is None or not copy.is_accepting:
             return
@@ -284,7 +302,7 @@ class CopyLink:
                 continue
             try:
                 self._shared.change(copy, change)
-                if change.kind is Kind.APPEND:
+                if change.kind is ChangeKind.APPEND:
                     copy.failures = 0
             except StorageError as error:
                 self._fail(copy, error)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from leveret.core.mirror_policy import SYNC_BATCH_MESSAGES
-from leveret.core.sync_pace import SyncPace
+from leveret.core.replication.sync_pace import SyncPace
+from leveret.core.rules.mirror_policy import SYNC_BATCH_MESSAGES
 from leveret.storage.log import Log
 from leveret.wire.chunk import decode_header
-from leveret.wire.link import Held
+from leveret.wire.link import LogExtent
 
 if TYPE_CHECKING:
-    from leveret.runtime.mirroring.stream import Stream
+    from leveret.runtime.mirroring.stream import MirrorStream
 
 
-class State(StrEnum):
+class MirrorState(StrEnum):
     """See stream."""
 
     JOINING = "joining"
@@ -34,7 +35,8 @@ class LedLog:
         batch_messages: most messages that are sent at once to synchronise.
         floor: the first offset that is not settled, as far as was told: nobody needs to have what is before it.
         cursor: messages before it may have been handed to consumers.
-        before: the epoch of its last chunk when this node began to lead it, and where it ended then; None if unknown.
+        ends: up to where it has, or had, chunks of each epoch (core.queues.chunk_epochs), as far as is known.
+        lost_before, lost_epoch: see wire.link.Mirroring.
         streams: by the mirror's node.
     """
 
@@ -44,10 +46,12 @@ class LedLog:
         "_pace",
         "automatic",
         "batch_messages",
-        "before",
         "cursor",
+        "ends",
         "expected",
         "floor",
+        "lost_before",
+        "lost_epoch",
         "name",
         "streams",
     )
@@ -60,8 +64,9 @@ class LedLog:
         self.batch_messages = SYNC_BATCH_MESSAGES
         self.floor = 0
         self.cursor = 0
-        self.before: tuple[int, int] | None = None
-        self.streams: dict[str, Stream] = {}
+        self.ends: Mapping[int, int] = {}
+        self.lost_before = self.lost_epoch = 0
+        self.streams: dict[str, MirrorStream] = {}
         self._limit = 0
         self._pace = SyncPace(0, 0)
         self._due_ms = 0
@@ -72,22 +77,25 @@ class LedLog:
             self._limit, self._pace, self._due_ms = limit_bytes_s, SyncPace(limit_bytes_s, now_ms), now_ms
         return max(0, self._due_ms - now_ms)
 
-    def is_late(self, held: Held, log: Log | None) -> bool:
+    def is_late(self, held: LogExtent, log: Log | None) -> bool:
         """Whether a mirror whose last chunk was dropped here is late for certain, and not divergent.
 
         Chunks of one epoch have one maker, one after the other: if there is one here of the epoch of the mirror's
         last, and behind it, all that the mirror has once was here. What is looked at is the oldest one that is held,
-        and what this node had when it began to lead.
+        and what is known of those that were.
         """
         if log is None or not held.last:
             return False
         theirs, ours = decode_header(held.last).epoch, log.epoch
         for header, _ in log.headers_before(log.first_offset + 1, 1):
             ours = header.epoch
-        before = self.before
-        return theirs == ours or (
-            before is not None and theirs == before[0] and held.next_offset <= before[1]
-        )
+        return theirs == ours or held.next_offset <= self.ends.get(theirs, 0)
+
+    def has_what_was_lost(self, held: LogExtent) -> bool:
+        """Whether a mirror has messages in front that this log lacks, as it was led on without them."""
+        if not held.last or held.first_offset >= self.lost_before:
+            return False
+        return decode_header(held.last).epoch < self.lost_epoch
 
     def paid(self, octets: int, now_ms: int) -> None:
         """So much was sent to synchronise."""

@@ -11,8 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from leveret.model.errors import StorageError
-from leveret.runtime.commit import GroupCommit
-from leveret.runtime.mirroring.head_piece import HeadPiece, newest_piece, pieces_directory, remove_directory
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.mirroring.prefix_segment import (
+    HeadPiece,
+    newest_piece,
+    pieces_directory,
+    remove_directory,
+)
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk
@@ -30,6 +35,7 @@ class MirrorCopy:
         is_busy: what is divergent of it is being set aside: nothing is told of it, and nothing taken.
         busy: done when it is not busy any more; None if it never was.
         epoch: the one in which its leader leads it, 0 before that is known.
+        lost_before, lost_epoch: see wire.link.Mirroring.
         failures: how often it could not be written since it last was.
         error: why it could not; empty for nothing.
     """
@@ -49,6 +55,7 @@ class MirrorCopy:
         self.is_accepting = False
         self.busy: asyncio.Task[None] | None = None
         self.epoch = 0
+        self.lost_before = self.lost_epoch = 0
         self.failures = 0
         self.error = ""
         self._tree = tree

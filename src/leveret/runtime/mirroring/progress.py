@@ -8,7 +8,7 @@ from typing import Any, Final
 _AT_ONCE_S: Final = 0.001
 
 
-class Progress:
+class SynchronisingProgress:
     """Since it began.
 
     Attributes:

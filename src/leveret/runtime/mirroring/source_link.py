@@ -15,9 +15,9 @@ from itertools import count
 from typing import Final, NamedTuple, Protocol
 
 from leveret.model.errors import LeveretError, StorageError
-from leveret.runtime.mirroring.led_log import LedLog, State
-from leveret.runtime.mirroring.stream import Stream
-from leveret.runtime.replication.link_peer import WRITE_BUFFER_BYTES, LinkPeer
+from leveret.runtime.link.peer import WRITE_BUFFER_BYTES, LinkPeer
+from leveret.runtime.mirroring.led_log import LedLog, MirrorState
+from leveret.runtime.mirroring.stream import MirrorStream
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
 from leveret.wire.link import Frame, LinkError, Octets, Type, decode_checked, pack_checked
@@ -30,7 +30,7 @@ BEAT_S: Final = 1.0
 SILENCE_S: Final = 15.0
 
 
-class Leader(Protocol):
+class MirrorLeader(Protocol):
     """What all links of a leader share: sources.MirrorSources."""
 
     tree: Tree
@@ -38,15 +38,16 @@ class Leader(Protocol):
     sync_bytes_s_max: int
     ack_timeout_ms: int
     clock_ms: Callable[[], int]
+    begin_segment: Callable[[str], int]
 
     def touched(self, link: SourceLink) -> None:
         """It has something in the frame of this flush."""
 
-    def acked(self, stream: Stream, offset: int) -> None:
-        """See stream.Host."""
+    def acked(self, stream: MirrorStream, offset: int) -> None:
+        """See stream.MirrorStreamHost."""
 
-    def told(self, stream: Stream, state: State) -> None:
-        """See stream.Host."""
+    def told(self, stream: MirrorStream, state: MirrorState) -> None:
+        """See stream.MirrorStreamHost."""
 
     def ended(self, link: SourceLink) -> None:
         """It is gone."""
@@ -57,11 +58,11 @@ class _Owed(NamedTuple):
 
     position: int
     sent_ms: int
-    ends: dict[Stream, int]
+    ends: dict[MirrorStream, int]
 
 
 class SourceLink:
-    """See the module; link_peer.Receiver, and stream.Host for its streams.
+    """See the module; link_peer.Receiver, and stream.MirrorStreamHost for its streams.
 
     Attributes:
         node: the mirror's name.
@@ -70,21 +71,21 @@ class SourceLink:
         numbers: what logs may be called in frames from now on.
     """
 
-    def __init__(self, leader: Leader, peer: LinkPeer, node: str) -> None:
+    def __init__(self, leader: MirrorLeader, peer: LinkPeer, node: str) -> None:
         """Of a node that has proven itself; nothing is sent before it tells what it wants."""
         self.node = node
         self.peer = peer
         self.tree = leader.tree
         self.wanted: set[str] = set()
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, MirrorStream] = {}
         self.numbers: Iterator[int] = count(1)
         self._leader = leader
         self._loop = asyncio.get_running_loop()
         self._frame = Frame()
-        self._ends: dict[Stream, int] = {}
+        self._ends: dict[MirrorStream, int] = {}
         self._position = 0
         self._owed: deque[_Owed] = deque()
-        self._busy: dict[Stream, None] = {}
+        self._busy: dict[MirrorStream, None] = {}
         self._work = asyncio.Event()
         self._is_over = False
         self._heard_at_s = self._loop.time()
@@ -93,8 +94,10 @@ class SourceLink:
 
     # -- frames -------------------------------------------------------------------------------
 
-    def add(self, head: bytes, stream: Stream, end: int, chunk: list[Octets] | None, records: int) -> None:
-        """See stream.Host."""
+    def add(
+        self, head: bytes, stream: MirrorStream, end: int, chunk: list[Octets] | None, records: int
+    ) -> None:
+        """See stream.MirrorStreamHost."""
         frame = self._frame
         if not frame.octets:
             self._leader.touched(self)
@@ -114,8 +117,8 @@ class SourceLink:
                 if stream.is_live:
                     stream.fall_behind()
 
-    def send(self, frame: Frame, ends: dict[Stream, int]) -> int:
-        """See stream.Host."""
+    def send(self, frame: Frame, ends: dict[MirrorStream, int]) -> int:
+        """See stream.MirrorStreamHost."""
         if self.peer.is_closed:
             return self._position
         now_ms = self._leader.clock_ms()
@@ -132,37 +135,41 @@ class SourceLink:
             for stream, end in owed.popleft().ends.items():
                 stream.acked(end)
 
-    # -- stream.Host --------------------------------------------------------------------------
+    # -- stream.MirrorStreamHost --------------------------------------------------------------------------
 
     @property
     def limit_bytes_s(self) -> int:
-        """See stream.Host."""
+        """See stream.MirrorStreamHost."""
         return self._leader.sync_bytes_s_max
 
     @property
     def is_congested(self) -> bool:
-        """See stream.Host."""
+        """See stream.MirrorStreamHost."""
         return self.peer.waiting_bytes > WRITE_BUFFER_BYTES
 
-    def ask(self, probe: wire.Probe) -> None:
-        """See stream.Host."""
+    def begin_segment(self, name: str) -> int:
+        """See stream.MirrorStreamHost."""
+        return self._leader.begin_segment(name)
+
+    def ask(self, probe: wire.ProbeHeaders) -> None:
+        """See stream.MirrorStreamHost."""
         self.peer.write(pack_checked(Type.PROBE, probe))
 
-    def wake(self, stream: Stream) -> None:
-        """See stream.Host."""
+    def wake(self, stream: MirrorStream) -> None:
+        """See stream.MirrorStreamHost."""
         self._busy[stream] = None
         self._work.set()
 
-    def acked(self, stream: Stream, offset: int) -> None:
-        """See stream.Host."""
+    def acked(self, stream: MirrorStream, offset: int) -> None:
+        """See stream.MirrorStreamHost."""
         self._leader.acked(stream, offset)
 
-    def told(self, stream: Stream, state: State) -> None:
-        """See stream.Host."""
+    def told(self, stream: MirrorStream, state: MirrorState) -> None:
+        """See stream.MirrorStreamHost."""
         self._leader.told(stream, state)
 
-    def unreadable(self, stream: Stream, error: StorageError) -> None:
-        """See stream.Host."""
+    def unreadable(self, stream: MirrorStream, error: StorageError) -> None:
+        """See stream.MirrorStreamHost."""
         logger.error("mirrored_log_unreadable log=%s node=%s error=%s", stream.led.name, self.node, error)
         self.end(stream.led.name)
 
@@ -175,10 +182,10 @@ class SourceLink:
             case Type.ACK:
                 self._acked(decode_checked(kind, payload, wire.Acked).position)
             case Type.COPIES:
-                for copy in decode_checked(kind, payload, wire.Copies).copies:
+                for copy in decode_checked(kind, payload, wire.MirrorInventory).copies:
                     self._take(copy)
             case Type.RELEASED:
-                for name in decode_checked(kind, payload, wire.Names).paths:
+                for name in decode_checked(kind, payload, wire.LogNames).paths:
                     self.wanted.discard(name)
                     self.end(name)
             case Type.HEADERS:
@@ -187,7 +194,7 @@ class SourceLink:
                 if stream is not None:
                     stream.probed(found)
             case Type.FAILED:
-                failed = decode_checked(kind, payload, wire.Failed)
+                failed = decode_checked(kind, payload, wire.CopyFailed)
                 logger.warning(
                     "mirror_failed log=%s node=%s error=%s", failed.path, self.node, failed.error[:500]
                 )
@@ -206,21 +213,25 @@ class SourceLink:
         self.cut()
         log = self.tree.logs.get(name)
         epoch = log.epoch if log is not None else self.tree.epochs.get(name, self.tree.epoch)
-        self.peer.write(pack_checked(Type.MIRRORING, wire.Mirroring(name, copy.serial, epoch)))
+        self.peer.write(
+            pack_checked(
+                Type.MIRRORING, wire.Mirroring(name, copy.serial, epoch, led.lost_before, led.lost_epoch)
+            )
+        )
         try:
-            stream = Stream(self, led, copy)
+            stream = MirrorStream(self, led, copy)
         except StorageError as error:
             logger.error("mirrored_log_unreadable log=%s node=%s error=%s", name, self.node, error)
             return
         self.streams[name] = led.streams[self.node] = stream
         self._leader.acked(stream, 0)
-        self._leader.told(stream, State.JOINING)
+        self._leader.told(stream, MirrorState.JOINING)
         self.wake(stream)
 
     def lead(self, name: str) -> None:
         """This node leads that log from now on: if the mirror wants it, it is asked what it has."""
         if name in self.wanted:
-            self.peer.write(pack_checked(Type.TELL_AGAIN, wire.Names([name])))
+            self.peer.write(pack_checked(Type.TELL_AGAIN, wire.LogNames([name])))
 
     def end(self, name: str, *, tells: bool = True) -> None:
         """That log is not sent any more."""
@@ -296,6 +307,6 @@ class SourceLink:
         elif self.wanted:
             self.peer.write(*Frame().message(self._position, 0, self._leader.clock_ms()))
 
-    def owed_since_ms(self, stream: Stream) -> int | None:
+    def owed_since_ms(self, stream: MirrorStream) -> int | None:
         """When the oldest was sent that the mirror has not acked of a stream; None if it has acked all."""
         return next((owed.sent_ms for owed in self._owed if stream in owed.ends), None)

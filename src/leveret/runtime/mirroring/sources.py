@@ -1,7 +1,7 @@
 """The leader's end of all mirroring: what is appended to logs that this node leads goes to whoever mirrors them.
 
     appended -> the frame of each link that has the log live       (once a flush: one frame a link, by `cut`)
-    acked    -> core.mirror_acks: promises that are due are told
+    acked    -> core.replication.mirror_acks: promises that are due are told
 
 **A promise** is bound to the end of its logs at the cut, and is told once the nodes that `wait_for` names have all
 that on their disks. Who calls this keeps the order in which a mirror is recorded as synchronised:
@@ -19,17 +19,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from leveret.core.mirror_acks import MirrorAcks
-from leveret.core.mirror_policy import SYNC_BATCH_MESSAGES
+from leveret.core.replication.mirror_acks import MirrorAcks
+from leveret.core.rules.mirror_policy import SYNC_BATCH_MESSAGES
 from leveret.model.errors import StorageError
-from leveret.runtime.commit import GroupCommit
-from leveret.runtime.mirroring.led_log import LedLog, State
+from leveret.runtime.link.peer import LinkPeer, Receiver
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.mirroring.led_log import LedLog, MirrorState
 from leveret.runtime.mirroring.source_link import SourceLink
-from leveret.runtime.mirroring.stream import Stream
-from leveret.runtime.replication.link_peer import LinkPeer, Receiver
+from leveret.runtime.mirroring.stream import MirrorStream
 from leveret.storage.log import has_segments
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
@@ -43,7 +43,7 @@ Told = Callable[[], None]
 class OnState(Protocol):
     """Who is told of mirrors: always from the loop, never while something of this module is being called."""
 
-    def __call__(self, name: str, node: str, state: State) -> None:
+    def __call__(self, name: str, node: str, state: MirrorState) -> None:
         """What that node has of the log of that name, or whether it gets it, changed; see stream.State."""
 
 
@@ -52,6 +52,7 @@ class MirrorSources:
 
     Attributes:
         tree: the node's own.
+        begin_segment: see `__init__`.
         led: the logs that this node leads, by name.
         sync_bytes_s_max: most that the mirrors of one log are sent in a second to synchronise, 0 for no limit; what
             is published meanwhile comes on top. May be set at any time.
@@ -64,11 +65,17 @@ class MirrorSources:
         commits: GroupCommit,
         clock_ms: Callable[[], int],
         on_state: OnState,
+        begin_segment: Callable[[str], int],
         *,
         sync_bytes_s_max: int = 0,
         ack_timeout_ms: int = 10_000,
     ) -> None:
-        """Nothing is led. Whoever is told of the tree's changes so far is told on; `commits.fence` is left alone."""
+        """Nothing is led. Whoever is told of the tree's changes so far is told on; `commits.fence` is left alone.
+
+        `begin_segment` begins a segment of a log that is led here, with a chunk that settles nothing, and returns the
+        offset of that; it raises StorageError if that cannot be.
+        """
+        self.begin_segment = begin_segment
         self.tree = tree
         self.led: dict[str, LedLog] = {}
         self.sync_bytes_s_max = sync_bytes_s_max
@@ -82,7 +89,7 @@ class MirrorSources:
         self._promises: list[tuple[list[str], Told]] = []
         self._acks: MirrorAcks[Told] = MirrorAcks()
         self._cursors: dict[LedLog, None] = {}
-        self._states: list[tuple[str, str, State]] = []
+        self._states: list[tuple[str, str, MirrorState]] = []
         self._next = tree.changes
         tree.changes = self
 
@@ -95,6 +102,8 @@ class MirrorSources:
         automatic: bool = False,
         majority: bool = False,
         batch_messages: int = SYNC_BATCH_MESSAGES,
+        ends: Mapping[int, int] | None = None,
+        lost: tuple[int, int] = (0, 0),
     ) -> None:
         """This node leads the log of that name; or goes on to lead it by another policy.
 
@@ -106,6 +115,8 @@ class MirrorSources:
             automatic: `ha-sync-mode`: whether a new mirror is sent what was there before it came.
             majority: `ha-confirm`: whether a promise waits for a majority of those it waits for.
             batch_messages: `ha-sync-batch-size`.
+            ends: see LedLog; without it as its last chunk says.
+            lost: its `lost_before` and `lost_epoch`.
 
         Raises:
             StorageError: its log is on disk, and not open: mirrors would be told that there is nothing. Or it cannot
@@ -117,20 +128,20 @@ class MirrorSources:
         led = self.led.get(name)
         if led is None:
             led = self.led[name] = LedLog(name)
-            led.before = self._last_epoch(name)
+            led.ends = ends if ends is not None else self._last_epoch(name)
             for link in self._links.values():
                 link.lead(name)
+        led.lost_before, led.lost_epoch = lost
         changed, led.automatic, led.batch_messages = automatic != led.automatic, automatic, batch_messages
         self._keep(self._acks.lead(name, majority=majority))
         if changed:
             for stream in list(led.streams.values()):
                 stream.synchronise(wanted=automatic)
 
-    def _last_epoch(self, name: str) -> tuple[int, int] | None:
+    def _last_epoch(self, name: str) -> dict[int, int]:
         log = self.tree.logs.get(name)
-        for header, _ in log.headers_before(log.next_offset, 1) if log is not None else ():
-            return header.epoch, header.next_offset
-        return None
+        last = log.headers_before(log.next_offset, 1) if log is not None else ()
+        return {header.epoch: header.next_offset for header, _ in last}
 
     def cease(self, name: str) -> None:
         """This node does not lead that log any more: what waits for its mirrors is never told."""
@@ -278,11 +289,11 @@ class MirrorSources:
 
     # -- how it is ----------------------------------------------------------------------------
 
-    def state(self, name: str, node: str) -> State:
+    def state(self, name: str, node: str) -> MirrorState:
         """How a node mirrors a log."""
         led = self.led.get(name)
         stream = led.streams.get(node) if led is not None else None
-        return stream.state if stream is not None else State.GONE
+        return stream.state if stream is not None else MirrorState.GONE
 
     def rows(self, name: str) -> list[dict[str, Any]]:
         """A row a mirror of a log: node, state, first_offset, acked_offset, lag_records, lag_bytes, lag_s, progress.
@@ -301,18 +312,18 @@ class MirrorSources:
         """Octets that the slowest mirror has not taken from its link."""
         return max((link.peer.waiting_bytes for link in self._links.values()), default=0)
 
-    # -- what links say: source_link.Leader ---------------------------------------------------
+    # -- what links say: source_link.MirrorLeader ---------------------------------------------------
 
     def touched(self, link: SourceLink) -> None:
-        """See source_link.Leader."""
+        """See source_link.MirrorLeader."""
         self._touched[link] = None
 
-    def acked(self, stream: Stream, offset: int) -> None:
-        """See source_link.Leader."""
+    def acked(self, stream: MirrorStream, offset: int) -> None:
+        """See source_link.MirrorLeader."""
         self._keep(self._acks.acked(stream.led.name, stream.node, offset))
 
-    def told(self, stream: Stream, state: State) -> None:
-        """See source_link.Leader."""
+    def told(self, stream: MirrorStream, state: MirrorState) -> None:
+        """See source_link.MirrorLeader."""
         if not self._states:
             asyncio.get_running_loop().call_soon(self._tell_states)
         self._states.append((stream.led.name, stream.node, state))
@@ -324,7 +335,7 @@ class MirrorSources:
                 self._on_state(name, node, state)
 
     def ended(self, link: SourceLink) -> None:
-        """See source_link.Leader."""
+        """See source_link.MirrorLeader."""
         self._touched.pop(link, None)
         if self._links.get(link.node) is link:
             del self._links[link.node]

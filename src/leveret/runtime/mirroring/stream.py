@@ -1,6 +1,6 @@
 """One log on its way to one mirror, from the moment in which the mirror tells what it has of it.
 
-    joining          what it has is compared with what is here (core.join)
+    joining          what it has is compared with what is here (core.replication.join)
     synchronising    it is sent what it lacks, from disk, beside live traffic
     unsynchronised   it is sent each group commit, and lacks the head: what was there before it began
     live             it has everything, and is sent each group commit
@@ -22,15 +22,15 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
 from leveret.model.errors import StorageError
-from leveret.runtime.mirroring.led_log import LedLog, State
-from leveret.runtime.mirroring.progress import Progress
+from leveret.runtime.mirroring.led_log import LedLog, MirrorState
+from leveret.runtime.mirroring.progress import SynchronisingProgress
 from leveret.runtime.replication.catching_up import Lacking
 from leveret.runtime.replication.comparing import Comparing
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
 from leveret.wire.chunk import decode_header
-from leveret.wire.link import Frame, Kind, Octets, log_change, name_change
+from leveret.wire.link import ChangeKind, Frame, Octets, log_change, name_change
 
 logger = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ FINAL_BYTES: Final = 1024 * 1024
 """With so little missing the rest is sent in one turn of the loop; a log so short is sent whole."""
 
 
-class Host(Protocol):
+class MirrorStreamHost(Protocol):
     """The link that a stream is on, and the room behind it."""
 
     node: str
@@ -51,25 +51,30 @@ class Host(Protocol):
     def limit_bytes_s(self) -> int:
         """Most that a log's mirrors are sent in a second to synchronise; 0 for no limit."""
 
-    def send(self, frame: Frame, ends: dict[Stream, int]) -> int:
+    def send(self, frame: Frame, ends: dict[MirrorStream, int]) -> int:
         """Send a frame at once; the position behind it. `ends`: up to where streams have what with it."""
 
-    def add(self, head: bytes, stream: Stream, end: int, chunk: list[Octets] | None, records: int) -> None:
+    def add(
+        self, head: bytes, stream: MirrorStream, end: int, chunk: list[Octets] | None, records: int
+    ) -> None:
         """Have a change, up to that end, in the frame of this flush."""
 
-    def ask(self, probe: wire.Probe) -> None:
+    def begin_segment(self, name: str) -> int:
+        """Begin a segment of a log that is led here, with a chunk that settles nothing; its offset. StorageError."""
+
+    def ask(self, probe: wire.ProbeHeaders) -> None:
         """Ask the mirror."""
 
-    def wake(self, stream: Stream) -> None:
+    def wake(self, stream: MirrorStream) -> None:
         """It has something to do."""
 
-    def acked(self, stream: Stream, offset: int) -> None:
+    def acked(self, stream: MirrorStream, offset: int) -> None:
         """The mirror has everything of it before an offset that is not settled, or nothing for certain (0)."""
 
-    def told(self, stream: Stream, state: State) -> None:
+    def told(self, stream: MirrorStream, state: MirrorState) -> None:
         """It is in another state."""
 
-    def unreadable(self, stream: Stream, error: StorageError) -> None:
+    def unreadable(self, stream: MirrorStream, error: StorageError) -> None:
         """This node cannot read its own log: it cannot be mirrored."""
 
     @property
@@ -77,7 +82,7 @@ class Host(Protocol):
         """Whether much waits for the socket."""
 
 
-class Stream:
+class MirrorStream:
     """See the module; also comparing.Notes, for what is decided of it.
 
     Attributes:
@@ -90,10 +95,10 @@ class Stream:
         first: the offset at which what the mirror has begins.
     """
 
-    def __init__(self, host: Host, led: LedLog, copy: wire.Copy) -> None:
+    def __init__(self, host: MirrorStreamHost, led: LedLog, copy: wire.Copy) -> None:
         """Of a mirror that has that copy of the log; it is compared at the first step."""
         self.led = led
-        self.state = State.JOINING
+        self.state = MirrorState.JOINING
         self.is_live = False
         self.is_ended = False
         # Who is waited for counts as having everything: what it lacks it is sent, whatever the policy says of new ones.
@@ -110,7 +115,7 @@ class Stream:
         self._piece: tuple[int, int] | None = None
         """Of the segment that it is being sent: its first offset, and that of the next chunk."""
         self._paced_until = 0
-        self._progress = Progress()
+        self._progress = SynchronisingProgress()
         self._told = copy.log
         self._is_put_off = False
         self._compare()
@@ -121,6 +126,11 @@ class Stream:
         held = [self._told] if self._told.last or self._told.next_offset else []
         self.first = self._told.first_offset
         self._lacking = self._lacks({})
+        has_what_was_lost = self.led.has_what_was_lost(self._told)
+        if has_what_was_lost:
+            # It keeps that, and tells anew what else it has: nothing of it is dropped as if it were settled.
+            held = []
+            self.set_aside(name)
         self._comparing: Comparing | None = Comparing(
             host.tree,
             self,
@@ -129,7 +139,7 @@ class Stream:
             is_clean=bool(held) and self.led.is_late(self._told, self.log),
             unreadable=lambda name, error: host.unreadable(self, error),
             ask=host.ask,
-            paths=lambda: [name] if name in host.tree.logs else [],
+            paths=lambda: [name] if name in host.tree.logs and not has_what_was_lost else [],
         )
 
     def _lacks(self, sent: dict[str, int]) -> Lacking:
@@ -159,12 +169,23 @@ class Stream:
         if self._puts_off(wipes=bool(self._told.last)) or self._sets_aside or log is None:
             return
         is_short = self.syncs and log.bytes_from(offset) <= self._final_bytes
-        if not is_short and log.size_bytes:
-            # So that what is before it is whole segments, and knows publishers' sequences by itself.
-            log.roll()
-            offset = log.next_offset
+        if log.next_offset and not (is_short and log.size_bytes):
+            offset = self._present_end(name, log)
         self.first = offset
         self._lacking.begin(name, offset)
+
+    def _present_end(self, name: str, log: Log) -> int:
+        """Where a mirror begins that lacks what is before: on a segment of its own, so that this is whole segments.
+
+        That begins with a chunk. Where all is settled nothing else may come for long, and a copy that is counted on
+        without a chunk in it would not know what it has: it could not be told from one that is lost, and what others
+        have of the log would look divergent to it.
+        """
+        try:
+            return self._host.begin_segment(name)
+        except StorageError as error:
+            logger.warning("mirror_sent_all log=%s node=%s error=%s", name, self.node, error)
+            return log.first_offset
 
     def cut(self, name: str, offset: int) -> None:
         """See comparing.Notes. The mirror sets that aside, and tells anew what it has then."""
@@ -251,7 +272,7 @@ class Stream:
         self._comparing = None
         if self._is_put_off:
             # Whoever is told of this takes it out of the record.
-            self._tell(State.UNSYNCHRONISED)
+            self._tell(MirrorState.UNSYNCHRONISED)
             return
         log = self.log
         if self._sets_aside or log is None:
@@ -265,7 +286,7 @@ class Stream:
         self._top = self.first
         self._resume_head(log)
         if total > FINAL_BYTES:
-            self._tell(State.SYNCHRONISING)
+            self._tell(MirrorState.SYNCHRONISING)
 
     def _resume_head(self, log: Log) -> None:
         """Go on in the middle of a segment, if what the mirror has of it is what is here."""
@@ -316,7 +337,7 @@ class Stream:
         self._number = next(self._host.numbers)
         frame.add(name_change(self._number, led.name))
         if led.cursor:
-            frame.add(log_change(Kind.CURSOR, self._number, led.cursor))
+            frame.add(log_change(ChangeKind.CURSOR, self._number, led.cursor))
         self._joined_at = log.next_offset if log is not None else 0
         self._is_joined = False
         self.is_live = True
@@ -341,7 +362,7 @@ class Stream:
         """Send the head, or no more of it for now."""
         self.syncs = wanted
         if wanted and self.is_live:
-            self._progress = Progress(self._head_left())
+            self._progress = SynchronisingProgress(self._head_left())
             self._host.wake(self)
         self._tell_if_joined()
 
@@ -351,7 +372,7 @@ class Stream:
         if log is not None:
             self.first = max(self.first, log.first_offset)
             self._top = max(self._top, log.first_offset)
-        if self.state is not State.LIVE and not self.is_ended:
+        if self.state is not MirrorState.LIVE and not self.is_ended:
             self._tell_if_joined()
 
     def _send_head(self, now_ms: Callable[[], int]) -> bool:
@@ -369,7 +390,7 @@ class Stream:
         for segment, header, octets in log.read_segments(at, min(STEP_BYTES, limit) if limit else STEP_BYTES):
             if segment != start or header.chunk_id >= self._top or frame.records >= self.led.batch_messages:
                 break
-            frame.add(log_change(Kind.HEAD, number, start), [octets], header.records)
+            frame.add(log_change(ChangeKind.HEAD, number, start), [octets], header.records)
             at = header.next_offset
         self._piece = (start, at)
         if at == self._top:
@@ -392,7 +413,7 @@ class Stream:
     def appended(self, segment: int, end: int, chunk: list[Octets], records: int) -> None:
         """A chunk stands at the end of the log."""
         if self.is_live:
-            self._host.add(log_change(Kind.APPEND, self._number, segment), self, end, chunk, records)
+            self._host.add(log_change(ChangeKind.APPEND, self._number, segment), self, end, chunk, records)
         elif self._comparing is None and not self._sets_aside and not self._is_put_off:
             self._lacking.noted(self.led.name)
             self._host.wake(self)
@@ -402,7 +423,9 @@ class Stream:
         if self.is_live:
             log = self.log
             assert log is not None
-            self._host.add(log_change(Kind.DROP, self._number, first_offset), self, log.next_offset, None, 0)
+            self._host.add(
+                log_change(ChangeKind.DROP, self._number, first_offset), self, log.next_offset, None, 0
+            )
         else:
             self._lacking.dropped(self.led.name, first_offset)
             self._host.wake(self)
@@ -413,7 +436,7 @@ class Stream:
         if self.is_live:
             log = self.log
             end = log.next_offset if log is not None else 0
-            self._host.add(log_change(Kind.CURSOR, self._number, self.led.cursor), self, end, None, 0)
+            self._host.add(log_change(ChangeKind.CURSOR, self._number, self.led.cursor), self, end, None, 0)
 
     # -- what becomes of it -------------------------------------------------------------------
 
@@ -448,11 +471,11 @@ class Stream:
         if not self.is_live or not self._is_joined:
             return
         if not self.lacks_head:
-            self._tell(State.LIVE)
+            self._tell(MirrorState.LIVE)
         else:
-            self._tell(State.SYNCHRONISING if self.syncs else State.UNSYNCHRONISED)
+            self._tell(MirrorState.SYNCHRONISING if self.syncs else MirrorState.UNSYNCHRONISED)
 
-    def _tell(self, state: State) -> None:
+    def _tell(self, state: MirrorState) -> None:
         if state is not self.state:
             self.state = state
             self._host.told(self, state)
@@ -464,8 +487,8 @@ class Stream:
         self.is_live = self._is_joined = False
         self._lacking = self._lacks({self.led.name: end})
         self._paced_until = 0
-        self._tell(State.GONE)
-        self._tell(State.SYNCHRONISING)
+        self._tell(MirrorState.GONE)
+        self._tell(MirrorState.SYNCHRONISING)
         self._host.wake(self)
 
     def end(self, *, tells: bool = True) -> None:
@@ -473,8 +496,8 @@ class Stream:
         if not self.is_ended:
             self.is_ended, self.is_live = True, False
             if tells:
-                self._tell(State.GONE)
-            self.state = State.GONE
+                self._tell(MirrorState.GONE)
+            self.state = MirrorState.GONE
 
     # -- how it is ----------------------------------------------------------------------------
 
@@ -491,5 +514,5 @@ class Stream:
             "lag_records": end - self.has,
             "lag_bytes": log.bytes_from(self.has) if log is not None and self.has < end else 0,
             "lag_s": round(now_s - owed_since_s, 3) if owed_since_s is not None else 0.0,
-            "progress": self._progress.row(left) if self.state is State.SYNCHRONISING else None,
+            "progress": self._progress.row(left) if self.state is MirrorState.SYNCHRONISING else None,
         }

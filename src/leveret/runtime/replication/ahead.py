@@ -12,15 +12,15 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from leveret.model.errors import StorageError
-from leveret.storage.spool import Entry
+from leveret.storage.spool import SpoolEntry
 from leveret.wire.chunk import HEADER_BYTES, decode_header
-from leveret.wire.link import Change, Held, Kind, LinkError
+from leveret.wire.link import ChangeKind, LinkError, LogChange, LogExtent
 
 
 class Base(Protocol):
     """What is applied."""
 
-    def inventory(self) -> Iterable[Held]:
+    def inventory(self) -> Iterable[LogExtent]:
         """What this node has of each log."""
 
     def bounds(self, name: str) -> tuple[int, int] | None:
@@ -30,10 +30,10 @@ class Base(Protocol):
         """The headers of at most `count` chunks of a log that begin before an offset, newest first."""
 
 
-class Waits(Protocol):
+class DelayedChanges(Protocol):
     """Where changes wait."""
 
-    def entry_at(self, offset: int) -> Entry:
+    def entry_at(self, offset: int) -> SpoolEntry:
         """The change with this offset, which is there."""
 
 
@@ -47,10 +47,10 @@ class _Log(NamedTuple):
     latest: int = -1
 
 
-class Plan(NamedTuple):
+class DelayedPlan(NamedTuple):
     """Changes that may wait: their entries, and what logs and files will be then."""
 
-    entries: list[Entry]
+    entries: list[SpoolEntry]
     logs: dict[str, _Log]
     files: dict[str, tuple[bool, int]]
 
@@ -64,7 +64,7 @@ class Ahead:
             begins such a log anew, nothing of it can be applied.
     """
 
-    def __init__(self, base: Base, spool: Waits) -> None:
+    def __init__(self, base: Base, spool: DelayedChanges) -> None:
         """Nothing waits."""
         self.applied = 0
         self.lost: set[str] = set()
@@ -76,42 +76,42 @@ class Ahead:
 
     # -- changes ------------------------------------------------------------------------------
 
-    def plan(self, begin: int, changes: Iterable[Change]) -> Plan:
+    def plan(self, begin: int, changes: Iterable[LogChange]) -> DelayedPlan:
         """The entries of changes that are to wait from this offset of the spool on; call `keep` when they do.
 
         Raises:
             LinkError: they do not fit what is here or waits: the link is to be begun anew.
             StorageError: the spool or a log cannot be read.
         """
-        plan = Plan([], {}, {})
+        plan = DelayedPlan([], {}, {})
         logs = ChainMap(plan.logs, self._logs)
         for offset, change in enumerate(changes, begin):
             name, kind = change.name, change.kind
-            if kind in (Kind.FILE, Kind.REMOVE):
-                plan.files[name] = (kind is Kind.FILE, offset)
-                plan.entries.append(Entry(kind, name, octets=change.octets))
+            if kind in (ChangeKind.FILE, ChangeKind.REMOVE):
+                plan.files[name] = (kind is ChangeKind.FILE, offset)
+                plan.entries.append(SpoolEntry(kind, name, octets=change.octets))
                 continue
             log = logs.get(name) or self._here(name)
-            entry = Entry(kind, name, change.offset, change.octets, self._previous(log, change, begin))
+            entry = SpoolEntry(kind, name, change.offset, change.octets, self._previous(log, change, begin))
             plan.entries.append(entry)
             plan.logs[name] = _after(log, offset, entry)
         return plan
 
-    def keep(self, plan: Plan) -> None:
+    def keep(self, plan: DelayedPlan) -> None:
         """What was planned waits in the spool now."""
         self._logs |= plan.logs
         self._files |= plan.files
 
-    def recovered(self, offset: int, entry: Entry) -> None:
+    def recovered(self, offset: int, entry: SpoolEntry) -> None:
         """At start: this waits; no file is read for it.
 
         What is here may be ahead of it: then it will not be applied a second time.
         """
         name, kind = entry.name, entry.kind
-        if kind in (Kind.FILE, Kind.REMOVE):
-            self._files[name] = (kind == Kind.FILE, offset)
+        if kind in (ChangeKind.FILE, ChangeKind.REMOVE):
+            self._files[name] = (kind == ChangeKind.FILE, offset)
             return
-        if kind in (Kind.BEGIN, Kind.DELETE, Kind.ASIDE):
+        if kind in (ChangeKind.BEGIN, ChangeKind.DELETE, ChangeKind.ASIDE):
             self._unusable.discard(name)
         elif name not in self._logs and self._is_lost(entry):
             self.lost.add(name)
@@ -121,7 +121,7 @@ class Ahead:
         else:
             self._logs[name] = _after(self._logs.get(name) or self._here(name), offset, entry)
 
-    def note_applied(self, offset: int, entry: Entry) -> None:
+    def note_applied(self, offset: int, entry: SpoolEntry) -> None:
         """This change is applied, as are all before it."""
         self.applied = offset + 1
         log, file = self._logs.get(entry.name), self._files.get(entry.name)
@@ -135,22 +135,22 @@ class Ahead:
         bounds = self._base.bounds(name)
         return _Log(exists=False) if bounds is None else _Log(True, *bounds)
 
-    def _is_lost(self, entry: Entry) -> bool:
+    def _is_lost(self, entry: SpoolEntry) -> bool:
         """Whether what the first waiting change of a log goes on with is not here."""
         bounds = self._base.bounds(entry.name)
-        if entry.kind != Kind.APPEND:
+        if entry.kind != ChangeKind.APPEND:
             return bounds is None
         begin = decode_header(entry.octets).chunk_id
         return begin != entry.offset if bounds is None else begin > bounds[1]
 
-    def _previous(self, log: _Log, change: Change, begin: int) -> int:
+    def _previous(self, log: _Log, change: LogChange, begin: int) -> int:
         """Where the chunk waits that will be the last of the log before this change, or by it."""
-        if change.kind is Kind.APPEND and change.chunk is not None:
+        if change.kind is ChangeKind.APPEND and change.chunk is not None:
             due, chunk_id = log.next if log.exists else change.offset, change.chunk.header.chunk_id
             if chunk_id != due:
                 raise LinkError(f"log {change.name}: chunk {chunk_id} came where {due} was due")
             return log.tail
-        if change.kind is not Kind.CUT:
+        if change.kind is not ChangeKind.CUT:
             return -1
         if not log.exists or not log.first <= change.offset <= log.next or log.latest >= begin:
             raise LinkError(f"log {change.name} cannot be cut at offset {change.offset}")
@@ -164,7 +164,7 @@ class Ahead:
 
     # -- what there will be -------------------------------------------------------------------
 
-    def inventory(self) -> list[Held]:
+    def inventory(self) -> list[LogExtent]:
         """What this node will have of each log.
 
         Raises:
@@ -175,7 +175,7 @@ class Ahead:
             held.pop(name, None)
             if log.exists:
                 last = self.headers(name, log.next, 1)
-                held[name] = Held(name, log.first, log.next, last[0] if last else b"")
+                held[name] = LogExtent(name, log.first, log.next, last[0] if last else b"")
         return list(held.values())
 
     def files(self, here: Iterable[str]) -> list[str]:
@@ -196,7 +196,7 @@ class Ahead:
         before, at = min(before, log.next), log.tail
         while at >= self.applied and len(found) < count:
             entry = self._spool.entry_at(at)
-            if entry.name != name or entry.kind != Kind.APPEND:
+            if entry.name != name or entry.kind != ChangeKind.APPEND:
                 raise StorageError(f"log {name}: change {at} of what waits is not a chunk of it")
             begin = decode_header(entry.octets).chunk_id
             if begin < before:
@@ -208,20 +208,20 @@ class Ahead:
         return [octets for octets in found if decode_header(octets).chunk_id >= log.first]
 
 
-def _after(log: _Log, offset: int, entry: Entry) -> _Log:
+def _after(log: _Log, offset: int, entry: SpoolEntry) -> _Log:
     """The log once this change is made too."""
     at = entry.offset
     match entry.kind:
-        case Kind.APPEND:
+        case ChangeKind.APPEND:
             first = log.first if log.exists else at
             return _Log(True, first, decode_header(entry.octets).next_offset, offset, offset)
-        case Kind.DROP if log.exists and at < log.next:
+        case ChangeKind.DROP if log.exists and at < log.next:
             return log._replace(first=max(log.first, at), latest=offset)
-        case Kind.DROP:
+        case ChangeKind.DROP:
             # Something always stays, so that the end is known.
             return log._replace(latest=offset)
-        case Kind.BEGIN:
+        case ChangeKind.BEGIN:
             return _Log(True, at, at, latest=offset)
-        case Kind.CUT:
+        case ChangeKind.CUT:
             return _Log(True, log.first, at, entry.previous, offset)
     return _Log(exists=False, latest=offset)

@@ -12,23 +12,23 @@ from contextlib import suppress
 from typing import Final, NamedTuple, Protocol
 
 from leveret.model.errors import StorageError
-from leveret.runtime.commit import GroupCommit
-from leveret.session.link_handshake import Leader
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.directory import make_directory
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import HEADER_BYTES, Chunk
-from leveret.wire.link import Change, FrameHead, Held, Kind, LinkError
+from leveret.wire.link import ChangeKind, FrameHead, LinkError, LogChange, LogExtent
 
 logger = logging.getLogger(__name__)
 
 
-_OF_ITSELF: Final = frozenset({Kind.DROP, Kind.FILE, Kind.REMOVE})
+_OF_ITSELF: Final = frozenset({ChangeKind.DROP, ChangeKind.FILE, ChangeKind.REMOVE})
 """Changes that leave a node as consistent as it was, whatever else is missing."""
 
 
 class Aside(Protocol):
-    """Keeps what is divergent: storage.divergent.SetAside."""
+    """Keeps what is divergent: storage.divergent.Quarantine."""
 
     def add(self, path: str, at_offset: int = 0) -> object:
         """Have everything of the log from that offset on somewhere else, on disk, when this returns."""
@@ -56,7 +56,7 @@ class FollowerData(Protocol):
 
     apply_delay_ms: int
 
-    def inventory(self) -> Iterable[Held]:
+    def inventory(self) -> Iterable[LogExtent]:
         """What this node has of each log. Raises StorageError."""
 
     def files(self, here: Iterable[str]) -> list[str]:
@@ -65,10 +65,10 @@ class FollowerData(Protocol):
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
         """The headers of at most `count` chunks of a log before an offset, newest first. Raises StorageError."""
 
-    def joining(self, leader: Leader) -> None:
+    def joining(self, leader: ProvenLeader) -> None:
         """A leader compares what it has with what this node has: what it sends next may set things aside."""
 
-    def take(self, head: FrameHead, changes: Iterable[Change]) -> None:
+    def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
         """A frame. Raises StorageError, LinkError: the link is to be begun anew."""
 
     def joined(self) -> None:
@@ -78,14 +78,14 @@ class FollowerData(Protocol):
         """More is durable: what waited for that may be dropped. Raises StorageError."""
 
     @property
-    def leader_ahead(self) -> Leader | None:
+    def leader_ahead(self) -> ProvenLeader | None:
         """Whom this node will be in step with once it has applied all it has; None: it is as its identity says."""
 
     def held_back(self) -> HeldBack | None:
         """What waits here on purpose; None for a node that applies everything at once."""
 
 
-def _unheard(leader: Leader) -> None:
+def _unheard(leader: ProvenLeader) -> None:
     """Nobody is told."""
 
 
@@ -104,8 +104,8 @@ class Applier:
         commits: GroupCommit,
         replayed: Callable[[str, Log, Chunk], None],
         before_rewriting: Callable[[], None] = lambda: None,
-        on_joining: Callable[[Leader], None] = _unheard,
-        on_joined: Callable[[Leader], None] = _unheard,
+        on_joining: Callable[[ProvenLeader], None] = _unheard,
+        on_joined: Callable[[ProvenLeader], None] = _unheard,
     ) -> None:
         """Bring nothing yet.
 
@@ -127,14 +127,14 @@ class Applier:
         self._replayed = replayed
         self._on_joining = on_joining
         self._on_joined = on_joined
-        self._leader: Leader | None = None
+        self._leader: ProvenLeader | None = None
         self._is_copying = False
         self._drops: dict[str, int] = {}
         self._last: dict[str, bytes] = {}
 
     # -- what there is ------------------------------------------------------------------------
 
-    def inventory(self) -> Iterator[Held]:
+    def inventory(self) -> Iterator[LogExtent]:
         """What this node has of each log; each step may read a file.
 
         Raises:
@@ -143,7 +143,7 @@ class Applier:
         for name, log in tuple(self._tree.logs.items()):
             yield self.held(name, log)
 
-    def held(self, name: str, log: Log) -> Held:
+    def held(self, name: str, log: Log) -> LogExtent:
         """What this node has of one log; may read a file.
 
         Raises:
@@ -154,7 +154,7 @@ class Applier:
             last = b""
             for header in self.headers(name, log.next_offset, 1):
                 last = header
-        return Held(name, log.first_offset, log.next_offset, last)
+        return LogExtent(name, log.first_offset, log.next_offset, last)
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
         """The headers of at most `count` chunks of a log that begin before an offset, newest first.
@@ -189,7 +189,7 @@ class Applier:
         return max((log.last_timestamp_ms for log in self._tree.logs.values()), default=0)
 
     @property
-    def leader_ahead(self) -> Leader | None:
+    def leader_ahead(self) -> ProvenLeader | None:
         """See FollowerData."""
         return None
 
@@ -199,7 +199,7 @@ class Applier:
 
     # -- changes ------------------------------------------------------------------------------
 
-    def joining(self, leader: Leader) -> None:
+    def joining(self, leader: ProvenLeader) -> None:
         """See FollowerData."""
         self._leader = leader
         self._is_copying = False
@@ -212,11 +212,11 @@ class Applier:
         self._is_copying = False
         self._commits.when_durable(lambda: self._joined(leader))
 
-    def _joined(self, leader: Leader) -> None:
+    def _joined(self, leader: ProvenLeader) -> None:
         if leader is self._leader and not self._is_copying:
             self._on_joined(leader)
 
-    def take(self, head: FrameHead, changes: Iterable[Change]) -> None:
+    def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
         """Make the changes of a frame.
 
         Raises:
@@ -229,12 +229,12 @@ class Applier:
                 self._is_copying = True
             self.apply(change)
 
-    def has_made(self, change: Change) -> bool:
+    def has_made(self, change: LogChange) -> bool:
         """Whether a change that comes a second time, as the first one was not noted, must not be made again."""
         log = self._tree.logs.get(change.name)
         if log is None:
             return False
-        if change.kind is Kind.CUT:
+        if change.kind is ChangeKind.CUT:
             return log.next_offset <= change.offset
         if change.chunk is None or change.chunk.header.chunk_id >= log.next_offset:
             return False
@@ -242,7 +242,7 @@ class Applier:
         self._commits.appended(log)
         return True
 
-    def apply(self, change: Change) -> None:
+    def apply(self, change: LogChange) -> None:
         """Make one change.
 
         Raises:
@@ -250,23 +250,23 @@ class Applier:
             LinkError: it makes no sense.
         """
         match change.kind:
-            case Kind.APPEND if change.chunk is not None:
+            case ChangeKind.APPEND if change.chunk is not None:
                 self._append(change.name, change.offset, change.chunk, change.octets)
-            case Kind.DROP:
+            case ChangeKind.DROP:
                 self._drop(change.name, change.offset)
-            case Kind.DELETE:
+            case ChangeKind.DELETE:
                 self._delete(change.name)
-            case Kind.BEGIN:
+            case ChangeKind.BEGIN:
                 self._begin(change.name, change.offset)
-            case Kind.CUT:
+            case ChangeKind.CUT:
                 self._rewrite()
                 self._cut(change.name, change.offset)
-            case Kind.ASIDE:
+            case ChangeKind.ASIDE:
                 self._rewrite()
                 self._set_aside(change.name)
-            case Kind.FILE:
+            case ChangeKind.FILE:
                 self._replace(change.name, bytes(change.octets))
-            case Kind.REMOVE:
+            case ChangeKind.REMOVE:
                 self._remove(change.name)
             case _:
                 raise LinkError(f"change of kind {change.kind} is none")
@@ -311,7 +311,10 @@ class Applier:
         if name in self._tree.logs:
             self._rewrite()
             self._delete(name)
-        self._open(name, offset)
+        log = self._open(name, offset)
+        if offset:
+            # There may come nothing for long: an empty log begins there all the same, after a start as well.
+            log.make()
 
     def _drop(self, name: str, first_offset: int) -> None:
         self._drops[name] = first_offset

@@ -15,7 +15,7 @@ from typing import Final
 from leveret.model.errors import StorageError
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
-from leveret.wire.link import Frame, Kind, file_change, log_change, name_change, whole_change
+from leveret.wire.link import ChangeKind, Frame, file_change, log_change, name_change, whole_change
 
 STEP_BYTES: Final = 1024 * 1024
 STEP_LOGS: Final = 64
@@ -137,11 +137,11 @@ class Lacking:
 
     def drop(self, name: str, first_offset: int) -> None:
         """The follower is to drop what ends before that offset."""
-        self._changes.append(log_change(Kind.DROP, self._number(name), first_offset))
+        self._changes.append(log_change(ChangeKind.DROP, self._number(name), first_offset))
 
     def delete(self, name: str) -> None:
         """The follower is to delete the log."""
-        self._changes.append(whole_change(Kind.DELETE, self._number(name)))
+        self._changes.append(whole_change(ChangeKind.DELETE, self._number(name)))
         # Should there be another one of that name, it gets another number: the follower forgets this one.
         del self._numbers[name]
 
@@ -161,16 +161,16 @@ class Lacking:
     def begin(self, name: str, offset: int) -> None:
         """The follower is to forget what it has of the log."""
         self.sent[name] = offset
-        self._changes.append(log_change(Kind.BEGIN, self._number(name), offset))
+        self._changes.append(log_change(ChangeKind.BEGIN, self._number(name), offset))
 
     def cut(self, name: str, offset: int) -> None:
         """The follower is to set aside what it has of the log from an offset on."""
         self.sent[name] = offset
-        self._changes.append(log_change(Kind.CUT, self._number(name), offset))
+        self._changes.append(log_change(ChangeKind.CUT, self._number(name), offset))
 
     def set_aside(self, name: str) -> None:
         """The follower is to set the whole log aside."""
-        self._changes.append(whole_change(Kind.ASIDE, self._number(name)))
+        self._changes.append(whole_change(ChangeKind.ASIDE, self._number(name)))
         del self._numbers[name]
 
     def _number(self, name: str) -> int:
@@ -218,7 +218,7 @@ class Lacking:
         self._flush(frame)
         for segment, header, octets in log.read_segments(self.sent[name], bytes_max - frame.octets):
             if header.next_offset > self.sent[name]:
-                frame.add(log_change(Kind.APPEND, number, segment), [octets], header.records)
+                frame.add(log_change(ChangeKind.APPEND, number, segment), [octets], header.records)
                 self.sent[name] = header.next_offset
             if frame.records >= records_max:
                 break

@@ -1,4 +1,4 @@
-"""What a follower has beside what the leader has, log by log: decided in core.join, with headers from disk.
+"""What a follower has beside what the leader has, log by log: decided in core.replication.join, with headers from disk.
 
 A header takes a read of its log's file, so it is done in slices, and all else goes on in between: what is decided
 of a log holds for the moment in which it is, and what happens to it later is noted (see catching_up).
@@ -12,22 +12,22 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Protocol
 
-from leveret.core.join import (
+from leveret.core.replication.join import (
     Begin,
     Bounds,
     Continue,
-    Cut,
-    Delete,
+    DeleteLog,
     DropBefore,
     Join,
     Probe,
-    SetAside,
+    QuarantineLog,
     Step,
+    Truncate,
 )
 from leveret.model.errors import StorageError
 from leveret.storage.tree import Tree
 from leveret.wire import link
-from leveret.wire.link import Held, LinkError
+from leveret.wire.link import LinkError, LogExtent
 
 DEFINITIONS: Final = "definitions"
 SLICE_S: Final = 0.01
@@ -59,18 +59,18 @@ class Notes(Protocol):
 
 
 class Comparing:
-    """One follower's logs; also core.join.Leader, for what is here."""
+    """One follower's logs; also core.replication.join.LeaderLogs, for what is here."""
 
     def __init__(
         self,
         tree: Tree,
         lacking: Notes,
-        held: Sequence[Held],
+        held: Sequence[LogExtent],
         spared: set[str],
         *,
         is_clean: bool,
         unreadable: Callable[[str, StorageError], None],
-        ask: Callable[[link.Probe], None],
+        ask: Callable[[link.ProbeHeaders], None],
         paths: Callable[[], Iterable[str]] | None = None,
     ) -> None:
         """Of a follower that has `held`; `lacking` is told what to do.
@@ -80,7 +80,7 @@ class Comparing:
             lacking: notes what the follower lacks, from now on.
             held: the follower's logs.
             spared: logs that the leader cannot read.
-            is_clean: see core.join.
+            is_clean: see core.replication.join.
             unreadable: told of another one that the leader cannot read, which is spared then, unless that raises.
             ask: sends a question to the follower, whose answer is for `probed`.
             paths: the logs that the follower is to have; without it all.
@@ -132,7 +132,7 @@ class Comparing:
             self._take(self._join.rest())
             self._is_compared = True
 
-    def _compare(self, held: Held) -> None:
+    def _compare(self, held: LogExtent) -> None:
         steps = self._join.compare(held)
         if held.path == DEFINITIONS and any(not isinstance(step, Continue | DropBefore) for step in steps):
             # That a log is gone is the definitions' word. If the follower's do not lead to this node's, it
@@ -165,30 +165,30 @@ class Comparing:
                     lacking.go_on(path, at)
                 case Begin(path, at):
                     lacking.begin(path, at)
-                case Cut(path, at):
+                case Truncate(path, at):
                     lacking.cut(path, at)
                 case DropBefore(path, at):
                     lacking.drop(path, at)
-                case Delete(path):
+                case DeleteLog(path):
                     lacking.delete(path)
-                case SetAside(path):
+                case QuarantineLog(path):
                     lacking.set_aside(path)
                 case Probe(path, before, chunks_max):
-                    self._ask(link.Probe(path, before, chunks_max))
+                    self._ask(link.ProbeHeaders(path, before, chunks_max))
 
-    # -- what is here: core.join.Leader -------------------------------------------------------
+    # -- what is here: core.replication.join.LeaderLogs -------------------------------------------------------
 
     def paths(self) -> Iterable[str]:
-        """See core.join.Leader."""
+        """See core.replication.join.LeaderLogs."""
         return list(self._tree.logs if self._paths is None else self._paths())
 
     def bounds(self, path: str) -> Bounds | None:
-        """See core.join.Leader."""
+        """See core.replication.join.LeaderLogs."""
         log = self._tree.logs.get(path)
         return None if log is None else Bounds(log.first_offset, log.next_offset)
 
     def header_at(self, path: str, chunk_id: int) -> bytes | None:
-        """See core.join.Leader. Raises StorageError."""
+        """See core.replication.join.LeaderLogs. Raises StorageError."""
         for header, octets in self._tree.logs[path].headers_before(chunk_id + 1, 1):
             return octets if header.chunk_id == chunk_id else None
         return None

@@ -28,15 +28,15 @@ from typing import Final
 import msgspec
 
 from leveret.model.errors import LeveretError, PreconditionFailed
-from leveret.runtime.commit import GroupCommit
+from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.ahead import Ahead
 from leveret.runtime.replication.applier import Applier, HeldBack
-from leveret.session.link_handshake import Leader
-from leveret.storage.divergent import SetAside
-from leveret.storage.divergent_report import Report
-from leveret.storage.spool import JOINED, JOINING, Entry, Note, Spool, Waiting
+from leveret.session.link_handshake import ProvenLeader
+from leveret.storage.divergent import Quarantine
+from leveret.storage.divergent_report import DivergentReport
+from leveret.storage.spool import JOINED, JOINING, Note, Spool, SpoolEntry, Waiting
 from leveret.wire.chunk import ENTRIES_MAX, ChunkType, decode_chunk, decode_header
-from leveret.wire.link import Change, FrameHead, Held, Kind
+from leveret.wire.link import ChangeKind, FrameHead, LogChange, LogExtent
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +45,8 @@ ALL_MS: Final = (1 << 62) - 1
 _NEVER: Final = 1 << 62
 _PAUSE_S: Final = (0.2, 1.0)
 """Between two looks at what is due: at least, as each ends with a note on disk; at most, as clocks may be set."""
-_SETS_ASIDE: Final = frozenset({Kind.CUT, Kind.ASIDE})
-_BEGINS: Final = frozenset({Kind.BEGIN, Kind.DELETE, Kind.ASIDE})
+_SETS_ASIDE: Final = frozenset({ChangeKind.CUT, ChangeKind.ASIDE})
+_BEGINS: Final = frozenset({ChangeKind.BEGIN, ChangeKind.DELETE, ChangeKind.ASIDE})
 _WITH_MESSAGES: Final = ("queues/", "streams/")
 
 
@@ -58,9 +58,9 @@ class _Amount:
     records: int = 0
     octets: int = 0
 
-    def add(self, entry: Entry, times: int = 1) -> None:
+    def add(self, entry: SpoolEntry, times: int = 1) -> None:
         self.octets += times * len(entry.octets)
-        if entry.kind == Kind.APPEND:
+        if entry.kind == ChangeKind.APPEND:
             header = decode_header(entry.octets)
             self.records += times * header.records
             if header.type == ChunkType.USER and entry.name.startswith(_WITH_MESSAGES):
@@ -98,7 +98,7 @@ class Delaying:
         """Nothing is open; one that has not joined a leader yet applies what its first join brings at once."""
         self.apply_delay_ms = apply_delay_ms
         self.applied_at_ms = 0
-        self.leader_ahead: Leader | None = None
+        self.leader_ahead: ProvenLeader | None = None
         self._spool = spool
         self._applier = applier
         self._commits = commits
@@ -112,11 +112,11 @@ class Delaying:
         self._oldest_ms = self._newest_ms = 0
         self._joins: deque[_Join] = deque()
         self._joined_at = -1
-        self._leader: Leader | None = None
+        self._leader: ProvenLeader | None = None
         self._received_at_ms = 0
         self._begins_join = False
         """A join has begun, and the spool has nothing of it yet."""
-        self._applied_joining: Leader | None = None
+        self._applied_joining: ProvenLeader | None = None
         self._begun_ms = 0
         """When the leader cut the frame that is applied, or was last: it is not left in the middle."""
         self._needs_note = False
@@ -151,7 +151,7 @@ class Delaying:
                 self._ahead.recovered(offset, entry)
         self._count(waiting.entries, waiting.at_ms)
 
-    def _count(self, entries: Iterable[Entry], at_ms: int) -> None:
+    def _count(self, entries: Iterable[SpoolEntry], at_ms: int) -> None:
         """These wait behind all others."""
         if not self.waits:
             self._oldest_ms = at_ms
@@ -217,7 +217,7 @@ class Delaying:
 
     # -- what the link asks and brings: applier.FollowerData -----------------------------------------
 
-    def inventory(self) -> list[Held]:
+    def inventory(self) -> list[LogExtent]:
         """See FollowerData."""
         return self._ahead.inventory()
 
@@ -229,14 +229,14 @@ class Delaying:
         """See FollowerData."""
         return self._ahead.headers(name, before, count)
 
-    def joining(self, leader: Leader) -> None:
+    def joining(self, leader: ProvenLeader) -> None:
         """See FollowerData."""
         self._leader = leader
         self._begins_join = self._delays
         if not self._delays:
             self._applier.joining(leader)
 
-    def take(self, head: FrameHead, changes: Iterable[Change]) -> None:
+    def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
         """See FollowerData: the changes of a frame wait, or none of them does."""
         if not self._delays:
             self._applier.take(head, changes)
@@ -260,7 +260,7 @@ class Delaying:
         elif self._is_in_join or self._begins_join:
             self._append([], is_end=True)
 
-    def _begin_to_delay(self, leader: Leader | None) -> None:
+    def _begin_to_delay(self, leader: ProvenLeader | None) -> None:
         self._delays |= leader is self._leader
 
     def drop_due(self) -> None:
@@ -274,13 +274,13 @@ class Delaying:
             **asdict(self._waiting), oldest_at_ms=oldest_ms, newest_at_ms=newest_ms, error=self._error
         )
 
-    def _append(self, changes: list[Change], *, is_end: bool = False) -> None:
+    def _append(self, changes: list[LogChange], *, is_end: bool = False) -> None:
         leader = msgspec.msgpack.encode(self._leader)
-        marks = [Entry(JOINING, "", octets=leader)] if self._begins_join else []
+        marks = [SpoolEntry(JOINING, "", octets=leader)] if self._begins_join else []
         plan = self._ahead.plan(self._end + len(marks), changes)
         entries = [*marks, *plan.entries]
         if is_end:
-            entries.append(Entry(JOINED, "", octets=leader))
+            entries.append(SpoolEntry(JOINED, "", octets=leader))
         self._spool.append(entries, self._received_at_ms)
         self._ahead.keep(plan)
         self._begins_join = False
@@ -328,7 +328,7 @@ class Delaying:
         join = next((each for each in self._joins if waiting.first <= each.end), None)
         return join.at_ms if join is not None and waiting.first >= join.begin else waiting.at_ms
 
-    async def _apply(self, offset: int, at_ms: int, entry: Entry) -> None:
+    async def _apply(self, offset: int, at_ms: int, entry: SpoolEntry) -> None:
         if entry.kind == JOINING:
             self._applied_joining = _leader_of(entry.octets)
             self._applier.joining(self._applied_joining)
@@ -348,15 +348,15 @@ class Delaying:
         while self._joins and self._joins[0].end <= offset:
             self._joins.popleft()
 
-    def _change(self, entry: Entry) -> None:
+    def _change(self, entry: SpoolEntry) -> None:
         lost = self._ahead.lost
         if entry.kind in _BEGINS:
             lost.discard(entry.name)
         if entry.name in lost:
             return
-        kind = Kind(entry.kind)
-        chunk = decode_chunk(entry.octets, check=False) if kind is Kind.APPEND else None
-        change = Change(kind, entry.name, entry.offset, chunk, entry.octets)
+        kind = ChangeKind(entry.kind)
+        chunk = decode_chunk(entry.octets, check=False) if kind is ChangeKind.APPEND else None
+        change = LogChange(kind, entry.name, entry.offset, chunk, entry.octets)
         if not self._applier.has_made(change):
             position = int(self._applied_joining is None)
             self._applier.take(FrameHead(position, 0, 0, 0, 0), [change])
@@ -423,7 +423,9 @@ class Delaying:
             self.start()
             raise
 
-    async def finish(self, until_ms: int, aside: Callable[[Path], SetAside] | None) -> Report | None:
+    async def finish(
+        self, until_ms: int, aside: Callable[[Path], Quarantine] | None
+    ) -> DivergentReport | None:
         """Apply what was cut until a time, set the rest aside and have no spool any more; nothing comes meanwhile.
 
         Without `aside` the rest, which its leader has, is sent by that again.
@@ -465,8 +467,8 @@ def refuse_to_lead(data_dir: Path) -> None:
     spool.remove()
 
 
-def _leader_of(octets: bytes | memoryview) -> Leader:
-    return msgspec.msgpack.decode(octets, type=Leader)
+def _leader_of(octets: bytes | memoryview) -> ProvenLeader:
+    return msgspec.msgpack.decode(octets, type=ProvenLeader)
 
 
 async def follower_data(

@@ -16,15 +16,15 @@ from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from leveret.core.in_sync import InSync
+from leveret.core.replication.in_sync import InSync
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
-from leveret.wire.link import Frame, Kind, Octets, file_change, log_change, name_change, whole_change
+from leveret.wire.link import ChangeKind, Frame, Octets, file_change, log_change, name_change, whole_change
 
 _MARKS_MAX: Final = 8192
 
 
-class Follower(Protocol):
+class FeedFollower(Protocol):
     """A follower that has a link, as the feed sees it."""
 
     is_live: bool
@@ -78,7 +78,7 @@ class Feed:
         self.position = 1
         self.records = 0
         self.in_sync = in_sync
-        self.followers: list[Follower] = []
+        self.followers: list[FeedFollower] = []
         self._clock_ms = clock_ms
         self._waits = waits
         self._may_promise = may_promise
@@ -99,7 +99,7 @@ class Feed:
             number = self._number(name)
             # What a follower appends, and passes on to its own, is in its link's buffer, which it needs again.
             kept: list[Octets] = [each if isinstance(each, bytes) else bytes(each) for each in octets]
-            self._frame.add(log_change(Kind.APPEND, number, segment), kept, header.records)
+            self._frame.add(log_change(ChangeKind.APPEND, number, segment), kept, header.records)
         if self._live < len(self.followers):
             for follower in self.followers:
                 if not follower.is_live:
@@ -108,7 +108,7 @@ class Feed:
     def dropped(self, name: str, first_offset: int) -> None:
         """See storage.tree.Changes."""
         if self._live:
-            self._frame.add(log_change(Kind.DROP, self._number(name), first_offset))
+            self._frame.add(log_change(ChangeKind.DROP, self._number(name), first_offset))
         for follower in self.followers:
             if not follower.is_live:
                 follower.noted_drop(name, first_offset)
@@ -116,7 +116,7 @@ class Feed:
     def deleted(self, name: str) -> None:
         """See storage.tree.Changes."""
         if self._live:
-            self._frame.add(whole_change(Kind.DELETE, self._number(name)))
+            self._frame.add(whole_change(ChangeKind.DELETE, self._number(name)))
         for follower in self.followers:
             if not follower.is_live:
                 follower.noted_delete(name)

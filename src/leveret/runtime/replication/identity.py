@@ -15,7 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from leveret.model.errors import StorageError
-from leveret.session.link_handshake import Reign
+from leveret.session.link_handshake import FORMER_LEADERS_MAX, Reign
 from leveret.storage.state_file import StateFile
 
 FILE: Final = "replication.json"
@@ -23,7 +23,7 @@ _NODE_ID_BYTES: Final = 12
 STARTS_BITS: Final = 20
 
 
-class Identity(msgspec.Struct, kw_only=True):
+class NodeIdentity(msgspec.Struct, kw_only=True):
     """What is remembered.
 
     Attributes:
@@ -39,6 +39,7 @@ class Identity(msgspec.Struct, kw_only=True):
         led: whether it was a leader since then, so that it may have what no other node has.
         replaced_by: the URI of the leader with `seen_epoch`, if it said so.
         had_followers: whether one was in step with it since it leads in its epoch: that one may have been promoted.
+        followers: URIs of those that were in step with it since then, the last one first: to be asked when it starts.
         former_leaders: URIs of those that lead or led before this node, the last one first: to be told when it leads.
     """
 
@@ -54,6 +55,7 @@ class Identity(msgspec.Struct, kw_only=True):
     led: bool = False
     replaced_by: str = ""
     had_followers: bool = False
+    followers: list[str] = []
     former_leaders: list[str] = []
 
     @property
@@ -61,7 +63,7 @@ class Identity(msgspec.Struct, kw_only=True):
         """What the chunks that are appended now have as their epoch.
 
         A leader that lost with the power what it had sent already, and starts again in its epoch, must not write
-        chunks that look like those; see core.join.
+        chunks that look like those; see core.replication.join.
         """
         return self.epoch << STARTS_BITS | self.starts
 
@@ -83,6 +85,14 @@ class Identity(msgspec.Struct, kw_only=True):
     def is_fenced(self) -> bool:
         """Whether another node was promoted after this one."""
         return (self.seen_epoch, self.seen_leader_id) > (self.epoch, self.leader_id)
+
+    def note_follower(self, uri: str) -> bool:
+        """A follower is in step, and has its door there if it has one; tell whether that is news."""
+        is_known = self.had_followers and (not uri or uri in self.followers)
+        self.had_followers = True
+        if uri and not is_known:
+            self.followers = [uri, *self.followers][:FORMER_LEADERS_MAX]
+        return not is_known
 
     @property
     def is_clean(self) -> bool:
@@ -106,7 +116,7 @@ class IdentityFile:
         self._file = StateFile(data_dir / FILE)
         found = self._file.load()
         try:
-            self.identity = msgspec.convert(found, Identity)
+            self.identity = msgspec.convert(found, NodeIdentity)
         except msgspec.ValidationError as error:
             raise StorageError(f"{self._file.path}: {error}; restore it from a copy") from error
         if not self.identity.node_id:

@@ -15,29 +15,29 @@ from typing import Any, Final, Protocol
 
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError, StorageError
-from leveret.runtime.backoff import RETRY_S, delay_s
-from leveret.runtime.commit import GroupCommit
+from leveret.runtime.link.peer import LinkPeer
+from leveret.runtime.link.questions import Questions, Unanswered, in_thread
+from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.applier import FollowerData, HeldBack
 from leveret.runtime.replication.identity import IdentityFile
-from leveret.runtime.replication.link_peer import LinkPeer
-from leveret.runtime.replication.questions import Questions, Unanswered, in_thread
+from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 from leveret.session.link_handshake import (
     NONCE_BYTES,
     FollowerHandshake,
     HandshakeDeclined,
+    HandshakeMessage,
     HandshakeRefused,
-    Leader,
-    Message,
+    ProvenLeader,
     SecretsDiffer,
 )
 from leveret.storage.secret_file import Secret
 from leveret.wire.link import (
     FrameHead,
     Headers,
-    Held,
     Inventory,
     LinkError,
-    Probe,
+    LogExtent,
+    ProbeHeaders,
     Type,
     decode,
     decode_frame,
@@ -64,12 +64,12 @@ class Followed(Protocol):
     def files(self) -> Iterable[str]:
         """Names of the state files that are here."""
 
-    def leader_epoch(self, leader: Leader) -> None:
+    def leader_epoch(self, leader: ProvenLeader) -> None:
         """A leader was found; its epoch may be higher than this node's."""
 
 
 @dataclass(slots=True)
-class Progress:
+class LeaderProgress:
     """What is known of the leader.
 
     Attributes:
@@ -83,7 +83,7 @@ class Progress:
 
     state: str = "connecting"
     error: str = ""
-    leader: Leader | None = None
+    leader: ProvenLeader | None = None
     connected_at_ms: int | None = None
     lost_at_ms: int | None = None
     position: int = 0
@@ -132,7 +132,7 @@ class Inbound:
         """
         self._on_hopeless = on_hopeless
         self.uri = uri
-        self.progress = Progress()
+        self.progress = LeaderProgress()
         self.questions = Questions(in_thread(answer))
         self._secret = secret
         self._identity = identity
@@ -331,19 +331,19 @@ class Inbound:
                 decode_u64(payload)
                 self._handed_over.set()
             case Type.PROBE:
-                probe = decode(payload, Probe)
+                probe = decode(payload, ProbeHeaders)
                 found = self._data.headers(probe.path, probe.before, probe.count)
                 peer.write(pack(Type.HEADERS, Headers(probe.path, found)))
             case Type.QUESTION | Type.ANSWER:
                 self.questions.received(peer, kind, payload)
             case _:
                 try:
-                    self._shake(Message(kind, bytes(payload)))
+                    self._shake(HandshakeMessage(kind, bytes(payload)))
                 except HandshakeDeclined as declined:
                     self._send(declined.answer)
                     raise
 
-    def _shake(self, message_: Message) -> None:
+    def _shake(self, message_: HandshakeMessage) -> None:
         peer, handshake = self._peer, self._handshake
         if handshake is None or peer is None:
             raise LinkError(f"message of type {message_.type} is not due")
@@ -379,14 +379,14 @@ class Inbound:
         # Kept, or it may be collected.
         self._telling = asyncio.get_running_loop().create_task(self._tell_inventory(peer))
 
-    def _send(self, message_: Message) -> None:
+    def _send(self, message_: HandshakeMessage) -> None:
         if self._peer is not None:
             self._peer.say(message_)
 
     async def _tell_inventory(self, peer: LinkPeer) -> None:
         """Of thousands of logs in slices: each has a header to be read."""
         loop, delay_ms = asyncio.get_running_loop(), self._data.apply_delay_ms
-        part: list[Held] = []
+        part: list[LogExtent] = []
         until_s = loop.time() + _SLICE_S
         try:
             for held in self._data.inventory():

@@ -8,10 +8,13 @@ import ssl
 from typing import Final
 
 from leveret.config.kinds import Address
+from leveret.core.rules.descriptors import ListenerKind
 from leveret.model.errors import LeveretError
-from leveret.runtime.replication.arrival import HANDSHAKE_TIMEOUT_S, UNPROVEN_MAX
-from leveret.runtime.replication.link_peer import LinkPeer
+from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, UNPROVEN_MAX
+from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.replication.outbound import Leading, Outbound
+from leveret.runtime.sockets.acceptor import Acceptor, listen
+from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.wire.link import LinkError
 
 logger = logging.getLogger(__name__)
@@ -34,7 +37,8 @@ class ReplicationListener:
         self.address: Address | None = None
         self.links: list[Outbound] = []
         self._leading = leading
-        self._server: asyncio.Server | None = None
+        self._unproven_max = min(UNPROVEN_MAX, process_sockets().budget.unproven(ListenerKind.REPLICATION))
+        self._server: Acceptor | None = None
         self._ticking: asyncio.Task[None] | None = None
 
     @property
@@ -48,24 +52,27 @@ class ReplicationListener:
         Raises:
             LeveretError: the address cannot be had.
         """
-        loop = asyncio.get_running_loop()
         try:
-            timeout_s = HANDSHAKE_TIMEOUT_S if tls is not None else None
-            self._server = await loop.create_server(
-                lambda: LinkPeer(self._connected), ip, port, ssl=tls, ssl_handshake_timeout=timeout_s
-            )
+            listening = listen(ip, port)
         except OSError as error:
             where = f"cannot listen on {ip}:{port} for followers"
             raise LeveretError(f"{where}: {error.strerror or error}; see replication.port") from error
-        self.address = Address(ip, self._server.sockets[0].getsockname()[1])
-        self._ticking = loop.create_task(self._tick())
+        self._server = Acceptor(
+            listening,
+            lambda _: LinkPeer(self._connected),
+            ListenerKind.REPLICATION,
+            tls=tls,
+            timeout_s=HANDSHAKE_TIMEOUT_S,
+        )
+        self.address = Address(ip, listening.getsockname()[1])
+        self._ticking = asyncio.get_running_loop().create_task(self._tick())
         logger.info("replication Listening on %s tls=%s", self.address, "yes" if tls else "no")
 
     def _connected(self, peer: LinkPeer) -> None:
         link = Outbound(self._leading, peer, self._proven, self._ended)
         self.links.append(link)
         unproven = [link for link in self.links if link.follower is None]
-        if len(unproven) > UNPROVEN_MAX:
+        if len(unproven) > self._unproven_max:
             self._send_away(unproven[0], LinkError("too many others connected, and it did not say who it is"))
         elif len(self.links) > _LINKS_MAX:
             self._send_away(link, LinkError("too many replication links"))

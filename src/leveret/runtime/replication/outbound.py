@@ -1,6 +1,6 @@
 """The leader's side of one follower: lets it in, brings it up to date from disk, then sends what is cut.
 
-    joining        its inventory is compared with what is here, see core.join
+    joining        its inventory is compared with what is here, see core.replication.join
     catching_up    what is missing is read and sent, see catching_up; nobody waits for it
     streaming      it is sent each frame as it is cut, and is in sync once it has acked where that began
     delayed        as streaming, but it is never in sync, as it applies what it has much later
@@ -18,26 +18,26 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from leveret.model.errors import LeveretError, StorageError
-from leveret.runtime.commit import GroupCommit
-from leveret.runtime.replication.arrival import HANDSHAKE_TIMEOUT_S, proven
+from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, proven
+from leveret.runtime.link.peer import LinkPeer
+from leveret.runtime.link.questions import Questions, in_thread
+from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.catching_up import STEP_BYTES, Lacking
 from leveret.runtime.replication.comparing import Comparing
 from leveret.runtime.replication.feed import Feed
-from leveret.runtime.replication.identity import Identity, IdentityFile
-from leveret.runtime.replication.link_peer import LinkPeer
-from leveret.runtime.replication.questions import Questions, in_thread
+from leveret.runtime.replication.identity import IdentityFile, NodeIdentity
 from leveret.session.link_handshake import (
     NONCE_BYTES,
-    Follower,
+    HandshakeMessage,
     LeaderHandshake,
-    Message,
+    ProvenFollower,
     SecretsDiffer,
     refusal,
 )
 from leveret.storage.secret_file import Secret
 from leveret.storage.tree import Tree
 from leveret.wire import link
-from leveret.wire.link import Held, LinkError, Octets, Type, decode_ack, decode_u64, pack, pack_u64
+from leveret.wire.link import LinkError, LogExtent, Octets, Type, decode_ack, decode_u64, pack, pack_u64
 
 logger = logging.getLogger(__name__)
 
@@ -73,10 +73,10 @@ class Leading:
     clock_ms: Callable[[], int]
     uri: Callable[[], str]
     noticed: Callable[[], None]
-    met: Callable[[Follower], bool]
+    met: Callable[[ProvenFollower], bool]
     damaged: Callable[[], set[str]]
     unreadable: Callable[[str, StorageError], None]
-    hand_over: Callable[[Follower, int], None]
+    hand_over: Callable[[ProvenFollower, int], None]
     answer: Callable[[str, dict[str, Any]], dict[str, Any]]
 
 
@@ -99,7 +99,7 @@ class Outbound:
         """Serve who has just connected; `on_proven` is told once it is known which follower that is."""
         self.state = ""
         self.is_live = False
-        self.follower: Follower | None = None
+        self.follower: ProvenFollower | None = None
         self.peer = peer
         self.questions = Questions(in_thread(leading.answer))
         self.connected_at_ms = leading.clock_ms()
@@ -121,7 +121,7 @@ class Outbound:
         )
         self._counts = False
         """Whether it has been seen in sync since it last joined."""
-        self._held: list[Held] = []
+        self._held: list[LogExtent] = []
         self._comparing: Comparing | None = None
         self._lacking: Lacking | None = None
         self._task: asyncio.Task[None] | None = None
@@ -145,7 +145,7 @@ class Outbound:
         """See link_peer.Receiver."""
         self._heard_at_s = asyncio.get_running_loop().time()
         if self.follower is None:
-            self._shake(Message(kind, bytes(payload)))
+            self._shake(HandshakeMessage(kind, bytes(payload)))
             return
         match kind:
             case Type.ACK:
@@ -161,7 +161,7 @@ class Outbound:
             case _:
                 raise LinkError(f"message {kind.name} is not due from a follower")
 
-    def _shake(self, said: Message) -> None:
+    def _shake(self, said: HandshakeMessage) -> None:
         leading = self._leading
         follower = proven(self.peer, self._handshake, said, refused="replication_refused")
         if follower is None:
@@ -189,7 +189,7 @@ class Outbound:
             follower.node_id,
         )
 
-    def _why_not(self, follower: Follower, own: Identity, *, is_replaced: bool) -> str:
+    def _why_not(self, follower: ProvenFollower, own: NodeIdentity, *, is_replaced: bool) -> str:
         """Why nobody, or not this one, can follow this node now; empty if it can."""
         if is_replaced:
             return f"this node was replaced by one with epoch {follower.epoch}: follow that one"
@@ -324,9 +324,8 @@ class Outbound:
 
     def _go_live(self) -> None:
         feed, identity = self._leading.feed, self._leading.identity
-        if not identity.identity.had_followers:
+        if identity.identity.note_follower(self.follower.uri if self.follower else ""):
             # On disk before it knows that it has everything, and may take over.
-            identity.identity.had_followers = True
             identity.save()
         frame = link.Frame()
         feed.name_all(frame)
@@ -352,7 +351,7 @@ class Outbound:
     # -- streaming ----------------------------------------------------------------------------
 
     def send_frame(self, pieces: list[Octets], octets: int) -> None:
-        """See feed.Follower."""
+        """See feed.FeedFollower."""
         self._write(pieces, octets)
         if self.peer.waiting_bytes > LIVE_BYTES_MAX:
             self._fall_behind()
@@ -415,24 +414,24 @@ class Outbound:
     # -- what happens in the tree while it catches up -----------------------------------------
 
     def noted(self, name: str) -> None:
-        """See feed.Follower."""
+        """See feed.FeedFollower."""
         if self._lacking is not None:
             self._lacking.noted(name)
 
     def noted_drop(self, name: str, first_offset: int) -> None:
-        """See feed.Follower."""
+        """See feed.FeedFollower."""
         if self._lacking is not None:
             self._lacking.dropped(name, first_offset)
 
     def noted_delete(self, name: str) -> None:
-        """See feed.Follower."""
+        """See feed.FeedFollower."""
         # What the follower has of a log that is compared may be divergent: then it is not to be deleted.
         is_undecided = self._comparing is not None and self._comparing.is_undecided(name)
         if self._lacking is not None and not is_undecided:
             self._lacking.deleted(name)
 
     def noted_file(self, name: str, octets: bytes | None) -> None:
-        """See feed.Follower."""
+        """See feed.FeedFollower."""
         if self._lacking is not None:
             self._lacking.file(name, octets)
 

@@ -6,30 +6,30 @@ build. A closing channel drops everything but close and close-ok (spec 1.5.2.5).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import base, commands
 
-from leveret.core.confirms import Batch, Confirms
-from leveret.core.counters import Counters
-from leveret.core.head import Head, Run
-from leveret.core.queue import Queue
-from leveret.core.remote_queue import RemoteQueue
+from leveret.core.queues.confirms import ConfirmBatch, Confirms
+from leveret.core.queues.counters import Counters
+from leveret.core.queues.head import Head, Run
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.errors import AccessRefused, PreconditionFailed
-from leveret.session.amqp091 import passing
-from leveret.session.amqp091.delivery import Consumer, Source, Unacked, UnackedRuns, content
+from leveret.session.amqp091 import remote_methods as passing
+from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource, Unacked, UnackedRuns, content
 from leveret.session.amqp091.direct_reply import REPLY_TO, ReplyConsumer
-from leveret.session.amqp091.publishing import Incoming
-from leveret.session.amqp091.replies import Fault, locked
+from leveret.session.amqp091.publishing import IncomingMessage
+from leveret.session.amqp091.replies import Fault
 from leveret.session.amqp091.topology import TOPOLOGY
 from leveret.session.amqp091.tracing import trace_delivered
-from leveret.session.amqp091.transactions import Transaction
+from leveret.session.amqp091.transactions import ChannelTransaction
 from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.connection import ClientConnection
-    from leveret.session.relay.shadow_channel import ShadowChannel
+    from leveret.session.forwarding.remote_channel import RemoteChannel
 
 
 class Channel:
@@ -39,7 +39,7 @@ class Channel:
         """Open, without consumers, neither in confirm nor in tx mode."""
         self.connection = connection
         self.number = number
-        self.consumers: dict[bytes, Consumer] = {}
+        self.consumers: dict[bytes, ChannelConsumer] = {}
         self.reply_consumer: ReplyConsumer | None = None
         self.counters = Counters()
         self.unacked = UnackedRuns()
@@ -47,13 +47,13 @@ class Channel:
         self.prefetch = 0
         self.global_prefetch = 0
         self.confirms: Confirms | None = None
-        self.transaction: Transaction | None = None
-        self.incoming: Incoming | None = None
+        self.transaction: ChannelTransaction | None = None
+        self.incoming: IncomingMessage | None = None
         self.last_queue = ""
         self.is_closed = False
         self.is_closing = False
         self.held_notices: list[bytes] | None = None
-        self.shadows: dict[str, ShadowChannel] = {}
+        self.shadows: dict[str, RemoteChannel] = {}
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ class Channel:
             if self.incoming:
                 raise self.incoming.unexpected()
             if payload[:4] == wire.BASIC_PUBLISH:
-                self.incoming = Incoming(payload, self.connection.host.limits.message_bytes_max)
+                self.incoming = IncomingMessage(payload, self.connection.host.limits.message_bytes_max)
             elif payload[:4] in wire.SETTLING and len(payload) == 13:
                 self._settle(payload)
             else:
@@ -112,6 +112,7 @@ class Channel:
     def _close(self, method: base.Frame) -> None:
         self.abandon()
         self.is_closed = True
+        self.connection.channel_closes(self.number)
         self.reply(commands.Channel.CloseOk())
 
     def _flow(self, method: commands.Channel.Flow) -> None:
@@ -147,7 +148,7 @@ class Channel:
                 raise Fault(404, "no previously declared queue")
             name = self.last_queue
         queue = self.connection.broker.queue(self.connection.vhost or "", name)
-        self.check_lock(queue)
+        self.connection.actor.check_lock(queue)
         if queue.gathered:
             # Published before this method, perhaps in the same read: it must be seen by it.
             self.connection.host.append_now(queue)
@@ -155,12 +156,17 @@ class Channel:
                 queue.give_way()
         return queue
 
-    def check_lock(self, queue: Queue) -> None:
-        """Refuse another connection's exclusive queue."""
-        if queue.owner is not None and queue.owner is not self.connection:
-            raise locked(*queue.key)
+    def readable_queue(self, name: str) -> Queue:
+        """The same, for who reads from it: the permission is asked first, as it tells less.
 
-    def mark(self, queue: Source) -> None:
+        Raises:
+            AccessRefused: the user may not. NotFound, ResourceLocked: see `queue`.
+        """
+        if name or self.last_queue:
+            self.connection.actor.require("read", "queue", name or self.last_queue)
+        return self.queue(name)
+
+    def mark(self, queue: DeliverySource) -> None:
         """The queue has something to log or to hand out at the next flush."""
         held = self.connection.broker.queues.get(queue.key)
         if held is not None and held is queue:
@@ -190,9 +196,8 @@ class Channel:
         if method.queue == REPLY_TO:
             self._consume_replies(method, tag)
             return
-        queue = self.queue(method.queue)
+        queue = self.readable_queue(method.queue)
         vhost, name = queue.key
-        self.connection.access.require("read", "queue", name)
         if isinstance(queue, RemoteQueue):
             passing.consume(self, queue, tag, method)
             return
@@ -207,13 +212,15 @@ class Channel:
             self.connection.send(wire.named_reply(self.number, 60, 21, tag))
         self.mark(queue)
 
-    def make_consumer(self, queue: Source, tag: bytes, method: commands.Basic.Consume) -> Consumer:
+    def make_consumer(
+        self, queue: DeliverySource, tag: bytes, method: commands.Basic.Consume
+    ) -> ChannelConsumer:
         """A consumer, not registered yet.
 
         Raises:
             PreconditionFailed: an argument is not valid.
         """
-        return Consumer(self, queue, tag, method, self.prefetch)
+        return ChannelConsumer(self, queue, tag, method, self.prefetch)
 
     def _consume_replies(self, method: commands.Basic.Consume, tag: bytes) -> None:
         """`amq.rabbitmq.reply-to`: replies come to this channel without a queue."""
@@ -247,7 +254,7 @@ class Channel:
         else:
             self.mark(queue)
 
-    def consumer_cancelled(self, consumer: Consumer) -> None:
+    def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
         """A consumer's queue is gone; the client is told if it can hear it."""
         self.consumers.pop(consumer.tag, None)
         if not self.is_closing and self.connection.client_can("consumer_cancel_notify"):
@@ -265,8 +272,7 @@ class Channel:
             shadow.wake()
 
     def _get(self, method: commands.Basic.Get) -> None:
-        queue = self.queue(method.queue)
-        self.connection.access.require("read", "queue", queue.key[1])
+        queue = self.readable_queue(method.queue)
         if isinstance(queue, RemoteQueue):
             passing.get(self, queue, method.no_ack)
             return
@@ -277,7 +283,7 @@ class Channel:
             queue.settle(runs[0].first, 1)
 
     def got(
-        self, queue: Source, run: Run | None, redelivered: bool, ready_count: int, *, no_ack: bool
+        self, queue: DeliverySource, run: Run | None, redelivered: bool, ready_count: int, *, no_ack: bool
     ) -> None:
         """Answer a basic.get: with a message, behind which so many are ready, or with none."""
         if run is None:
@@ -340,6 +346,13 @@ class Channel:
             raise Fault(406, f"unknown delivery tag {tag}")
         return [run]
 
+    def deliveries(self) -> Iterator[Unacked]:
+        """All that is not settled yet, also what a transaction is to settle."""
+        yield from self.unacked
+        if self.transaction is not None:
+            for _, runs in self.transaction.settlements:
+                yield from runs
+
     def _settle_runs(self, settle: Callable[[list[Unacked]], None], runs: list[Unacked]) -> None:
         """Settle now, or with the transaction's commit."""
         if self.transaction is not None:
@@ -375,7 +388,7 @@ class Channel:
                 shadow.made_room()
             self.wake_consumers()
 
-    def _count(self, queue: Source, what: str, count: int) -> None:
+    def _count(self, queue: DeliverySource, what: str, count: int) -> None:
         """Count up for the queue, the channel and the node."""
         for counters in (queue.counters, self.counters, self.connection.counters):
             setattr(counters, what, getattr(counters, what) + count)
@@ -420,10 +433,10 @@ class Channel:
         if self.confirms is not None:
             raise PreconditionFailed("cannot switch from confirm to tx mode")
         if self.transaction is None:
-            self.transaction = Transaction()
+            self.transaction = ChannelTransaction()
         self.reply(commands.Tx.SelectOk())
 
-    def _transaction(self) -> Transaction:
+    def _transaction(self) -> ChannelTransaction:
         if self.transaction is None:
             raise PreconditionFailed("channel is not transactional")
         return self.transaction
@@ -431,7 +444,8 @@ class Channel:
     def _tx_commit(self, method: commands.Tx.Commit) -> None:
         """Hand everything over; commit-ok follows when it is safe (`confirm`)."""
         transaction = self._transaction()
-        batch = transaction.committing = Batch()
+        self._check_settlements(transaction)
+        batch = transaction.committing = ConfirmBatch()
         for shape, bodies in transaction.take_publishes():
             self.connection.publisher.publish(shape.at_commit(), bodies)
         for settle, runs in transaction.take_settlements():
@@ -442,22 +456,34 @@ class Channel:
         transaction.batches.append(batch)
         self.connection.confirming[self] = None
 
+    def _check_settlements(self, transaction: ChannelTransaction) -> None:
+        """A commit that could not settle what it is asked to settle does nothing at all.
+
+        Raises:
+            PreconditionFailed: that is so.
+        """
+        for settle, runs in transaction.settlements:
+            for run in runs if settle != self.requeue else ():
+                why = run.queue.why_not_settled()
+                if why:
+                    raise PreconditionFailed(why)
+
     def _tx_rollback(self, method: commands.Tx.Rollback) -> None:
         self._forget_transaction(self._transaction())
         self.reply(commands.Tx.RollbackOk())
 
-    def _forget_transaction(self, transaction: Transaction) -> None:
+    def _forget_transaction(self, transaction: ChannelTransaction) -> None:
         transaction.take_publishes()
         for _, runs in transaction.take_settlements():
             self.unacked.put_back(runs)
 
-    def close_batches(self) -> list[Batch]:
+    def close_batches(self) -> list[ConfirmBatch]:
         """What was published or committed in this flush, and waits to be confirmed."""
         if self.confirms is not None:
             return self.confirms.close_batches()
         return self.transaction.close_batches() if self.transaction is not None else []
 
-    def confirm(self, batch: Batch, ok: bool) -> None:
+    def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
         """A batch of publishes, or a commit, is safe or is not; tell the publisher."""
         if self.is_closing:
             return
@@ -472,7 +498,7 @@ class Channel:
         self.counters.confirm += count
         self.connection.counters.confirm += count
 
-    def _committed(self, batch: Batch, ok: bool) -> None:
+    def _committed(self, batch: ConfirmBatch, ok: bool) -> None:
         if ok:
             self.reply(commands.Tx.CommitOk())
         elif batch.refused:

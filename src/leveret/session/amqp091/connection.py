@@ -5,7 +5,7 @@ everything else is decoded by pamqp. What must be sent gathers in `out`; the run
 each flush. Time comes as `now_ms`; `next_deadline_ms` says when `tick` wants to be called.
 
 States: HEADER (eight octets) -> START (start-ok) -> TUNE (tune-ok) -> OPEN_WAIT (open) -> OPEN ->
-CLOSING (we sent close, all but close-ok is dropped) -> CLOSED.
+CLOSING (we sent close, all but close-ok is dropped) -> CLOSED. A client that sent close is let close the socket.
 
 A connection may stall: it leaves whole frames untaken until an alarm is over, its output has gone, another node has
 answered, ... Then the runtime does not read from its socket, and calls `go_on` when things may have changed.
@@ -19,9 +19,10 @@ from typing import Any, ClassVar, Final
 
 from pamqp import base, commands
 
-from leveret.core.alarms import reason as alarm_reason
-from leveret.core.erlang_terms import binary
-from leveret.core.limits import check_channel_limit
+from leveret.core.broker.actor import Actor
+from leveret.core.broker.alarms import reason as alarm_reason
+from leveret.core.broker.limits import check_channel_limit
+from leveret.core.rules.erlang_terms import binary
 from leveret.model.errors import AuthenticationFailed, LeveretError, NotAllowed
 from leveret.session.amqp091 import handshake
 from leveret.session.amqp091.channel import Channel
@@ -29,18 +30,25 @@ from leveret.session.amqp091.publishing import Publisher
 from leveret.session.amqp091.replies import Fault, broken_frame, code_of, reply_text
 from leveret.session.amqp091.stalls import Postponed, Stall
 from leveret.session.certificate import TlsPeer
-from leveret.session.host import Access, Host
+from leveret.session.host import SessionHost
 from leveret.wire import amqp091 as wire
 from leveret.wire.amqp091 import FRAME_HEAD_BYTES
 
 OUT_BYTES_MAX: Final = 1024 * 1024
 CLOSING_TIMEOUT_MS: Final = 30_000
 """For a client's answer to our close, as RabbitMQ has it."""
+DROPPED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of a peer that was told, or has told us, that it is over: what was on its way fits many times."""
+CHANNEL_ECHO_MS: Final = 1_000
+"""How long frames of a channel may come behind its close."""
 FLOW_SHOWN_MS: Final = 5_000
 """A connection that waited for the disk is shown in flow this long, as RabbitMQ does."""
+_BASIC: Final = b"\0\x3c"
+"""The class of methods that carry messages."""
+_FRAMES_OF_A_METHOD: Final = 4
 
 
-class State(Enum):
+class AmqpState(Enum):
     """See the module."""
 
     HEADER = auto()
@@ -65,11 +73,13 @@ class ClientConnection:
         is_paused: whether the socket takes no more for now.
         is_reading: whether the socket is read from; a peer we do not listen to is not silent.
         is_throttled: whether deliveries stopped because `out` was full; `resume` lets them go on.
+        turn_frames: how many frames are taken in a row, but for those of regular publishes; None for any number.
         stall: what is waited for before more is taken, None for nothing.
         waits_for_alarms: whether publishes wait while there are alarms.
         is_traced: whether what goes over it is copied to amq.rabbitmq.trace where its vhost is traced.
         mechanism: how the user logged in.
         tls: how the connection is encrypted, None if it is not.
+        client_closes: whether it is for the client to close the socket, once it has our answer to its close.
         end_reason: why it ended or ends, for the log; empty if the socket was lost.
     """
 
@@ -77,14 +87,14 @@ class ClientConnection:
     is_traced: ClassVar[bool] = True
 
     def __init__(
-        self, host: Host, *, peer: str, from_loopback: bool, now_ms: int, tls: TlsPeer | None = None
+        self, host: SessionHost, *, peer: str, from_loopback: bool, now_ms: int, tls: TlsPeer | None = None
     ) -> None:
         """Wait for a protocol header."""
         self.host = host
         self.broker = host.broker
         self.peer = peer
         self.connected_at_ms = now_ms
-        self.state = State.HEADER
+        self.state = AmqpState.HEADER
         self.user: str | None = None
         self.vhost: str | None = None
         self.client_properties: dict[str, Any] = {}
@@ -101,16 +111,19 @@ class ClientConnection:
         self.is_reading = True
         self.received_bytes = 0
         self.sent_bytes = 0
-        self.access = Access(host.broker, "", "")
+        self.actor = Actor(host.broker, "", "")
         self.publisher = self.make_publisher()
         self.from_loopback = from_loopback
         self.tls = tls
         self.mechanism = ""
+        self.client_closes = False
         self.end_reason = ""
         self.stall: Stall | None = None
         self.counters = host.broker.counters
         self.churn = host.broker.churn
         self.wake: Callable[[], None] = _do_nothing
+        self.turn_frames: int | None = None
+        self._frames_left: int | None = None
         self._asked: bytes | None = None
         self._is_told_blocked = False
         self._rest: list[bytes] = []
@@ -119,6 +132,8 @@ class ClientConnection:
         self._received_at_ms = now_ms
         self._sent_at_ms = now_ms
         self._closing_at_ms = 0
+        self._dropped_bytes = 0
+        self._channels_closed_at_ms: dict[int, int] = {}
         self._in_flow_at_ms: int | None = None
         self._idle_mark = -1
 
@@ -128,6 +143,11 @@ class ClientConnection:
         """Take what the socket gave; never raises for what a peer may send."""
         self.now_ms = self._received_at_ms = now_ms
         self.received_bytes += len(data)
+        if self.state is AmqpState.CLOSING:
+            self._dropped_bytes += len(data)
+            if self._dropped_bytes > DROPPED_BYTES_MAX:
+                self.state = AmqpState.CLOSED
+                return
         if self._rest:
             self._rest.append(data)
             self._missing_bytes -= len(data)
@@ -139,15 +159,16 @@ class ClientConnection:
     def _take(self, data: bytes) -> None:
         """Take the frames in `data`; what is not whole, or may not be taken yet, is kept."""
         position, end = 0, len(data)
+        self._frames_left = self.turn_frames
         try:
             position = self._take_frames(data, position, end)
         except LeveretError as error:
             self.fail(error, 0, 0)
             position = end
         self._rest, self._missing_bytes = [], 0
-        if position < end and self.state is not State.CLOSED:
+        if position < end and self.state is not AmqpState.CLOSED:
             self._rest.append(data[position:])
-            if end - position >= FRAME_HEAD_BYTES and self.state is not State.HEADER:
+            if end - position >= FRAME_HEAD_BYTES and self.state is not AmqpState.HEADER:
                 _, _, size = wire.FRAME_HEAD.unpack_from(data, position)
                 self._missing_bytes = size + wire.FRAME_OVERHEAD - (end - position)
 
@@ -209,19 +230,22 @@ class ClientConnection:
         return self.host.alarms.active
 
     def _take_frames(self, data: bytes, position: int, end: int) -> int:
-        if self.state is State.HEADER:
+        if self.state is AmqpState.HEADER:
             if end < len(wire.PROTOCOL_HEADER):
                 return position
             self._protocol_header(data[:8])
             position = 8
-        while end - position >= FRAME_HEAD_BYTES and self.state is not State.CLOSED:
-            if self.state is State.OPEN:
+        while end - position >= FRAME_HEAD_BYTES and self.state is not AmqpState.CLOSED:
+            if self.state is AmqpState.OPEN:
                 if self._must_stall(data, position):
                     break
                 position = self.publisher.fast(data, position, end)
                 if end - position < FRAME_HEAD_BYTES:
                     break
             kind, number, size = wire.FRAME_HEAD.unpack_from(data, position)
+            if self._is_turn_over(kind, data, position):
+                self.stall = Stall.TURN
+                break
             # RabbitMQ's FRAME_SIZE_FUDGE: clients that take frame-max for the payload's are let be.
             if size > self.frame_max_bytes:
                 limit = self.frame_max_bytes - wire.FRAME_OVERHEAD
@@ -242,12 +266,23 @@ class ClientConnection:
             position = stop + 1
         return position
 
+    def _is_turn_over(self, kind: int, data: bytes, position: int) -> bool:
+        """Whether others have their turn before the frame at `position`, which is else counted."""
+        if self._frames_left is None:
+            return False
+        if self._frames_left <= 0:
+            return True
+        # To open or declare something takes longer than a part of a message, or an ack.
+        of_messages = kind != wire.FRAME_METHOD or data.startswith(_BASIC, position + FRAME_HEAD_BYTES)
+        self._frames_left -= 1 if of_messages else _FRAMES_OF_A_METHOD
+        return False
+
     def _protocol_header(self, octets: bytes) -> None:
         if octets != wire.PROTOCOL_HEADER:
             self.send(wire.PROTOCOL_HEADER)
-            self.state = State.CLOSED
+            self.state = AmqpState.CLOSED
             return
-        self.state = State.START
+        self.state = AmqpState.START
         self.reply(handshake.start(self))
 
     # -- frames -------------------------------------------------------------------------------
@@ -257,9 +292,9 @@ class ClientConnection:
             if number:
                 raise Fault(505, f"type 8, all octets = {binary(payload)}")
             return
-        if self.state is State.CLOSING:
+        if self.state is AmqpState.CLOSING:
             if payload[:4] == wire.CONNECTION_CLOSE_OK:
-                self.state = State.CLOSED
+                self.state = AmqpState.CLOSED
             elif payload[:4] == wire.CONNECTION_CLOSE:
                 self.reply(commands.Connection.CloseOk())
             return
@@ -281,10 +316,12 @@ class ClientConnection:
             self.fail(error, 0, _method_of(wire.FRAME_METHOD, payload))
 
     def _channel_frame(self, kind: int, number: int, payload: bytes) -> None:
-        if self.state is not State.OPEN:
+        if self.state is not AmqpState.OPEN:
             raise Fault(503, "channel frame before connection.open")
         channel = self.channels.get(number)
         try:
+            if channel is None and self._is_echo(kind, number, payload):
+                return
             if channel is None:
                 self._open_channel(kind, number, payload)
             else:
@@ -295,6 +332,21 @@ class ClientConnection:
             del self.channels[number]
             self.churn.channel_closed += 1
             self.publisher.forget()
+
+    def channel_closes(self, number: int) -> None:
+        """The client closes a channel."""
+        self._channels_closed_at_ms[number] = self.now_ms
+
+    def _is_echo(self, kind: int, number: int, payload: bytes) -> bool:
+        """Whether a frame without a channel was under way when the client closed it: another thread's publish."""
+        closed_at_ms = self._channels_closed_at_ms.get(number)
+        if closed_at_ms is None:
+            return False
+        is_open = kind == wire.FRAME_METHOD and payload[:4] == wire.CHANNEL_OPEN
+        if not is_open and self.now_ms - closed_at_ms <= CHANNEL_ECHO_MS:
+            return True
+        del self._channels_closed_at_ms[number]
+        return False
 
     def _open_channel(self, kind: int, number: int, payload: bytes) -> None:
         if kind != wire.FRAME_METHOD or payload[:4] != wire.CHANNEL_OPEN:
@@ -334,18 +386,19 @@ class ClientConnection:
 
     def _connection_method(self, method: base.Frame) -> None:
         match method, self.state:
-            case commands.Connection.StartOk(), State.START:
+            case commands.Connection.StartOk(), AmqpState.START:
                 self._start_ok(method)
-            case commands.Connection.TuneOk(), State.TUNE:
+            case commands.Connection.TuneOk(), AmqpState.TUNE:
                 handshake.tune(self, method)
-                self.state = State.OPEN_WAIT
-            case commands.Connection.Open(), State.OPEN_WAIT:
+                self.state = AmqpState.OPEN_WAIT
+            case commands.Connection.Open(), AmqpState.OPEN_WAIT:
                 self.open(method.virtual_host)
             case commands.Connection.Close(), _:
                 self.reply(commands.Connection.CloseOk())
                 self.end_reason = "client_closed"
+                self.client_closes = True
                 self._end()
-            case commands.Connection.UpdateSecret(), State.OPEN:
+            case commands.Connection.UpdateSecret(), AmqpState.OPEN:
                 self.reply(commands.Connection.UpdateSecretOk())
             case _:
                 raise Fault(504, f"unexpected method in connection state {_SHOWN[self.state]}")
@@ -360,9 +413,9 @@ class ClientConnection:
             if self.client_can("authentication_failure_close"):
                 self.send(handshake.refusal(method.mechanism))
             self.end_reason = f"{method.mechanism} login refused: {error}"
-            self.state = State.CLOSED
+            self.state = AmqpState.CLOSED
             return
-        self.state = State.TUNE
+        self.state = AmqpState.TUNE
         limits = self.host.limits
         self.reply(commands.Connection.Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s))
 
@@ -378,7 +431,7 @@ class ClientConnection:
             LeveretError: the client may not.
         """
         handshake.enter(self, vhost)
-        self.state = State.OPEN
+        self.state = AmqpState.OPEN
         self.broker.connections.add(self)
         self.broker.churn.connection_created += 1
         self.reply(commands.Connection.OpenOk())
@@ -387,7 +440,7 @@ class ClientConnection:
 
     def shown_state(self, now_ms: int) -> str:
         """The state as RabbitMQ shows it: `running`, `blocking`, `blocked`, `flow`, ..."""
-        if self.state is not State.OPEN:
+        if self.state is not AmqpState.OPEN:
             return _SHOWN[self.state]
         if self.stall is Stall.ALARM:
             return "blocked"
@@ -456,21 +509,21 @@ class ClientConnection:
             self.publisher.forget()
             self.host.channel_failed(self.peer, self.user or "", number, _OPERATIONS.get(method, ""), text)
             return
-        if self.state in (State.CLOSING, State.CLOSED):
+        if self.state in (AmqpState.CLOSING, AmqpState.CLOSED):
             return
         self.end_reason = text
-        if self.state in (State.HEADER, State.START):
-            self.state = State.CLOSED
+        if self.state in (AmqpState.HEADER, AmqpState.START):
+            self.state = AmqpState.CLOSED
             return
         self._release()
         self.send(wire.close_method(0, code, text, *ids))
-        self.state = State.CLOSING
+        self.state = AmqpState.CLOSING
         self.stall = None
         self._closing_at_ms = self.now_ms
 
     def force_close(self, reason: str) -> None:
         """Close for the operator's or the node's reasons (320)."""
-        if self.state not in (State.CLOSING, State.CLOSED):
+        if self.state not in (AmqpState.CLOSING, AmqpState.CLOSED):
             self.fail(Fault(320, reason), 0, 0)
 
     def lost(self) -> None:
@@ -479,7 +532,7 @@ class ClientConnection:
 
     def _end(self) -> None:
         self._release()
-        self.state = State.CLOSED
+        self.state = AmqpState.CLOSED
 
     def _release(self) -> None:
         for channel in self.channels.values():
@@ -499,9 +552,9 @@ class ClientConnection:
     def tick(self, now_ms: int) -> None:
         """Send a heartbeat when half the interval went by; give up on a silent peer."""
         self.now_ms = now_ms
-        if self.state is State.CLOSED:
+        if self.state is AmqpState.CLOSED:
             return
-        if self.state is not State.OPEN:
+        if self.state is not AmqpState.OPEN:
             self._tick_before_or_after(now_ms)
             return
         for number, channel in list(self.channels.items()):
@@ -523,25 +576,25 @@ class ClientConnection:
 
     def _tick_before_or_after(self, now_ms: int) -> None:
         """A handshake, and a goodbye, must not take for ever."""
-        if self.state is State.CLOSING:
+        if self.state is AmqpState.CLOSING:
             if now_ms - self._closing_at_ms > CLOSING_TIMEOUT_MS:
-                self.state = State.CLOSED
+                self.state = AmqpState.CLOSED
         elif now_ms - self.connected_at_ms > self.host.limits.handshake_timeout_ms:
             self.end_reason = f"handshake timeout in state {_SHOWN[self.state]}"
-            self.state = State.CLOSED
+            self.state = AmqpState.CLOSED
 
 
 _OPERATIONS: Final = {index: method.__qualname__.lower() for index, method in commands.INDEX_MAPPING.items()}
 """Methods by class and id, as the log names them: `queue.declare`."""
 
 _SHOWN: Final = {
-    State.HEADER: "starting",
-    State.START: "starting",
-    State.TUNE: "tuning",
-    State.OPEN_WAIT: "opening",
-    State.OPEN: "running",
-    State.CLOSING: "closed",
-    State.CLOSED: "closed",
+    AmqpState.HEADER: "starting",
+    AmqpState.START: "starting",
+    AmqpState.TUNE: "tuning",
+    AmqpState.OPEN_WAIT: "opening",
+    AmqpState.OPEN: "running",
+    AmqpState.CLOSING: "closed",
+    AmqpState.CLOSED: "closed",
 }
 """RabbitMQ's names of the states."""
 

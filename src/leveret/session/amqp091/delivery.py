@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from pamqp import commands
 
-from leveret.core.consumers import Consumers
-from leveret.core.counters import Counters
-from leveret.core.head import Head, Run
-from leveret.core.queue_arguments import check_consumer_arguments
-from leveret.core.queue_settings import QueueSettings
+from leveret.core.queues.consumers import Consumers
+from leveret.core.queues.counters import Counters
+from leveret.core.queues.head import Head, Run
+from leveret.core.queues.queue_settings import QueueSettings
+from leveret.core.rules.queue_arguments import check_consumer_arguments
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.session.amqp091.tracing import trace_delivered
 from leveret.wire import amqp091 as wire
@@ -26,8 +26,8 @@ _pack_tag: Callable[[int], bytes] = Struct(">Q").pack
 UNLIMITED: Final = 1 << 30
 
 
-class Source(Protocol):
-    """Where deliveries come from: a queue, or what stands for one that another node leads (session.relay.shadow)."""
+class DeliverySource(Protocol):
+    """Where deliveries come from: a queue, or what stands for one that another node leads (forwarding.remote_ports)."""
 
     is_remote: ClassVar[bool]
     key: tuple[str, ...]
@@ -37,7 +37,7 @@ class Source(Protocol):
     consumers: Consumers
 
     def settle(self, first: int, count: int) -> None:
-        """See core.queue.Queue, as all of these."""
+        """See core.queues.queue.Queue, as all of these."""
 
     def reject(self, first: int, count: int) -> None:
         """These are refused for good."""
@@ -45,13 +45,16 @@ class Source(Protocol):
     def requeue(self, first: int, count: int) -> None:
         """These come back to their place."""
 
+    def why_not_settled(self) -> str:
+        """Why what it delivered is not settled by an acknowledgement any more; empty if it is."""
+
     def check_refusable(self) -> None:
         """Whether nack and reject are possible."""
 
-    def add_consumer(self, consumer: Consumer) -> None:
+    def add_consumer(self, consumer: ChannelConsumer) -> None:
         """Register a consumer."""
 
-    def remove_consumer(self, consumer: Consumer) -> None:
+    def remove_consumer(self, consumer: ChannelConsumer) -> None:
         """Forget a consumer."""
 
 
@@ -65,8 +68,8 @@ class Unacked:
         tag: int,
         offset: int,
         count: int,
-        queue: Source,
-        consumer: Consumer | None,
+        queue: DeliverySource,
+        consumer: ChannelConsumer | None,
         delivered_at_ms: int,
     ) -> None:
         """`consumer` is None for what basic.get took."""
@@ -110,7 +113,7 @@ class UnackedRuns:
         self.count -= sum(run.count for run in taken)
         return taken
 
-    def take_of(self, source: Source) -> list[Unacked]:
+    def take_of(self, source: DeliverySource) -> list[Unacked]:
         """Remove and return everything that one queue delivered."""
         taken = [run for run in self._runs if run.queue is source]
         if taken:
@@ -183,7 +186,7 @@ def _split_front(run: Unacked, count: int) -> Unacked:
     return front
 
 
-class Consumer:
+class ChannelConsumer:
     """One basic.consume on one channel.
 
     Attributes:
@@ -205,7 +208,12 @@ class Consumer:
     )
 
     def __init__(
-        self, channel: Channel, queue: Source, tag: bytes, method: commands.Basic.Consume, prefetch: int
+        self,
+        channel: Channel,
+        queue: DeliverySource,
+        tag: bytes,
+        method: commands.Basic.Consume,
+        prefetch: int,
     ) -> None:
         """Take what the method asks for.
 
@@ -225,7 +233,7 @@ class Consumer:
         self._heads: dict[int, bytes] = {}
 
     def capacity(self) -> int:
-        """See core.queue.Consumer: prefetch of consumer and channel, and the socket's back-pressure."""
+        """See core.queues.queue.Consumer: prefetch of consumer and channel, and the socket's back-pressure."""
         channel = self.channel
         if not channel.connection.takes_deliveries():
             return 0
@@ -240,7 +248,7 @@ class Consumer:
         """The queue is gone: RabbitMQ's consumer_cancel_notify, if the client asked for it."""
         self.channel.consumer_cancelled(self)
 
-    def deliver(self, queue: Source, runs: Sequence[Run], redelivered: bool) -> None:
+    def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
         """Frame the runs, and remember them unless they need no acknowledgement."""
         channel = self.channel
         for run in runs:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.core.head import Head
+from leveret.core.queues.head import Head
 from leveret.model.errors import PreconditionFailed
 from leveret.session.amqp091.delivery import delivery_frames
 from leveret.wire import amqp091 as wire
@@ -34,7 +34,7 @@ class ReplyConsumer:
         channel.connection.broker.direct_replies[self.name] = self
 
     def take_reply(self, head: Head, bodies: list[bytes]) -> None:
-        """See core.broker.DirectReply."""
+        """See core.broker.broker.DirectReply."""
         channel = self.channel
         if channel.reply_consumer is not self:
             # A transaction may end long after the one who asked went.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import commands
 
-from leveret.core.limits import check_connection_limits
+from leveret.core.broker.actor import Actor
+from leveret.core.broker.limits import check_connection_limits
 from leveret.model.errors import AuthenticationFailed, NotAllowed, NotFound, Refusal
 from leveret.session.amqp091.replies import Fault, reply_text
 from leveret.session.amqp091.sasl import AMQPLAIN, EXTERNAL, PLAIN, amqplain, plain
-from leveret.session.host import Access
+from leveret.session.amqp091.stalls import need_pen
 from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
@@ -116,4 +118,5 @@ def enter(connection: ClientConnection, vhost: str) -> None:
     except Refusal:
         raise NotAllowed(f"access to vhost '{vhost}' refused for user '{user}'") from None
     connection.vhost = vhost
-    connection.access = Access(host.broker, user, vhost)
+    connection.actor = Actor(host.broker, user, vhost, owner=connection)
+    connection.actor.before_change = partial(need_pen, host.broker)

@@ -12,15 +12,15 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, Final
 
-from leveret.core.broker import Broker
-from leveret.core.confirms import Batch
-from leveret.core.counters import Counters
-from leveret.core.dead_letters import headers_of
-from leveret.core.direct_reply import DirectReply
-from leveret.core.head import Head, make_head
-from leveret.core.queue import Queue
-from leveret.core.queue_settings import DROP_HEAD, REJECT_PUBLISH_DLX
-from leveret.core.remote_queue import RemoteQueue
+from leveret.core.broker.broker import Broker
+from leveret.core.broker.dead_letters import headers_of
+from leveret.core.broker.direct_reply import DirectReply
+from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.counters import Counters
+from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue_settings import DROP_HEAD, REJECT_PUBLISH_DLX
+from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.definitions import User
 from leveret.model.errors import PreconditionFailed, Refusal
 from leveret.session.amqp091.direct_reply import with_reply_name
@@ -50,7 +50,7 @@ _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
 
 
-class Target:
+class PublishTarget:
     """Where messages of one exchange, routing key and header go, and the head they go under."""
 
     __slots__ = ("exchange", "guarded", "head", "queues", "reply")
@@ -81,7 +81,7 @@ class Shape:
         "target",
     )
 
-    def __init__(self, octets: bytes, channel: Channel, target: Target, mandatory: bool) -> None:
+    def __init__(self, octets: bytes, channel: Channel, target: PublishTarget, mandatory: bool) -> None:
         """See the module."""
         self.octets = octets
         self.length = len(octets)
@@ -102,7 +102,7 @@ class Shape:
         return Shape(
             self.octets,
             self.channel,
-            Target(target.head, queues, target.exchange, target.reply),
+            PublishTarget(target.head, queues, target.exchange, target.reply),
             self.mandatory,
         )
 
@@ -151,7 +151,7 @@ class Shape:
         return bodies
 
 
-class Incoming:
+class IncomingMessage:
     """A message whose frames are still coming (the long way)."""
 
     __slots__ = ("body", "bytes_max", "exchange", "flags", "header", "left", "routing_key")
@@ -191,7 +191,7 @@ class Incoming:
         return self.left == 0
 
 
-def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes) -> Target:
+def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes) -> PublishTarget:
     """Where a message goes, after the checks of permission, existence and properties.
 
     Raises:
@@ -201,12 +201,12 @@ def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes
     connection = channel.connection
     name = _text(exchange)
     vhost = connection.vhost or ""
+    connection.actor.require("write", "exchange", name)
     definition = connection.broker.exchange(vhost, name)
-    connection.access.require("write", "exchange", name)
     if definition.internal:
         raise Fault(403, f"cannot publish to internal exchange '{name}' in vhost '{vhost}'")
     if name and definition.type == "topic":
-        connection.access.require_topic("write", name, _text(routing_key))
+        connection.actor.require_topic("write", name, _text(routing_key))
     flags = props.property_flags(header)
     _check_properties(props.split_whole(header), connection)
     if flags & props.REPLY_TO:
@@ -220,7 +220,7 @@ def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes
         queues |= dict.fromkeys(broker.route(vhost, name, _text(key), lambda: headers_of(asked)))
     reply = None if name or not broker.direct_replies else broker.direct_replies.get(_text(routing_key))
     head = make_head(exchange, routing_key, header)
-    return Target(head, list(queues), broker.topologies[vhost].exchanges[name].counters, reply)
+    return PublishTarget(head, list(queues), broker.topologies[vhost].exchanges[name].counters, reply)
 
 
 def _check_properties(properties: dict[int, bytes], connection: ClientConnection) -> None:
@@ -305,7 +305,7 @@ class Publisher:
         self._shapes_bytes = 0
         self._last = None
 
-    def resolve(self, channel: Channel, exchange: bytes, routing_key: bytes, header: bytes) -> Target:
+    def resolve(self, channel: Channel, exchange: bytes, routing_key: bytes, header: bytes) -> PublishTarget:
         """Where a message goes, see `resolve` of the module."""
         return resolve(channel, exchange, routing_key, header)
 
@@ -361,7 +361,12 @@ class Publisher:
             self._unroutable(shape, bodies)
 
     def hand_over(
-        self, channel: Channel, target: Target, queues: list[Queue], bodies: list[bytes], batch: Batch | None
+        self,
+        channel: Channel,
+        target: PublishTarget,
+        queues: list[Queue],
+        bodies: list[bytes],
+        batch: ConfirmBatch | None,
     ) -> None:
         """Give whole messages to these queues, which may be none of the target's."""
         head, count = target.head, len(bodies)
@@ -439,7 +444,7 @@ class Publisher:
         self.batch_of(channel, count, refused=True)
         return True
 
-    def batch_of(self, channel: Channel, count: int, *, refused: bool) -> Batch | None:
+    def batch_of(self, channel: Channel, count: int, *, refused: bool) -> ConfirmBatch | None:
         """Number publishes if they are to be confirmed; those that are refused have no batch to wait with."""
         if channel.confirms is not None:
             self._connection.confirming[channel] = None
@@ -507,7 +512,7 @@ class Publisher:
         self._shapes[octets] = shape
         return shape
 
-    def finish(self, channel: Channel, incoming: Incoming) -> None:
+    def finish(self, channel: Channel, incoming: IncomingMessage) -> None:
         """Publish a message that came the long way."""
         if incoming.flags & _IMMEDIATE:
             raise Fault(540, "immediate=true")

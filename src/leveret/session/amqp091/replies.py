@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.core.erlang_terms import binary
+from leveret.core.rules.erlang_terms import binary
 from leveret.model import errors
 from leveret.wire.amqp091 import FrameError, UnknownMethod
 from leveret.wire.properties import SyntaxFault
@@ -52,15 +52,6 @@ class Fault(errors.LeveretError):
         """`text` is without the code's name."""
         super().__init__(text)
         self.code = code
-
-
-def locked(vhost: str, name: str) -> errors.ResourceLocked:
-    """The refusal for another connection's exclusive queue, in RabbitMQ's words."""
-    return errors.ResourceLocked(
-        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally "
-        "declared on another connection or the exclusive property value does not match that of the original "
-        "declaration."
-    )
 
 
 def broken_frame(kind: int, octets: bytes, why: str) -> Fault:

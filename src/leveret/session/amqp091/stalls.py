@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from leveret.core.broker.broker import Broker
 
 
 class Stall(Enum):
@@ -16,6 +20,8 @@ class Stall(Enum):
     """That this node may change definitions."""
     REMOTE = auto()
     """An answer from another node."""
+    TURN = auto()
+    """Others' turn: it was served as much as one may be in a row."""
 
 
 class Postponed(Exception):
@@ -25,3 +31,14 @@ class Postponed(Exception):
         """`stall` is what it waits for."""
         super().__init__(stall.name)
         self.stall = stall
+
+
+def need_pen(broker: Broker) -> None:
+    """Ask before the first change: another node of the cluster may be the one that may change definitions.
+
+    Raises:
+        Postponed: it is; the method is taken again when this node may.
+    """
+    if not broker.pen.is_here:
+        broker.pen.want()
+        raise Postponed(Stall.PEN)

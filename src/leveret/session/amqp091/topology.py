@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pamqp import base, commands
 
-from leveret.core.queue import Queue
-from leveret.core.queue_arguments import DEAD_LETTER_EXCHANGE
-from leveret.core.remote_queue import RemoteQueue
-from leveret.core.validation import ALTERNATE_EXCHANGE, NESTING_MAX
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.rules.validation import NESTING_MAX
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
-from leveret.model.reasons import Reason
-from leveret.session.amqp091 import passing
+from leveret.session.amqp091 import remote_methods as passing
 from leveret.session.amqp091.direct_reply import PREFIX, REPLY_TO
-from leveret.session.amqp091.replies import locked
-from leveret.session.amqp091.stalls import Postponed, Stall
 from leveret.wire import amqp091 as wire
 
 if TYPE_CHECKING:
@@ -56,26 +52,13 @@ def _hold(channel: Channel) -> None:
         channel.connection.held = True
 
 
-def _need_pen(channel: Channel) -> None:
-    """Ask before the first change: another node of the cluster may be the one that may change definitions.
-
-    Raises:
-        Postponed: it is; the method is taken again when this node may.
-    """
-    broker = channel.connection.broker
-    if not broker.pen.is_here:
-        broker.pen.want()
-        raise Postponed(Stall.PEN)
-
-
 def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> None:
     vhost, name = _vhost(channel), _name(method.exchange)
-    broker = channel.connection.broker
     if method.passive:
-        _check_not_default(name)
-        broker.exchange(vhost, name)
+        if name == "":
+            raise AccessRefused("operation not permitted on the default exchange")
+        channel.connection.broker.exchange(vhost, name)
     else:
-        channel.connection.access.require("configure", "exchange", name)
         wanted = d.Exchange(
             name=name,
             vhost=vhost,
@@ -85,37 +68,14 @@ def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> No
             internal=method.internal,
             arguments=_arguments(method.arguments),
         )
-        _check_reserved_exchange(channel, name)
-        if name not in broker.topology(vhost).exchanges:
-            channel.connection.access.require_target("exchange", name, wanted.arguments, ALTERNATE_EXCHANGE)
-            _need_pen(channel)
-        broker.declare_exchange(wanted)
+        channel.connection.actor.declare_exchange(wanted)
         _hold(channel)
     if not method.nowait:
         channel.reply(commands.Exchange.DeclareOk())
 
 
-def _check_not_default(name: str) -> None:
-    if name == "":
-        raise AccessRefused("operation not permitted on the default exchange")
-
-
-def _check_reserved_exchange(channel: Channel, name: str) -> None:
-    vhost = _vhost(channel)
-    _check_not_default(name)
-    if name.startswith("amq.") and name not in channel.connection.broker.topology(vhost).exchanges:
-        raise AccessRefused(f"exchange name '{name}' contains reserved prefix 'amq.*'")
-
-
 def _exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> None:
-    vhost, name = _vhost(channel), _name(method.exchange)
-    _check_not_default(name)
-    if name.startswith("amq."):
-        raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{vhost}' not allowed")
-    channel.connection.access.require("configure", "exchange", name)
-    if name in channel.connection.broker.topology(vhost).exchanges:
-        _need_pen(channel)
-    channel.connection.broker.delete_exchange(vhost, name, if_unused=method.if_unused)
+    channel.connection.actor.delete_exchange(_name(method.exchange), if_unused=method.if_unused)
     _hold(channel)
     if not method.nowait:
         channel.reply(commands.Exchange.DeleteOk())
@@ -137,26 +97,9 @@ def _exchange_bind(channel: Channel, method: commands.Exchange.Bind | commands.E
 
 
 def _change_binding(channel: Channel, binding: d.Binding, *, add: bool) -> None:
-    """Bind or unbind; permissions come first, and of two missing ends the source is told."""
-    broker, access = channel.connection.broker, channel.connection.access
-    access.require("write", binding.destination_type, binding.destination)
-    _check_not_default(binding.destination)
-    _check_not_default(binding.source)
-    access.require("read", "exchange", binding.source)
-    source = broker.topology(binding.vhost).exchanges.get(binding.source)
-    if source is not None and source.definition.type == "topic":
-        access.require_topic("read", binding.source, binding.routing_key)
-    if add:
-        broker.exchange(binding.vhost, binding.source)
-    held = broker.queues.get((binding.vhost, binding.destination))
-    if binding.destination_type == "queue" and held is not None:
-        channel.check_lock(held)
-    if add != broker.topology(binding.vhost).has_binding(binding):
-        _need_pen(channel)
-    if add:
-        broker.bind(binding)
-    elif source is not None:
-        broker.unbind(binding)
+    """Bind or unbind."""
+    actor = channel.connection.actor
+    (actor.bind if add else actor.unbind)(binding)
     _hold(channel)
 
 
@@ -171,7 +114,6 @@ def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
     if method.passive:
         queue = channel.queue(_name(method.queue))
     else:
-        connection.access.require("configure", "queue", name)
         queue = _declare(channel, method, name, vhost)
         _hold(channel)
     channel.last_queue = queue.key[1]
@@ -196,14 +138,6 @@ def _declare_replies(channel: Channel, method: commands.Queue.Declare) -> None:
 
 
 def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost: str) -> Queue:
-    connection = channel.connection
-    held = connection.broker.queues.get((vhost, name))
-    if held is None and method.queue and name.startswith("amq."):
-        raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
-    if held is not None:
-        channel.queue(name)
-        if method.exclusive != (held.owner is not None):
-            raise locked(vhost, name)
     wanted = d.Queue(
         name=name,
         vhost=vhost,
@@ -211,12 +145,10 @@ def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost:
         auto_delete=method.auto_delete,
         arguments=_arguments(method.arguments),
     )
-    if not method.queue:
-        connection.broker.check_server_named(wanted, exclusive=method.exclusive)
-    if held is None:
-        connection.access.require_target("queue", name, wanted.arguments, DEAD_LETTER_EXCHANGE)
-        _need_pen(channel)
-    return connection.broker.declare_queue(wanted, connection if method.exclusive else None)
+    channel.connection.actor.declare_queue(
+        wanted, exclusive=method.exclusive, is_server_named=not method.queue
+    )
+    return channel.queue(name)
 
 
 def _queue_bind(channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind) -> None:
@@ -236,13 +168,11 @@ def _queue_bind(channel: Channel, method: commands.Queue.Bind | commands.Queue.U
 
 
 def _queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
-    queue = channel.queue(method.queue)
-    channel.connection.access.require("read", "queue", queue.key[1])
+    queue = channel.readable_queue(method.queue)
     if isinstance(queue, RemoteQueue):
         passing.purge(channel, queue, nowait=method.nowait)
         return
-    count = queue.drop_ready(Reason.PURGED)
-    channel.mark(queue)
+    count = channel.connection.actor.purge(queue)
     if queue.definition.durable:
         # Who was told of a purge is not to see the messages again: not after a restart, not at a follower.
         channel.connection.held = True
@@ -254,7 +184,7 @@ def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
     broker = channel.connection.broker
     count = 0
     name = _name(method.queue)
-    channel.connection.access.require("configure", "queue", name or channel.last_queue)
+    channel.connection.actor.require("configure", "queue", name or channel.last_queue)
     is_absent = name and (_vhost(channel), name) not in broker.queues
     queue = None if is_absent else channel.queue(name)
     if isinstance(queue, RemoteQueue) and queue.is_down:
@@ -262,15 +192,15 @@ def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
     elif isinstance(queue, RemoteQueue):
         passing.delete(channel, queue, method)
         return
-    if queue is not None:
-        _need_pen(channel)
     # As at RabbitMQ, a consumer of this very channel hears of it after the delete-ok: a client that
     # waits for the one would take the other for an error.
     notices: list[bytes] = []
     channel.held_notices = notices
     try:
         if queue is not None:
-            count = broker.delete_queue(queue, if_unused=method.if_unused, if_empty=method.if_empty)
+            count = channel.connection.actor.delete_queue(
+                queue, if_unused=method.if_unused, if_empty=method.if_empty
+            )
             _hold(channel)
     finally:
         channel.held_notices = None

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from leveret.core.dead_letters import carbon_copies, header_entries
-from leveret.core.head import Head, make_head
-from leveret.core.queue import Queue
-from leveret.core.topology import TRACE_EXCHANGE
+from leveret.core.broker.dead_letters import carbon_copies, header_entries
+from leveret.core.broker.topology import TRACE_EXCHANGE
+from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.queue import Queue
 from leveret.wire import properties as props
 from leveret.wire import tables
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.channel import Channel
-    from leveret.session.amqp091.delivery import Source
+    from leveret.session.amqp091.delivery import DeliverySource
 
 _NAMES: Final = {
     props.CONTENT_TYPE: b"content_type",
@@ -47,7 +47,7 @@ def trace_published(channel: Channel, queues: list[Queue], head: Head, bodies: l
 
 
 def trace_delivered(
-    channel: Channel, queue: Source, head: Head, bodies: list[bytes], redelivered: bool
+    channel: Channel, queue: DeliverySource, head: Head, bodies: list[bytes], redelivered: bool
 ) -> None:
     """Copy messages that go out, to a consumer or a get, if their vhost is traced."""
     told = {b"redelivered": tables.integer(redelivered)}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from leveret.core.confirms import Batch
+from leveret.core.queues.confirms import ConfirmBatch
 from leveret.session.amqp091.delivery import Unacked
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Settle = Callable[[list[Unacked]], None]
 
 
-class Transaction:
+class ChannelTransaction:
     """What a channel in `tx` mode did since its last commit or rollback.
 
     Attributes:
@@ -33,8 +33,8 @@ class Transaction:
         """Nothing done yet."""
         self.publishes: list[tuple[Shape, list[bytes]]] = []
         self.settlements: list[tuple[Settle, list[Unacked]]] = []
-        self.committing: Batch | None = None
-        self.batches: list[Batch] = []
+        self.committing: ConfirmBatch | None = None
+        self.batches: list[ConfirmBatch] = []
 
     def take_publishes(self) -> list[tuple[Shape, list[bytes]]]:
         """The publishes, once."""
@@ -46,7 +46,7 @@ class Transaction:
         settlements, self.settlements = self.settlements, []
         return settlements
 
-    def close_batches(self) -> list[Batch]:
+    def close_batches(self) -> list[ConfirmBatch]:
         """The commits of this flush, once."""
         batches, self.batches = self.batches, []
         return batches

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from leveret.testing.applications import WINDOW, Consumer, Publisher, TxConsumer
+from leveret.testing.applications import WINDOW, AppConsumer, AppPublisher, TxConsumer
 from leveret.testing.books import Books
 from leveret.testing.demo.flights import QUEUES, flights
 from leveret.testing.ports import accepts
@@ -52,7 +52,9 @@ def _publish(options: argparse.Namespace) -> None:
     books, queue = Books(options.books), options.queue
     messages = (each for each in flights(options.count) if queue is None or each.queue == queue)
     while (port := _door(options.ports)) is not None:
-        publisher = Publisher(port, options.vhost, messages, books, window=options.window, rate=options.rate)
+        publisher = AppPublisher(
+            port, options.vhost, messages, books, window=options.window, rate=options.rate
+        )
         publisher.run()
         if publisher.refused:
             sys.exit(f"the broker refused {publisher.refused} flights")
@@ -62,8 +64,8 @@ def _publish(options: argparse.Namespace) -> None:
 
 
 def _consume(options: argparse.Namespace) -> None:
-    books, kind = Books(options.books), TxConsumer if options.tx else Consumer
-    consumer: Consumer | None = None
+    books, kind = Books(options.books), TxConsumer if options.tx else AppConsumer
+    consumer: AppConsumer | None = None
     is_ending = False
 
     def end(*_: object) -> None:

@@ -14,7 +14,7 @@ from leveret.testing.demo import report
 from leveret.testing.demo.arguments import arguments
 from leveret.testing.demo.counts import Counts, counted
 from leveret.testing.demo.flights import flights
-from leveret.testing.demo.nodes import Nodes, Pause, Return
+from leveret.testing.demo.nodes import DemoNodes, Pause, Return
 
 SHARE: Final = 30_000
 _KILLED_BETWEEN: Final = (0.3, 0.5)
@@ -31,7 +31,7 @@ def main() -> int:
         report.say(f"the demo cannot be run here: {reason}")
         return 2
     report.say(str(asked))
-    with Nodes() as nodes:
+    with DemoNodes() as nodes:
         _run(nodes, asked.count, asked.chance, asked.seed)
         published = list(flights(asked.count))
         result = counted(published, nodes.applications.books, nodes.drain())
@@ -40,7 +40,7 @@ def main() -> int:
     return 0 if result.audit.balances else 1
 
 
-def _run(nodes: Nodes, count: int, chance: random.Random, seed: int) -> None:
+def _run(nodes: DemoNodes, count: int, chance: random.Random, seed: int) -> None:
     applications = nodes.applications
     report.step("1/6 start an etcd and three nodes; declare queues that a policy mirrors: ha-mode all")
     nodes.start()
@@ -59,7 +59,7 @@ def _run(nodes: Nodes, count: int, chance: random.Random, seed: int) -> None:
         applications.end(bar)
 
 
-def _lose(nodes: Nodes, count: int, bar: report.Bar) -> SiteNode:
+def _lose(nodes: DemoNodes, count: int, bar: report.Bar) -> SiteNode:
     """Kill who leads, while everybody works; that node."""
     node, at_ms = nodes.leader(), now_ms()
     node.kill9()
@@ -72,7 +72,7 @@ def _lose(nodes: Nodes, count: int, bar: report.Bar) -> SiteNode:
     return node
 
 
-def _hand_over(nodes: Nodes, killed: SiteNode, count: int, bar: report.Bar) -> None:
+def _hand_over(nodes: DemoNodes, killed: SiteNode, count: int, bar: report.Bar) -> None:
     """Stop who leads by now; who worked at the one that was killed works at any."""
     node, at_ms = nodes.leader(), now_ms()
     report.step(f"5/6 stop {node.node} in order: it hands over what it leads")
@@ -83,7 +83,7 @@ def _hand_over(nodes: Nodes, killed: SiteNode, count: int, bar: report.Bar) -> N
     _tell_pause(nodes.longest_pause(at_ms, killed, node))
 
 
-def _tell_leaders(nodes: Nodes) -> None:
+def _tell_leaders(nodes: DemoNodes) -> None:
     led: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for queue, placed in nodes.placed().items():
         led[placed.leader, tuple(sorted(placed.mirrors or ["nowhere"]))].append(queue)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from leveret.testing.applications import Message, Taken
+from leveret.testing.applications import AppMessage, Taken
 from leveret.testing.audit import FOREVER, Account, Audit, audit
 from leveret.testing.books import Books, read_book
 
@@ -28,7 +28,7 @@ class Counts(NamedTuple):
 
 
 def counted(
-    published: Sequence[Message], groups: Iterable[Books], found: Mapping[str, Sequence[Taken]]
+    published: Sequence[AppMessage], groups: Iterable[Books], found: Mapping[str, Sequence[Taken]]
 ) -> Counts:
     """Judge by the books of all applications, and by what was left in the queues at the end."""
     groups = list(groups)

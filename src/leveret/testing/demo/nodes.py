@@ -18,7 +18,7 @@ from leveret.testing.books import read_book
 from leveret.testing.cluster_site import ClusterSite, SiteNode
 from leveret.testing.demo.flights import QUEUES, declare
 from leveret.testing.demo.processes import Applications
-from leveret.testing.mirror_cluster import Placed
+from leveret.testing.mirror_cluster import QueuePlace
 
 VHOST: Final = "/"
 _RATE: Final = 2000
@@ -53,7 +53,7 @@ class Return:
     took_s: float
 
 
-class Nodes:
+class DemoNodes:
     """Three nodes, and the applications with their books."""
 
     def __init__(self) -> None:
@@ -121,7 +121,7 @@ class Nodes:
 
     # -- the nodes ----------------------------------------------------------------------------
 
-    def placed(self) -> Mapping[str, Placed]:
+    def placed(self) -> Mapping[str, QueuePlace]:
         """Where the queues are, as a node that runs knows it."""
         return self.site.queues(self.site.running[0])
 
@@ -133,12 +133,12 @@ class Nodes:
     def wait_led_without(self, gone: SiteNode) -> None:
         """Wait until this node leads nothing, and everything is led."""
 
-        def led(each: Placed) -> bool:
+        def led(each: QueuePlace) -> bool:
             return each.leader != gone.node and each.state == "running"
 
         self._wait_all(led, f"{gone.node} to be followed")
 
-    def _wait_all(self, holds: Callable[[Placed], bool], what: str) -> None:
+    def _wait_all(self, holds: Callable[[QueuePlace], bool], what: str) -> None:
         def hold() -> bool:
             placed = self.placed()
             return set(QUEUES) <= set(placed) and all(holds(each) for each in placed.values())

@@ -1,16 +1,15 @@
-"""A node of the model: how it enters the cluster, and what it decides and records (runtime.cluster.placing)."""
+"""A node of the model: how it enters the cluster, and what it decides and records (cluster.placement_controller)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from leveret.core.cluster import Placement, Presence
-from leveret.core.mirror_policy import MAJORITY
-from leveret.core.mirroring import Promotion, successor
-from leveret.core.placing import (
+from leveret.core.replication.cluster import Placement, Presence
+from leveret.core.replication.mirroring import QueuePromotion, successor
+from leveret.core.replication.placement import (
+    RequiredMirrors,
     Surroundings,
-    Waits,
     following,
     handed_over,
     led_after_asking,
@@ -20,11 +19,12 @@ from leveret.core.placing import (
     stood_aside,
     taken_over,
 )
-from leveret.testing.mirror_model.parts import Failed, Lost, Request, Store, Task
-from leveret.testing.mirror_model.queue_roles import QueueRoles
+from leveret.core.rules.mirror_policy import MAJORITY
+from leveret.testing.mirror_model.parts import ModelLeaseLost, ModelStore, RequestFailed, StoreRequest, Task
+from leveret.testing.mirror_model.queue_roles import ModelQueueRoles
 
 
-class Node(QueueRoles):
+class ModelNode(ModelQueueRoles):
     """See the module."""
 
     # -- its life -----------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class Node(QueueRoles):
         self.is_serving = True
         self._spawn(self._place())
 
-    def _look(self, store: Store) -> None:
+    def _look(self, store: ModelStore) -> None:
         self.placement, self.modified, self.policy = store.placement, store.modified, store.policy
         self.alive, self.revision, self.cursor = dict(store.alive), store.revision, len(store.events)
 
@@ -118,16 +118,16 @@ class Node(QueueRoles):
 
     def _transact(
         self,
-        holds: Callable[[Store], bool],
+        holds: Callable[[ModelStore], bool],
         key: str,
         value: Any,
         on_done: Callable[[], None] = lambda: None,
     ) -> Task:
-        request = Request(self.name, self.incarnation, holds, key, value, on_done)
+        request = StoreRequest(self.name, self.incarnation, holds, key, value, on_done)
         self.world.requests.append(request)
         yield lambda: request.is_answered or not self.holds
         if not request.is_answered:
-            raise Lost
+            raise ModelLeaseLost
         return request.revision
 
     def _around(self) -> Surroundings:
@@ -140,7 +140,7 @@ class Node(QueueRoles):
             lambda some: self.world.rng.sample(list(some), len(some)),
         )
 
-    # -- placing: runtime.cluster.placing -----------------------------------------------------
+    # -- placing: runtime.cluster.placement_controller -----------------------------------------------------
 
     def _place(self) -> Task:
         while True:
@@ -195,25 +195,25 @@ class Node(QueueRoles):
         if move_to:
             yield from self._move(move_to)
 
-    def _follow_on(self, before: Placement, promoted: Promotion) -> Task:
+    def _follow_on(self, before: Placement, promoted: QueuePromotion) -> Task:
         if not promoted.asks:
             yield from self._write(before, taken_over(before, promoted, self._around()), promoted)
             return
         try:
             yield from self._take_over_after_asking(before, promoted)
-        except Failed:
+        except RequestFailed:
             self.is_due = True
 
-    def _take_over_after_asking(self, before: Placement, promoted: Promotion) -> Task:
+    def _take_over_after_asking(self, before: Placement, promoted: QueuePromotion) -> Task:
         ends = {}
         for node in (promoted.leader or "", *promoted.asks):
             try:
                 ends[node] = yield from self._end_of(node)
-            except Failed:
+            except RequestFailed:
                 continue
         after = led_after_asking(before, promoted, ends, self._around())
         if after is None:
-            raise Failed
+            raise RequestFailed
         if self.world.is_wrong("all stay recorded after a majority"):
             kept = tuple(node for node in after.mirrors if node in before.synchronised)
             after = _replaced(after, synchronised=kept)
@@ -223,14 +223,14 @@ class Node(QueueRoles):
         """What a node has on its disk."""
         node, world = self.world.nodes[name], self.world
         if node.is_damaged or (name != self.name and not world.can_reach(self.name, name)):
-            raise Failed
+            raise RequestFailed
         incarnation, told, is_synced = node.incarnation, node.log.told(), [False]
         node.on_disk.append(lambda: is_synced.append(True))
         if world.is_wrong("ends are told before they are synced"):
             is_synced.append(True)
         yield lambda: is_synced[-1] or node.incarnation != incarnation or not node.is_up
         if not is_synced[-1]:
-            raise Failed
+            raise RequestFailed
         yield lambda: True
         return told
 
@@ -244,12 +244,12 @@ class Node(QueueRoles):
         if world.is_wrong("recorded before promises wait"):
             found = found._replace(
                 placement=_replaced(wanted, majority=before.majority),
-                waits=Waits((frozenset(before.synchronised),), before.majority),
+                waits=RequiredMirrors((frozenset(before.synchronised),), before.majority),
                 is_open=False,
             )
         if world.is_wrong("promises wait no longer before the record shrinks"):
             both = frozenset(before.synchronised) & frozenset(wanted.synchronised)
-            found = found._replace(waits=Waits((both, *found.waits.sets[1:]), found.waits.majority))
+            found = found._replace(waits=RequiredMirrors((both, *found.waits.sets[1:]), found.waits.majority))
         if world.is_wrong("majority by policy"):
             found = found._replace(waits=found.waits._replace(majority=self.policy.confirm == MAJORITY))
         if self.fulfilled != found.waits and not world.is_wrong("what was fulfilled stays so"):
@@ -262,13 +262,13 @@ class Node(QueueRoles):
         self._lead_by(found.waits, fulfilled if found.is_open else None)
         return found.placement
 
-    def _write(self, before: Placement, after: Placement, promoted: Promotion | None = None) -> Task:
+    def _write(self, before: Placement, after: Placement, promoted: QueuePromotion | None = None) -> Task:
         modified, world = self.modified, self.world
         gone: tuple[str, ...] = () if before.leader == self.name else (before.leader,)
         if promoted is not None:
             gone += must_be_gone(before, promoted)
 
-        def holds(store: Store) -> bool:
+        def holds(store: ModelStore) -> bool:
             return store.modified == modified and not any(node in store.alive for node in gone)
 
         def done() -> None:
@@ -313,7 +313,7 @@ class Node(QueueRoles):
                 revision = yield from self._transact(
                     lambda store: store.modified == modified, "placement", after
                 )
-        except Failed:
+        except RequestFailed:
             pass
         self.is_moving = False
         if revision is None:

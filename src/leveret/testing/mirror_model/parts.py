@@ -6,8 +6,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, Final, NamedTuple
 
-from leveret.core.cluster import Placement, Presence
-from leveret.core.mirror_policy import MirrorPolicy
+from leveret.core.replication.cluster import Placement, Presence
+from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.wire.chunk import encode_header
 
 WRONG: Final = {
@@ -29,6 +29,8 @@ WRONG: Final = {
     "an older answer counts": "what a mirror told before it heard that it was one again is taken for what it has",
     "a move and a record at once": "a queue is given away while its record is being written",
     "acks before the disk": "a mirror acks what is on no disk",
+    "an empty copy leaves nothing on the disk": "a mirror that begins where all is settled has no chunk, and no file",
+    "late by the oldest chunk alone": "who led before the oldest chunk that is held is divergent, whatever it has",
     "a damaged copy is put away while it is recorded": "who cannot read its copy begins anew, and is taken to have all",
 }
 
@@ -41,11 +43,11 @@ class Stuck(Violation):
     """What must come to be when all is well does not."""
 
 
-class Lost(Exception):  # it is an event of the model, not a fault
+class ModelLeaseLost(Exception):  # it is an event of the model, not a fault
     """A node has lost its lease in the middle of something."""
 
 
-class Failed(Exception):
+class RequestFailed(Exception):
     """What was asked of another node is not known."""
 
 
@@ -57,18 +59,36 @@ class Record(NamedTuple):
     settles: int = 0
 
     def header(self, offset: int) -> bytes:
-        """As core.join compares it."""
+        """As core.replication.join compares it."""
         return encode_header(0, 1, 1, self.number, self.epoch, offset, self.number, 8)
 
 
-class Log:
-    """A node's copy; the disk has everything before `durable`."""
+class ModelLog:
+    """A node's copy; the disk has everything before `durable`.
 
-    def __init__(self, first: int = 0) -> None:
-        """Nothing in it."""
+    Attributes:
+        ends: by epoch, up to where it had records of it (core.queues.chunk_epochs).
+        past: the numbers of all records that ever were in it, for who judges.
+    """
+
+    def __init__(self, first: int = 0, like: ModelLog | None = None) -> None:
+        """Nothing in it; what is dropped was as it was in the log `like` which it."""
         self.first = first
         self.records: list[Record] = []
         self.durable = first
+        self.ends: dict[int, int] = dict(like.ends) if like is not None else {}
+        self.past: set[int] = set(like.past) if like is not None else set()
+
+    def append(self, record: Record) -> None:
+        """The next one."""
+        self.records.append(record)
+        self.ends[record.epoch] = self.end
+        self.past.add(record.number)
+
+    def forget_where_it_begins(self) -> None:
+        """It is opened, and there is no file."""
+        if not self.records:
+            self.first = self.durable = 0
 
     @property
     def end(self) -> int:
@@ -92,7 +112,10 @@ class Log:
 
     def cut(self, at: int) -> None:
         """The log ends earlier."""
+        gone = self.records[max(0, at - self.first) :]
         del self.records[max(0, at - self.first) :]
+        self.past -= {each.number for each in gone}
+        self.ends = {epoch: min(end, self.end) for epoch, end in self.ends.items()}
         self.durable = min(self.durable, self.end)
 
     def floor(self, records: Iterable[Record]) -> int:
@@ -104,14 +127,14 @@ class Log:
         return self.first + len(self.on_disk)
 
 
-class Request:
+class StoreRequest:
     """A transaction on its way to the store and back."""
 
     def __init__(
         self,
         node: str,
         incarnation: str,
-        holds: Callable[[Store], bool],
+        holds: Callable[[ModelStore], bool],
         key: str,
         value: Any,
         on_done: Callable[[], None],
@@ -123,7 +146,7 @@ class Request:
         self.is_done = self.is_answered = False
 
 
-class Store:
+class ModelStore:
     """etcd: keys, leases, and everything that happened."""
 
     def __init__(self, placement: Placement, policy: MirrorPolicy) -> None:
@@ -150,7 +173,7 @@ class Store:
         return self.revision
 
 
-class Link:
+class ModelLink:
     """From a mirror to a leader; what is under way is lost when it is cut."""
 
     def __init__(self, mirror: str, leader: str, speed: float) -> None:
@@ -168,7 +191,7 @@ class Link:
         self.to_mirror.clear()
 
 
-class Report(NamedTuple):
+class ModelReport(NamedTuple):
     """What a run came to."""
 
     confirmed: int

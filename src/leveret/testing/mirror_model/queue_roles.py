@@ -5,14 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.core.cluster import Placement, Presence
-from leveret.core.mirror_acks import MirrorAcks
-from leveret.core.mirror_policy import MirrorPolicy
-from leveret.core.placing import Waits
+from leveret.core.replication.cluster import Placement, Presence
+from leveret.core.replication.mirror_acks import MirrorAcks
+from leveret.core.replication.placement import RequiredMirrors
+from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model.errors import PeerError
-from leveret.testing.mirror_model.parts import Failed, Link, Log, Lost, Record, Task
-from leveret.testing.mirror_model.stream import Q, Stream
-from leveret.wire.link import Held
+from leveret.testing.mirror_model.parts import (
+    ModelLeaseLost,
+    ModelLink,
+    ModelLog,
+    Record,
+    RequestFailed,
+    Task,
+)
+from leveret.testing.mirror_model.stream import ModelStream, Q
+from leveret.wire.link import LogExtent
 
 if TYPE_CHECKING:
     from leveret.testing.mirror_model.world import World
@@ -20,13 +27,13 @@ if TYPE_CHECKING:
 _TERM_SHIFT: Final = 16
 
 
-class QueueRoles:
+class ModelQueueRoles:
     """See the module. What a node loses with its process is set by `_begin`."""
 
     def __init__(self, world: World, name: str) -> None:
         """It has never run."""
         self.world, self.name = world, name
-        self.log = Log()
+        self.log = ModelLog()
         self.is_damaged = False
         self.starts = 0
         self.is_up = False
@@ -43,16 +50,16 @@ class QueueRoles:
         self.is_due = self.is_changed = False
         self.unseen = 0
         self.followed = 0
-        self.fulfilled: Waits | None = None
+        self.fulfilled: RequiredMirrors | None = None
         self.stamp = 0
         self.acks: MirrorAcks[Callable[[], None]] = MirrorAcks()
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, ModelStream] = {}
         self.since: dict[str, int] = {}
         self.on_disk: list[Callable[[], None]] = []
         self.tasks: list[tuple[Task, Callable[[], bool]]] = []
         self.leader = ""
         self.hears, self.syncs = self.world.speed(), self.world.speed()
-        self.link: Link | None = None
+        self.link: ModelLink | None = None
         self.is_accepting = self.is_busy = False
         self.serial = self.drop_to = self.again_at = 0
 
@@ -88,7 +95,7 @@ class QueueRoles:
         del tasks[at]
         try:
             is_ready = next(task)
-        except (StopIteration, Lost):
+        except (StopIteration, ModelLeaseLost):
             return
         if self.tasks is tasks and self.is_up:
             tasks.append((task, is_ready))
@@ -150,7 +157,7 @@ class QueueRoles:
                     self._tell_again(name)
             self.since = {name: at for name, at in self.since.items() if name in placement.mirrors}
             if not self.given:
-                self._lead_by(Waits((frozenset(placement.synchronised),), majority=False), None)
+                self._lead_by(RequiredMirrors((frozenset(placement.synchronised),), majority=False), None)
         else:
             yield from self._stand_by(placement)
         self.followed = modified
@@ -184,7 +191,7 @@ class QueueRoles:
             self._put_away()
 
     def _put_away(self) -> None:
-        self.log, self.is_damaged = Log(), False
+        self.log, self.is_damaged = ModelLog(), False
 
     def _release(self) -> Task:
         self._unlink()
@@ -208,6 +215,12 @@ class QueueRoles:
         self.drop_to = 0
         self.acks, self.streams, self.since = MirrorAcks(), {}, {}
         self.keep(self.acks.lead(Q, majority=False))
+        if self.world.is_wrong("an empty copy leaves nothing on the disk"):
+            self.log.forget_where_it_begins()
+        if not self.is_damaged and self.log.end < self.world.reached and self.world.losing != self.name:
+            raise self.world.violation(
+                f"{self.name} leads from {self.log.end}, and had offsets up to {self.world.reached}"
+            )
         self.world.lost(self.name)
         if self.world.losing == self.name:
             self.world.losing = ""
@@ -215,7 +228,7 @@ class QueueRoles:
         if self.is_damaged:
             self.world.note(f"{self.name} cannot read it")
 
-    def _lead_by(self, waits: Waits, then: Callable[[], None] | None) -> None:
+    def _lead_by(self, waits: RequiredMirrors, then: Callable[[], None] | None) -> None:
         if self.led:
             self.keep(self.acks.lead(Q, majority=waits.majority))
             self.keep(self.acks.wait_for(Q, waits.sets, self.log.end, then))
@@ -233,7 +246,7 @@ class QueueRoles:
 
         yield is_over
         if not told[-1]:
-            raise Failed
+            raise RequestFailed
         yield from self._settle()
         return frozenset(name for name in recorded & self._ready() if self.acks.has(Q, name) >= self.log.end)
 
@@ -259,7 +272,7 @@ class QueueRoles:
             world.issued.add(target)
         world.numbers += 1
         record = Record(self.stamp, world.numbers, target)
-        log.records.append(record)
+        log.append(record)
         world.note(
             f"{self.name} appends {record.number} at {log.end - 1}" + (f" settles {target}" if target else "")
         )
@@ -277,6 +290,17 @@ class QueueRoles:
                     stream.send([("drop", floor)], log.end)
         self.is_due = self.is_due or settles
 
+    def mark(self) -> None:
+        """Begin a segment with a record that settles itself only (QueueStore.begin_segment)."""
+        self.world.numbers += 1
+        record = Record(self.stamp, self.world.numbers, self.world.numbers)
+        self.world.issued.add(record.number)
+        self.log.append(record)
+        self.world.note(f"{self.name} begins a segment at {self.log.end - 1}")
+        for stream in self.streams.values():
+            if stream.is_live:
+                stream.send([("append", self.log.end - 1, record)], self.log.end)
+
     def _promise(self, record: Record) -> None:
         """Kept once the local disk has it, and the mirrors, and no other node can lead."""
         has: set[str] = set()
@@ -286,12 +310,13 @@ class QueueRoles:
             if self.holds or is_free:
                 has.add(which)
                 if len(has) == 2:
-                    self.world.confirms(self.name, record)
+                    self.world.confirms(self.name, record, end)
 
+        end = self.log.end
         self.on_disk.append(lambda: part("disk"))
         self.keep(self.acks.promise({Q: self.log.end}, lambda: part("mirrors")))
 
-    def from_mirror(self, link: Link) -> None:
+    def from_mirror(self, link: ModelLink) -> None:
         """What a mirror says."""
         said = link.to_leader.popleft()
         stream = self.streams.get(link.mirror)
@@ -300,7 +325,7 @@ class QueueRoles:
             case ("copy", held, followed):
                 if not self.led or self.is_damaged:
                     return
-                self.streams[link.mirror] = Stream(self, link, held, followed)
+                self.streams[link.mirror] = ModelStream(self, link, held, followed)
                 self.keep(self.acks.acked(Q, link.mirror, 0))
                 link.to_mirror.append(("mirroring", said[1]))
                 if followed < self.since.get(link.mirror, 0):
@@ -333,7 +358,7 @@ class QueueRoles:
         ):
             link.to_mirror.append(("again", self.since.get(name, 0)))
 
-    def _gone(self, stream: Stream) -> None:
+    def _gone(self, stream: ModelStream) -> None:
         if self.streams.get(stream.link.mirror) is stream:
             del self.streams[stream.link.mirror]
             self.is_due = True
@@ -346,7 +371,7 @@ class QueueRoles:
             if each.mirror == self.name and each.leader == self.leader:
                 each.cut()
         world.links = [each for each in world.links if each.is_up or each.to_leader]
-        self.link = Link(self.name, self.leader, world.speed())
+        self.link = ModelLink(self.name, self.leader, world.speed())
         world.links.append(self.link)
         self._tell()
 
@@ -357,11 +382,11 @@ class QueueRoles:
             return
         self.serial += 1
         last = log.records[-1].header(log.end - 1) if log.records else b""
-        held = Held(Q, log.first, log.end, last)
+        held = LogExtent(Q, log.first, log.end, last)
         self.expected = held
         link.to_leader.append(("copy", held, self.followed))
 
-    def from_leader(self, link: Link) -> None:
+    def from_leader(self, link: ModelLink) -> None:
         """What a leader says."""
         said = link.to_mirror.popleft()
         if link is not self.link or self.led:
@@ -390,7 +415,7 @@ class QueueRoles:
                 else:
                     self.on_disk.append(lambda: self._ack(link, position))
 
-    def _ack(self, link: Link, position: int) -> None:
+    def _ack(self, link: ModelLink, position: int) -> None:
         if link is self.link and link.is_up:
             link.to_leader.append(("ack", position))
 
@@ -400,7 +425,7 @@ class QueueRoles:
             case ("append", at, record):
                 if at != log.end:
                     raise world.violation(f"{self.name} is sent offset {at}, and has up to {log.end}")
-                log.records.append(record)
+                log.append(record)
             case ("head", first, some):
                 if first + len(some) == log.first:
                     log.records[:0] = some
@@ -409,7 +434,7 @@ class QueueRoles:
                     log.durable = max(log.durable, first + len(some))
             case ("begin", first):
                 world.note(f"{self.name} begins anew at {first}")
-                self.log = Log(first)
+                self.log = ModelLog(first, world.nodes[self.leader].log)
                 self.drop_to = 0
             case ("drop", first):
                 self.drop_to = max(self.drop_to, first)
@@ -420,6 +445,11 @@ class QueueRoles:
     def _set_aside(self, at: int) -> Task:
         yield lambda: True
         self.world.note(f"{self.name} sets aside what is behind {at}")
-        self.log.cut(at)
+        log, led_by = self.log, self.world.nodes.get(self.leader)
+        behind = {each.number for each in log.records[max(0, at - log.first) :]}
+        may_lack = not self.world.drains or self.world.losses or led_by is None
+        if led_by is not None and not may_lack and behind and behind <= led_by.log.past:
+            raise self.world.violation(f"{self.name} sets aside what {led_by.name} had all of")
+        log.cut(at)
         self.is_busy = False
         self._tell()

@@ -6,21 +6,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.core.join import Begin, Bounds, Continue, Cut, DropBefore, Join, Probe, Step
-from leveret.testing.mirror_model.parts import Link
+from leveret.core.replication.join import Begin, Bounds, Continue, DropBefore, Join, Probe, Step, Truncate
+from leveret.testing.mirror_model.parts import ModelLink
 from leveret.wire.chunk import decode_header
-from leveret.wire.link import Held
+from leveret.wire.link import LogExtent
 
 if TYPE_CHECKING:
-    from leveret.testing.mirror_model.queue_roles import QueueRoles
+    from leveret.testing.mirror_model.queue_roles import ModelQueueRoles
 
 Q: Final = "queues/1"
 
 
-class Stream:
+class ModelStream:
     """See the module."""
 
-    def __init__(self, owner: QueueRoles, link: Link, held: Held, followed: int) -> None:
+    def __init__(self, owner: ModelQueueRoles, link: ModelLink, held: LogExtent, followed: int) -> None:
         """Of a mirror that has `held`, and has heard of the records up to the revision `followed`."""
         self.owner, self.link, self.held, self.followed = owner, link, held, followed
         self.first = held.first_offset
@@ -34,19 +34,22 @@ class Stream:
         self.is_asked = False
         log = owner.log
         oldest = log.records[0].epoch if log.records else owner.stamp
-        is_late = bool(held.last) and decode_header(held.last).epoch == oldest
-        self.join = Join(self, is_clean=is_late)
+        theirs = decode_header(held.last).epoch if held.last else 0
+        is_late = theirs == oldest
+        if not owner.world.is_wrong("late by the oldest chunk alone"):
+            is_late = is_late or held.next_offset <= log.ends.get(theirs, 0)
+        self.join = Join(self, is_clean=bool(held.last) and is_late)
 
     def paths(self) -> list[str]:
-        """See core.join.Leader."""
+        """See core.replication.join.LeaderLogs."""
         return [Q]
 
     def bounds(self, path: str) -> Bounds:
-        """See core.join.Leader."""
+        """See core.replication.join.LeaderLogs."""
         return Bounds(self.owner.log.first, self.owner.log.end)
 
     def header_at(self, path: str, chunk_id: int) -> bytes:
-        """See core.join.Leader."""
+        """See core.replication.join.LeaderLogs."""
         log = self.owner.log
         return log.records[chunk_id - log.first].header(chunk_id)
 
@@ -107,8 +110,9 @@ class Stream:
                 case Begin(_, _):
                     log = self.owner.log
                     self.first = self.next = self.owner.world.rng.choice((log.first, log.end))
+                    self._mark(log.end)
                     frame.append(("begin", self.first))
-                case Cut(_, at):
+                case Truncate(_, at):
                     self.sets_aside = True
                     self.send([("cut", at)], None)
                     break
@@ -123,6 +127,13 @@ class Stream:
         self.top = self.first
         if frame and not self.sets_aside:
             self.send(frame, None)
+
+    def _mark(self, end: int) -> None:
+        """Whoever begins at the end has something there."""
+        world = self.owner.world
+        is_wrong = world.is_wrong("an empty copy leaves nothing on the disk")
+        if world.drains and end and self.first == end and not is_wrong:
+            self.owner.mark()
 
     def go_live(self) -> None:
         """Send what is lacking; from here on it is sent each change."""

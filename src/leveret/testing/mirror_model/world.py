@@ -7,8 +7,9 @@ from itertools import combinations
 from random import Random
 from typing import Final
 
-from leveret.core.cluster import Placement
-from leveret.core.mirror_policy import (
+from leveret.core.replication.cluster import Placement
+from leveret.core.replication.mirroring import asked_for_all
+from leveret.core.rules.mirror_policy import (
     ALL,
     ALWAYS,
     AUTOMATIC,
@@ -18,16 +19,15 @@ from leveret.core.mirror_policy import (
     WHEN_SYNCED,
     MirrorPolicy,
 )
-from leveret.core.mirroring import asked_for_all
-from leveret.testing.mirror_model.node import Node
+from leveret.testing.mirror_model.node import ModelNode
 from leveret.testing.mirror_model.parts import (
     WRONG,
-    Link,
-    Log,
+    ModelLink,
+    ModelLog,
+    ModelReport,
+    ModelStore,
     Record,
-    Report,
-    Request,
-    Store,
+    StoreRequest,
     Stuck,
     Violation,
 )
@@ -55,18 +55,20 @@ Action = Callable[[], None]
 class World:
     """See the package."""
 
-    def __init__(self, seed: int, wrong: frozenset[str] = frozenset()) -> None:
+    def __init__(self, seed: int, wrong: frozenset[str] = frozenset(), *, drains: bool = False) -> None:
         """A queue that its first node has just declared."""
         self.rng = Random(seed)
+        self.drains = drains
+        self.reached = 0
         self.wrong = wrong
         names = [f"n{index}" for index in range(self.rng.choice((3, 3, 4, 5)))]
         self.names = names
         self.losses_allowed = self.rng.random() < 0.5
         self._modes = self.rng.choice((("all",), ("all", "all", EXACTLY, NODES), (EXACTLY, NODES)))
         self._confirms = self.rng.choice(((ALL,), (MAJORITY,), (ALL, MAJORITY)))
-        self.store = Store(Placement(1, "n0", "", 1), self._policy())
-        self.requests: list[Request] = []
-        self.links: list[Link] = []
+        self.store = ModelStore(Placement(1, "n0", "", 1), self._policy())
+        self.requests: list[StoreRequest] = []
+        self.links: list[ModelLink] = []
         self.cuts: set[frozenset[str]] = set()
         self.away: set[str] = set()
         self.trace: list[str] = []
@@ -81,7 +83,9 @@ class World:
         self._anybody = self.rng.choice((1.0, 0.7, 0.3))
         self._using = self.rng.choice((0.05, 0.12, 0.3))
         self._kinds = self.rng.choices(_KINDS, k=5) + list(_KINDS)
-        self.nodes = {name: Node(self, name) for name in names}
+        if drains:
+            self._kinds = ["stop", "start", "start", *self.rng.choices(_KINDS, k=2)]
+        self.nodes = {name: ModelNode(self, name) for name in names}
         for node in self.nodes.values():
             node.start()
 
@@ -109,7 +113,7 @@ class World:
 
     # -- what may happen ----------------------------------------------------------------------
 
-    def run(self, steps: int, *, heals: bool = True) -> Report:
+    def run(self, steps: int, *, heals: bool = True) -> ModelReport:
         """Let chance decide for so many steps, then let all heal.
 
         Raises:
@@ -126,7 +130,7 @@ class World:
             self._look()
         if heals:
             self._heal()
-        return Report(self.count, self.promotions, self.losses, self.steps)
+        return ModelReport(self.count, self.promotions, self.losses, self.steps)
 
     def _go_on(self) -> bool:
         """One thing that is due; whether there was any."""
@@ -169,7 +173,7 @@ class World:
         self.note(f"etcd: lease of {name} ends")
         self.store.put(name, None)
 
-    def _serve(self, request: Request) -> None:
+    def _serve(self, request: StoreRequest) -> None:
         """The store takes a request, or its answer comes back."""
         if request.is_done:
             self.requests.remove(request)
@@ -186,7 +190,7 @@ class World:
             request.revision = self.store.put(request.key, request.value)
             request.on_done()
 
-    def _judge(self, request: Request) -> None:
+    def _judge(self, request: StoreRequest) -> None:
         before, after = self.store.placement, request.value
         self.note(f"etcd: {request.node} writes {_shown(after)}")
         if after.term < before.term or (after.leader != before.leader and after.term == before.term):
@@ -215,14 +219,16 @@ class World:
     def lost(self, leader: str) -> None:
         """What it has is all there is now; also when it begins to lead, for it may have been setting things aside."""
         if self.losing == leader:
-            has = {each.number for each in self.nodes[leader].log.on_disk}
+            log = self.nodes[leader].log
+            self.reached = min(self.reached, log.durable)
+            has = {each.number for each in log.on_disk}
             self.confirmed = {number: each for number, each in self.confirmed.items() if number in has}
 
     def _use(self) -> None:
         """A client publishes or settles something."""
         serving = [node for node in self.nodes.values() if node.serves]
         if serving:
-            self.rng.choice(serving).publish(settles=self.rng.random() < 0.3)
+            self.rng.choice(serving).publish(settles=self.rng.random() < (0.7 if self.drains else 0.3))
 
     def _disturb(self) -> None:
         rng = self.rng
@@ -270,7 +276,7 @@ class World:
             case "stop" if node.is_up and rng.random() < 0.5:
                 node.stops()
 
-    def _may_be_damaged(self, node: Node) -> bool:
+    def _may_be_damaged(self, node: ModelNode) -> bool:
         """One at a time, and not the only one that has everything, nor one that has just recorded who has."""
         placed = self.store.placement
         others = {placed.leader, *placed.synchronised} - {node.name}
@@ -291,8 +297,9 @@ class World:
         """The same of what must come to be."""
         return Stuck(f"{text}\n" + "\n".join(self.trace))
 
-    def confirms(self, node: str, record: Record) -> None:
+    def confirms(self, node: str, record: Record, end: int) -> None:
         """A client is told."""
+        self.reached = max(self.reached, end)
         leader = self.store.placement.leader
         if leader != node:
             raise self.violation(f"{node} confirms {record.number}, and {leader} leads")
@@ -374,7 +381,7 @@ class World:
             self._look()
         raise self.stuck("it does not come to rest")
 
-    def _agree(self, log: Log, placed: Placement) -> None:
+    def _agree(self, log: ModelLog, placed: Placement) -> None:
         for name in placed.synchronised:
             other = self.nodes[name].log
             first = max(log.first, other.first)
@@ -382,7 +389,7 @@ class World:
                 raise self.violation(f"{name} has other records than {placed.leader}")
 
 
-def _told_from_disk(log: Log) -> tuple[int, int]:
+def _told_from_disk(log: ModelLog) -> tuple[int, int]:
     has = log.on_disk
     return (has[-1].epoch, log.first + len(has)) if has else (0, 0)
 
@@ -396,20 +403,24 @@ def _shown(placed: Placement) -> str:
     )
 
 
-def run(seed: int, *, steps: int = 300, wrong: Iterable[str] = (), heals: bool = True) -> Report:
-    """What becomes of a queue that is mirrored, if this seed decides.
+def run(
+    seed: int, *, steps: int = 300, wrong: Iterable[str] = (), heals: bool = True, drains: bool = False
+) -> ModelReport:
+    """What becomes of a queue that is mirrored, if this seed decides; of one that is idle and drained, if it `drains`.
 
     Raises:
         Violation: an invariant does not hold; Stuck: at the end, when all `heals`.
     """
-    return World(seed, frozenset(wrong)).run(steps, heals=heals)
+    return World(seed, frozenset(wrong), drains=drains).run(steps, heals=heals)
 
 
-def hunt(wrong: str, seeds: Iterable[int], *, steps: int = 1500) -> tuple[int, Violation] | None:
+def hunt(
+    wrong: str, seeds: Iterable[int], *, steps: int = 1500, drains: bool = False
+) -> tuple[int, Violation] | None:
     """The first seed that shows what comes of an order that must not be, and what; None for none of these."""
     for seed in seeds:
         try:
-            run(seed, steps=steps, wrong=(wrong,), heals=False)
+            run(seed, steps=steps, wrong=(wrong,), heals=False, drains=drains)
         except Violation as found:
             return seed, found
     return None

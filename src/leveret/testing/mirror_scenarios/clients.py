@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from pika.exceptions import AMQPError
 
-from leveret.testing.applications import CANCEL_ON_FAIL_OVER, Numbered, Publisher
+from leveret.testing.applications import CANCEL_ON_FAIL_OVER, AppPublisher, DirectMessage
 from leveret.testing.books import Books, count_entries
 from leveret.testing.mirror_cluster import PATIENCE_S, ClusterNode, MirrorCluster
 from leveret.testing.ports import wait_until
@@ -27,16 +27,16 @@ class Producer:
     def __init__(self, node: ClusterNode, queue: str, count: int, folder: Path) -> None:
         """Connect and begin."""
         self._books = Books(folder)
-        self._publisher = Publisher(
+        self._publisher = AppPublisher(
             node.amqp_port, "/", self._messages(queue, count), self._books, window=_WINDOW
         )
         self._thread = threading.Thread(target=self._publisher.run, daemon=True)
         self._thread.start()
 
     @staticmethod
-    def _messages(queue: str, count: int) -> Iterator[Numbered]:
+    def _messages(queue: str, count: int) -> Iterator[DirectMessage]:
         for number in range(count):
-            yield Numbered(number, queue, b"%d" % number)
+            yield DirectMessage(number, queue, b"%d" % number)
 
     @property
     def confirmed(self) -> int:
@@ -58,7 +58,7 @@ class Producer:
         assert not self._thread.is_alive(), f"{self.confirmed} confirmed, {self.refused} refused, then none"
 
 
-class Consumer:
+class ThreadedConsumer:
     """Takes messages 0 to `count - 1` in a thread of its own, and acks each.
 
     Attributes:

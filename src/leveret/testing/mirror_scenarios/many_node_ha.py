@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.testing.mirror_scenarios.clients import Consumer, Producer
+from leveret.testing.mirror_scenarios.clients import Producer, ThreadedConsumer
 from leveret.testing.mirror_scenarios.stage import Case, Stage
 
 MESSAGES: Final = 6000
@@ -17,7 +17,7 @@ def kill_intermediate(stage: Stage) -> None:
     a, b, c, d, e, f = stage.nodes
     stage.mirror(".*", "all")
     stage.declare(a, QUEUE)
-    with Consumer(stage.cluster, e, QUEUE, MESSAGES) as consumer:
+    with ThreadedConsumer(stage.cluster, e, QUEUE, MESSAGES) as consumer:
         producer = Producer(f, QUEUE, MESSAGES, stage.folder / "books")
         for number, node in enumerate((a, b, c, d), 1):
             producer.wait_answered(number * STEP)

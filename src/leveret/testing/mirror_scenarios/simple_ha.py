@@ -7,7 +7,7 @@ from typing import Final
 
 import pika
 
-from leveret.testing.mirror_scenarios.clients import Consumer, Producer
+from leveret.testing.mirror_scenarios.clients import Producer, ThreadedConsumer
 from leveret.testing.mirror_scenarios.stage import Case, Stage
 
 MESSAGES: Final = 3000
@@ -75,7 +75,7 @@ def _consume_survives(stage: Stage, death: Death, *, cancel: bool, knows_cancels
     stage.mirror(".*", "all")
     stage.declare(a, QUEUE)
     with (
-        Consumer(
+        ThreadedConsumer(
             stage.cluster, b, QUEUE, MESSAGES, cancel_on_fail_over=cancel, knows_cancels=knows_cancels
         ) as consumer,
         stage.cluster.channel(c, confirms=False) as channel,

@@ -18,7 +18,7 @@ import httpx
 import pika
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from leveret.testing.mirror_cluster import ClusterNode, MirrorCluster, Placed
+from leveret.testing.mirror_cluster import ClusterNode, MirrorCluster, QueuePlace
 
 LETTERS: Final = "ABCDEFGH"
 _PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
@@ -121,17 +121,19 @@ class Stage:
             declared = channel.queue_declare(queue, durable=durable, arguments=named)
             return int(declared.method.message_count)
 
-    def declares(self, node: ClusterNode, queue: str, wanted: int, **arguments: Any) -> None:
-        """Declare until the answer is so many messages; say it."""
+    def declares(self, node: ClusterNode, queue: str, *wanted: int, **arguments: Any) -> None:
+        """Declare until the answer is so many messages, or one of so many; say it."""
+        answers: list[int] = []
 
         def answered() -> bool:
             try:
-                return self.declare(node, queue, **arguments) == wanted
+                answers.append(self.declare(node, queue, **arguments))
             except ChannelClosedByBroker:
                 return False
+            return answers[-1] in wanted
 
         self.cluster.wait(answered, f"{queue} declared at {node.node}: {wanted}")
-        self.say(f"{self.letter(node)} declares {queue}: {wanted} messages")
+        self.say(f"{self.letter(node)} declares {queue}: {answers[-1]} messages")
 
     def lacks(self, node: ClusterNode, *queues: str) -> None:
         """Declare queues that are down: there is no such queue, whatever the words; say it.
@@ -218,7 +220,7 @@ class Stage:
         synchronised: Sequence[ClusterNode] | None = None,
         *,
         asked: ClusterNode | None = None,
-    ) -> Placed:
+    ) -> QueuePlace:
         """Wait until a queue is there; say it. `synchronised` is not looked at if not given."""
         found = self.cluster.wait_placed(
             queue, leader, mirrors=mirrors, synchronised=synchronised, asked=asked

@@ -20,7 +20,7 @@ FRAME: Final = struct.Struct(">IHH")
 """Size (without itself), key, version."""
 
 
-class Key(IntEnum):
+class CommandKey(IntEnum):
     """Numbers of the commands."""
 
     DECLARE_PUBLISHER = 0x01
@@ -79,7 +79,7 @@ class Code(IntEnum):
     NO_OFFSET = 19
 
 
-class Command:
+class StreamCommand:
     """What all commands share; `key` includes the top bit of a response."""
 
     key: ClassVar[int]
@@ -92,7 +92,7 @@ class Command:
         return FRAME.pack(4 + len(content), self.key, VERSION) + content
 
     @classmethod
-    def decode(cls, cursor: Cursor) -> Command:
+    def decode(cls, cursor: Cursor) -> StreamCommand:
         """Read the fields from what follows the version.
 
         Raises:
@@ -102,21 +102,21 @@ class Command:
 
 
 @dataclass(slots=True)
-class Request(Command):
+class StreamRequest(StreamCommand):
     """A command that is answered."""
 
     correlation: U32
 
 
 @dataclass(slots=True)
-class Response(Command):
-    """The answer to a `Request`; fields after the code have a meaning only when it is OK."""
+class Response(StreamCommand):
+    """The answer to a `StreamRequest`; fields after the code have a meaning only when it is OK."""
 
     correlation: U32
     code: U16
 
     @classmethod
-    def decode(cls, cursor: Cursor) -> Command:
+    def decode(cls, cursor: Cursor) -> StreamCommand:
         """As for any command; servers leave out what follows a code that is not OK."""
         values: dict[str, object] = {}
         for name, kind in cls.layout:
@@ -125,8 +125,8 @@ class Response(Command):
         return cls(**values)  # type: ignore[arg-type]  # each value has its own field's type
 
 
-C = TypeVar("C", bound=Command)
-COMMANDS: Final[dict[int, type[Command]]] = {}
+C = TypeVar("C", bound=StreamCommand)
+COMMANDS: Final[dict[int, type[StreamCommand]]] = {}
 
 
 @dataclass_transform()

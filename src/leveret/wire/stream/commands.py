@@ -17,10 +17,10 @@ from leveret.wire.stream.codec import (
     FRAME,
     RESPONSE,
     VERSION,
-    Command,
-    Key,
-    Request,
+    CommandKey,
     Response,
+    StreamCommand,
+    StreamRequest,
     command,
 )
 from leveret.wire.stream.deliver import deliver_head
@@ -53,7 +53,7 @@ class UnknownCommand(PeerError):
     """A key, or a version of it, that is not served."""
 
 
-def decode(frame: bytes) -> Command:
+def decode(frame: bytes) -> StreamCommand:
     """The command that a frame (without its size) holds.
 
     Raises:
@@ -79,93 +79,93 @@ def decode(frame: bytes) -> Command:
 # --- Opening and closing a connection ---------------------------------------------------------
 
 
-@command(Key.PEER_PROPERTIES)
-class PeerProperties(Request):
+@command(CommandKey.PEER_PROPERTIES)
+class PeerProperties(StreamRequest):
     """Who the client is."""
 
     properties: Properties
 
 
-@command(RESPONSE | Key.PEER_PROPERTIES)
+@command(RESPONSE | CommandKey.PEER_PROPERTIES)
 class PeerPropertiesResponse(Response):
     """Who the server is; clients read from `version` which commands they may use."""
 
     properties: Properties
 
 
-@command(Key.SASL_HANDSHAKE)
-class SaslHandshake(Request):
+@command(CommandKey.SASL_HANDSHAKE)
+class SaslHandshake(StreamRequest):
     """Asks for the mechanisms."""
 
 
-@command(RESPONSE | Key.SASL_HANDSHAKE)
+@command(RESPONSE | CommandKey.SASL_HANDSHAKE)
 class SaslHandshakeResponse(Response):
     """The mechanisms on offer."""
 
     mechanisms: Strings
 
 
-@command(Key.SASL_AUTHENTICATE)
-class SaslAuthenticate(Request):
+@command(CommandKey.SASL_AUTHENTICATE)
+class SaslAuthenticate(StreamRequest):
     """One step of a mechanism; PLAIN needs one: NUL, user name, NUL, password."""
 
     mechanism: String
     data: Octets
 
 
-@command(RESPONSE | Key.SASL_AUTHENTICATE)
+@command(RESPONSE | CommandKey.SASL_AUTHENTICATE)
 class SaslAuthenticateResponse(Response):
     """OK, or why not. PLAIN has no challenge, so there never is one here."""
 
 
-@command(Key.TUNE)
-class Tune(Command):
+@command(CommandKey.TUNE)
+class Tune(StreamCommand):
     """The server's limits, then the client's choice; 0 is no limit, and no heartbeats."""
 
     frame_max_bytes: U32
     heartbeat_s: U32
 
 
-@command(Key.OPEN)
-class Open(Request):
+@command(CommandKey.OPEN)
+class Open(StreamRequest):
     """Enters a vhost."""
 
     vhost: String
 
 
-@command(RESPONSE | Key.OPEN)
+@command(RESPONSE | CommandKey.OPEN)
 class OpenResponse(Response):
     """`advertised_host` and `advertised_port` of the node."""
 
     properties: Properties
 
 
-@command(Key.CLOSE)
-class Close(Request):
+@command(CommandKey.CLOSE)
+class Close(StreamRequest):
     """Either side ends the connection; the other answers."""
 
     code: U16
     reason: String
 
 
-@command(RESPONSE | Key.CLOSE)
+@command(RESPONSE | CommandKey.CLOSE)
 class CloseResponse(Response):
     """The connection may now be dropped."""
 
 
-@command(Key.HEARTBEAT)
-class Heartbeat(Command):
+@command(CommandKey.HEARTBEAT)
+class Heartbeat(StreamCommand):
     """I am still there."""
 
 
-@command(Key.EXCHANGE_COMMAND_VERSIONS)
-class ExchangeCommandVersions(Request):
+@command(CommandKey.EXCHANGE_COMMAND_VERSIONS)
+class ExchangeCommandVersions(StreamRequest):
     """What the client can speak."""
 
     commands: Versions
 
 
-@command(RESPONSE | Key.EXCHANGE_COMMAND_VERSIONS)
+@command(RESPONSE | CommandKey.EXCHANGE_COMMAND_VERSIONS)
 class ExchangeCommandVersionsResponse(Response):
     """What the server serves, in the order of the keys (clients index it so)."""
 
@@ -175,40 +175,40 @@ class ExchangeCommandVersionsResponse(Response):
 # --- Streams ------------------------------------------------------------------------------------
 
 
-@command(Key.CREATE)
-class Create(Request):
+@command(CommandKey.CREATE)
+class Create(StreamRequest):
     """Makes a stream."""
 
     stream: String
     arguments: Properties
 
 
-@command(RESPONSE | Key.CREATE)
+@command(RESPONSE | CommandKey.CREATE)
 class CreateResponse(Response):
     """Whether it was made."""
 
 
-@command(Key.DELETE)
-class Delete(Request):
+@command(CommandKey.DELETE)
+class DeleteStream(StreamRequest):
     """Deletes a stream."""
 
     stream: String
 
 
-@command(RESPONSE | Key.DELETE)
+@command(RESPONSE | CommandKey.DELETE)
 class DeleteResponse(Response):
     """Whether it was deleted."""
 
 
-@command(Key.METADATA)
-class Metadata(Request):
+@command(CommandKey.METADATA)
+class Metadata(StreamRequest):
     """Asks where streams are."""
 
     streams: Strings
 
 
-@command(RESPONSE | Key.METADATA)
-class MetadataResponse(Command):
+@command(RESPONSE | CommandKey.METADATA)
+class MetadataResponse(StreamCommand):
     """Nodes, and for each stream its leader and replicas among them; its codes are per stream."""
 
     correlation: U32
@@ -216,59 +216,59 @@ class MetadataResponse(Command):
     streams: Streams
 
 
-@command(Key.METADATA_UPDATE)
-class MetadataUpdate(Command):
+@command(CommandKey.METADATA_UPDATE)
+class MetadataUpdate(StreamCommand):
     """A stream went away; subscriptions and publishers on it are gone with it."""
 
     code: U16
     stream: String
 
 
-@command(Key.STREAM_STATS)
-class StreamStats(Request):
+@command(CommandKey.STREAM_STATS)
+class StreamStats(StreamRequest):
     """Asks for the bounds of a stream."""
 
     stream: String
 
 
-@command(RESPONSE | Key.STREAM_STATS)
+@command(RESPONSE | CommandKey.STREAM_STATS)
 class StreamStatsResponse(Response):
     """Named numbers."""
 
     statistics: Statistics
 
 
-@command(Key.ROUTE)
-class Route(Request):
+@command(CommandKey.ROUTE)
+class Route(StreamRequest):
     """Asks which partition of a super stream a routing key leads to."""
 
     routing_key: String
     super_stream: String
 
 
-@command(RESPONSE | Key.ROUTE)
+@command(RESPONSE | CommandKey.ROUTE)
 class RouteResponse(Response):
     """Streams."""
 
     streams: Strings
 
 
-@command(Key.PARTITIONS)
-class Partitions(Request):
+@command(CommandKey.PARTITIONS)
+class Partitions(StreamRequest):
     """Asks for the streams of a super stream."""
 
     super_stream: String
 
 
-@command(RESPONSE | Key.PARTITIONS)
+@command(RESPONSE | CommandKey.PARTITIONS)
 class PartitionsResponse(Response):
     """Streams."""
 
     streams: Strings
 
 
-@command(Key.CREATE_SUPER_STREAM)
-class CreateSuperStream(Request):
+@command(CommandKey.CREATE_SUPER_STREAM)
+class CreateSuperStream(StreamRequest):
     """Makes a direct exchange and its partitions, each bound with the binding key in its place."""
 
     super_stream: String
@@ -277,19 +277,19 @@ class CreateSuperStream(Request):
     arguments: Properties
 
 
-@command(RESPONSE | Key.CREATE_SUPER_STREAM)
+@command(RESPONSE | CommandKey.CREATE_SUPER_STREAM)
 class CreateSuperStreamResponse(Response):
     """Whether all of it was made."""
 
 
-@command(Key.DELETE_SUPER_STREAM)
-class DeleteSuperStream(Request):
+@command(CommandKey.DELETE_SUPER_STREAM)
+class DeleteSuperStream(StreamRequest):
     """Deletes a super stream with its partitions."""
 
     super_stream: String
 
 
-@command(RESPONSE | Key.DELETE_SUPER_STREAM)
+@command(RESPONSE | CommandKey.DELETE_SUPER_STREAM)
 class DeleteSuperStreamResponse(Response):
     """Whether it was deleted."""
 
@@ -297,8 +297,8 @@ class DeleteSuperStreamResponse(Response):
 # --- Consuming ----------------------------------------------------------------------------------
 
 
-@command(Key.SUBSCRIBE)
-class Subscribe(Request):
+@command(CommandKey.SUBSCRIBE)
+class Subscribe(StreamRequest):
     """Asks for chunks from `offset` on; `credit` is how many may be under way."""
 
     subscription: U8
@@ -308,13 +308,13 @@ class Subscribe(Request):
     properties: OptionalProperties
 
 
-@command(RESPONSE | Key.SUBSCRIBE)
+@command(RESPONSE | CommandKey.SUBSCRIBE)
 class SubscribeResponse(Response):
     """Comes before the first Deliver."""
 
 
-@command(Key.DELIVER)
-class Deliver(Command):
+@command(CommandKey.DELIVER)
+class Deliver(StreamCommand):
     """One chunk, whose octets are not looked into here."""
 
     subscription: U8
@@ -331,51 +331,51 @@ class Deliver(Command):
         return cls(subscription, cursor.take(cursor.left))
 
 
-@command(Key.CREDIT)
-class Credit(Command):
+@command(CommandKey.CREDIT)
+class Credit(StreamCommand):
     """So many chunks more may be delivered."""
 
     subscription: U8
     credit: U16
 
 
-@command(RESPONSE | Key.CREDIT)
-class CreditResponse(Command):
+@command(RESPONSE | CommandKey.CREDIT)
+class CreditResponse(StreamCommand):
     """Sent only when a Credit was wrong."""
 
     code: U16
     subscription: U8
 
 
-@command(Key.UNSUBSCRIBE)
-class Unsubscribe(Request):
+@command(CommandKey.UNSUBSCRIBE)
+class Unsubscribe(StreamRequest):
     """Ends a subscription."""
 
     subscription: U8
 
 
-@command(RESPONSE | Key.UNSUBSCRIBE)
+@command(RESPONSE | CommandKey.UNSUBSCRIBE)
 class UnsubscribeResponse(Response):
     """No Deliver comes after it."""
 
 
-@command(Key.CONSUMER_UPDATE)
-class ConsumerUpdate(Request):
+@command(CommandKey.CONSUMER_UPDATE)
+class ConsumerUpdate(StreamRequest):
     """From the server: this single active consumer reads from now on, or stops."""
 
     subscription: U8
     active: U8
 
 
-@command(RESPONSE | Key.CONSUMER_UPDATE)
+@command(RESPONSE | CommandKey.CONSUMER_UPDATE)
 class ConsumerUpdateResponse(Response):
     """Where it wants to begin; `offset` is left out by one that stops."""
 
     offset: OptionalOffset
 
 
-@command(Key.STORE_OFFSET)
-class StoreOffset(Command):
+@command(CommandKey.STORE_OFFSET)
+class StoreOffset(StreamCommand):
     """How far the reader `reference` has come; not answered."""
 
     reference: String
@@ -383,15 +383,15 @@ class StoreOffset(Command):
     offset: U64
 
 
-@command(Key.QUERY_OFFSET)
-class QueryOffset(Request):
+@command(CommandKey.QUERY_OFFSET)
+class QueryOffset(StreamRequest):
     """Asks for the offset stored last."""
 
     reference: String
     stream: String
 
 
-@command(RESPONSE | Key.QUERY_OFFSET)
+@command(RESPONSE | CommandKey.QUERY_OFFSET)
 class QueryOffsetResponse(Response):
     """The offset, or code `NO_OFFSET`."""
 
@@ -401,8 +401,8 @@ class QueryOffsetResponse(Response):
 # --- Publishing ---------------------------------------------------------------------------------
 
 
-@command(Key.DECLARE_PUBLISHER)
-class DeclarePublisher(Request):
+@command(CommandKey.DECLARE_PUBLISHER)
+class DeclarePublisher(StreamRequest):
     """Begins publishing; under a `reference`, ids seen before are dropped."""
 
     publisher: U8
@@ -410,13 +410,13 @@ class DeclarePublisher(Request):
     stream: String
 
 
-@command(RESPONSE | Key.DECLARE_PUBLISHER)
+@command(RESPONSE | CommandKey.DECLARE_PUBLISHER)
 class DeclarePublisherResponse(Response):
     """Whether it may."""
 
 
-@command(Key.PUBLISH)
-class Publish(Command):
+@command(CommandKey.PUBLISH)
+class Publish(StreamCommand):
     """Messages with their publishing ids; `sub_batches` are ids of entries that are batches themselves."""
 
     publisher: U8
@@ -441,8 +441,8 @@ class Publish(Command):
         return publish
 
 
-@command(Key.PUBLISH_CONFIRM)
-class PublishConfirm(Command):
+@command(CommandKey.PUBLISH_CONFIRM)
+class PublishConfirm(StreamCommand):
     """These messages are durable."""
 
     publisher: U8
@@ -461,36 +461,36 @@ class PublishConfirm(Command):
         return cls(publisher, list(struct.unpack(f">{max(count, 0)}Q", cursor.take(8 * count))))
 
 
-@command(Key.PUBLISH_ERROR)
-class PublishError(Command):
+@command(CommandKey.PUBLISH_ERROR)
+class PublishError(StreamCommand):
     """These messages were not stored."""
 
     publisher: U8
     failures: Failures
 
 
-@command(Key.QUERY_PUBLISHER_SEQUENCE)
-class QueryPublisherSequence(Request):
+@command(CommandKey.QUERY_PUBLISHER_SEQUENCE)
+class QueryPublisherSequence(StreamRequest):
     """Asks for the last publishing id stored for a reference."""
 
     reference: String
     stream: String
 
 
-@command(RESPONSE | Key.QUERY_PUBLISHER_SEQUENCE)
+@command(RESPONSE | CommandKey.QUERY_PUBLISHER_SEQUENCE)
 class QueryPublisherSequenceResponse(Response):
     """The id; 0 when there is none."""
 
     sequence: U64
 
 
-@command(Key.DELETE_PUBLISHER)
-class DeletePublisher(Request):
+@command(CommandKey.DELETE_PUBLISHER)
+class DeletePublisher(StreamRequest):
     """Ends publishing."""
 
     publisher: U8
 
 
-@command(RESPONSE | Key.DELETE_PUBLISHER)
+@command(RESPONSE | CommandKey.DELETE_PUBLISHER)
 class DeletePublisherResponse(Response):
     """Whether there was such a publisher."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from leveret.wire.stream.codec import VERSION, Key
+from leveret.wire.stream.codec import VERSION, CommandKey
 
 _VERSION_1: Final = struct.Struct(">IHHB")
 _VERSION_2: Final = struct.Struct(">IHHBQ")
@@ -13,9 +13,9 @@ _VERSION_2: Final = struct.Struct(">IHHBQ")
 
 def deliver_head(subscription: int, chunk_bytes: int) -> bytes:
     """What precedes a chunk of that many octets."""
-    return _VERSION_1.pack(5 + chunk_bytes, Key.DELIVER, VERSION, subscription)
+    return _VERSION_1.pack(5 + chunk_bytes, CommandKey.DELIVER, VERSION, subscription)
 
 
 def deliver_head_2(subscription: int, chunk_bytes: int, committed_chunk_id: int) -> bytes:
     """As `deliver_head`, in version 2 of Deliver."""
-    return _VERSION_2.pack(13 + chunk_bytes, Key.DELIVER, 2, subscription, max(committed_chunk_id, 0))
+    return _VERSION_2.pack(13 + chunk_bytes, CommandKey.DELIVER, 2, subscription, max(committed_chunk_id, 0))

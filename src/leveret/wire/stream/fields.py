@@ -172,7 +172,7 @@ def _unpack_optional_offset(cursor: Cursor) -> OffsetSpec | None:
     return spec
 
 
-class Broker(NamedTuple):
+class BrokerNode(NamedTuple):
     """A node in a Metadata response; streams refer to it by `reference`."""
 
     reference: int
@@ -218,7 +218,7 @@ _OPTIONAL_OFFSET: Final[FieldType[OffsetSpec | None]] = FieldType(
     lambda cursor: _unpack_optional_offset(cursor) if cursor.left else None,
     lambda: None,
 )
-_BROKER: Final = _record(Broker, _U16, _STRING, _U32)
+_BROKER: Final = _record(BrokerNode, _U16, _STRING, _U32)
 _STREAM: Final = _record(StreamMetadata, _STRING, _U16, _U16, _array(_U16))
 
 U8: TypeAlias = Annotated[int, _U8]
@@ -232,7 +232,7 @@ Properties: TypeAlias = Annotated[dict[str, str], _PROPERTIES]
 OptionalProperties: TypeAlias = Annotated[dict[str, str], _OPTIONAL_PROPERTIES]
 Offset: TypeAlias = Annotated[OffsetSpec, _OFFSET]
 OptionalOffset: TypeAlias = Annotated[OffsetSpec | None, _OPTIONAL_OFFSET]
-Brokers: TypeAlias = Annotated[list[Broker], _array(_BROKER)]
+Brokers: TypeAlias = Annotated[list[BrokerNode], _array(_BROKER)]
 Streams: TypeAlias = Annotated[list[StreamMetadata], _array(_STREAM)]
 Versions: TypeAlias = Annotated[list[CommandVersions], _array(_record(CommandVersions, _U16, _U16, _U16))]
 Failures: TypeAlias = Annotated[list[FailedPublish], _array(_record(FailedPublish, _U64, _U16))]

@@ -23,7 +23,7 @@ FRAME_BYTES_MIN: Final = 4
 """Key and version."""
 
 
-class FrameError(PeerError):
+class StreamFrameError(PeerError):
     """A size that no frame can have."""
 
 
@@ -76,5 +76,5 @@ class FrameDecoder:
         if size > self.frame_max_bytes:
             raise FrameTooLarge(f"frame of {size} octets, {self.frame_max_bytes} were agreed")
         if size < FRAME_BYTES_MIN:
-            raise FrameError(f"frame of {size} octets has no room for key and version")
+            raise StreamFrameError(f"frame of {size} octets has no room for key and version")
         return int(size)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from leveret.wire.chunk import ENTRIES_MAX, ChunkError, encode_entry, split_entries
-from leveret.wire.stream.codec import VERSION, Key
+from leveret.wire.stream.codec import VERSION, CommandKey
 from leveret.wire.stream.fields import MalformedCommand
 
 _HEAD: Final = struct.Struct(">HHBi")
@@ -192,7 +192,7 @@ def run_head(publisher: int, run: MessageRun) -> bytes:
     head = _ID.pack(run.last)
     if run.records > 1:
         head += _SUB_BATCH.pack(_BATCH_BIT >> 24, run.records, size, size)
-    return _WHOLE_HEAD.pack(9 + len(head) + size, Key.PUBLISH, VERSION, publisher, 1) + head
+    return _WHOLE_HEAD.pack(9 + len(head) + size, CommandKey.PUBLISH, VERSION, publisher, 1) + head
 
 
 def encode_publish(publisher: int, entries: Iterable[tuple[int, bytes]]) -> bytes:
@@ -202,5 +202,5 @@ def encode_publish(publisher: int, entries: Iterable[tuple[int, bytes]]) -> byte
     for publishing_id, body in entries:
         parts += (pack(publishing_id, len(body)), body)
     size = sum(map(len, parts))
-    parts[0] = _WHOLE_HEAD.pack(9 + size, Key.PUBLISH, VERSION, publisher, len(parts) // 2)
+    parts[0] = _WHOLE_HEAD.pack(9 + size, CommandKey.PUBLISH, VERSION, publisher, len(parts) // 2)
     return b"".join(parts)

@@ -13,7 +13,7 @@ from leveret.cli.commands import cluster as commands
 from leveret.cli.commands import safe_to_stop
 from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
 from leveret.cli.program import run
-from leveret.core.alarms import Watermark
+from leveret.core.broker.alarms import Watermark
 from leveret.management import asking
 from leveret.model.definitions import Parameter, Policy, Put
 from tests.unit.cli.commands.test_followers import serving
@@ -219,9 +219,18 @@ def test_a_queue_is_synchronised_and_waited_for(
     assert going_on == (75, "queue 'q' is still being synchronised; that goes on")
 
     async def done(vhost: str, name: str) -> None:
-        trio.room.placements["/", "q"] = trio.room.placements["/", "q"]._replace(state="running")
+        placed = trio.room.placements["/", "q"]._replace(**after)
+        trio.room.placements["/", "q"] = placed
 
     monkeypatch.setattr(trio.clusters[B], "sync_queue", done)
+    after: dict[str, Any] = {}
+    for state_after, why in (
+        ("running", f"is not synchronised at {C}: that was cancelled, or the node is not connected"),
+        ("down", "is down: it cannot be synchronised"),
+    ):
+        after["state"] = state_after
+        assert failure(ctl, "sync_queue", "q") == (69, f"queue 'q' in vhost '/' {why}")
+    after.update(state="running", synchronised_mirrors=(C,))
     assert ctl("sync_queue", "q") == (0, "Synchronising queue 'q' in vhost '/' ...\n", "")
     monkeypatch.undo()
     assert failure(ctl, "sync_queue", "plain") == (69, "not_mirrored")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, nullcontext
+from io import StringIO
 from typing import Any, cast
 
 import httpx
@@ -14,7 +15,7 @@ from leveret.cli.command import Session
 from leveret.cli.commands import rejoin
 from leveret.cli.commands import standby_promotion as commands
 from leveret.cli.commands.standby_promotion import TO_PASSWORD, follow
-from leveret.cli.values import Report
+from leveret.cli.values import ReportLines
 
 ROW = {"first_timestamp": "a", "last_timestamp": "b", "message_count": 3, "virtual_host": "v"}
 LEFT = "the promotion; promote again"
@@ -38,6 +39,10 @@ class FakeApi:
     def __init__(self, answer: Any) -> None:
         self.answer = answer
         self.asked: list[tuple[str, Any]] = []
+        self.links: list[dict[str, Any]] = []
+
+    def get(self, *path: str) -> Any:
+        return {"vhosts": self.links}
 
     def post_slowly(self, *path: str, body: Any) -> Any:
         self.asked.append((path[-1], body))
@@ -194,14 +199,14 @@ def test_an_option_that_is_empty_is_no_wish_for_everything(option: str, text: st
     ],
 )
 def test_the_loss_is_told_as_far_as_it_is_known(fields: dict[str, Any], text: str) -> None:
-    told = cast(Report, promote(FakeApi({"queues": [], "vhosts": [loss(**fields)]}), dry_run=True))
+    told = cast(ReportLines, promote(FakeApi({"queues": [], "vhosts": [loss(**fields)]}), dry_run=True))
     [_, (_, said)] = told.lines
     assert re.search(text, said)
 
 
 def test_a_rehearsal_says_how_long_it_took_and_that_all_was_compared() -> None:
     found = {"queues": [], "vhosts": [loss()], "compared": 12, "recovered_s": 3.25, "compared_s": 1.5}
-    report = cast(Report, commands.rehearse_promotion.action(session(FakeApi(found))))
+    report = cast(ReportLines, commands.rehearse_promotion.action(session(FakeApi(found))))
     assert [text for _, text in report.lines] == [
         "12 messages in 3.2 s",
         "all of them, each as it was transferred, in 1.5 s",
@@ -231,7 +236,7 @@ def test_coming_back_says_what_was_kept_and_how_to_see_it(report: str, said: lis
     answer = {"upstream_endpoints": ["b:5552"], "report": report, "messages": count, "settlements_lost": 1}
     reports = [report, f"{report}-2"] if report else []
     api = FakeApi({**answer, "reports": reports, "queues": [queue] if report else []})
-    found = cast(Report, rejoin.rejoin_as_downstream.action(session(api)))
+    found = cast(ReportLines, rejoin.rejoin_as_downstream.action(session(api)))
     assert found.table is not None
     assert [text for _, text in found.lines] == said
     assert found.table.rows == ([["v", "q", 2, 1]] if report else [])
@@ -246,3 +251,70 @@ def loss(**fields: Any) -> dict[str, Any]:
 
 def promote(api: FakeApi, **options: Any) -> Any:
     return commands.promote_standby_replication_downstream.action(session(api), **options)
+
+
+ALIVE = {"state": "connected", "endpoint": "a:5552", "heard_ago_ms": 300}
+
+
+@pytest.mark.parametrize(
+    ("is_terminal", "options", "answer", "promotes"),
+    [
+        (True, {}, "n", False),
+        (True, {}, "y", True),
+        (True, {"yes": True}, None, True),
+        (False, {}, None, True),
+    ],
+)
+def test_an_upstream_that_is_alive_is_told_and_a_person_is_asked(
+    is_terminal: bool,
+    options: dict[str, bool],
+    answer: str | None,
+    promotes: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Scripts, and the line as guides print it, go on with a warning."""
+    typed = StringIO(f"{answer}\n" if answer else "")
+    monkeypatch.setattr(typed, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stdin", typed)
+    api = FakeApi([ROW])
+    api.links = [{"state": "connecting"}, ALIVE]
+    if promotes:
+        promote(api, **options)
+    else:
+        with pytest.raises(CtlError, match="not promoted"):
+            promote(api, **options)
+    assert [what for what, _ in api.asked] == (["promote"] if promotes else [])
+    told = capsys.readouterr().err
+    assert "the upstream at a:5552 is alive, heard 0.3 s ago" in told
+    assert ("Promote all the same?" in told) == (answer is not None)
+
+
+def test_nobody_is_asked_where_the_upstream_is_lost_or_nothing_is_promoted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    api = FakeApi([ROW])
+    api.links = [{"state": "connecting"}, {"state": "recover"}]
+    promote(api)
+    api = FakeApi({"queues": [], "vhosts": []})
+    api.links = [ALIVE]
+    promote(api, dry_run=True)
+    assert capsys.readouterr().err == ""
+
+
+def test_in_a_pipe_each_step_and_the_end_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    follow(steps({"summary": [ROW]}), shows=False, says=True, left=LEFT)
+    assert capsys.readouterr().err.splitlines() == [
+        "looking for what was not consumed",
+        "recovering 3 messages",
+        "3 of 3 messages done",
+        "comparing 3 messages",
+        "3 of 3 messages done",
+    ]
+
+
+def test_what_was_left_out_is_said_with_how_to_get_it(capsys: pytest.CaptureFixture[str]) -> None:
+    ctl = session(FakeApi([ROW]))
+    ctl.quiet = False
+    commands.promote_standby_replication_downstream.action(ctl, queues="q")
+    assert "--dry-run tells how much" in capsys.readouterr().out

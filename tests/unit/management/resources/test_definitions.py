@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leveret.core.access import check_password
+from leveret.core.broker.access import check_password
 from leveret.model.definitions import Queue, User
 
 if TYPE_CHECKING:

@@ -66,7 +66,8 @@ def test_the_schema_upstream_is_checked_by_who_uses_it(admin: Client, node: Fake
 def test_the_standby_upstream_is_checked_and_stored(admin: Client, node: FakeNode) -> None:
     path = "/api/global-parameters/standby_replication_upstream"
     assert admin.put(path, value=UPSTREAM).status_code == 201
-    assert admin.get(path).json()["value"] == UPSTREAM
+    assert admin.get(path).json()["value"] == {**UPSTREAM, "password": "(secret)"}
+    assert admin.get(f"{path}?include_secrets=true").json()["value"] == UPSTREAM
 
 
 @pytest.mark.parametrize("missing", ["endpoints", "username", "password"])

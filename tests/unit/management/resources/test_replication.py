@@ -7,7 +7,7 @@ import pytest
 
 from leveret.model.definitions import Put, Vhost
 from leveret.model.errors import LeveretError
-from leveret.runtime.standby_recovery import Target, Wanted
+from leveret.runtime.standby.recovery import RecoveryRequest, RecoveryTarget
 
 if TYPE_CHECKING:
     from ..conftest import Client, FakeNode
@@ -115,7 +115,7 @@ def test_a_promotion_tells_how_it_goes_and_ends_with_its_summary(admin: Client, 
     *progress, last = lines(reply.text)
     assert progress == [{"progress": news} for news in node.standby.news]
     assert last == {"summary": node.standby.promotion_summary()}
-    assert node.standby.told == [Wanted(all_available=True, exclude=["w"])]
+    assert node.standby.told == [RecoveryRequest(all_available=True, exclude=["w"])]
 
 
 def test_a_promotion_of_an_upstream_is_refused(admin: Client, node: FakeNode) -> None:
@@ -141,7 +141,7 @@ def test_a_bug_in_a_promotion_is_answered_too(admin: Client, node: FakeNode) -> 
 def test_a_promotion_can_be_of_some_queues_and_of_a_moment(admin: Client, node: FakeNode) -> None:
     reply = admin.post(f"{STANDBY}/promote", queues=["b", "a"], as_of="2023-11-14 22:13:20")
     assert reply.status_code == 200
-    assert node.standby.told == [Wanted(queues=["a", "b"], as_of_ms=1_700_000_000_000)]
+    assert node.standby.told == [RecoveryRequest(queues=["a", "b"], as_of_ms=1_700_000_000_000)]
 
 
 @pytest.mark.parametrize(("as_of", "text"), [("yesterday", "the form is"), ("2999-01-01", "in the future")])
@@ -155,8 +155,8 @@ def test_with_a_target_nothing_is_promoted(admin: Client, node: FakeNode) -> Non
     reply = admin.post(f"{STANDBY}/promote", to=to)
     assert lines(reply.text) == [{"summary": node.standby.promotion_summary()}]
     [(wanted, target)] = node.standby.told
-    assert wanted == Wanted()
-    assert target == Target(
+    assert wanted == RecoveryRequest()
+    assert target == RecoveryTarget(
         host="rabbit.example",
         port=5999,
         username="r@x",
@@ -197,7 +197,7 @@ def test_a_dry_run_and_a_rehearsal_tell_how_they_go(admin: Client, node: FakeNod
         progress, last = lines(admin.post(f"{STANDBY}/{path}", queues=["q"]).text)
         assert progress == {"progress": {"event": "started"}}
         assert last["summary"]["queues"] == []
-    wanted = Wanted(queues=["q"])
+    wanted = RecoveryRequest(queues=["q"])
     assert node.standby.told == [(wanted, None), wanted]
 
 

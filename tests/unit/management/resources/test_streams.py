@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from leveret.session.stream_types import Publisher, Subscription
+from leveret.session.stream.types import StreamPublisher, Subscription
 
 if TYPE_CHECKING:
     from ..conftest import Client, FakeNode
@@ -31,12 +31,15 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.peer_properties = {"connection_name": "me"}
-        self.publishers = {0: Publisher(0, "ref", "s", to_stream=True)}
+        self.publishers = {0: StreamPublisher(0, "ref", "s", to_stream=True)}
         self.subscriptions = {
             3: Subscription("s", 7, 9, whole=False, until=None),
             4: Subscription("s", 0, 1, whole=False, until=None, group="g", active=False),
         }
         self.reasons: list[str] = []
+
+    def offset_lag(self, subscription: Subscription) -> int:
+        return 100 - subscription.next_offset
 
     def cut(self, reason: str) -> None:
         self.reasons.append(reason)
@@ -71,6 +74,9 @@ def test_publishers_are_listed_by_vhost_and_stream(admin: Client, connection: Fa
         "queue": {"name": "s", "vhost": "/"},
         "publisher_id": 0,
         "reference": "ref",
+        "published": 0,
+        "confirmed": 0,
+        "errored": 0,
     }
     for path in ("publishers", "publishers/%2F", "publishers/%2F/s", f"connections/%2F/{PATH}/publishers"):
         assert admin.get(f"/api/stream/{path}").json() == [expected]
@@ -83,6 +89,10 @@ def test_consumers_are_listed_with_those_of_amqp_too(admin: Client, connection: 
         assert [(each["subscription_id"], each["credits"], each["offset"]) for each in shown] == [
             (3, 9, 7),
             (4, 1, 0),
+        ]
+        assert [(each["offset_lag"], each["consumed"], each["properties"]) for each in shown] == [
+            (93, 0, {}),
+            (100, 0, {}),
         ]
     tags = [(each["consumer_tag"], each["activity_status"]) for each in admin.get("/api/consumers").json()]
     assert tags == [("stream.subid-3", "up"), ("stream.subid-4", "waiting")]

@@ -3,6 +3,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import pytest
+
+from leveret.management.call import CHANGES_AT_ONCE
 from leveret.model.definitions import Queue
 
 if TYPE_CHECKING:
@@ -57,3 +60,42 @@ def test_a_new_vhost_has_the_nodes_default_queue_type_unless_it_names_one(
     assert shown == {"/": "classic", "v": "quorum", "w": "classic", "x": "quorum"}
     admin.put("/api/vhosts/%2F", description="still classic")
     assert admin.get("/api/vhosts/%2F").json()["default_queue_type"] == "classic"
+
+
+def test_many_queues_of_a_vhost_do_not_go_in_one_flush(
+    admin: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admin.put("/api/vhosts/v")
+    for number in range(3 * CHANGES_AT_ONCE):
+        node.broker.declare_queue(Queue(name=f"q{number}", vhost="v"))
+    node.broker.changes.clear()
+    flushed: list[int] = []
+    commit = node.commit
+
+    async def counting() -> None:
+        flushed.append(len(node.broker.changes))
+        node.broker.deleted.clear()
+        await commit()
+
+    monkeypatch.setattr(node, "commit", counting)
+    assert admin.delete("/api/vhosts/v").status_code == 204
+    assert sum(flushed) > 3 * CHANGES_AT_ONCE
+    assert max(flushed) <= CHANGES_AT_ONCE + 10
+    assert not node.broker.vhost_queues("v")
+
+
+def test_many_definitions_are_not_taken_in_one_flush(
+    admin: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: list[int] = []
+    commit = node.commit
+
+    async def counting() -> None:
+        flushed.append(len(node.broker.changes))
+        await commit()
+
+    monkeypatch.setattr(node, "commit", counting)
+    queues = [{"name": f"q{number}", "vhost": "/"} for number in range(3 * CHANGES_AT_ONCE)]
+    assert admin.post("/api/definitions", queues=queues).status_code == 204
+    assert sum(flushed) >= 3 * CHANGES_AT_ONCE
+    assert max(flushed) <= CHANGES_AT_ONCE

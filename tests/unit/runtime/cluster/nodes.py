@@ -9,10 +9,10 @@ from typing import Any, Final
 
 from leveret.config.cluster import Cluster
 from leveret.config.uris import NodeUri
-from leveret.core.cluster import Presence
-from leveret.runtime.cluster.door import Caller, ClusterDoor, Credentials, Handler
+from leveret.core.replication.cluster import Presence
 from leveret.runtime.cluster.links import MemberLinks
-from leveret.runtime.replication.link_peer import LinkPeer, Receiver
+from leveret.runtime.cluster.listener import ClusterDoor, ClusterPeer, Handler, NodeCredentials
+from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.session.link_handshake import Kind
 from leveret.storage.secret_file import Secret
 from leveret.testing.ports import LOOPBACK
@@ -43,10 +43,10 @@ class Node:
     """A door and links, and who came."""
 
     def __init__(self, name: str, settings: Cluster = SETTINGS, **credentials: Any) -> None:
-        own = Credentials(SECRET, f"id-{name}", name, f"run-{name}")._replace(**credentials)
+        own = NodeCredentials(SECRET, f"id-{name}", name, f"run-{name}")._replace(**credentials)
         self.name = name
         self.asked: list[tuple[str, str, Any]] = []
-        self.came: list[tuple[Caller, LinkPeer]] = []
+        self.came: list[tuple[ClusterPeer, LinkPeer]] = []
         self.others: list[Other] = []
         self.refusal = ""
         self.on_came: Callable[[LinkPeer], None] = lambda peer: None
@@ -63,7 +63,7 @@ class Node:
         self.asked.append((asker, what, about))
         return await self.answers(what, about)
 
-    def take(self, peer: LinkPeer, caller: Caller) -> Receiver:
+    def take(self, peer: LinkPeer, caller: ClusterPeer) -> Receiver:
         self.came.append((caller, peer))
         self.others.append(Other())
         self.on_came(peer)

@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from leveret.core.broker import Broker
+from leveret.core.broker.broker import Broker
 from leveret.model import definitions as d
 from leveret.model.errors import Refusal
 from leveret.runtime.cluster.coordinator import take
-from tests.unit.core.test_broker import no_read
+from tests.unit.core.broker.test_broker import no_read
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from leveret.core.cluster import Presence
+from leveret.core.replication.cluster import Presence
 from leveret.model.errors import PreconditionFailed
-from leveret.runtime.cluster import heart
 from leveret.runtime.cluster import links as links_room
-from leveret.runtime.cluster.door import Caller
 from leveret.runtime.cluster.links import NoSuchNode
-from leveret.runtime.replication.link_peer import LinkPeer
-from leveret.runtime.replication.questions import Unanswered
+from leveret.runtime.cluster.listener import ClusterPeer
+from leveret.runtime.link import heartbeat as heart
+from leveret.runtime.link.peer import LinkPeer
+from leveret.runtime.link.questions import Unanswered
 from leveret.session.link_handshake import HandshakeRefused, SecretsDiffer
 from leveret.storage.secret_file import Secret
 from leveret.testing.link_proxy import LinkProxy
@@ -243,7 +243,7 @@ def test_who_comes_for_what_is_told_and_what_is_said_at_once_is_kept(
             await until(lambda: len(near.got) == len(pieces))
             assert near.got == [(Type.AMQP, piece) for piece in pieces]
             caller, far = b.came[0]
-            assert caller == Caller("relay", "a", "id-a", "run-a", "/ü\n")
+            assert caller == ClusterPeer("relay", "a", "id-a", "run-a", "/ü\n")
             peer.write(message(Type.AMQP, b"x" * 100_000))
             await until(lambda: b.others[0].got)
             assert b.others[0].got == [(Type.AMQP, b"x" * 100_000)]
@@ -251,7 +251,7 @@ def test_who_comes_for_what_is_told_and_what_is_said_at_once_is_kept(
             await near.is_over.wait()
             assert near.error is None
             mirror = await a.links.dial("b", "mirror")
-            assert b.came[1][0] == Caller("mirror", "a", "id-a", "run-a", "")
+            assert b.came[1][0] == ClusterPeer("mirror", "a", "id-a", "run-a", "")
             mirror.close()
 
     play(scene())

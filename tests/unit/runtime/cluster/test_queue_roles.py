@@ -10,13 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from leveret.core.cluster import Placement
-from leveret.core.mirror_policy import MirrorPolicy
-from leveret.core.remote_queue import RemoteQueue
+from leveret.core.queues.chunk_epochs import ChunkEpochs
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.replication.cluster import Placement
+from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
 from leveret.runtime.cluster.queue_roles import QueueRoles
-from leveret.runtime.log_store import queue_log_name
-from leveret.runtime.mirroring.led_log import State
+from leveret.runtime.logs.log_store import queue_log_name
+from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage.log import Log
 from leveret.testing.waiting import until
 from tests.unit.runtime.mirroring.sites import Node, pair
@@ -54,7 +55,9 @@ def keeper(
 
 def queue_of(epoch: int) -> Any:
     definition = d.Queue(name="q", vhost="/", epoch=epoch)
-    return SimpleNamespace(definition=definition, epoch=epoch, is_remote=False, damage=None, key=KEY)
+    return SimpleNamespace(
+        chunk_epochs=ChunkEpochs(), definition=definition, epoch=epoch, is_remote=False, damage=None, key=KEY
+    )
 
 
 @pytest.mark.parametrize("late", [None, Placement(7, "a", "a1", 3, ("b",))])
@@ -154,7 +157,7 @@ def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path) -> No
         assert not keeping.may_discard(name, "d")
         await keeping.follow(KEY, placement)
         assert [keeping.may_discard(name, each) for each in "abcd"] == [False, False, False, True]
-        node.sources.led[name].streams["d"] = cast(Any, SimpleNamespace(state=State.JOINING))
+        node.sources.led[name].streams["d"] = cast(Any, SimpleNamespace(state=MirrorState.JOINING))
         assert not keeping.may_discard(name, "d")
         del node.sources.led[name].streams["d"]
         keeping._records[KEY] = mirrored("b", "a")
@@ -214,7 +217,7 @@ def test_a_mirror_that_ended_is_not_ready_by_what_it_told_before(tmp_path: Path)
         leader.append(name, count=3)
         keeping._made(queues[KEY].definition, mirrored("a", "b", "b"))
         mirror.copies.mirror(name, "leader")
-        await until(lambda: leader.state(name, "mirror") is State.LIVE, "it is live")
+        await until(lambda: leader.state(name, "mirror") is MirrorState.LIVE, "it is live")
         assert keeping.ready(KEY) == {"b", "mirror"}
         leader.sources.runs("mirror", "")
         assert keeping.ready(KEY) == {"b", "mirror"}

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from leveret.runtime.clock import clock_ms
-from leveret.runtime.cluster.coordinator import Fence
-from leveret.runtime.commit import GroupCommit
+from leveret.runtime.cluster.coordinator import ClusterBarrier
+from leveret.runtime.link.peer import LinkPeer
+from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.copies import MirrorCopies
-from leveret.runtime.mirroring.led_log import State
+from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.sources import MirrorSources
-from leveret.runtime.replication.link_peer import LinkPeer
+from leveret.runtime.process.clock import clock_ms
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.testing.compare import Comparison, compare
@@ -56,11 +56,14 @@ class Node:
         self.name = name or directory.name
         self.tree = Tree(directory, epoch=epoch)
         self.commits = GroupCommit(fsync=True, on_failure=fail)
-        self.states: list[tuple[str, str, State]] = []
-        self.on_state: Callable[[str, str, State], None] = lambda name, node, state: None
+        self.states: list[tuple[str, str, MirrorState]] = []
+        self.marked: set[str] = set()
+        self.on_state: Callable[[str, str, MirrorState], None] = lambda name, node, state: None
         now_ms = limits.pop("clock_ms", clock_ms)
-        self.sources = MirrorSources(self.tree, self.commits, now_ms, self._state, **limits)
-        self.commits.fence = Fence(lambda: True, self.sources.cut)
+        self.sources = MirrorSources(
+            self.tree, self.commits, now_ms, self._state, self._begin_segment, **limits
+        )
+        self.commits.fence = ClusterBarrier(lambda: True, self.sources.cut)
         self.copies = MirrorCopies(
             self.tree,
             self.commits,
@@ -69,6 +72,8 @@ class Node:
             node=self.name,
             name_of=lambda name: ("/", name),
             is_led=lambda name: name in self.sources.led,
+            has_log=lambda name: name in self.marked,
+            mark_log=lambda name: self.marked.add(name),
             clock_ms=clock_ms,
         )
         self.via: dict[str, int] = {}
@@ -76,7 +81,15 @@ class Node:
         self._server: asyncio.Server | None = None
         self._accepted: list[LinkPeer] = []
 
-    def _state(self, name: str, node: str, state: State) -> None:
+    def _begin_segment(self, name: str) -> int:
+        log = self.log(name)
+        log.roll()
+        offset = log.next_offset
+        log.append(ChunkType.TRACKING, 1, 1, encode_entry(b""), clock_ms())
+        self.commits.appended(log)
+        return offset
+
+    def _state(self, name: str, node: str, state: MirrorState) -> None:
         self.states.append((name, node, state))
         self.on_state(name, node, state)
 
@@ -181,7 +194,7 @@ class Node:
 
     promised = 0
 
-    def state(self, name: str, node: str) -> State:
+    def state(self, name: str, node: str) -> MirrorState:
         return self.sources.state(name, node)
 
     def is_live(self, node: str, *names: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from leveret.runtime.mirroring.copy_link import CopyLink
 from leveret.wire import link as wire
-from leveret.wire.link import Frame, Held, Kind, Type, log_change, name_change, pack_checked
+from leveret.wire.link import ChangeKind, Frame, LogExtent, Type, log_change, name_change, pack_checked
 
 NAME = "queues/0000000000000001"
 
@@ -35,10 +35,10 @@ class Peer:
 
 
 class Shared:
-    """copy_link.Copies: what is told counts up; what is changed is noted."""
+    """copy_link.LinkedCopies: what is told counts up; what is changed is noted."""
 
     def __init__(self, peer: Peer) -> None:
-        self.changed: list[Kind] = []
+        self.changed: list[ChangeKind] = []
         self.durable: list[Callable[[], None]] = []
         self.commits = cast(Any, SimpleNamespace(when_durable=self.durable.append, begin=lambda: None))
         self._peer = peer
@@ -46,7 +46,7 @@ class Shared:
     async def dial(self, node: str, kind: str) -> Any:
         return self._peer
 
-    def change(self, copy: Any, change: wire.Change) -> None:
+    def change(self, copy: Any, change: wire.LogChange) -> None:
         self.changed.append(change.kind)
 
     def drop_due(self) -> None:
@@ -55,7 +55,7 @@ class Shared:
     def told(self, copy: Any) -> wire.Copy:
         copy.serial += 1
         copy.is_accepting = False
-        return wire.Copy(copy.serial, Held(NAME, 0, 0, b""), None)
+        return wire.Copy(copy.serial, LogExtent(NAME, 0, 0, b""), None)
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
         return []
@@ -67,7 +67,7 @@ class Shared:
 def frame(position: int) -> memoryview:
     made = Frame()
     made.add(name_change(1, NAME))
-    made.add(log_change(Kind.DROP, 1, 0))
+    made.add(log_change(ChangeKind.DROP, 1, 0))
     return memoryview(b"".join(bytes(each) for each in made.message(position, 0, 0)))[5:]
 
 
@@ -100,7 +100,7 @@ def test_only_the_answer_to_what_was_told_last_is_taken_and_acked_once_it_is_on_
         assert shared.changed == []
         link.received(Type.MIRRORING, told_apart(wire.Mirroring(NAME, 2, 9), Type.MIRRORING))
         link.received(Type.FRAME, frame(3))
-        assert shared.changed == [Kind.DROP]
+        assert shared.changed == [ChangeKind.DROP]
         assert Type.ACK not in peer.said
         for each in shared.durable:
             each()
@@ -114,10 +114,10 @@ def test_nothing_is_told_of_what_is_being_set_aside() -> None:
     async def story() -> None:
         link, peer, _, copy = await linked()
         copy.is_busy = True
-        link.received(Type.TELL_AGAIN, told_apart(wire.Names([NAME]), Type.TELL_AGAIN))
+        link.received(Type.TELL_AGAIN, told_apart(wire.LogNames([NAME]), Type.TELL_AGAIN))
         assert peer.said == [Type.COPIES]
         copy.is_busy = False
-        link.received(Type.TELL_AGAIN, told_apart(wire.Names([NAME]), Type.TELL_AGAIN))
+        link.received(Type.TELL_AGAIN, told_apart(wire.LogNames([NAME]), Type.TELL_AGAIN))
         assert peer.said == [Type.COPIES] * 2
         link.stop()
 

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from leveret.runtime.mirroring import copy_link
-from leveret.runtime.mirroring.led_log import State
+from leveret.runtime.mirroring.led_log import MirrorState
+from leveret.runtime.replication.applier import Applier
 from leveret.storage.divergent_report import reports
+from leveret.storage.log import Log
 from leveret.testing.compare import logs_of
 from leveret.testing.waiting import until
+from leveret.wire.link import ChangeKind, LogChange
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 
 A, B = NAMES[:2]
@@ -172,7 +176,7 @@ def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_not(
         leader.sources.wait_for(A, frozenset({"mirror"}))
         held = octets(mirror.directory)
         mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "found out")
+        await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "found out")
         for _ in range(3):
             leader.append(A)
             leader.sources.cut()
@@ -274,5 +278,89 @@ def test_a_deleted_log_needs_no_mirror_and_one_led_elsewhere_promises_nothing(tm
         assert told == [0]
         await mirror.stop()
         await leader.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("is_automatic", [False, True])
+def test_a_mirror_of_what_is_all_settled_knows_on_its_disk_where_it_begins(
+    tmp_path: Path, is_automatic: bool
+) -> None:
+    """It is counted on at once, and nothing may come for long: a start finds a chunk, at the leader's offset."""
+
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.lead(A, automatic=is_automatic)
+        for _ in range(400):
+            leader.append(A, 900, 4)
+        end = leader.log(A).next_offset
+        leader.sources.floor(A, end)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.is_live("mirror", A), "live")
+        await mirror.stop()
+        await leader.stop()
+        found = Log(mirror.tree.path_of(A), epoch=0).open(must_exist=True)
+        assert found.first_offset == end
+        assert [header.chunk_id for header, _ in found.headers_before(found.next_offset, 9)] == [end]
+
+    asyncio.run(scenario())
+
+
+def test_a_mirror_that_was_told_to_begin_has_a_file_before_anything_comes(tmp_path: Path) -> None:
+    """Should it end just then, it is an empty copy that begins there, and none that has all of nothing."""
+
+    async def scenario() -> None:
+        node = Node(tmp_path / "mirror")
+        applier = Applier(node.tree, node.commits, lambda name, log, chunk: None)
+        applier.apply(LogChange(ChangeKind.BEGIN, A, 4711))
+        await node.stop()
+        found = Log(node.tree.path_of(A), epoch=0).open(must_exist=True)
+        assert (found.first_offset, found.next_offset) == (4711, 4711)
+
+    asyncio.run(scenario())
+
+
+def test_a_copy_that_is_counted_on_and_gone_is_no_copy_of_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.lead(A, automatic=True)
+        leader.append(A)
+        await copied(leader, mirror)
+        shutil.rmtree(mirror.tree.path_of(A))
+        mirror.copies.mirror(A, "leader", is_counted_on=True)
+        assert mirror.copies.damaged == {A}, "it says so, and others lead"
+        leader.lead(A, automatic=True)
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.is_live("mirror", A), "begun anew, once nobody counts on it")
+        assert mirror.copies.damaged == set()
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
+
+    asyncio.run(scenario())
+
+
+def test_what_led_two_leaders_ago_is_late_by_what_the_log_says_of_its_epoch(tmp_path: Path) -> None:
+    """All of it is dropped here, and so is what the next leader wrote: but nothing of it is divergent."""
+
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.lead(A, automatic=True)
+        for _ in range(4):
+            leader.append(A, 900, 4)
+        await copied(leader, mirror)
+        end = mirror.log(A).next_offset
+        for epoch in (3, 4):
+            raise_epoch(leader, A, epoch)
+            for _ in range(6):
+                leader.append(A, 900, 4)
+        leader.log(A).drop_before(leader.log(A).next_offset)
+        leader.lead(A, automatic=True, ends={1: end, 3: 40})
+        mirror.copies.mirror(A, "leader")
+        await until(lambda: leader.is_live("mirror", A), "live")
+        assert reports(mirror.directory) == []
+        await mirror.stop()
+        await leader.stop()
+        assert compared(leader, mirror).is_identical
 
     asyncio.run(scenario())

@@ -11,10 +11,10 @@ import pytest
 
 from leveret.model.errors import StorageError
 from leveret.runtime.mirroring import copy_link, led_log, source_link, stream
-from leveret.runtime.mirroring.led_log import State
+from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.testing.link_proxy import Direction, LinkProxy
 from leveret.testing.waiting import until
-from leveret.wire.link import Kind, log_change
+from leveret.wire.link import ChangeKind, log_change
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 
 A, B = NAMES[:2]
@@ -34,7 +34,7 @@ def test_a_sync_goes_at_the_pace_that_is_allowed_and_the_limit_may_be_changed(
             leader.append(A, 250_000, 4)
         leader.lead(A, automatic=True)
         mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.state(A, "mirror") is State.SYNCHRONISING, "begun")
+        await until(lambda: leader.state(A, "mirror") is MirrorState.SYNCHRONISING, "begun")
         for _ in range(30):
             end = leader.append(A, 900)
             await asyncio.sleep(0.001)
@@ -67,7 +67,7 @@ def test_what_a_cancelled_sync_copied_is_kept_over_a_new_link_too(
         total, chunks = log.size_bytes, len(list(log.read(0, 1 << 30)))
         leader.lead(A)
         mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "begun")
+        await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "begun")
 
         def paying(self: led_log.LedLog, octets: int, now_ms: int) -> None:
             sent.append(octets)
@@ -81,13 +81,13 @@ def test_what_a_cancelled_sync_copied_is_kept_over_a_new_link_too(
             leader.append(A)
             await until(lambda: leader.sources.rows(A)[0]["lag_records"] == 0, "there")
             if each < chunks:
-                assert leader.state(A, "mirror") is State.UNSYNCHRONISED
+                assert leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED
                 leader.states.clear()
                 leader.cut_links()
-                await until(lambda: (A, "mirror", State.GONE) in leader.states, "away")
-                await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "back")
+                await until(lambda: (A, "mirror", MirrorState.GONE) in leader.states, "away")
+                await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "back")
         await until(lambda: leader.is_live("mirror", A), "live")
-        assert sum(sent) == total + chunks * len(log_change(Kind.HEAD, 1, 0))
+        assert sum(sent) == total + chunks * len(log_change(ChangeKind.HEAD, 1, 0))
         await mirror.stop()
         await leader.stop()
         assert compared(leader, mirror).is_identical
@@ -120,7 +120,7 @@ def test_maybe_master_batch_send(
             leader.append(A, 250)
         leader.lead(A, batch_messages=batch_messages)
         mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "begun")
+        await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "begun")
         size_bytes = leader.log(A).size_bytes // 26
         monkeypatch.setattr(
             led_log.LedLog, "paid", lambda _, octets, now_ms: sent.append(octets // size_bytes)
@@ -143,13 +143,13 @@ def test_a_mirror_that_begins_late_is_whole_once_all_before_is_settled(tmp_path:
         leader.fill(A, 20_000)
         leader.lead(A)
         mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "begun")
+        await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "begun")
         first = leader.sources.rows(A)[0]["first_offset"]
         leader.append(A)
         leader.sources.floor(A, first - 1)
-        assert leader.state(A, "mirror") is State.UNSYNCHRONISED
+        assert leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED
         leader.sources.floor(A, first)
-        await until(lambda: leader.state(A, "mirror") is State.LIVE, "live")
+        await until(lambda: leader.state(A, "mirror") is MirrorState.LIVE, "live")
         # What is left of the old there is never sent.
         await leader.commits.settle()
         leader.log(A).drop_before(first)
@@ -170,7 +170,7 @@ def test_who_joins_an_empty_log_or_becomes_automatic_lacks_nothing(tmp_path: Pat
         for name in (A, B):
             mirror.copies.mirror(name, "leader")
         await until(lambda: leader.is_live("mirror", A), "live")
-        await until(lambda: leader.state(B, "mirror") is State.UNSYNCHRONISED, "unsynchronised")
+        await until(lambda: leader.state(B, "mirror") is MirrorState.UNSYNCHRONISED, "unsynchronised")
         leader.append(A)
         leader.lead(B, automatic=True)
         await until(lambda: leader.is_live("mirror", A, B), "live")
@@ -198,7 +198,7 @@ def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
         await until(lambda: leader.is_live("mirror", A, B), "live")
         leader.sources.wait_for(A, frozenset({"mirror"}))
         proxy.stall(Direction.BACK)
-        while State.GONE not in [state for _, _, state in leader.states]:
+        while MirrorState.GONE not in [state for _, _, state in leader.states]:
             leader.append(A, 30_000, 4)
             leader.promise(told, A)
             await asyncio.sleep(0)
@@ -211,7 +211,7 @@ def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
             leader.append(A, 30_000, 4)
             leader.append(B)
         await asyncio.sleep(0)
-        assert leader.state(A, "mirror") is State.SYNCHRONISING
+        assert leader.state(A, "mirror") is MirrorState.SYNCHRONISING
         proxy.resume()
         await until(lambda: leader.is_live("mirror", A, B), "live again")
         # Nothing was sent twice.
@@ -240,7 +240,7 @@ def test_a_mirror_that_owes_an_ack_for_too_long_is_gone(
         # Its disk takes no more.
         begin, mirror.commits.begin = mirror.commits.begin, lambda: None  # type: ignore[method-assign]
         leader.append(A)
-        await until(lambda: (A, "mirror", State.GONE) in leader.states, "gone")
+        await until(lambda: (A, "mirror", MirrorState.GONE) in leader.states, "gone")
         mirror.commits.begin = begin  # type: ignore[method-assign]
         mirror.commits.begin()
         await until(lambda: leader.is_live("mirror", A), "live again")
@@ -261,7 +261,7 @@ def test_a_publisher_never_waits_for_a_sync(tmp_path: Path) -> None:
         await leader.commits.settle()
         leader.lead(A, automatic=True)
         mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.state(A, "mirror") is State.SYNCHRONISING, "begun")
+        await until(lambda: leader.state(A, "mirror") is MirrorState.SYNCHRONISING, "begun")
         turns = appended = 0
         while not leader.is_live("mirror", A):
             turns += 1

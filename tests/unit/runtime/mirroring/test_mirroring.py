@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from leveret.runtime.mirroring import copy_link, stream
-from leveret.runtime.mirroring.led_log import State
+from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.testing.waiting import until
 from leveret.wire.chunk import ChunkType, encode_entry
-from leveret.wire.link import Copies, Type, pack_checked
+from leveret.wire.link import MirrorInventory, Type, pack_checked
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 
 A, B = NAMES[:2]
@@ -118,7 +118,7 @@ def test_by_hand_a_new_mirror_gets_what_is_new_until_it_is_asked_to_synchronise(
         leader.lead(A)
         begin = leader.log(A).next_offset
         mirror.copies.mirror(A, "leader")
-        await until(lambda: leader.state(A, "mirror") is State.UNSYNCHRONISED, "unsynchronised")
+        await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "unsynchronised")
         for _ in range(10):
             leader.append(A)
         await until(lambda: leader.sources.rows(A)[0]["lag_records"] == 0, "up to date")
@@ -130,10 +130,10 @@ def test_by_hand_a_new_mirror_gets_what_is_new_until_it_is_asked_to_synchronise(
         await leader.stop()
         assert compared(leader, mirror).is_identical
         assert [state for _, _, state in leader.states[:4]] == [
-            State.JOINING,
-            State.UNSYNCHRONISED,
-            State.SYNCHRONISING,
-            State.LIVE,
+            MirrorState.JOINING,
+            MirrorState.UNSYNCHRONISED,
+            MirrorState.SYNCHRONISING,
+            MirrorState.LIVE,
         ]
         assert not list((tmp_path / "mirror/.mirroring").rglob("*.segment"))
 
@@ -158,8 +158,8 @@ def test_a_mirror_that_lost_its_disk_counts_for_nothing_until_it_is_whole_again(
         again = Node(tmp_path / "empty", "mirror")
         again.via = mirror.via
 
-        def on_state(name: str, node: str, state: State) -> None:
-            if state is State.JOINING:
+        def on_state(name: str, node: str, state: MirrorState) -> None:
+            if state is MirrorState.JOINING:
                 leader.sources.wait_for(A, frozenset({"mirror"}))
                 assert told == []
 
@@ -193,7 +193,7 @@ def test_what_waits_for_the_cut_is_not_sent_behind_a_new_beginning(
         # The end that it tells of lies before this one, whose frame is not cut.
         told = mirror.copies.told(mirror.copies._copies[A])
         leader.log(A).append(ChunkType.USER, 1, 1, data, 1)
-        link.received(Type.COPIES, memoryview(pack_checked(Type.COPIES, Copies([told])))[5:])
+        link.received(Type.COPIES, memoryview(pack_checked(Type.COPIES, MirrorInventory([told])))[5:])
         leader.commits.begin()
         await until(lambda: leader.is_live("mirror", A), "live again")
         await mirror.stop()

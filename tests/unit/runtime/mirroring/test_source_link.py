@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from leveret.runtime.mirroring.led_log import State
+from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.source_link import SourceLink
 from leveret.testing.waiting import until
 from leveret.wire import link as wire
-from leveret.wire.link import Held, Type, pack_checked
+from leveret.wire.link import LogExtent, Type, pack_checked
 from tests.unit.runtime.mirroring.sites import NAMES, Node
 
 NAME = NAMES[0]
@@ -42,8 +42,8 @@ def says(link: SourceLink, kind: Type, what: Any) -> None:
     link.received(kind, memoryview(pack_checked(kind, what))[5:])
 
 
-def has_nothing(serial: int) -> wire.Copies:
-    return wire.Copies([wire.Copy(serial, Held(NAME, 0, 0, b""), None)])
+def has_nothing(serial: int) -> wire.MirrorInventory:
+    return wire.MirrorInventory([wire.Copy(serial, LogExtent(NAME, 0, 0, b""), None)])
 
 
 def play(tmp_path: Path, story: Callable[[Node, Peer, SourceLink, list[int]], Any]) -> None:
@@ -74,7 +74,7 @@ def test_who_has_acked_everything_has_it(tmp_path: Path) -> None:
         assert told == []
         says(link, Type.ACK, wire.Acked(link._position, 0))
         assert told == [0]
-        assert node.state(NAME, MIRROR) is State.LIVE
+        assert node.state(NAME, MIRROR) is MirrorState.LIVE
 
     play(tmp_path, story)
 
@@ -86,7 +86,7 @@ def test_acks_of_what_was_sent_before_it_told_anew_do_not_count(tmp_path: Path) 
         says(link, Type.ACK, wire.Acked(before, 0))
         assert told == []
         assert not node.sources.has_all(NAME, MIRROR)
-        assert node.state(NAME, MIRROR) is State.JOINING
+        assert node.state(NAME, MIRROR) is MirrorState.JOINING
 
     play(tmp_path, story)
 
@@ -105,7 +105,7 @@ def test_of_a_link_that_has_a_follower_nothing_counts(tmp_path: Path) -> None:
     def story(node: Node, peer: Peer, link: SourceLink, told: list[int]) -> None:
         node.sources.accept(cast(Any, Peer()), MIRROR)
         assert peer.is_closed
-        assert node.state(NAME, MIRROR) is State.GONE
+        assert node.state(NAME, MIRROR) is MirrorState.GONE
         says(link, Type.ACK, wire.Acked(link._position, 0))
         assert told == []
 

@@ -9,9 +9,9 @@ import random
 import shutil
 from pathlib import Path
 
-from leveret.runtime.clock import clock_ms
+from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.delaying import Delaying
-from leveret.storage.divergent import SetAside
+from leveret.storage.divergent import Quarantine
 from leveret.storage.spool import Spool
 from leveret.testing.compare import compare
 from leveret.testing.waiting import until
@@ -49,8 +49,8 @@ class DelayedSite(FollowerSite):
         self.at_ms = at_ms + DELAY_MS
         await self.delaying.apply_until(at_ms)
 
-    def keeper(self, logs_dir: Path) -> SetAside:
-        return SetAside(
+    def keeper(self, logs_dir: Path) -> Quarantine:
+        return Quarantine(
             self.directory,
             at_ms=clock_ms(),
             from_epoch=1,

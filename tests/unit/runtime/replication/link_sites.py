@@ -13,18 +13,18 @@ import pytest
 from isal.isal_zlib import crc32
 
 from leveret.config.uris import NodeUri
-from leveret.core.in_sync import InSync
+from leveret.core.replication.in_sync import InSync
 from leveret.model.errors import LeveretError, StorageError
-from leveret.runtime.clock import clock_ms
-from leveret.runtime.commit import GroupCommit
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.applier import Applier, FollowerData
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.outbound import Leading
-from leveret.session.link_handshake import Leader
-from leveret.storage.divergent import SetAside
+from leveret.session.link_handshake import ProvenLeader
+from leveret.storage.divergent import Quarantine
 from leveret.storage.log import Log
 from leveret.storage.secret_file import Secret
 from leveret.storage.tree import Tree
@@ -191,11 +191,11 @@ class FollowerSite:
     def files(self) -> list[str]:
         return [name for name, _ in self.tree.files()]
 
-    def leader_epoch(self, leader: Leader) -> None:
+    def leader_epoch(self, leader: ProvenLeader) -> None:
         self.identity.identity.seen_epoch = leader.epoch
 
-    def _joining(self, leader: Leader) -> None:
-        self.applier.aside = SetAside(
+    def _joining(self, leader: ProvenLeader) -> None:
+        self.applier.aside = Quarantine(
             self.directory,
             at_ms=clock_ms(),
             from_epoch=self.identity.identity.epoch,
@@ -206,8 +206,8 @@ class FollowerSite:
             name_of=lambda name: None,
         )
 
-    def _joined(self, leader: Leader) -> None:
-        assert isinstance(self.applier.aside, SetAside)
+    def _joined(self, leader: ProvenLeader) -> None:
+        assert isinstance(self.applier.aside, Quarantine)
         self.applier.aside.finish()
         self.identity.identity.followed_epoch = self.identity.identity.epoch = leader.epoch
         self.identity.identity.leader_id = leader.leader_id

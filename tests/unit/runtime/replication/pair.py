@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from leveret.model.errors import LeveretError
-from leveret.runtime.replication.inspection import Inspection
-from leveret.runtime.replication.questions import Unanswered
-from leveret.runtime.replication.sides import Side
+from leveret.runtime.integrity.inspection import Inspection
+from leveret.runtime.integrity.peers import Side
+from leveret.runtime.link.questions import Unanswered
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leveret.model.errors import StorageError
-from leveret.runtime.clock import clock_ms
+from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication import delaying, outbound
 from leveret.runtime.replication.applier import Applier, HeldBack
 from leveret.runtime.replication.delaying import ALL_MS
@@ -19,7 +19,7 @@ from leveret.storage.divergent_report import reports
 from leveret.storage.log import Log
 from leveret.testing.compare import compare
 from leveret.testing.waiting import until
-from leveret.wire.link import Change, Kind
+from leveret.wire.link import ChangeKind, LogChange
 from tests.unit.runtime.replication.delayed_site import (
     DELAY_MS,
     DelayedSite,
@@ -161,16 +161,16 @@ def test_killed_at_any_change_it_goes_on(tmp_path: Path, seed: int, monkeypatch:
         copies: list[Path] = []
         made = 0
         marked: set[tuple[bool, bool]] = set()
-        apply: Callable[[Applier, Change], None] = Applier.apply
+        apply: Callable[[Applier, LogChange], None] = Applier.apply
 
         def keep(directory: Path) -> None:
             copies.append(tmp_path / f"killed-{len(copies)}")
             shutil.copytree(directory, copies[-1])
 
-        def watched(applier: Applier, change: Change) -> None:
+        def watched(applier: Applier, change: LogChange) -> None:
             nonlocal made
             made += 1
-            if change.kind is Kind.APPEND:
+            if change.kind is ChangeKind.APPEND:
                 is_in_join = follower.delaying._applied_joining is not None
                 marked.add((is_in_join, follower.identity.identity.rewriting))
             is_kept = made % 20 == seed or change.kind in delaying._SETS_ASIDE
@@ -301,7 +301,7 @@ def test_what_is_due_and_cannot_be_applied_is_told_and_tried_again(
         append(leader, "queues/0000000000000001", b"x")
         at_ms = await moment(leader, tmp_path / "1")
 
-        def full(applier: Applier, change: Change) -> None:
+        def full(applier: Applier, change: LogChange) -> None:
             raise StorageError("No space left on device")
 
         with monkeypatch.context() as patched:

@@ -15,9 +15,10 @@ import uvloop
 
 from leveret.config.tls import TlsOptions
 from leveret.config.uris import NodeUri
-from leveret.runtime.replication import link_peer, listener, outbound
-from leveret.runtime.replication.arrival import UNPROVEN_MAX
-from leveret.runtime.tls import client_context, server_context
+from leveret.runtime.link import peer as link_peer
+from leveret.runtime.link.arrival import UNPROVEN_MAX
+from leveret.runtime.replication import listener, outbound
+from leveret.runtime.sockets.tls import client_context, server_context
 from leveret.testing.certificates import CertificateAuthority
 from leveret.testing.compare import compare
 from leveret.testing.waiting import until

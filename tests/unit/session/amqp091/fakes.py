@@ -10,13 +10,13 @@ from pamqp import base, body, commands, header
 
 from leveret.config.limits import Amqp
 from leveret.config.tls import CertificateLogin
-from leveret.core.alarms import Alarms, Watermark
-from leveret.core.broker import Broker
-from leveret.core.head import Head, Run
-from leveret.core.queue import Queue
+from leveret.core.broker.alarms import Alarms, Watermark
+from leveret.core.broker.broker import Broker
+from leveret.core.queues.head import Head, Run
+from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import AuthenticationFailed
-from leveret.session.amqp091.connection import ClientConnection, State
+from leveret.session.amqp091.connection import AmqpState, ClientConnection
 from leveret.session.host import Leaders, Sender
 from leveret.wire import amqp091 as wire
 
@@ -28,7 +28,7 @@ Stored = tuple[bytes, bytes, bytes]
 
 
 class FakeNode:
-    """A session.host.Host whose logs are lists: a message or None (a settlement) at every offset."""
+    """A session.host.SessionHost whose logs are lists: a message or None (a settlement) at every offset."""
 
     def __init__(self) -> None:
         self.leaders: Leaders | None = None
@@ -85,7 +85,7 @@ class FakeNode:
             queue.appended(first, gathered)
 
     def flush(self, *sessions: ClientConnection) -> None:
-        """What runtime.engine does at the end of a turn, with a disk that takes no time."""
+        """What runtime.logs.engine does at the end of a turn, with a disk that takes no time."""
         dirty, self.broker.dirty = self.broker.dirty, {}
         for queue in dirty:
             self.append_now(queue)
@@ -166,7 +166,7 @@ def connect(node: FakeNode, *channels: int) -> ClientConnection:
     session = ClientConnection(node, peer="test", from_loopback=True, now_ms=0)
     opened = [frame(commands.Channel.Open(), channel) for channel in channels]
     session.receive(b"".join([*HANDSHAKE, *opened]), 0)
-    assert session.state is State.OPEN
+    assert session.state is AmqpState.OPEN
     take(session)
     return session
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import base, commands
 
-from leveret.session.amqp091.connection import ClientConnection, State
+from leveret.session.amqp091.connection import AmqpState, ClientConnection
 from leveret.wire import amqp091 as wire
 from tests.unit.session.amqp091.fakes import (
     FRAME_MAX_BYTES,
@@ -72,7 +72,7 @@ def test_the_script_says_what_it_is_meant_to_say() -> None:
         "Return", "ContentHeader", "GetOk", "ContentHeader", "QosOk", "ConsumeOk", "DeclareOk", "Close", "OpenOk",
         "Close",
     ]  # fmt: skip
-    assert session.state is State.OPEN
+    assert session.state is AmqpState.OPEN
     assert [body for _, _, body in node.messages()["q"]] == [b"first", b"x" * 9000, b"second", b"third"]
 
 
@@ -107,10 +107,10 @@ def test_octet_by_octet_gives_the_same_answers() -> None:
 @given(st.binary(max_size=300), st.integers(0, len(HANDSHAKE)))
 def test_garbage_never_raises_and_never_leaves_a_session_half_open(garbage: bytes, steps: int) -> None:
     _, node, session = converse([*HANDSHAKE[:steps], garbage])
-    assert isinstance(session.state, State)
+    assert isinstance(session.state, AmqpState)
     session.lost()
     node.flush()
-    assert session.state is State.CLOSED
+    assert session.state is AmqpState.CLOSED
     assert not node.broker.connections
 
 
@@ -126,7 +126,7 @@ def test_a_conversation_with_flipped_bits_never_raises(flips: list[tuple[int, in
     assert answers
     session.lost()
     node.flush()
-    assert session.state is State.CLOSED
+    assert session.state is AmqpState.CLOSED
     assert all(queue.unacked_count == 0 for queue in node.broker.queues.values())
     assert all(not queue.consumers for queue in node.broker.queues.values())
 
@@ -158,7 +158,7 @@ def test_any_method_with_any_arguments_never_raises(index: int, arguments: bytes
 def closed_with(session: ClientConnection) -> tuple[int | None, str]:
     (_, close) = take(session)[-1]
     assert isinstance(close, commands.Connection.Close)
-    assert session.state is State.CLOSING
+    assert session.state is AmqpState.CLOSING
     return close.reply_code, close.reply_text
 
 
@@ -170,7 +170,7 @@ def test_a_frame_that_lies_about_its_size_ends_the_connection_before_it_has_come
     assert str(FRAME_MAX_BYTES + 1) in text
     session = connect(FakeNode(), 1)
     session.receive(wire.FRAME_HEAD.pack(1, 1, FRAME_MAX_BYTES), 0)
-    assert session.state is State.OPEN
+    assert session.state is AmqpState.OPEN
     assert take(session) == []
 
 
@@ -194,7 +194,7 @@ def test_another_protocol_is_told_ours() -> None:
         session = ClientConnection(FakeNode(), peer="test", from_loopback=True, now_ms=0)
         session.receive(octets, 0)
         assert session.take_output() == wire.PROTOCOL_HEADER
-        assert session.state is State.CLOSED
+        assert session.state is AmqpState.CLOSED
         session.receive(b"more", 0)
         assert session.take_output() == b""
 
@@ -212,7 +212,7 @@ def test_after_our_close_everything_but_its_answer_is_dropped() -> None:
     node.flush(session)
     assert node.messages()["q"] == []
     session.receive(frame(commands.Connection.CloseOk(), 0), 0)
-    assert session.state is State.CLOSED
+    assert session.state is AmqpState.CLOSED
 
 
 # -- the end, and time ------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def test_with_a_connection_go_its_exclusive_queues_and_its_unacked_messages_retu
         session.receive(frame(commands.Connection.Close(200, "bye", 0, 0), 0), 0)
     else:
         session.lost()
-    assert session.state is State.CLOSED
+    assert session.state is AmqpState.CLOSED
     assert [key for key in node.broker.queues] == [("/", "q")]
     assert node.queue("q").ready_count == 1
     assert not node.broker.connections
@@ -251,7 +251,7 @@ def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
     assert not node.broker.queues
 
 
-def ticked(session: ClientConnection, now_ms: int) -> State:
+def ticked(session: ClientConnection, now_ms: int) -> AmqpState:
     session.tick(now_ms)
     return session.state
 
@@ -263,7 +263,7 @@ def test_a_silent_peer_is_given_up_and_a_quiet_one_hears_a_heartbeat() -> None:
     session.tick(31_000)
     assert session.take_output() == wire.HEARTBEAT
     session.receive(wire.HEARTBEAT, 100_000)
-    assert [ticked(session, at) for at in (219_999, 220_001)] == [State.OPEN, State.CLOSED]
+    assert [ticked(session, at) for at in (219_999, 220_001)] == [AmqpState.OPEN, AmqpState.CLOSED]
 
 
 def test_a_handshake_that_takes_too_long_is_given_up_however_it_drips() -> None:
@@ -272,6 +272,34 @@ def test_a_handshake_that_takes_too_long_is_given_up_however_it_drips() -> None:
         session = ClientConnection(FakeNode(), peer="test", from_loopback=True, now_ms=0)
         session.receive(b"".join(HANDSHAKE[:steps]), timeout_ms - 5)
         before = session.state
-        assert before is not State.CLOSED
+        assert before is not AmqpState.CLOSED
         late = (timeout_ms, timeout_ms + 1)
-        assert [ticked(session, at) for at in late] == [before, State.CLOSED]
+        assert [ticked(session, at) for at in late] == [before, AmqpState.CLOSED]
+
+
+@pytest.mark.parametrize(
+    ("later_ms", "state"), [(0, AmqpState.OPEN), (1_000, AmqpState.OPEN), (1_001, AmqpState.CLOSING)]
+)
+def test_frames_that_were_under_way_when_a_client_closed_their_channel_are_dropped(
+    later_ms: int, state: AmqpState
+) -> None:
+    session = connect(FakeNode(), 1)
+    close = frame(commands.Channel.Close(200, "", 0, 0), 1)
+    session.receive(close + b"".join(publish(b"behind", "q")), 5)
+    assert (session.state, session.channels) == (AmqpState.OPEN, {})
+    session.receive(b"".join(publish(b"late", "q")), 5 + later_ms)
+    assert session.state is state
+
+
+def test_a_channel_that_was_closed_is_opened_again_at_once() -> None:
+    session = connect(FakeNode(), 1)
+    session.receive(frame(commands.Channel.Close(200, "", 0, 0), 1) + frame(commands.Channel.Open(), 1), 0)
+    assert list(session.channels) == [1]
+    session.receive(b"".join(publish(b"", "q")) + frame(commands.Queue.Declare(queue="q"), 1), 0)
+    assert (session.state, list(session.channels)) == (AmqpState.OPEN, [1])
+
+
+def test_after_close_ok_the_client_closes_the_socket() -> None:
+    session = connect(FakeNode(), 1)
+    session.receive(frame(commands.Connection.Close(200, "", 0, 0), 0) + b"".join(publish(b"", "q")), 0)
+    assert (session.state, session.client_closes) == (AmqpState.CLOSED, True)

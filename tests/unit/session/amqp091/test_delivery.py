@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pamqp import commands, header
 
-from leveret.core.queue import Queue
+from leveret.core.queues.queue import Queue
 from leveret.session.amqp091.connection import OUT_BYTES_MAX, ClientConnection
-from leveret.session.amqp091.delivery import Consumer, Source, Unacked, UnackedRuns
+from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource, Unacked, UnackedRuns
 from tests.unit.session.amqp091.fakes import (
     BODY_MAX_BYTES,
     FRAME_MAX_BYTES,
@@ -25,7 +25,7 @@ from tests.unit.session.amqp091.fakes import (
 )
 
 QUEUES = [cast(Queue, "q"), cast(Queue, "r")]
-CONSUMER = cast(Consumer, "c")
+CONSUMER = cast(ChannelConsumer, "c")
 
 
 class UnackedMachine(RuleBasedStateMachine):
@@ -34,7 +34,7 @@ class UnackedMachine(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.runs = UnackedRuns()
-        self.model: dict[int, tuple[Source, int]] = {}
+        self.model: dict[int, tuple[DeliverySource, int]] = {}
         self.next_tag = 1
         self.next_offset = 10
 
@@ -70,7 +70,7 @@ class UnackedMachine(RuleBasedStateMachine):
         assert all((tag in self.runs) == (tag in self.model) for tag in range(self.next_tag + 2))
 
 
-def places(run: Unacked) -> list[tuple[int, tuple[Source, int]]]:
+def places(run: Unacked) -> list[tuple[int, tuple[DeliverySource, int]]]:
     return [(run.tag + i, (run.queue, run.offset + i)) for i in range(run.count)]
 
 

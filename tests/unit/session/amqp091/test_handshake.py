@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pamqp import commands, encode
 
 from leveret.model.errors import LeveretError
-from leveret.session.amqp091.connection import ClientConnection, State
+from leveret.session.amqp091.connection import AmqpState, ClientConnection
 from leveret.session.amqp091.sasl import amqplain, plain
 from leveret.session.certificate import TlsPeer
 from leveret.wire import amqp091 as wire
@@ -50,13 +50,13 @@ def table(**entries: Any) -> bytes:
 def test_a_right_password_leads_to_tune(response: str | bytes) -> None:
     mechanism = "PLAIN" if isinstance(response, str) else "AMQPLAIN"
     session = answer(mechanism, response)
-    assert (session.state, session.user, session.mechanism) == (State.TUNE, "guest", mechanism)
+    assert (session.state, session.user, session.mechanism) == (AmqpState.TUNE, "guest", mechanism)
 
 
 def test_a_wrong_password_is_refused_with_the_mechanism_s_name() -> None:
     session = answer("AMQPLAIN", table(LOGIN="guest", PASSWORD="wrong"))
     ((_, closed),) = take(session)
-    assert session.state is State.CLOSED
+    assert session.state is AmqpState.CLOSED
     assert closed.reply_text == (
         "ACCESS_REFUSED - Login was refused using authentication mechanism AMQPLAIN. "
         "For details see the broker logfile."
@@ -78,7 +78,7 @@ def test_a_wrong_password_is_refused_with_the_mechanism_s_name() -> None:
 )
 def test_a_malformed_login_ends_the_connection_without_a_word(mechanism: str, response: str | bytes) -> None:
     session = answer(mechanism, response)
-    assert (session.state, take(session)) == (State.CLOSED, [])
+    assert (session.state, take(session)) == (AmqpState.CLOSED, [])
     assert session.end_reason
 
 
@@ -94,9 +94,9 @@ def test_external_is_offered_to_tls_clients_only() -> None:
 
 def test_a_certificate_names_the_user_whatever_the_client_says() -> None:
     session = answer("EXTERNAL", "somebody", tls=certified("guest"))
-    assert (session.state, session.user) == (State.TUNE, "guest")
-    assert answer("EXTERNAL", "guest", tls=certified("nobody")).state is State.CLOSED
-    assert answer("EXTERNAL", "guest", tls=ENCRYPTED).state is State.CLOSED
+    assert (session.state, session.user) == (AmqpState.TUNE, "guest")
+    assert answer("EXTERNAL", "guest", tls=certified("nobody")).state is AmqpState.CLOSED
+    assert answer("EXTERNAL", "guest", tls=ENCRYPTED).state is AmqpState.CLOSED
 
 
 @given(st.binary(max_size=60))
@@ -135,7 +135,7 @@ def test_a_frame_before_tune_is_no_larger_than_the_initial_limit() -> None:
     node.limits = replace(node.limits, frame_max_bytes=131_072)
     session = ClientConnection(node, peer="test", from_loopback=True, now_ms=0)
     session.receive(wire.PROTOCOL_HEADER + wire.FRAME_HEAD.pack(1, 0, 4097), 0)
-    assert session.state is State.CLOSED
+    assert session.state is AmqpState.CLOSED
 
 
 def test_a_node_takes_no_more_connections_and_channels_than_its_limits() -> None:
@@ -151,7 +151,7 @@ def test_a_node_takes_no_more_connections_and_channels_than_its_limits() -> None
     assert take(second)[-1][1].reply_text == (
         "NOT_ALLOWED - number of channels opened on node 'fake' has reached the maximum allowed limit of (2)"
     )
-    assert first.state is State.OPEN
+    assert first.state is AmqpState.OPEN
 
 
 def test_a_channel_s_number_may_be_above_the_most_channels() -> None:
@@ -184,6 +184,6 @@ def test_whatever_comes_whenever_never_raises_and_is_not_hoarded(
         assert isinstance(session.take_output(), bytes)
         kept = sum(map(len, session._rest))
         assert kept <= session.frame_max_bytes + wire.FRAME_OVERHEAD
-        assert session.state is not State.CLOSED or not kept
+        assert session.state is not AmqpState.CLOSED or not kept
     session.tick(node.limits.handshake_timeout_ms + len(pieces) + 1)
-    assert begins_well or session.state in (State.OPEN, State.CLOSING, State.CLOSED)
+    assert begins_well or session.state in (AmqpState.OPEN, AmqpState.CLOSING, AmqpState.CLOSED)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pamqp import commands, header
 
 from leveret.model import definitions as d
-from leveret.session.amqp091.connection import ClientConnection, State
+from leveret.session.amqp091.connection import AmqpState, ClientConnection
 from leveret.session.amqp091.publishing import SHAPES_MAX
 from leveret.wire import amqp091 as wire
 from tests.unit.session.amqp091.fakes import (
@@ -85,7 +85,7 @@ def outcome(pieces: list[bytes]) -> tuple[dict[str, list[Stored]], dict[int, byt
     for piece in pieces:
         session.receive(piece, 0)
     node.flush(session)
-    assert session.state is State.OPEN
+    assert session.state is AmqpState.OPEN
     return node.messages(), by_channel(session.take_output())
 
 
@@ -195,7 +195,7 @@ def test_after_a_channel_error_publishes_are_dropped_until_the_client_has_heard_
     session.receive(b"".join(reopened), 0)
     node.flush(session)
     assert [body for _, _, body in node.messages()["q"]] == [b"1", b"3", b"5"]
-    assert session.state is State.OPEN
+    assert session.state is AmqpState.OPEN
 
 
 @pytest.mark.parametrize("pieces", [1, 2])
@@ -206,7 +206,7 @@ def test_a_body_frame_without_its_end_ends_the_connection_after_what_came_before
     for piece in [whole + broken] if pieces == 1 else [whole, broken]:
         session.receive(piece, 0)
     assert closes(session) == [(0, 501)]
-    assert session.state is State.CLOSING
+    assert session.state is AmqpState.CLOSING
     node.flush(session)
     assert [body for _, _, body in node.messages()["q"]] == [b"1", b"2"]
 

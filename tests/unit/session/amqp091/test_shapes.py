@@ -8,9 +8,9 @@ from typing import Any, cast
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.counters import Counters
-from leveret.core.head import make_head
-from leveret.session.amqp091.publishing import Shape, Target
+from leveret.core.queues.counters import Counters
+from leveret.core.queues.head import make_head
+from leveret.session.amqp091.publishing import PublishTarget, Shape
 from leveret.wire.record import content_header
 from tests.unit.session.amqp091.fakes import publish
 
@@ -21,7 +21,7 @@ def shape_of(size: int) -> Shape:
     frames = b"".join(publish(b"x" * size, "q", "", 1))
     head = make_head(b"", b"q", content_header(b"\0\0", size))
     channel = cast(Any, SimpleNamespace())
-    return Shape(frames[: -size - 1], channel, Target(head, [], Counters(), None), mandatory=False)
+    return Shape(frames[: -size - 1], channel, PublishTarget(head, [], Counters(), None), mandatory=False)
 
 
 SHAPES = {size: shape_of(size) for size in SIZES}

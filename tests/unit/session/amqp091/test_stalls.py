@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from pamqp import commands
 
-from leveret.core.alarms import Watermark
+from leveret.core.broker.alarms import Watermark
 from leveret.session.amqp091 import connection as module
-from leveret.session.amqp091.connection import ClientConnection, State
+from leveret.session.amqp091.connection import AmqpState, ClientConnection
 from leveret.session.amqp091.stalls import Stall
 from tests.unit.session.amqp091.fakes import HANDSHAKE, FakeNode, connect, frame, publish, take
 
@@ -85,9 +85,9 @@ def test_a_blocked_connection_can_be_closed() -> None:
     one = Alarmed()
     one.session.receive(b"".join(publish(b"1")), 0)
     one.session.force_close("because")
-    assert (one.session.state, one.session.stall) == (State.CLOSING, None)
+    assert (one.session.state, one.session.stall) == (AmqpState.CLOSING, None)
     one.session.receive(frame(commands.Connection.CloseOk(), 0), 1)
-    assert one.session.state is State.CLOSED
+    assert one.session.state is AmqpState.CLOSED
 
 
 def test_a_client_that_never_answers_our_close_is_given_up() -> None:
@@ -98,7 +98,7 @@ def test_a_client_that_never_answers_our_close_is_given_up() -> None:
     for now_ms in (1000, 1001):
         session.tick(now_ms + module.CLOSING_TIMEOUT_MS)
         states.append(session.state)
-    assert states == [State.CLOSING, State.CLOSED]
+    assert states == [AmqpState.CLOSING, AmqpState.CLOSED]
 
 
 def test_answers_are_made_only_as_fast_as_they_go(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,3 +135,36 @@ def test_a_large_frame_in_many_reads_is_put_together_once() -> None:
         session.receive(octets[at : at + 7], 0)
     node.flush(session)
     assert [body for _, _, body in node.messages()["q"]] == [b"x" * 4000, b"y" * 10]
+
+
+def test_of_what_takes_long_no_more_is_taken_in_a_row_than_a_turn_has() -> None:
+    node = FakeNode()
+    session = connect(node)
+    session.turn_frames = 40
+    opened = [frame(commands.Channel.Open(), number) for number in range(1, 26)]
+    session.receive(b"".join(opened), 0)
+    counts = []
+    while session.stall is Stall.TURN:
+        counts.append(len(take(session)))
+        session.go_on(1)
+    counts.append(len(take(session)))
+    assert counts == [10, 10, 5]
+    assert list(session.channels) == list(range(1, 26))
+
+
+def test_what_comes_while_others_have_their_turn_is_taken_behind_the_rest() -> None:
+    node = FakeNode()
+    session = connect(node, 1)
+    session.turn_frames = 4
+    session.receive(
+        frame(commands.Queue.Declare(queue="a")) + frame(commands.Queue.Declare(queue="b"))[:9], 0
+    )
+    session.receive(frame(commands.Queue.Declare(queue="b"))[9:] + frame(commands.Queue.Delete(queue="a")), 0)
+    while session.stall is Stall.TURN:
+        session.go_on(1)
+    assert [type(reply) for _, reply in take(session)] == [
+        commands.Queue.DeclareOk,
+        commands.Queue.DeclareOk,
+        commands.Queue.DeleteOk,
+    ]
+    assert set(node.broker.queues) == {("/", "b")}

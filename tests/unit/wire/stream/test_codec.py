@@ -5,18 +5,18 @@ import inspect
 import pytest
 
 from leveret.wire.stream import commands
-from leveret.wire.stream.codec import COMMANDS, RESPONSE, Code, Key, Request, Response
+from leveret.wire.stream.codec import COMMANDS, RESPONSE, Code, CommandKey, Response, StreamRequest
 from leveret.wire.stream.commands import QueryOffsetResponse, StreamStatsResponse, decode
 from leveret.wire.stream.fields import MalformedCommand
 
 
 def test_every_key_is_served() -> None:
-    assert {key & ~RESPONSE for key in COMMANDS} == set(Key)
+    assert {key & ~RESPONSE for key in COMMANDS} == set(CommandKey)
 
 
 def test_every_request_has_its_response_and_shares_its_correlation_id() -> None:
     for key, kind in COMMANDS.items():
-        if issubclass(kind, Request):
+        if issubclass(kind, StreamRequest):
             answer = COMMANDS[RESPONSE | key]
             assert next(iter(inspect.signature(answer).parameters)) == "correlation", answer
 
@@ -38,4 +38,6 @@ def test_what_follows_an_ok_may_not_be_missing() -> None:
 
 
 def test_a_response_is_no_request() -> None:
-    assert not any(issubclass(kind, Request) and issubclass(kind, Response) for kind in COMMANDS.values())
+    assert not any(
+        issubclass(kind, StreamRequest) and issubclass(kind, Response) for kind in COMMANDS.values()
+    )

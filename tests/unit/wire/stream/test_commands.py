@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import PeerError
 from leveret.wire.stream import fields
-from leveret.wire.stream.codec import COMMANDS, Command
+from leveret.wire.stream.codec import COMMANDS, StreamCommand
 from leveret.wire.stream.commands import (
     Credit,
     CreditResponse,
@@ -33,7 +33,7 @@ from leveret.wire.stream.commands import (
 )
 from leveret.wire.stream.deliver import deliver_head
 from leveret.wire.stream.fields import (
-    Broker,
+    BrokerNode,
     CommandVersions,
     FailedPublish,
     MalformedCommand,
@@ -64,7 +64,7 @@ STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
         st.builds(OffsetSpec, st.just(OffsetType.TIMESTAMP), st.integers(-(1 << 63), (1 << 63) - 1)),
     ),
     fields.OptionalOffset: st.none() | st.builds(OffsetSpec, st.just(OffsetType.OFFSET), u64),
-    fields.Brokers: st.lists(st.builds(Broker, u16, text, u32), max_size=3),
+    fields.Brokers: st.lists(st.builds(BrokerNode, u16, text, u32), max_size=3),
     fields.Streams: st.lists(
         st.builds(StreamMetadata, text, u16, u16, st.lists(u16, max_size=3)), max_size=3
     ),
@@ -72,14 +72,14 @@ STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
     fields.Failures: st.lists(st.builds(FailedPublish, u64, u16), max_size=3),
     fields.Statistics: st.dictionaries(text, st.integers(-(1 << 63), (1 << 63) - 1), max_size=4),
 }
-OWN_CODING: dict[type[Command], st.SearchStrategy[Any]] = {
+OWN_CODING: dict[type[StreamCommand], st.SearchStrategy[Any]] = {
     Publish: st.builds(Publish, u8, st.lists(st.tuples(u64, octets), max_size=5), st.just([])),
     Deliver: st.builds(Deliver, u8, octets),
     PublishConfirm: st.builds(PublishConfirm, u8, st.lists(u64, max_size=10)),
 }
 
 
-def commands_of(kind: type[Command]) -> st.SearchStrategy[Command]:
+def commands_of(kind: type[StreamCommand]) -> st.SearchStrategy[StreamCommand]:
     if kind in OWN_CODING:
         return OWN_CODING[kind]
     hints = typing.get_type_hints(kind, include_extras=True)
@@ -92,7 +92,7 @@ any_command = st.sampled_from(sorted(COMMANDS)).flatmap(lambda key: commands_of(
 
 
 @given(any_command)
-def test_every_command_decodes_to_what_was_encoded(command: Command) -> None:
+def test_every_command_decodes_to_what_was_encoded(command: StreamCommand) -> None:
     frame = command.encode()
     assert int.from_bytes(frame[:4], "big") == len(frame) - 4
     assert decode(frame[4:]) == command
@@ -100,7 +100,7 @@ def test_every_command_decodes_to_what_was_encoded(command: Command) -> None:
 
 @given(any_command, st.data())
 def test_a_frame_that_is_cut_short_never_decodes_to_a_longer_ones_fields(
-    command: Command, data: st.DataObject
+    command: StreamCommand, data: st.DataObject
 ) -> None:
     frame = command.encode()[4:]
     cut = frame[: data.draw(st.integers(0, len(frame) - 1))]
@@ -150,7 +150,7 @@ def test_octets_after_the_last_field_are_malformed() -> None:
         ),
         (Metadata(1, ["s"]), "0000000f 000f 0001 00000001 00000001 0001 73"),
         (
-            MetadataResponse(1, [Broker(0, "h", 5552)], [StreamMetadata("s", 1, 0, [])]),
+            MetadataResponse(1, [BrokerNode(0, "h", 5552)], [StreamMetadata("s", 1, 0, [])]),
             "00000024 800f 0001 00000001 00000001 0000 0001 68 000015b0 00000001 0001 73 0001 0000 00000000",
         ),
         (PublishConfirm(2, [1, 2]), "00000019 0003 0001 02 00000002 0000000000000001 0000000000000002"),
@@ -161,7 +161,7 @@ def test_octets_after_the_last_field_are_malformed() -> None:
         ),
     ],
 )
-def test_octets_are_those_of_the_protocol(command: Command, octets: str) -> None:
+def test_octets_are_those_of_the_protocol(command: StreamCommand, octets: str) -> None:
     assert command.encode().hex() == octets.replace(" ", "")
 
 

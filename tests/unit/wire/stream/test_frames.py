@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.model.errors import PeerError
-from leveret.wire.stream.frames import SIZE, FrameDecoder, FrameError, FrameTooLarge
+from leveret.wire.stream.frames import SIZE, FrameDecoder, FrameTooLarge, StreamFrameError
 
 frames = st.lists(st.binary(min_size=4, max_size=60), max_size=12)
 
@@ -56,7 +56,7 @@ def test_a_size_that_lies_is_refused_before_its_octets_are_waited_for() -> None:
 
 
 def test_a_frame_without_room_for_key_and_version_is_refused() -> None:
-    with pytest.raises(FrameError, match="no room"):
+    with pytest.raises(StreamFrameError, match="no room"):
         list(FrameDecoder(10).feed(SIZE.pack(3) + b"abc"))
 
 

@@ -1,0 +1,209 @@
+"""How long messages take while the node does something large beside them: p99 and the longest.
+
+5,000 messages/s are published and consumed as in `latency`; meanwhile, over and over, one of the things that take a
+node long: an import, a list, a scrape, channels by the ten thousand, queues that come and go. Each of these is one
+step of an event loop where nobody cut it up, and everybody's pause.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import httpx
+from pamqp import commands, frame
+
+from bench.client import CHANNEL, LOOPBACK, Connection, LoadError
+from bench.contenders import LEVERET, RABBITMQ, Node
+from bench.load import ConsumeJob, PublishJob
+from bench.rows import LATENCY_RATE, WINDOW, Reading, Row, Scenario, Settings
+from bench.workers import QUEUE, together
+
+QUEUES: Final = 10_000
+QUICK_QUEUES: Final = 300
+OPENS: Final = 50_000
+_ANSWER_BYTES: Final = 12 + 16
+"""Of close-ok and open-ok."""
+_TIMEOUT_S: Final = 300.0
+_ENDS_WITHIN_S: Final = 60.0
+
+Stopped = Callable[[], bool]
+Disturbance = Callable[[Node, int, Stopped], None]
+
+
+def call(node: Node, method: str, path: str, body: object = None) -> None:
+    """Ask the HTTP API, as guest.
+
+    Raises:
+        LoadError: it declined.
+    """
+    answer = httpx.request(
+        method,
+        f"http://{LOOPBACK}:{node.management_port}{path}",
+        auth=("guest", "guest"),
+        json=body,
+        timeout=_TIMEOUT_S,
+    )
+    if answer.is_error:
+        raise LoadError(f"{method} {path}: {answer.status_code} {answer.text}")
+
+
+def definitions(count: int) -> dict[str, Any]:
+    """A document of as many durable queues, each bound once."""
+    names = [f"beside-{number}" for number in range(count)]
+    return {
+        "queues": [
+            {"name": name, "vhost": "beside", "durable": True, "auto_delete": False, "arguments": {}}
+            for name in names
+        ],
+        "bindings": [
+            {
+                "source": "amq.direct",
+                "vhost": "beside",
+                "destination": name,
+                "destination_type": "queue",
+                "routing_key": name,
+                "arguments": {},
+            }
+            for name in names
+        ],
+    }
+
+
+def _import(node: Node, count: int, stopped: Stopped) -> None:
+    call(node, "POST", "/api/definitions", definitions(count))
+    call(node, "DELETE", "/api/vhosts/beside")
+    _make_vhost(node)
+
+
+def _list(node: Node, count: int, stopped: Stopped) -> None:
+    call(node, "GET", "/api/queues")
+
+
+def _scrape(node: Node, count: int, stopped: Stopped) -> None:
+    call(node, "GET", "/metrics/per-object")
+
+
+def _open_channels(node: Node, count: int, stopped: Stopped) -> None:
+    """A channel is closed and opened 50,000 times, and no answer is waited for."""
+    connection = Connection(node.amqp_port)
+    close = commands.Channel.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
+    again = frame.marshal(close, CHANNEL) + frame.marshal(commands.Channel.Open(), CHANNEL)
+    sender = threading.Thread(target=connection.socket.sendall, args=(again * OPENS,), daemon=True)
+    sender.start()
+    missing = OPENS * _ANSWER_BYTES
+    while missing > 0:
+        octets = connection.socket.recv(1 << 20)
+        if not octets:
+            raise LoadError("the broker ended the connection that opened channels")
+        missing -= len(octets)
+    sender.join()
+    connection.close()
+
+
+def _declare_and_delete(node: Node, count: int, stopped: Stopped) -> None:
+    with httpx.Client(
+        base_url=f"http://{LOOPBACK}:{node.management_port}/api/queues/beside/",
+        auth=("guest", "guest"),
+        timeout=_TIMEOUT_S,
+    ) as client:
+        for number in range(count):
+            if stopped():
+                return
+            client.put(f"come-{number}", json={"durable": True}).raise_for_status()
+            client.delete(f"come-{number}").raise_for_status()
+
+
+def _make_vhost(node: Node) -> None:
+    call(node, "PUT", "/api/vhosts/beside", {})
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    call(node, "PUT", "/api/permissions/beside/guest", everything)
+
+
+class _Disturber(threading.Thread):
+    """Does the thing over and over until told to stop."""
+
+    def __init__(self, node: Node, disturb: Disturbance, count: int) -> None:
+        super().__init__(daemon=True)
+        self._work = (node, disturb, count)
+        self._ends = threading.Event()
+        self.times = 0
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        node, disturb, count = self._work
+        try:
+            while not self._ends.is_set():
+                disturb(node, count, self._ends.is_set)
+                self.times += 1
+        except (LoadError, OSError, httpx.HTTPError) as error:
+            self.error = error
+
+    def end(self) -> int:
+        """Stop; return how often it was done.
+
+        Raises:
+            LoadError: it failed, or does not end.
+        """
+        self._ends.set()
+        self.join(_TIMEOUT_S + _ENDS_WITHIN_S)
+        if self.error is not None or self.is_alive():
+            raise LoadError(f"beside the messages: {self.error or 'it does not end'}")
+        return self.times
+
+
+def _beside(
+    name: str, disturb: Disturbance, *, standing: bool
+) -> Callable[[Node, Settings], dict[str, Reading]]:
+    """`standing`: whether all the queues are there before."""
+
+    def run(node: Node, settings: Settings) -> dict[str, Reading]:
+        count = QUICK_QUEUES if settings.quick else QUEUES
+        _make_vhost(node)
+        if standing:
+            call(node, "POST", "/api/definitions", definitions(count))
+        port = node.amqp_port
+        job = PublishJob(port, QUEUE, window=WINDOW, seconds=settings.seconds, rate=LATENCY_RATE)
+        consume = ConsumeJob(port, QUEUE, ack_every=1, stamped=True, warmup_s=settings.warmup_s)
+        disturber = _Disturber(node, disturb, count)
+        disturber.start()
+        try:
+            ages_us = together(node, job, consume, settings.warmup_s).ages_us
+        finally:
+            times = disturber.end()
+            call(node, "DELETE", "/api/vhosts/beside")
+        details = {**ages_us, "times": float(times)}
+        return {
+            f"beside-{name}-{each}": Reading(ages_us[each] / 1000, details=details) for each in ("p99", "max")
+        }
+
+    return run
+
+
+def _scenario(
+    name: str,
+    what: str,
+    disturb: Disturbance,
+    *,
+    standing: bool = False,
+    brokers: tuple[str, ...] = (LEVERET, RABBITMQ),
+) -> Scenario:
+    shown: Mapping[str, str] = {"p99": "p99", "max": "longest"}
+    rows = tuple(
+        Row(f"beside-{name}-{each}", f"latency at {LATENCY_RATE:,}/s beside {what}, {title}", "ms", False)
+        for each, title in shown.items()
+    )
+    return Scenario(rows, _beside(name, disturb, standing=standing), brokers=brokers)
+
+
+BESIDE: Final = (
+    _scenario("import", f"imports of {QUEUES:,} queues and deletions of their vhost", _import),
+    _scenario("list", f"`GET /api/queues` of {QUEUES:,} queues", _list, standing=True),
+    # RabbitMQ's is a plugin with a port of its own.
+    _scenario(
+        "scrape", f"`/metrics/per-object` of {QUEUES:,} queues", _scrape, standing=True, brokers=(LEVERET,)
+    ),
+    _scenario("channels", f"{OPENS:,} pipelined `channel.close` and `open`", _open_channels),
+    _scenario("declare", "queues declared and deleted over HTTP", _declare_and_delete),
+)

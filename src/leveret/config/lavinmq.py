@@ -1,0 +1,153 @@
+"""LavinMQ's `lavinmq.ini`: sections and keys that have a counterpart are read as that, all others are refused by line.
+
+A line that was taken and did nothing would be a trap, as in a file of our own. What a value may be is said by the
+setting that it becomes.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from leveret.config.syntax import Given
+from leveret.model.errors import ConfigError
+
+SUFFIX: Final = ".ini"
+_DEFAULT_BIND: Final = "127.0.0.1"
+_NOWHERE: Final = "-1"
+_AMQP: Final = {"port": "listeners.tcp.lavinmq", "tls_port": "listeners.ssl.lavinmq"}
+"""Ports beside one `bind`; here an address is both."""
+
+_SAME: Final = {
+    "main": {
+        "default_user": "default_user",
+        "log_file": "log.file",
+        "log_level": "log.console.level",
+        "sync": "durability",
+        "tls_cert": "ssl_options.certfile",
+        "tls_key": "ssl_options.keyfile",
+    },
+    "amqp": {
+        "channel_max": "channel_max",
+        "frame_max": "frame_max",
+        "heartbeat": "heartbeat",
+        "max_message_size": "max_message_size",
+    },
+    "mgmt": {
+        "bind": "management.tcp.ip",
+        "port": "management.tcp.port",
+    },
+    "replication": {
+        "bind": "replication.bind",
+        "follow": "replication.follow",
+        "port": "replication.port",
+    },
+    "clustering": {
+        "advertised_uri": "replication.advertised_uri",
+        "bind": "replication.bind",
+        "etcd_endpoints": "cluster.etcd.endpoints",
+        "etcd_prefix": "cluster.etcd.prefix",
+        "port": "replication.port",
+    },
+}
+_OTHER_NAMES: Final = {"http": "mgmt"}
+_VALUES: Final = {
+    "durability": {"true": "fsync", "false": "os"},
+    "log.console.level": {"trace": "debug", "notice": "info", "warn": "warning", "fatal": "critical"},
+}
+"""What LavinMQ's words for a setting's values are here, where they differ."""
+_ADVICE: Final = {
+    ("main", "data_dir"): "name the directory by --data-dir",
+    ("main", "default_password"): "a hash of LavinMQ's is not taken here: see default_pass",
+    ("main", "default_password_hash"): "a hash of LavinMQ's is not taken here: see default_pass",
+    ("mgmt", "tls_port"): "see management.ssl.port in leveret.conf",
+}
+
+
+class Line(NamedTuple):
+    """One setting as it stands in the file."""
+
+    section: str
+    key: str
+    value: str
+    place: str
+
+
+def is_lavinmq(name: str) -> bool:
+    """Whether a file of that name is read so."""
+    return name.endswith(SUFFIX)
+
+
+def parse_ini(text: str, name: str) -> dict[str, Given]:
+    """Read a file's text; `name` is the file's, for errors.
+
+    Raises:
+        ConfigError: a line is no setting, has no value, or sets what Leveret has not; names the line.
+    """
+    lines = _lines(text, name)
+    given: dict[str, Given] = {}
+    for line in lines:
+        target = _SAME[line.section].get(line.key)
+        if target is not None:
+            given[target] = Given(_VALUES.get(target, {}).get(line.value, line.value), line.place)
+        elif (line.section, line.key) != ("clustering", "enabled") and line.section != "amqp":
+            raise _refused(line)
+    _check_clustering(lines)
+    return given | _listeners([line for line in lines if line.section == "amqp"])
+
+
+def _lines(text: str, name: str) -> list[Line]:
+    found: list[Line] = []
+    section = ""
+    for number, row in enumerate(text.splitlines(), start=1):
+        place, row = f"{name}:{number}", row.strip()
+        if not row or row.startswith((";", "#")):
+            continue
+        if row.startswith("[") and row.endswith("]"):
+            section = _OTHER_NAMES.get(row[1:-1].strip(), row[1:-1].strip())
+            if section not in _SAME:
+                raise ConfigError(f"{place}: Leveret has nothing of LavinMQ's section {row}: take it out")
+            continue
+        key, equals, value = (part.strip() for part in row.partition("="))
+        if not equals or not section:
+            raise ConfigError(f"{place}: '{key}' is not a setting of the form 'key = value' in a [section]")
+        if not value:
+            raise ConfigError(f"{place}: [{section}] {key} has no value: name one, or take the line out")
+        found.append(Line(section, key, value, place))
+    return found
+
+
+def _listeners(lines: list[Line]) -> dict[str, Given]:
+    """Addresses, of ports and the one address before them; what is left of the section is refused."""
+    bind = next((line for line in lines if line.key == "bind"), None)
+    ports = [line for line in lines if line.key in _AMQP]
+    for line in lines:
+        if line is not bind and line not in ports and line.key not in _SAME["amqp"]:
+            raise _refused(line)
+    if bind is not None and not any(line.key == "port" for line in ports):
+        ports.append(Line("amqp", "port", "5672", bind.place))
+    host = _DEFAULT_BIND if bind is None else bind.value
+    found = {}
+    for line in ports:
+        if line.value != _NOWHERE:
+            address = f"[{host}]:{line.value}" if ":" in host else f"{host}:{line.value}"
+            found[_AMQP[line.key]] = Given(address, line.place)
+    return found
+
+
+def _check_clustering(lines: list[Line]) -> None:
+    """Where clustering is not enabled LavinMQ looks at no etcd, so its addresses in the file are no answer."""
+    enabled = next(
+        (line.value for line in lines if (line.section, line.key) == ("clustering", "enabled")), "false"
+    )
+    for line in lines:
+        if line.section == "clustering" and line.key.startswith("etcd_") and enabled != "true":
+            raise ConfigError(
+                f"{line.place}: [clustering] {line.key} has no effect without enabled = true: take one of them out"
+            )
+
+
+def _refused(line: Line) -> ConfigError:
+    advice = _ADVICE.get((line.section, line.key), "take the line out")
+    return ConfigError(
+        f"{line.place}: [{line.section}] {line.key} is LavinMQ's, and Leveret does not serve it: {advice}"
+    )

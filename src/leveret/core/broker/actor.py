@@ -1,0 +1,284 @@
+"""What a user does to the exchanges, queues and bindings of a vhost.
+
+Every door - AMQP 0-9-1, HTTP, streams - hands its caller's wish to one of these operations. Each asks for the
+permissions that it needs, in RabbitMQ's order and words, before it touches the broker; so no door can forget one.
+`tools/tidy` keeps doors from calling the broker's own verbs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from leveret.core.broker.access import Operation, is_allowed, matches, permission_of, topic_pattern
+from leveret.core.queues.queue import Queue
+from leveret.core.rules.queue_arguments import DEAD_LETTER_EXCHANGE
+from leveret.core.rules.validation import ALTERNATE_EXCHANGE
+from leveret.model import definitions as d
+from leveret.model.errors import AccessRefused, ResourceLocked
+from leveret.model.reasons import Reason
+
+if TYPE_CHECKING:
+    from leveret.core.broker.broker import Broker
+
+RESERVED_PREFIX = "amq."
+
+
+class Actor:
+    """One user in one vhost.
+
+    Attributes:
+        before_change: called when an operation is allowed and is going to change definitions; it may refuse.
+    """
+
+    def __init__(self, broker: Broker, user: str, vhost: str, owner: object | None = None) -> None:
+        """`owner` is the connection, whose exclusive queues are the user's; None without one."""
+        self.before_change: Callable[[], None] = _do_nothing
+        self._broker = broker
+        self._user = user
+        self._vhost = vhost
+        self._owner = owner
+
+    # -- permissions --------------------------------------------------------------------------
+
+    def may(self, operation: Operation, name: str) -> bool:
+        """Whether the user's pattern for the operation covers the exchange or queue."""
+        permission = permission_of(self._broker.definitions, self._user, self._vhost)
+        return is_allowed(permission, operation, name) or self._user in self._broker.own_users
+
+    def require(self, operation: Operation, kind: str, name: str) -> None:
+        """Let pass, or refuse in RabbitMQ's words.
+
+        Raises:
+            AccessRefused: `may` says no.
+        """
+        if not self.may(operation, name):
+            shown = name or "amq.default"
+            raise AccessRefused(
+                f"access to {kind} '{shown}' in vhost '{self._vhost}' refused for user '{self._user}'"
+            )
+
+    def require_topic(self, operation: Operation, exchange: str, routing_key: str) -> None:
+        """Check the user's topic permission, if one is set for the exchange.
+
+        Raises:
+            AccessRefused: its pattern does not cover the routing key.
+        """
+        held = self._broker.definitions.by_kind["topic_permissions"].get((self._vhost, self._user, exchange))
+        if not isinstance(held, d.TopicPermission):
+            return
+        pattern = held.write if operation == "write" else held.read
+        if not matches(topic_pattern(pattern, self._user, self._vhost), routing_key):
+            raise AccessRefused(
+                f"access to topic '{routing_key}' in exchange '{exchange}' in vhost '{self._vhost}' "
+                f"refused for user '{self._user}'"
+            )
+
+    def _require_target(self, kind: str, name: str, arguments: d.Arguments, target: str) -> None:
+        """Messages are read from what is declared and written to the exchange that its argument names.
+
+        An argument that is no name is left to the broker to refuse.
+        """
+        exchange = arguments.get(target)
+        if isinstance(exchange, str):
+            self.require("read", kind, name)
+            self.require("write", "exchange", exchange)
+
+    def check_lock(self, queue: Queue) -> None:
+        """Let pass what is no exclusive queue of somebody else.
+
+        Raises:
+            ResourceLocked: it is another connection's.
+        """
+        if queue.owner is not None and queue.owner is not self._owner:
+            raise locked(*queue.key)
+
+    # -- exchanges ----------------------------------------------------------------------------
+
+    def declare_exchange(self, wanted: d.Exchange) -> None:
+        """Declare an exchange, or check that the one there is equivalent.
+
+        Raises:
+            Refusal: no permission, a reserved name, or see `Broker.declare_exchange`.
+        """
+        _check_not_default(wanted.name)
+        self.require("configure", "exchange", wanted.name)
+        if wanted.name not in self._broker.topology(self._vhost).exchanges:
+            if wanted.name.startswith(RESERVED_PREFIX):
+                raise AccessRefused(f"exchange name '{wanted.name}' contains reserved prefix 'amq.*'")
+            self._require_target("exchange", wanted.name, wanted.arguments, ALTERNATE_EXCHANGE)
+            self.before_change()
+        self._broker.declare_exchange(wanted)
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Delete an exchange; absent is no error.
+
+        Raises:
+            Refusal: no permission, one of the system's, or see `Broker.delete_exchange`.
+        """
+        _check_not_default(name)
+        if name.startswith(RESERVED_PREFIX):
+            raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{self._vhost}' not allowed")
+        self.require("configure", "exchange", name)
+        if name in self._broker.topology(self._vhost).exchanges:
+            self.before_change()
+        self._broker.delete_exchange(self._vhost, name, if_unused=if_unused)
+
+    # -- bindings -----------------------------------------------------------------------------
+
+    def bind(self, binding: d.Binding) -> None:
+        """Bind; of two missing ends the source is told.
+
+        Raises:
+            Refusal: no permission on an end or for the topic, a locked queue, or see `Broker.bind`.
+        """
+        self._require_binding(binding)
+        self._broker.exchange(self._vhost, binding.source)
+        self._check_destination(binding)
+        if not self._broker.topology(self._vhost).has_binding(binding):
+            self.before_change()
+        self._broker.bind(binding)
+
+    def unbind(self, binding: d.Binding) -> None:
+        """Unbind; absent is no error.
+
+        Raises:
+            Refusal: as of `bind`.
+        """
+        self._require_binding(binding)
+        self._check_destination(binding)
+        if self._broker.topology(self._vhost).has_binding(binding):
+            self.before_change()
+            self._broker.unbind(binding)
+
+    def _require_binding(self, binding: d.Binding) -> None:
+        self.require("write", binding.destination_type, binding.destination)
+        if binding.destination_type == "exchange":
+            _check_not_default(binding.destination)
+        _check_not_default(binding.source)
+        self.require("read", "exchange", binding.source)
+        source = self._broker.topology(self._vhost).exchanges.get(binding.source)
+        if source is not None and source.definition.type == "topic":
+            self.require_topic("read", binding.source, binding.routing_key)
+
+    def _check_destination(self, binding: d.Binding) -> None:
+        held = self._broker.queues.get((self._vhost, binding.destination))
+        if binding.destination_type == "queue" and held is not None:
+            self.check_lock(held)
+
+    # -- queues -------------------------------------------------------------------------------
+
+    def declare_queue(
+        self, wanted: d.Queue, *, exclusive: bool = False, is_server_named: bool = False
+    ) -> Queue:
+        """Declare a queue, exclusively for the owner if asked, or check that the one there is equivalent.
+
+        Raises:
+            Refusal: no permission, a reserved name, a locked queue, or see `Broker.declare_queue`.
+        """
+        self.require("configure", "queue", wanted.name)
+        held = self._broker.queues.get(wanted.key)
+        if held is not None:
+            self._broker.queue(*wanted.key)
+            self.check_lock(held)
+            if exclusive != (held.owner is not None):
+                raise locked(*wanted.key)
+        elif wanted.name.startswith(RESERVED_PREFIX) and not is_server_named:
+            raise AccessRefused(f"queue name '{wanted.name}' contains reserved prefix 'amq.*'")
+        if is_server_named:
+            self._broker.check_server_named(wanted, exclusive=exclusive)
+        if held is None:
+            self._require_target("queue", wanted.name, wanted.arguments, DEAD_LETTER_EXCHANGE)
+            self.before_change()
+        return self._broker.declare_queue(wanted, self._owner if exclusive else None)
+
+    def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Delete a queue; return how many ready messages went with it.
+
+        Raises:
+            Refusal: no permission, a locked queue, or a condition does not hold.
+        """
+        self.require("configure", "queue", queue.key[1])
+        self.check_lock(queue)
+        self.before_change()
+        return self._broker.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
+
+    def purge(self, queue: Queue) -> int:
+        """Settle all ready messages of a queue; return how many.
+
+        Raises:
+            Refusal: no permission, a locked queue, or one of which nothing can be purged.
+        """
+        self.require("read", "queue", queue.key[1])
+        self.check_lock(queue)
+        count = queue.drop_ready(Reason.PURGED)
+        self._broker.dirty[queue] = None
+        return count
+
+    # -- super streams ------------------------------------------------------------------------
+
+    def declare_super_stream(
+        self, exchange: d.Exchange, streams: Sequence[d.Queue], bindings: Sequence[d.Binding]
+    ) -> None:
+        """Declare an exchange, streams and their bindings: none of them unless all are allowed.
+
+        Raises:
+            Refusal: no permission on one of them, or the first stream cannot be.
+        """
+        self.require("configure", "exchange", exchange.name)
+        for stream in streams:
+            self.require("configure", "queue", stream.name)
+        for binding in bindings:
+            self._require_binding(binding)
+        for stream in streams:
+            # The first would be refused for what all of them ask: so it is all or nothing.
+            self.declare_queue(stream)
+        self.declare_exchange(exchange)
+        for binding in bindings:
+            self.bind(binding)
+
+    def delete_super_stream(self, exchange: str, streams: Mapping[str, Queue]) -> None:
+        """Delete an exchange and the streams bound to it: none of them unless all are allowed.
+
+        Raises:
+            AccessRefused: no permission on one of them.
+        """
+        self.require("configure", "exchange", exchange)
+        for name in streams:
+            self.require("configure", "queue", name)
+        for stream in streams.values():
+            self.delete_queue(stream)
+        self.delete_exchange(exchange)
+
+
+class Unrestricted(Actor):
+    """The operator, and another node of the cluster, which has looked at what its client may."""
+
+    def __init__(self, broker: Broker, vhost: str, owner: object | None = None) -> None:
+        """See Actor."""
+        super().__init__(broker, "", vhost, owner)
+
+    def may(self, operation: Operation, name: str) -> bool:
+        """Everything."""
+        return True
+
+    def require_topic(self, operation: Operation, exchange: str, routing_key: str) -> None:
+        """Let pass."""
+
+
+def locked(vhost: str, name: str) -> ResourceLocked:
+    """The refusal for another connection's exclusive queue, in RabbitMQ's words."""
+    return ResourceLocked(
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost '{vhost}'. It could be originally "
+        "declared on another connection or the exclusive property value does not match that of the original "
+        "declaration."
+    )
+
+
+def _check_not_default(exchange: str) -> None:
+    if exchange == "":
+        raise AccessRefused("operation not permitted on the default exchange")
+
+
+def _do_nothing() -> None:
+    """Nothing keeps a change from being made."""

@@ -1,0 +1,592 @@
+"""The broker's decisions about its schema: what exists, who owns it, what follows from a change.
+
+Two ways in: `apply` takes a `Change` (HTTP, definitions file, schema sync, the log at start), the
+verbs (`declare_queue`, `bind`, ...) take what an AMQP method asks and refuse it in RabbitMQ's words.
+Both leave behind `changes` for the definitions log. `version` rises whenever a cached route or
+permission may have become untrue.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from leveret.core.broker.access import check_patterns
+from leveret.core.broker.churn import Churn
+from leveret.core.broker.definitions_lock import DefinitionsLock
+from leveret.core.broker.direct_reply import DirectReply
+from leveret.core.broker.epochs import Epochs
+from leveret.core.broker.limits import (
+    Connection,
+    ConnectionRegistry,
+    check_node_queue_limit,
+    check_queue_limit,
+)
+from leveret.core.broker.login_attempts import Logins
+from leveret.core.broker.parameters import check_parameter, check_user_limits
+from leveret.core.broker.policies import EffectivePolicy
+from leveret.core.broker.policy_effects import configure_queue, policies_of, refresh_replicated, refresh_vhost
+from leveret.core.broker.policy_validation import check_policy
+from leveret.core.broker.routing import Headers
+from leveret.core.broker.topology import PREDECLARED, ExchangeState, Topology, check_exchange
+from leveret.core.queues import queue_types
+from leveret.core.queues.counters import Counters
+from leveret.core.queues.queue import Queue, Reader
+from leveret.core.rules.queue_arguments import ARGUMENTS, check_queue, with_default_type
+from leveret.core.rules.validation import (
+    ALTERNATE_EXCHANGE,
+    CLASSIC,
+    QUORUM,
+    STREAM,
+    check_binding,
+    check_name,
+    check_nesting,
+    equivalent,
+    queue_type,
+)
+from leveret.model import definitions as d
+from leveret.model.errors import InvalidCommand, NotFound, PreconditionFailed
+from leveret.model.secrets import MASK, Masked, unmasked
+
+STANDBY_TAG = "standby_replication"
+SHARED_BYTES_MAX: Final = 1024 * 1024
+"""As JSON; etcd takes 1.5 MiB at once, encoded as base64, if nobody sets it otherwise."""
+
+
+class Broker:
+    """All vhosts of a node.
+
+    Attributes:
+        default_queue_type: of vhosts that are made without one.
+        definitions: every entity but exclusive queues and their bindings.
+        changes: what the definitions log must take next; the runtime empties it.
+        changes_in_flight: above 0 while changes were taken but are not durable yet; the runtime counts.
+        dirty: queues that gathered, settled or may dispatch since the last flush; the runtime empties it.
+        deleted: queues whose log must go once `changes` is durable; the runtime empties it.
+        replication_changes: queues whose `replicated` changed; the runtime empties it.
+        counters: messages of the whole node.
+        stream_counters: of clients of the stream protocol.
+        direct_replies: by routing key, who takes replies without a queue.
+        connections: who is connected now.
+        logins: how often clients tried to log in.
+        own_users: who the node's own jobs log in as; they may do everything.
+        churn: how often connections, channels and queues came and went.
+        departed: what queues counted that are deleted, by queue type.
+        dead_lettered: how many messages were, by queue type and reason.
+        refuses_durable: whether publishes that must be on disk are refused for now, where somebody is told: too few
+            followers are in sync.
+        traced_vhosts: where messages of this node's clients are copied to amq.rabbitmq.trace; not kept over a restart.
+        epochs: of queues.
+        pen: whether this node may change definitions.
+        make_queue: makes what serves a declared queue, or stands for one that another node serves.
+        shared: what other nodes must be told next, exclusive queues too; None on a node alone.
+    """
+
+    def __init__(
+        self, read: Reader, *, default_queue_type: str = CLASSIC, queue_max: int | None = None
+    ) -> None:
+        """An empty broker for `queue_max` queues; `read` fetches a queue's messages from its log."""
+        self.default_queue_type = default_queue_type
+        self._queue_max = queue_max
+        self.definitions = d.Definitions()
+        self.topologies: dict[str, Topology] = {}
+        self.queues: dict[tuple[str, ...], Queue] = {}
+        self.changes: list[d.Change] = []
+        self.dirty: dict[Queue, None] = {}
+        self.changes_in_flight = 0
+        self.deleted: list[Queue] = []
+        self._owned: dict[object, dict[Queue, None]] = {}
+        self.replication_changes: list[Queue] = []
+        self.connections = ConnectionRegistry()
+        self.logins = Logins()
+        self.own_users: set[str] = set()
+        self.churn = Churn()
+        self.counters = Counters()
+        self.stream_counters = Counters()
+        self.direct_replies: dict[str, DirectReply] = {}
+        self.departed: dict[str, Counters] = {}
+        self.dead_lettered: Counter[tuple[str, str]] = Counter()
+        self.refuses_durable = False
+        self.traced_vhosts: set[str] = set()
+        self.version = 0
+        self.epochs = Epochs()
+        self.pen = DefinitionsLock()
+        self.make_queue: Callable[[d.Queue, Reader, bool], Queue] = _led_here
+        self.shared: list[d.Change] | None = None
+        self._read = read
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def apply(self, change: d.Change) -> None:
+        """Put or delete an entity with all that follows; log what is durable.
+
+        Deleting what is not there does nothing. A queue or exchange that exists with other properties is
+        not replaced.
+
+        Raises:
+            Refusal: the change contradicts what exists, or is not valid.
+        """
+        self.version += 1
+        if isinstance(change, d.Put):
+            self._check_size(change.entity)
+            self._put(change.entity)
+        else:
+            self._delete(change.kind, change.key)
+
+    def _check_size(self, entity: d.AnyEntity) -> None:
+        check_nesting(entity)
+        if self.shared is not None:
+            _check_shareable(entity)
+
+    def _record(self, change: d.Change, *, durable: bool = True) -> None:
+        self.definitions.apply(change)
+        if durable:
+            self.changes.append(change)
+        self._share(change)
+
+    def _share(self, change: d.Change) -> None:
+        if self.shared is not None:
+            self.shared.append(change)
+
+    def _put(self, entity: d.AnyEntity) -> None:
+        match entity:
+            case d.Vhost():
+                self._put_vhost(entity)
+            case d.Exchange():
+                self._put_exchange(entity)
+            case d.Queue():
+                self._put_queue(entity, owner=None)
+            case d.Binding():
+                self._put_binding(entity)
+            case d.Policy():
+                self.topology(entity.vhost)
+                check_policy(entity)
+                self._put_policy(entity)
+            case d.Permission() | d.TopicPermission():
+                self.topology(entity.vhost)
+                check_patterns(entity)
+                if (entity.user,) not in self.definitions.by_kind["users"]:
+                    raise NotFound(f"no user '{entity.user}'")
+                self._record(d.Put(entity))
+            case d.Parameter():
+                self.topology(entity.vhost)
+                check_parameter(entity)
+                if entity.component == d.OPERATOR_POLICY:
+                    self._put_policy(entity)
+                else:
+                    self._record(d.Put(self._with_secrets(entity)))
+            case d.User():
+                check_user_limits(entity.limits)
+                self._record(d.Put(entity))
+            case d.GlobalParameter():
+                self._record(d.Put(self._with_secrets(entity)))
+
+    def _with_secrets(self, entity: d.Parameter | d.GlobalParameter) -> d.Parameter | d.GlobalParameter:
+        """The parameter as it is to be kept: what was masked when it was shown is what it was.
+
+        Raises:
+            InvalidCommand: it is not there, so nobody knows what was.
+        """
+        held = self.definitions.by_kind[entity.kind].get(entity.key)
+        try:
+            return msgspec.structs.replace(entity, value=unmasked(entity.value, getattr(held, "value", None)))
+        except Masked:
+            raise InvalidCommand(
+                f"its secrets were left out when it was shown or exported, and stand there as {MASK}: export it with "
+                "--include-secrets (include_secrets=true over HTTP), or write them in its place"
+            ) from None
+
+    def _delete(self, kind: str, key: tuple[str, ...]) -> None:
+        entity = self.definitions.by_kind[kind].get(key) or self._exclusive(kind, key)
+        if entity is None:
+            return
+        match entity:
+            case d.Vhost(name=name):
+                self._delete_vhost(name)
+            case d.Exchange():
+                self.delete_exchange(entity.vhost, entity.name)
+            case d.Queue():
+                self.delete_queue(self.queues[key])
+            case d.Binding():
+                self.unbind(entity)
+            case d.Policy():
+                self._delete_policy(entity)
+            case d.Parameter(component=component) if component == d.OPERATOR_POLICY:
+                self._delete_policy(entity)
+            case d.User(name=name):
+                for other in ("permissions", "topic_permissions"):
+                    for held in [k for k in self.definitions.by_kind[other] if k[1] == name]:
+                        self._record(d.Delete(other, held))
+                self._record(d.Delete(kind, key))
+                self._close_connections(lambda c: c.user == name, f"user '{name}' is deleted")
+            case _:
+                self._record(d.Delete(kind, key))
+
+    def _exclusive(self, kind: str, key: tuple[str, ...]) -> d.AnyEntity | None:
+        """What is not among the definitions: an exclusive queue, or a binding to one."""
+        if kind == "queues":
+            queue = self.queues.get(key)
+            return queue.definition if queue is not None else None
+        topology = self.topologies.get(key[0]) if kind == "bindings" else None
+        source = topology.exchanges.get(key[1]) if topology is not None else None
+        return source.bindings.get(key) if source is not None else None
+
+    def _close_connections(self, chosen: Callable[[Connection], bool], reason: str) -> None:
+        for connection in [c for c in self.connections if chosen(c)]:
+            connection.force_close(reason)
+
+    # -- vhosts -------------------------------------------------------------------------------
+
+    def topology(self, vhost: str) -> Topology:
+        """The exchanges and bindings of a vhost.
+
+        Raises:
+            NotFound: there is no such vhost.
+        """
+        try:
+            return self.topologies[vhost]
+        except KeyError:
+            raise NotFound(f"vhost '{vhost}' does not exist") from None
+
+    def vhost_queues(self, vhost: str) -> list[Queue]:
+        """All queues of a vhost, exclusive ones too."""
+        topology = self.topologies.get(vhost)
+        return list(topology.queues.values()) if topology is not None else []
+
+    def led_queues(self) -> list[Queue]:
+        """Those that this node serves: all, but in a cluster."""
+        return [queue for queue in self.queues.values() if not queue.is_remote]
+
+    def _put_vhost(self, vhost: d.Vhost) -> None:
+        """Make a vhost, or change what is said of it; its tags decide whether its queues are replicated."""
+        check_name("vhost", vhost.name)
+        if vhost.default_queue_type not in ARGUMENTS:
+            raise InvalidCommand(f"unsupported queue type '{vhost.default_queue_type}'")
+        topology = self.topologies.setdefault(vhost.name, Topology(vhost.name))
+        self._record(d.Put(vhost))
+        self.replication_changes += refresh_replicated(topology, tagged=self._is_tagged(vhost.name))
+
+    def _delete_vhost(self, name: str) -> None:
+        self._close_connections(lambda c: c.vhost == name, f"vhost '{name}' is deleted")
+        for queue in self.vhost_queues(name):
+            self.delete_queue(queue)
+        for kind in reversed(d.KINDS):
+            if kind not in ("users", "vhosts", "global_parameters"):
+                for key in [k for k in self.definitions.by_kind[kind] if k[0] == name]:
+                    self._record(d.Delete(kind, key))
+        del self.topologies[name]
+        self.traced_vhosts.discard(name)
+        self._record(d.Delete("vhosts", (name,)))
+
+    # -- exchanges ----------------------------------------------------------------------------
+
+    def exchange(self, vhost: str, name: str) -> d.Exchange:
+        """The exchange's definition.
+
+        Raises:
+            NotFound: there is none.
+        """
+        state = self.topology(vhost).exchanges.get(name)
+        if state is None:
+            raise NotFound(f"no exchange '{name}' in vhost '{vhost}'")
+        return state.definition
+
+    def _put_exchange(self, wanted: d.Exchange) -> None:
+        topology = self.topology(wanted.vhost)
+        held = topology.exchanges.get(wanted.name)
+        if held is not None:
+            equivalent(
+                wanted,
+                held.definition,
+                ("type", "durable", "auto_delete", "internal"),
+                (ALTERNATE_EXCHANGE,),
+            )
+            return
+        check_exchange(wanted)
+        state = topology.exchanges[wanted.name] = ExchangeState(wanted)
+        state.apply_policies(topology.policies.for_exchange(wanted.name))
+        self._record(d.Put(wanted), durable=wanted.durable)
+
+    def declare_exchange(self, wanted: d.Exchange) -> None:
+        """Declare an exchange, or check that the one there is equivalent.
+
+        Raises:
+            Refusal: another type or other properties, an unknown type.
+        """
+        self.version += 1
+        self._check_size(wanted)
+        self._put_exchange(wanted)
+
+    def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> None:
+        """Delete an exchange and every binding from and to it; absent is no error, as in RabbitMQ.
+
+        Raises:
+            PreconditionFailed: `if_unused` and something is bound to it.
+        """
+        self.version += 1
+        topology = self.topology(vhost)
+        state = topology.exchanges.get(name)
+        if state is None or name in PREDECLARED:
+            return
+        if if_unused and state.bindings:
+            raise PreconditionFailed(f"exchange '{name}' in vhost '{vhost}' in use")
+        for binding in [*state.bindings.values(), *topology.bindings_into("exchange", name)]:
+            if topology.has_binding(binding):
+                self.unbind(binding)
+        if topology.exchanges.pop(name, None) is not None:
+            self._record(d.Delete("exchanges", (vhost, name)), durable=state.definition.durable)
+
+    # -- queues -------------------------------------------------------------------------------
+
+    def queue(self, vhost: str, name: str) -> Queue:
+        """The queue.
+
+        Raises:
+            NotFound: there is none.
+        """
+        queue = self.queues.get((vhost, name))
+        if queue is None:
+            self.topology(vhost)
+            raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
+        _check_health(queue)
+        return queue
+
+    def _put_queue(self, wanted: d.Queue, owner: object | None) -> Queue:
+        topology = self.topology(wanted.vhost)
+        held = self.queues.get(wanted.key)
+        if held is not None:
+            _check_health(held)
+            kind = queue_type(held.definition.arguments)
+            equivalent(wanted, held.definition, ("durable", "auto_delete"), ARGUMENTS[kind])
+            return held
+        check_queue(wanted, exclusive=owner is not None)
+        queue = self.make_queue(self.epochs.stamp(wanted), self._read, owner is not None)
+        if owner is not None:
+            queue.owner = owner
+            self._owned.setdefault(owner, {})[queue] = None
+        self.queues[queue.key] = queue
+        topology.queues[queue.definition.name] = queue
+        if queue.owner is None:
+            self._record(d.Put(queue.definition), durable=queue.definition.durable)
+        else:
+            self._share(d.Put(queue.definition))
+        tagged = self._is_tagged(wanted.vhost)
+        self.replication_changes += configure_queue(topology, queue, tagged=tagged)
+        return queue
+
+    def owned_by(self, owner: object) -> list[Queue]:
+        """The exclusive queues of a connection, in the order of their declaration."""
+        return list(self._owned.get(owner, ()))
+
+    def exclusive_queues(self) -> list[Queue]:
+        """Those of all connections; in a cluster, to other nodes as well."""
+        return [queue for queue in self.queues.values() if queue.owner is not None]
+
+    def declare_queue(self, wanted: d.Queue, owner: object | None = None) -> Queue:
+        """Declare a queue, exclusively for `owner` if given, or check that the one there is equivalent.
+
+        A queue without `x-queue-type` gets the vhost's default type. Unlike `apply`, which may repeat what
+        stands already, this holds to the vhost's and the node's limit of queues.
+
+        Raises:
+            Refusal: other properties, arguments that are not valid, or one queue too many.
+        """
+        self.version += 1
+        self._check_size(wanted)
+        wanted = self._with_default_type(wanted, exclusive=owner is not None)
+        if wanted.key not in self.queues:
+            count = len(self.topology(wanted.vhost).queues)
+            check_queue_limit(self.definitions, wanted.vhost, wanted.name, count)
+            check_node_queue_limit(self._queue_max, wanted.name, len(self.queues))
+        self.churn.queue_declared += 1
+        count = len(self.queues)
+        queue = self._put_queue(wanted, owner)
+        self.churn.queue_created += len(self.queues) - count
+        return queue
+
+    def check_server_named(self, wanted: d.Queue, *, exclusive: bool) -> None:
+        """Whether a queue of this declaration may leave its name to the server.
+
+        Raises:
+            PreconditionFailed: its type, its own or the vhost's default, does not allow it.
+        """
+        kind = queue_type(self._with_default_type(wanted, exclusive=exclusive).arguments)
+        if kind in (QUORUM, STREAM):
+            raise PreconditionFailed(f"Cannot declare a server-named queue for type rabbit_{kind}_queue")
+
+    def _with_default_type(self, wanted: d.Queue, *, exclusive: bool) -> d.Queue:
+        vhost = self.definitions.by_kind["vhosts"].get((wanted.vhost,))
+        if not isinstance(vhost, d.Vhost):
+            return wanted
+        return with_default_type(wanted, vhost.default_queue_type, exclusive=exclusive)
+
+    def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Delete a queue with its bindings; return how many ready messages went with it.
+
+        Raises:
+            PreconditionFailed: a condition does not hold.
+        """
+        vhost, name = queue.key
+        if if_unused and queue.consumers:
+            raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' in use")
+        if if_empty and queue.ready_count:
+            raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' not empty")
+        self.version += 1
+        count = queue.ready_count
+        topology = self.topology(vhost)
+        for binding in topology.bindings_into("queue", name):
+            self.unbind(binding)
+        del self.queues[queue.key]
+        self.churn.queue_deleted += 1
+        kind = queue_type(queue.definition.arguments)
+        self.departed.setdefault(kind, Counters()).add(queue.counters)
+        del topology.queues[name]
+        topology.queue_policies.pop(name, None)
+        self.dirty.pop(queue, None)
+        self.deleted.append(queue)
+        if queue.owner is None:
+            self._record(d.Delete("queues", queue.key), durable=queue.definition.durable)
+        else:
+            self._share(d.Delete("queues", queue.key))
+            self._disown(queue)
+        for consumer in list(queue.consumers):
+            consumer.queue_deleted()
+        queue.consumers.clear()
+        return count
+
+    def _disown(self, queue: Queue) -> None:
+        owned = self._owned.get(queue.owner, {})
+        owned.pop(queue, None)
+        if not owned:
+            self._owned.pop(queue.owner, None)
+
+    def delete_when_writable(self, queue: Queue) -> None:
+        """Delete a queue that nobody needs any more: now, or when this node has the pen."""
+
+        def delete() -> None:
+            if self.queues.get(queue.key) is queue:
+                self.delete_queue(queue)
+
+        self.pen.when_here(delete)
+
+    def replace_queue(self, queue: Queue) -> Queue:
+        """Another object stands for a queue from now on, for another node serves it now; the one before."""
+        before = self.queues[queue.key]
+        topology = self.topologies[queue.key[0]]
+        self.version += 1
+        self.queues[queue.key] = topology.queues[queue.key[1]] = queue
+        queue.owner = before.owner
+        self.dirty.pop(before, None)
+        self.replication_changes += configure_queue(topology, queue, tagged=self._is_tagged(queue.key[0]))
+        return before
+
+    # -- bindings -----------------------------------------------------------------------------
+
+    def _put_binding(self, binding: d.Binding) -> None:
+        topology = self.topology(binding.vhost)
+        source = self.exchange(binding.vhost, binding.source)
+        if binding.destination_type == "queue":
+            queue = self.queue(binding.vhost, binding.destination)
+            durable, exclusive = queue.definition.durable, queue.owner is not None
+        else:
+            durable, exclusive = self.exchange(binding.vhost, binding.destination).durable, False
+        if topology.has_binding(binding):
+            return
+        check_binding(binding, source.type)
+        topology.bind(binding)
+        durable = durable and source.durable
+        if exclusive:
+            self._share(d.Put(binding))
+        else:
+            self._record(d.Put(binding), durable=durable)
+
+    def bind(self, binding: d.Binding) -> None:
+        """Bind; doing so twice is no error.
+
+        Raises:
+            NotFound: an end is missing.
+        """
+        self.version += 1
+        self._check_size(binding)
+        self._put_binding(binding)
+
+    def unbind(self, binding: d.Binding) -> None:
+        """Remove a binding, and its auto-delete source if that was the last; absent is no error."""
+        self.version += 1
+        topology = self.topology(binding.vhost)
+        if not topology.has_binding(binding):
+            return
+        topology.unbind(binding)
+        if binding.key in self.definitions.by_kind["bindings"]:
+            self._record(d.Delete("bindings", binding.key))
+        else:
+            self._share(d.Delete("bindings", binding.key))
+        source = topology.exchanges[binding.source]
+        if source.definition.auto_delete and not source.bindings:
+            self.delete_exchange(binding.vhost, binding.source)
+
+    def route(self, vhost: str, exchange: str, routing_key: str, headers: Headers) -> list[Queue]:
+        """The queues a message goes to.
+
+        Raises:
+            NotFound: no such exchange.
+        """
+        self.exchange(vhost, exchange)
+        names = self.topologies[vhost].route(exchange, routing_key, headers)
+        return [self.queues[vhost, name] for name in names]
+
+    # -- policies -----------------------------------------------------------------------------
+
+    def policies_of_queue(self, queue: Queue) -> EffectivePolicy:
+        """The policy and the operator policy that apply to a queue, and what they say together."""
+        vhost, name = queue.key
+        return policies_of(self.topology(vhost), name)
+
+    def _put_policy(self, entity: d.Policy | d.Parameter) -> None:
+        self.topologies[entity.vhost].policies.put(entity)
+        self._record(d.Put(entity))
+        self._refresh_policies(entity.vhost)
+
+    def _delete_policy(self, entity: d.Policy | d.Parameter) -> None:
+        self.topologies[entity.vhost].policies.remove(entity)
+        self._record(d.Delete(entity.kind, entity.key))
+        self._refresh_policies(entity.vhost)
+
+    def _refresh_policies(self, vhost: str) -> None:
+        topology = self.topologies[vhost]
+        before = [(queue, queue.settings) for queue in topology.queues.values()]
+        self.replication_changes += refresh_vhost(topology, tagged=self._is_tagged(vhost))
+        for queue, settings in before:
+            if queue.settings != settings:
+                self.dirty[queue] = None
+
+    def _is_tagged(self, vhost: str) -> bool:
+        return STANDBY_TAG in getattr(self.definitions.by_kind["vhosts"].get((vhost,)), "tags", ())
+
+
+def _led_here(definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
+    """What a node alone makes: it leads each queue itself."""
+    return queue_types.make_queue(definition, read)
+
+
+def _check_health(queue: Queue) -> None:
+    if queue.damage is not None:
+        vhost, name = queue.key
+        raise NotFound(f"queue '{name}' in vhost '{vhost}' is down: {queue.damage}")
+
+
+def _check_shareable(entity: d.AnyEntity) -> None:
+    """An entity that etcd does not take would have this node, and then each other one, leave the cluster.
+
+    Raises:
+        InvalidCommand: it is too large.
+    """
+    size = len(d.encode_change(d.Put(entity)))
+    if size > SHARED_BYTES_MAX:
+        raise InvalidCommand(
+            f"{entity.kind} {'/'.join(entity.key)}: {size} octets are more than the {SHARED_BYTES_MAX} that nodes "
+            "of a cluster can share of an entity"
+        )

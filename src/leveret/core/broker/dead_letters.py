@@ -1,0 +1,157 @@
+"""What becomes of a message that expired, was dropped or was rejected: its headers and its way.
+
+RabbitMQ's rules: the first entry of the header `x-death` tells why and where a message died last, an
+entry a queue and reason, with a count; `x-first-death-*` stay as they were first set. A message that
+came round to a queue in which it died, without anybody having rejected it on the way, is dropped there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from leveret.core.broker.broker import Broker
+from leveret.core.queues.dying import DeadLetters
+from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.quorum_queue import DELIVERY_COUNT
+from leveret.core.rules.validation import queue_type
+from leveret.wire import properties as props
+from leveret.wire import tables
+
+_DEATHS = b"x-death"
+_CARBON_COPIES = b"CC"
+_COUNT_MAX = 2**63 - 1
+_SHORT_STRING_MAX = 255
+
+
+def died(head: Head, queue: str, reason: str, now_s: int, exchange: str, routing_key: str | None) -> Head:
+    """The head under which the dead are published to `exchange`, with their own routing key if that is None."""
+    properties = props.split(head.header)
+    headers = _table(properties.get(props.HEADERS, b""))
+    death = {
+        b"count": tables.long_integer(1),
+        b"reason": tables.long_string(reason.encode()),
+        b"queue": tables.long_string(queue.encode()),
+        b"time": tables.timestamp(now_s),
+        b"exchange": tables.long_string(head.exchange),
+        b"routing-keys": tables.array(map(tables.long_string, [head.routing_key, *carbon_copies(headers)])),
+    }
+    expiration = properties.pop(props.EXPIRATION, None)
+    if expiration is not None:
+        death[b"original-expiration"] = tables.long_string(expiration)
+    _note_death(headers, death)
+    headers.pop(DELIVERY_COUNT, None)
+    key = head.routing_key
+    if routing_key is not None:
+        # A policy may give a longer one than a message can have.
+        key = routing_key.encode()[:_SHORT_STRING_MAX]
+        headers.pop(_CARBON_COPIES, None)
+    properties[props.HEADERS] = tables.join(headers)
+    return make_head(exchange.encode(), key, props.join(properties, head.body_bytes))
+
+
+def _note_death(headers: dict[bytes, bytes], death: dict[bytes, bytes]) -> None:
+    """Put a death first in `x-death`, or count up the entry of the same queue and reason."""
+    others: list[bytes] = []
+    fresh = death
+    for value in _deaths(headers):
+        entry = _table(tables.table_of(value) or b"")
+        if entry.get(b"queue") == death[b"queue"] and entry.get(b"reason") == death[b"reason"]:
+            count = tables.integer_of(entry.get(b"count", b"")) or 0
+            death = entry | {b"count": tables.long_integer(min(count + 1, _COUNT_MAX))}
+        else:
+            others.append(value)
+    headers[_DEATHS] = tables.array([tables.table(death), *others])
+    for name in (b"exchange", b"queue", b"reason"):
+        headers.setdefault(b"x-first-death-" + name, fresh[name])
+
+
+def _table(octets: bytes) -> dict[bytes, bytes]:
+    """A table's entries, none of what is no table: publishers may write anything, and nobody could read that."""
+    try:
+        return tables.split(octets)
+    except props.SyntaxFault:
+        return {}
+
+
+def _array(value: bytes) -> list[bytes]:
+    """An array's values, none of what is no array."""
+    try:
+        return tables.split_array(value)
+    except props.SyntaxFault:
+        return []
+
+
+def _deaths(headers: dict[bytes, bytes]) -> list[bytes]:
+    return [value for value in _array(headers.get(_DEATHS, b"")) if value[:1] == b"F"]
+
+
+def carbon_copies(headers: dict[bytes, bytes]) -> list[bytes]:
+    """The routing keys in the header CC."""
+    return tables.texts_of(_array(headers.get(_CARBON_COPIES, b"")))
+
+
+def goes_round(head: Head, queue: str) -> bool:
+    """Whether these dead died in `queue` before, and nobody rejected them since."""
+    for value in _deaths(header_entries(head)):
+        entry = _table(tables.table_of(value) or b"")
+        if tables.text_of(entry.get(b"reason", b"")) == b"rejected":
+            return False
+        if tables.text_of(entry.get(b"queue", b"")) == queue.encode():
+            return True
+    return False
+
+
+def bury(broker: Broker, queue: Queue, letters: DeadLetters, now_s: int) -> set[Queue]:
+    """Publish the dead where the queue's settings say: which queues are to have them.
+
+    Without a dead letter exchange, or when nothing is bound to it, they are simply gone, and so is what a queue
+    has no room for that refuses (RabbitMQ's rules).
+    """
+    settings, (vhost, name) = queue.settings, queue.key
+    exchange, topology = settings.dead_letter_exchange, broker.topologies.get(vhost)
+    if exchange is None or topology is None or exchange not in topology.exchanges:
+        return set()
+    takers: set[Queue] = set()
+    kind = queue_type(queue.definition.arguments)
+    for run in letters.runs:
+        broker.dead_lettered[kind, letters.reason] += len(run.bodies)
+        head = died(run.head, name, letters.reason, now_s, exchange, settings.dead_letter_routing_key)
+        for target in _targets(broker, vhost, exchange, head):
+            if letters.reason != "rejected" and goes_round(head, target.key[1]):
+                continue
+            bodies = run.bodies[: target.room(head.body_bytes)]
+            if bodies and target not in letters.done:
+                takers.add(target)
+                target.gather(head, bodies)
+                broker.dirty[target] = None
+    return takers
+
+
+def _targets(broker: Broker, vhost: str, exchange: str, head: Head) -> dict[Queue, None]:
+    """Where a message goes by its routing key and its carbon copies."""
+    return {
+        target: None
+        # No binding has a key that is no text, but some match any key.
+        for key in [head.routing_key, *carbon_copies(header_entries(head))]
+        for target in broker.route(
+            vhost, exchange, key.decode(errors="surrogateescape"), lambda: _readable_headers(head.header)
+        )
+    }
+
+
+def header_entries(head: Head) -> dict[bytes, bytes]:
+    """The headers by octets, as tables.split gives them; none of what is no table."""
+    return _table(props.split(head.header).get(props.HEADERS, b""))
+
+
+def _readable_headers(header: bytes) -> dict[str, Any]:
+    try:
+        return headers_of(header)
+    except props.SyntaxFault:
+        return {}
+
+
+def headers_of(header: bytes) -> dict[str, Any]:
+    """The header table of a content header, decoded."""
+    return props.decode(header).headers or {}

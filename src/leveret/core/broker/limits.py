@@ -1,0 +1,207 @@
+"""How many connections, channels and queues a vhost and a user may have.
+
+Limits of a vhost are its runtime parameter `vhost-limits`, named `limits`; those of a user are part
+of the user. A negative limit is none at all, 0 allows nothing (RabbitMQ's rules). The doors ask
+before they open something: `check_connection_limits` when a connection opens a vhost, before access
+to it is looked at; `check_channel_limit` at channel.open. The broker itself asks `check_queue_limit`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableSet, Sized
+from typing import TYPE_CHECKING, Final, Protocol
+
+from leveret.model.definitions import Definitions, Parameter, User
+from leveret.model.errors import NotAllowed, PreconditionFailed
+
+if TYPE_CHECKING:
+    from leveret.core.broker.broker import Broker
+
+VHOST_LIMITS: Final = "vhost-limits"
+LIMITS_NAME: Final = "limits"
+MAX_CONNECTIONS: Final = "max-connections"
+MAX_QUEUES: Final = "max-queues"
+MAX_CHANNELS: Final = "max-channels"
+
+
+class Connection(Protocol):
+    """A client's connection, as the broker needs to know it.
+
+    `user` and `vhost` stay as they are from the moment it is added to the broker's connections.
+    """
+
+    vhost: str | None
+    user: str | None
+
+    @property
+    def channels(self) -> Sized:
+        """The channels it has open."""
+
+    def force_close(self, reason: str) -> None:
+        """End the connection, telling the client why."""
+
+
+class OtherConnection:
+    """A connection of another protocol than AMQP 0-9-1: it counts, ends with its user and vhost, has no channels."""
+
+    def __init__(
+        self, connections: ConnectionRegistry, user: str, vhost: str, cut: Callable[[str], None]
+    ) -> None:
+        """Stand for the connection that `cut` ends, given the reason; one of `connections` until it leaves."""
+        self.user: str | None = user
+        self.vhost: str | None = vhost
+        self.channels: dict[int, object] = {}
+        self._cut = cut
+        self._connections = connections
+        connections.add(self)
+
+    def leave(self) -> None:
+        """It ends: count it no more; may be said again."""
+        self._connections.discard(self)
+
+    def force_close(self, reason: str) -> None:
+        """See Connection."""
+        self._cut(reason)
+
+
+class ConnectionRegistry(MutableSet[Connection]):
+    """Who is connected, found by vhost and by user without looking at all of them."""
+
+    def __init__(self, members: Iterable[Connection] = ()) -> None:
+        """Start with `members`."""
+        self._all: set[Connection] = set()
+        self._by_vhost: dict[str | None, set[Connection]] = {}
+        self._by_user: dict[str | None, set[Connection]] = {}
+        for member in members:
+            self.add(member)
+
+    def __contains__(self, member: object) -> bool:
+        """Tell whether it is connected."""
+        return member in self._all
+
+    def __iter__(self) -> Iterator[Connection]:
+        """All, in no order."""
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._all)
+
+    def add(self, value: Connection) -> None:
+        """It is open now."""
+        self._all.add(value)
+        self._by_vhost.setdefault(value.vhost, set()).add(value)
+        self._by_user.setdefault(value.user, set()).add(value)
+
+    def discard(self, value: Connection) -> None:
+        """It is gone; harmless when it never was here."""
+        if value in self._all:
+            self._all.remove(value)
+            _take_out(self._by_vhost, value.vhost, value)
+            _take_out(self._by_user, value.user, value)
+
+    def of_vhost(self, vhost: str) -> Collection[Connection]:
+        """Those that opened this vhost."""
+        return self._by_vhost.get(vhost, ())
+
+    def of_user(self, user: str) -> Collection[Connection]:
+        """Those of this user, whatever their vhost."""
+        return self._by_user.get(user, ())
+
+
+def _take_out(index: dict[str | None, set[Connection]], name: str | None, member: Connection) -> None:
+    members = index[name]
+    members.remove(member)
+    if not members:
+        del index[name]
+
+
+def vhost_limit(definitions: Definitions, vhost: str, name: str) -> int | None:
+    """A vhost's limit, `max-connections` or `max-queues`; None without one."""
+    held = definitions.by_kind["parameters"].get((vhost, VHOST_LIMITS, LIMITS_NAME))
+    value = held.value if isinstance(held, Parameter) else None
+    return _limit(value.get(name) if isinstance(value, dict) else None)
+
+
+def user_limit(definitions: Definitions, user: str, name: str) -> int | None:
+    """A user's limit, `max-connections` or `max-channels`; None without one."""
+    held = definitions.by_kind["users"].get((user,))
+    return _limit(held.limits.get(name)) if isinstance(held, User) else None
+
+
+def _limit(value: object) -> int | None:
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def check_connection_limits(broker: Broker, user: str, vhost: str, node_limit: int | None = None) -> None:
+    """Whether `user` may have one more connection, to `vhost`; ask before it counts itself.
+
+    A vhost that does not exist has no limits; `node_limit` is how many the node may have in all.
+
+    Raises:
+        NotAllowed: in RabbitMQ's words; reply code 530, for the connection.
+    """
+    if node_limit is not None and len(broker.connections) >= node_limit:
+        raise NotAllowed(f"connection refused: node connection limit ({node_limit}) is reached")
+    limit = vhost_limit(broker.definitions, vhost, MAX_CONNECTIONS)
+    if limit is not None and len(broker.connections.of_vhost(vhost)) >= limit:
+        raise NotAllowed(
+            f"access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
+        )
+    limit = user_limit(broker.definitions, user, MAX_CONNECTIONS)
+    if limit is not None and len(broker.connections.of_user(user)) >= limit:
+        raise NotAllowed(f"connection refused for user '{user}': user connection limit ({limit}) is reached")
+
+
+def check_channel_limit(broker: Broker, user: str, open_channels: int) -> None:
+    """Whether `user` may have one more channel, on whichever connection.
+
+    The user's other connections are looked at only when there is a limit, and only until it is reached.
+
+    Args:
+        broker: whose connections count.
+        user: who asks.
+        open_channels: how many the asking connection has open already.
+
+    Raises:
+        NotAllowed: in RabbitMQ's words; reply code 530, for the connection.
+    """
+    limit = user_limit(broker.definitions, user, MAX_CHANNELS)
+    if limit is None:
+        return
+    reached = open_channels >= limit
+    counted = 0
+    for connection in broker.connections.of_user(user):
+        if reached:
+            break
+        counted += len(connection.channels)
+        reached = counted >= limit
+    if reached:
+        raise NotAllowed(
+            f"number of channels opened for user '{user}' has reached the maximum allowed user limit of ({limit})"
+        )
+
+
+def check_queue_limit(definitions: Definitions, vhost: str, name: str, queue_count: int) -> None:
+    """Whether the vhost, which has `queue_count` queues, may have one more, called `name`.
+
+    Raises:
+        PreconditionFailed: in RabbitMQ's words.
+    """
+    limit = vhost_limit(definitions, vhost, MAX_QUEUES)
+    if limit is not None and queue_count >= limit:
+        raise PreconditionFailed(
+            f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"
+        )
+
+
+def check_node_queue_limit(limit: int | None, name: str, queue_count: int) -> None:
+    """Whether the node, which has `queue_count` queues, may have one more, called `name`.
+
+    Raises:
+        PreconditionFailed: in RabbitMQ's words.
+    """
+    if limit is not None and queue_count >= limit:
+        raise PreconditionFailed(
+            f"cannot declare queue '{name}': queue limit in cluster ({limit}) is reached"
+        )

@@ -1,0 +1,138 @@
+"""The exchanges and bindings of one vhost, and the way of a message through them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from leveret.core.broker.policies import NOTHING_APPLIES, EffectivePolicy, VhostPolicies, alternate_exchange
+from leveret.core.broker.routing import ROUTERS, Headers, Router
+from leveret.core.queues.counters import Counters
+from leveret.core.rules.validation import check_exchange_arguments, check_name
+from leveret.model.definitions import Binding, Exchange
+from leveret.model.errors import InvalidCommand
+
+if TYPE_CHECKING:
+    from leveret.core.queues.queue import Queue
+
+DEFAULT_EXCHANGE: Final = ""
+TRACE_EXCHANGE: Final = "amq.rabbitmq.trace"
+PREDECLARED: Final = {
+    "": "direct",
+    "amq.direct": "direct",
+    "amq.fanout": "fanout",
+    "amq.headers": "headers",
+    "amq.match": "headers",
+    TRACE_EXCHANGE: "topic",
+    "amq.topic": "topic",
+}
+
+
+def check_exchange(exchange: Exchange) -> None:
+    """Refuse an exchange that cannot be made.
+
+    Raises:
+        InvalidCommand: its name is too long, or its type is unknown.
+        PreconditionFailed: its arguments are not valid.
+    """
+    check_name("exchange", exchange.name)
+    if exchange.type not in ROUTERS:
+        raise InvalidCommand(f"unknown exchange type '{exchange.type}'")
+    check_exchange_arguments(exchange)
+
+
+class ExchangeState:
+    """An exchange with what is bound to it."""
+
+    __slots__ = ("alternate", "applied", "bindings", "counters", "definition", "router")
+
+    def __init__(self, definition: Exchange) -> None:
+        """No bindings yet."""
+        self.definition = definition
+        self.router: Router = ROUTERS[definition.type]()
+        self.bindings: dict[tuple[str, ...], Binding] = {}
+        self.counters = Counters()
+        self.applied = NOTHING_APPLIES
+        self.alternate = alternate_exchange(definition.arguments, NOTHING_APPLIES)
+
+    def apply_policies(self, applied: EffectivePolicy) -> None:
+        """Take the policies that apply to the exchange from now on."""
+        self.applied = applied
+        self.alternate = alternate_exchange(self.definition.arguments, applied)
+
+
+class Topology:
+    """One vhost's exchanges by name, and all bindings by their destination.
+
+    Attributes:
+        queues: the vhost's queues by name, exclusive ones too, the oldest first.
+        queue_policies: what applies to those of them to which a policy applies.
+    """
+
+    def __init__(self, vhost: str) -> None:
+        """The predeclared exchanges, and no bindings."""
+        self.vhost = vhost
+        self.exchanges: dict[str, ExchangeState] = {}
+        self.policies = VhostPolicies()
+        self.queues: dict[str, Queue] = {}
+        self.queue_policies: dict[str, EffectivePolicy] = {}
+        self._into: dict[tuple[str, str], dict[tuple[str, ...], Binding]] = {}
+        for name, kind in PREDECLARED.items():
+            internal = name == TRACE_EXCHANGE
+            self.exchanges[name] = ExchangeState(
+                Exchange(name=name, vhost=vhost, type=kind, internal=internal)
+            )
+
+    def bindings(self) -> list[Binding]:
+        """All bindings, those of the default exchange left out."""
+        return [binding for into in self._into.values() for binding in into.values()]
+
+    def bindings_into(self, destination_type: str, name: str) -> list[Binding]:
+        """What is bound to a queue or exchange."""
+        return list(self._into.get((destination_type, name), {}).values())
+
+    def has_binding(self, binding: Binding) -> bool:
+        """Tell whether exactly this binding is there."""
+        state = self.exchanges.get(binding.source)
+        return state is not None and binding.key in state.bindings
+
+    def bind(self, binding: Binding) -> None:
+        """Add a binding whose ends exist; doing so twice is no error."""
+        state = self.exchanges[binding.source]
+        if binding.key in state.bindings:
+            return
+        state.bindings[binding.key] = binding
+        state.router.add(binding)
+        self._into.setdefault((binding.destination_type, binding.destination), {})[binding.key] = binding
+
+    def unbind(self, binding: Binding) -> None:
+        """Remove a binding that is there."""
+        state = self.exchanges[binding.source]
+        held = state.bindings.pop(binding.key)
+        state.router.remove(held)
+        end = (binding.destination_type, binding.destination)
+        del self._into[end][binding.key]
+        if not self._into[end]:
+            del self._into[end]
+
+    def route(self, exchange: str, routing_key: str, headers: Headers) -> list[str]:
+        """Names of the queues that get the message, each once; alternate exchanges are tried when none does."""
+        if exchange == DEFAULT_EXCHANGE:
+            return [routing_key] if routing_key in self.queues else []
+        queues: dict[str, None] = {}
+        seen = {exchange}
+        waiting = [exchange]
+        while waiting:
+            state = self.exchanges.get(waiting.pop())
+            if state is None:
+                continue
+            matched = list(state.router.match(routing_key, headers))
+            for binding in matched:
+                if binding.destination_type == "queue":
+                    queues[binding.destination] = None
+                elif binding.destination not in seen:
+                    seen.add(binding.destination)
+                    waiting.append(binding.destination)
+            if not matched and state.alternate and state.alternate not in seen:
+                seen.add(state.alternate)
+                waiting.append(state.alternate)
+        return list(queues)

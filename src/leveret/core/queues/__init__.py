@@ -1,0 +1,1 @@
+"""Queues: what each type of queue holds, delivers, settles and drops."""

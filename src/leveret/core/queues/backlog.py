@@ -1,0 +1,248 @@
+"""What of a log is ready to be handed out, in order, and how it gets into memory.
+
+A backlog keeps no message for its length. It is `cursor` (everything from here on is ready unless
+settled) and `returned` (offsets before the cursor that are ready again). A window of runs from the
+cursor on is held in memory while consumers keep up; what lies behind it is read from the log when it is
+wanted. Whoever takes messages has them: that they are unacked or settled is the queue's to know.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from leveret.core.queues.head import Head, Run
+from leveret.core.queues.offsets import OffsetSet
+from leveret.core.queues.ranges import OffsetRanges
+
+WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
+WINDOW_IDLE_BYTES_MAX: Final = 256 * 1024
+DELIVERY_BYTES_MAX: Final = 1024 * 1024
+"""One turn of a consumer at most, so that its socket's back-pressure is felt in time."""
+RUN_OVERHEAD_BYTES: Final = 64
+
+Batch = Sequence[tuple[Head, list[bytes]]]
+
+
+class Backlog:
+    """Ready messages, oldest first; those that came back before all others.
+
+    Attributes:
+        settled: offsets that are never handed out again; settlement records count as settled themselves.
+        next_offset: where the log ends.
+        window_bytes: octets of messages held in memory, about.
+        window_count: how many messages these are.
+    """
+
+    def __init__(self, read: Callable[[int], list[Run]], has_expired: Callable[[Run], bool]) -> None:
+        """`read` gives runs at and after an offset; what `has_expired` is never taken behind what has not."""
+        self.settled = OffsetSet()
+        self.next_offset = 0
+        self.cursor = 0
+        self.returned = OffsetRanges()
+        self.window_bytes = 0
+        self.window_count = 0
+        self._read = read
+        self._has_expired = has_expired
+        self._window: deque[Run] = deque()
+        self._reread: list[Run] = []
+
+    def restore(self, first_offset: int, next_offset: int, settled: OffsetSet) -> None:
+        """Take the state that a scan of the log found; everything unsettled is ready."""
+        self.settled = settled
+        self.settled.add(0, first_offset)
+        self.next_offset = next_offset
+        self.cursor = self.settled.floor
+
+    # -- what comes in ------------------------------------------------------------------------
+
+    def append(self, first: int, batch: Batch, now_ms: int, window_bytes_max: int) -> None:
+        """Messages stand in the log from offset `first` on, in a chunk of `now_ms`."""
+        window = self._window
+        offset = first
+        keep = self._window_reaches(window[-1].end if window else self.cursor, first)
+        for head, bodies in batch:
+            if keep and self.window_bytes < window_bytes_max:
+                window.append(Run(offset, head, bodies, now_ms))
+                self.window_bytes += len(bodies) * (head.body_bytes + RUN_OVERHEAD_BYTES)
+                self.window_count += len(bodies)
+            else:
+                keep = False
+            offset += len(bodies)
+        self.next_offset = offset
+
+    def _window_reaches(self, end: int, first: int) -> bool:
+        """Whether no message lies between the window's end and `first` (settlements do not count)."""
+        return end >= first or next(self.settled.gaps(end, first), None) is None
+
+    def pass_record(self, offset: int) -> None:
+        """A settlement record stands at `offset`; it is no message."""
+        self.settled.add(offset, offset + 1)
+        self.next_offset = offset + 1
+        if self.cursor == offset:
+            self.cursor = offset + 1
+
+    def put_back(self, first: int, end: int) -> None:
+        """Messages that were taken are ready again, in their old places."""
+        self.returned.add(first, end)
+
+    def give_back_before(self, offset: int) -> None:
+        """What is unsettled before an offset may have been taken once, nobody knows by whom: it comes back."""
+        offset = min(offset, self.next_offset)
+        for first, end in list(self.settled.gaps(self.cursor, offset)):
+            self.returned.add(first, end)
+        self.cursor = max(self.cursor, offset)
+        self._leave_behind()
+
+    @property
+    def handed_out_before(self) -> int:
+        """Nothing at or after this offset was ever taken."""
+        return self.cursor
+
+    # -- what there is ------------------------------------------------------------------------
+
+    def ready_ranges(self) -> Iterator[tuple[int, int]]:
+        """All that is ready, by offsets."""
+        yield from self.returned
+        yield from self.settled.gaps(self.cursor, self.next_offset)
+
+    def head(self) -> tuple[Run, int] | None:
+        """The run with the first ready message, cut to it, and how many messages of it are ready."""
+        front = self.returned.first()
+        if front is not None:
+            return self._at_front(front)
+        if not (self._window or self._fill()):
+            return None
+        return self._window[0], len(self._window[0].bodies)
+
+    def head_in_memory(self) -> Head | None:
+        """What the first message is under; None if it is not in memory."""
+        return self._window[0].head if self._window and not self.returned.count else None
+
+    def each(self, first: int, end: int) -> Iterator[Run]:
+        """Messages by their offsets, whether ready or not, run by run: there may be more than memory holds."""
+        while first < end:
+            run = self.find(first)
+            yield run.cut(first, min(end, run.end))
+            first = run.end
+
+    def find(self, offset: int) -> Run:
+        """The run in the log that holds a message."""
+        found = self._in_memory(offset)
+        if found is None:
+            self._reread = self._read(offset)
+            found = self._reread[0]
+        return found
+
+    # -- what goes out ------------------------------------------------------------------------
+
+    def take(self, limit: int) -> tuple[list[Run], bool]:
+        """Take up to `limit` messages from the front: (runs, whether they came back)."""
+        if self.returned.count:
+            return self._take_ranges(self.returned, limit), True
+        return self._take_window(limit), False
+
+    def skip(self, count: int) -> Iterator[tuple[int, int]]:
+        """Take messages from the front without looking at them, by offsets; `count` at most."""
+        while count > 0 and self.returned.count:
+            first, end = self.returned.take(count)
+            count -= end - first
+            yield first, end
+        while count > 0 and (gap := next(self.settled.gaps(self.cursor, self.next_offset), None)) is not None:
+            first, end = gap[0], min(gap[1], gap[0] + count)
+            self.cursor = end
+            count -= end - first
+            yield first, end
+        self._leave_behind()
+
+    def _leave_behind(self) -> None:
+        """Keep nothing before the cursor in the window."""
+        while self._window and self._window[0].first < self.cursor:
+            run = self._window[0]
+            self._split(run, min(self.cursor, run.end) - run.first)
+
+    def clear(self) -> None:
+        """Nothing is ready any more."""
+        self.returned.clear()
+        self.cursor = self.next_offset
+        self._forget_window()
+
+    def _at_front(self, front: tuple[int, int]) -> tuple[Run, int]:
+        run = self.find(front[0])
+        end = min(front[1], run.end)
+        return run.cut(front[0], end), end - front[0]
+
+    def _take_ranges(self, ranges: OffsetRanges, limit: int) -> list[Run]:
+        """Take messages by offset; a second read of the log may fail, so what is taken before it goes first."""
+        taken: list[Run] = []
+        size = 0
+        while limit and size < DELIVERY_BYTES_MAX and (front := ranges.first()) is not None:
+            if taken and self._in_memory(front[0]) is None:
+                break
+            run = self.find(front[0])
+            if taken and self._has_expired(run):
+                break
+            room = max(1, (DELIVERY_BYTES_MAX - size) // (run.head.body_bytes + 1))
+            first, end = ranges.take(min(limit, room, run.end - front[0]))
+            taken.append(run.cut(first, end))
+            limit -= end - first
+            size += (end - first) * run.head.body_bytes
+        return taken
+
+    def _in_memory(self, offset: int) -> Run | None:
+        at = bisect_right(self._reread, offset, key=_first_of) - 1
+        return self._reread[at] if at >= 0 and offset < self._reread[at].end else None
+
+    def _take_window(self, limit: int) -> list[Run]:
+        taken: list[Run] = []
+        size = 0
+        while limit and size < DELIVERY_BYTES_MAX:
+            if not self._window and (taken or not self._fill()):
+                # Reading may fail, and what is taken already must not go with it: at most one read, the first.
+                break
+            run = self._window[0]
+            if taken and self._has_expired(run):
+                break
+            room = max(1, (DELIVERY_BYTES_MAX - size) // (run.head.body_bytes + 1))
+            run = self._split(run, min(limit, room))
+            taken.append(run)
+            count = len(run.bodies)
+            limit -= count
+            size += count * run.head.body_bytes
+            self.cursor = run.end
+        return taken
+
+    def _split(self, run: Run, count: int) -> Run:
+        """Take `count` messages off the window's first run."""
+        count = min(count, len(run.bodies))
+        self.window_bytes -= count * (run.head.body_bytes + RUN_OVERHEAD_BYTES)
+        self.window_count -= count
+        if count == len(run.bodies):
+            return self._window.popleft()
+        self._window[0] = run.cut(run.first + count, run.end)
+        return run.cut(run.first, run.first + count)
+
+    def _fill(self) -> bool:
+        """Read the window anew from the log at the cursor; tell whether there is anything."""
+        self._forget_window()
+        gap = next(self.settled.gaps(self.cursor, self.next_offset), None)
+        if gap is None:
+            self.cursor = self.next_offset
+            return False
+        self.cursor = gap[0]
+        for run in self._read(gap[0]):
+            for first, end in self.settled.gaps(run.first, run.end):
+                self._window.append(run.cut(first, end))
+                self.window_bytes += (end - first) * (run.head.body_bytes + RUN_OVERHEAD_BYTES)
+                self.window_count += end - first
+        return bool(self._window)
+
+    def _forget_window(self) -> None:
+        self._window.clear()
+        self.window_bytes = self.window_count = 0
+
+
+def _first_of(run: Run) -> int:
+    return run.first

@@ -1,0 +1,173 @@
+"""The backlog of a queue with `x-max-priority`: one log, and for each priority the offsets that wait.
+
+Messages of a higher priority are taken first, those of one priority oldest first, returned ones before
+others. The log knows no priorities, so the offsets are kept in memory (16 octets for each stretch of
+equal priority), and a restart reads the backlog once. Expiry and limits look at the head only, as in
+RabbitMQ: a message behind one of higher priority does not expire before its turn.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from leveret.core.queues.backlog import DELIVERY_BYTES_MAX, RUN_OVERHEAD_BYTES, Backlog, Batch
+from leveret.core.queues.head import Head, Run
+from leveret.core.queues.offsets import OffsetSet
+from leveret.core.queues.ranges import OffsetRanges
+
+
+class _Level:
+    """What waits with one priority: `recent` in memory, older than all of `waiting`, which is in the log."""
+
+    __slots__ = ("recent", "returned", "waiting")
+
+    def __init__(self) -> None:
+        self.returned = OffsetRanges()
+        self.recent: deque[Run] = deque()
+        self.waiting = OffsetRanges()
+
+
+class PriorityBacklog(Backlog):
+    """See the module."""
+
+    def __init__(
+        self, read: Callable[[int], list[Run]], has_expired: Callable[[Run], bool], *, priority_max: int
+    ) -> None:
+        """A level for each priority up to `priority_max`; what is above counts as that."""
+        super().__init__(read, has_expired)
+        self._top = priority_max
+        self._levels = [_Level() for _ in range(priority_max + 1)]
+        self._unsorted: list[tuple[int, int]] = []
+
+    def _level_of(self, head: Head) -> _Level:
+        return self._levels[self._top - min(head.priority, self._top)]
+
+    def restore(self, first_offset: int, next_offset: int, settled: OffsetSet) -> None:
+        """See Backlog; reads all of it to learn its priorities."""
+        super().restore(first_offset, next_offset, settled)
+        at = next(self.settled.gaps(self.cursor, next_offset), None)
+        while at is not None:
+            runs = self._read(at[0])
+            for run in runs:
+                for first, end in self.settled.gaps(run.first, run.end):
+                    self._level_of(run.head).waiting.add(first, end)
+            at = next(self.settled.gaps(runs[-1].end, next_offset), None)
+        self.cursor = next_offset
+
+    def append(self, first: int, batch: Batch, now_ms: int, window_bytes_max: int) -> None:
+        """See Backlog."""
+        offset = first
+        for head, bodies in batch:
+            level = self._level_of(head)
+            end = offset + len(bodies)
+            if level.waiting.count or self.window_bytes >= window_bytes_max:
+                level.waiting.add(offset, end)
+            else:
+                level.recent.append(Run(offset, head, bodies, now_ms))
+                self.window_bytes += len(bodies) * (head.body_bytes + RUN_OVERHEAD_BYTES)
+                self.window_count += len(bodies)
+            offset = end
+        self.next_offset = self.cursor = offset
+
+    def ready_ranges(self) -> Iterator[tuple[int, int]]:
+        """See Backlog; by priority."""
+        self._sort()
+        for level in self._levels:
+            yield from level.returned
+            for run in level.recent:
+                yield run.first, run.end
+            yield from level.waiting
+
+    def clear(self) -> None:
+        """See Backlog."""
+        self._levels = [_Level() for _ in self._levels]
+        self._unsorted.clear()
+        self.cursor = self.next_offset
+        self.window_bytes = self.window_count = 0
+
+    def put_back(self, first: int, end: int) -> None:
+        """See Backlog."""
+        self._unsorted.append((first, end))
+
+    def give_back_before(self, offset: int) -> None:
+        """See Backlog."""
+        for level in self._levels:
+            while level.recent and level.recent[0].first < offset:
+                run = self._split_recent(level, offset - level.recent[0].first)
+                level.returned.add(run.first, run.end)
+            while (front := level.waiting.first()) is not None and front[0] < offset:
+                level.returned.add(*level.waiting.take(offset - front[0]))
+
+    @property
+    def handed_out_before(self) -> int:
+        """See Backlog; all of it if anything was: what is taken first here need not be what came first."""
+        fresh = sum(
+            level.waiting.count + sum(len(run.bodies) for run in level.recent) for level in self._levels
+        )
+        return self.next_offset if fresh < self.settled.count_missing(self.next_offset) else 0
+
+    def _sort(self) -> None:
+        """Put what came back on its level; not when it came, for that may need the log, and reading may fail."""
+        while self._unsorted:
+            first, end = self._unsorted[-1]
+            run = self.find(first)
+            stop = min(end, run.end)
+            self._level_of(run.head).returned.add(first, stop)
+            if stop == end:
+                self._unsorted.pop()
+            else:
+                self._unsorted[-1] = (stop, end)
+
+    def take(self, limit: int) -> tuple[list[Run], bool]:
+        """See Backlog; of one priority at a time."""
+        self._sort()
+        for level in self._levels:
+            if level.returned.count:
+                return self._take_ranges(level.returned, limit), True
+            if level.recent:
+                return self._take_recent(level, limit), False
+            if level.waiting.count:
+                return self._take_ranges(level.waiting, limit), False
+        return [], False
+
+    def _take_recent(self, level: _Level, limit: int) -> list[Run]:
+        room = max(1, DELIVERY_BYTES_MAX // (level.recent[0].head.body_bytes + 1))
+        return [self._split_recent(level, min(limit, room))]
+
+    def _split_recent(self, level: _Level, count: int) -> Run:
+        """Take `count` messages off the first run."""
+        run = level.recent[0]
+        count = min(count, len(run.bodies))
+        self.window_bytes -= count * (run.head.body_bytes + RUN_OVERHEAD_BYTES)
+        self.window_count -= count
+        if count == len(run.bodies):
+            return level.recent.popleft()
+        level.recent[0] = run.cut(run.first + count, run.end)
+        return run.cut(run.first, run.first + count)
+
+    def head(self) -> tuple[Run, int] | None:
+        """See Backlog."""
+        self._sort()
+        for level in self._levels:
+            front = level.returned.first()
+            if front is None and level.recent:
+                return level.recent[0], len(level.recent[0].bodies)
+            front = front or level.waiting.first()
+            if front is not None:
+                return self._at_front(front)
+        return None
+
+    def head_in_memory(self) -> Head | None:
+        """See Backlog."""
+        for level in self._levels:
+            if level.returned.count or level.recent or level.waiting.count:
+                return level.recent[0].head if level.recent and not level.returned.count else None
+        return None
+
+    def skip(self, count: int) -> Iterator[tuple[int, int]]:
+        """See Backlog."""
+        while count > 0 and (runs := self.take(count)[0]):
+            for run in runs:
+                count -= len(run.bodies)
+                yield run.first, run.end

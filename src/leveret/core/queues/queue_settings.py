@@ -1,0 +1,103 @@
+"""What a queue does by itself, worked out from its arguments and policies.
+
+A queue's effective settings come from three places: the arguments of its declaration, the policy that
+applies to it and the operator policy that applies to it. What the two policies say together is worked
+out first (`policies`). Of the argument and that, the smaller number wins, and for anything else the
+argument; but a stream's policy wins always, a quorum queue's for its overflow and its expiry. These are
+RabbitMQ's rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from leveret.core.rules.validation import QUORUM, STREAM, field_type, queue_type
+from leveret.model.definitions import Arguments
+from leveret.model.stream import interval_ms
+
+DROP_HEAD = "drop-head"
+REJECT_PUBLISH_DLX = "reject-publish-dlx"
+
+
+class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Effective settings of one queue; None means no such limit.
+
+    Attributes:
+        message_ttl_ms: a message's life in the queue; 0 means it lives only for a consumer that waits.
+        expires_ms: the queue goes when it was not used for so long.
+        max_length: ready messages at most.
+        max_length_bytes: octets of their bodies at most.
+        overflow: what gives way when the queue is full.
+        dead_letter_exchange: where expired, dropped and rejected messages go; "" is the default exchange.
+        dead_letter_routing_key: with this key instead of their own.
+        delivery_limit: returns of a message before it is dropped or dead-lettered.
+        consumer_timeout_ms: a delivery's longest wait for its acknowledgement; None for the node's.
+        max_age_ms: of a stream: how old a segment may grow.
+        segment_bytes_max: of a stream: how large one may grow.
+    """
+
+    message_ttl_ms: int | None = None
+    expires_ms: int | None = None
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: str = DROP_HEAD
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    delivery_limit: int | None = None
+    consumer_timeout_ms: int | None = None
+    max_age_ms: int | None = None
+    segment_bytes_max: int | None = None
+
+
+_NONE: Final = QueueSettings()
+_KEYS: Final = {
+    "message_ttl_ms": "message-ttl",
+    "expires_ms": "expires",
+    "max_length": "max-length",
+    "max_length_bytes": "max-length-bytes",
+    "overflow": "overflow",
+    "dead_letter_exchange": "dead-letter-exchange",
+    "dead_letter_routing_key": "dead-letter-routing-key",
+    "delivery_limit": "delivery-limit",
+    "max_age_ms": "max-age",
+    "segment_bytes_max": "stream-max-segment-size-bytes",
+}
+_POLICY_FIRST_IN_QUORUM: Final = ("overflow", "expires")
+_CONSUMER_TIMEOUT: Final = "consumer-timeout"
+_NEVER_MS: Final = 2**63
+
+
+def queue_settings(arguments: Arguments, policies: Mapping[str, Any]) -> QueueSettings:
+    """The effective settings of a queue from its declaration's arguments and what its policies say together."""
+    if not arguments and not policies:
+        return _NONE
+    kind = queue_type(arguments)
+    values = {}
+    for field, key in _KEYS.items():
+        argument, policy = arguments.get(f"x-{key}"), policies.get(key)
+        if argument is not None or policy is not None:
+            values[field] = _effective(kind, key, argument, policy)
+    if "max_age_ms" in values:
+        values["max_age_ms"] = interval_ms(values["max_age_ms"])
+    if values.get("delivery_limit", 0) < 0:
+        values["delivery_limit"] = None
+    return QueueSettings(**values, consumer_timeout_ms=_consumer_timeout_ms(arguments, policies))
+
+
+def _consumer_timeout_ms(arguments: Arguments, policies: Mapping[str, Any]) -> int | None:
+    """The smaller one for queues of all types; an argument that RabbitMQ takes but that is no number is no timeout."""
+    given: list[Any] = [arguments.get(f"x-{_CONSUMER_TIMEOUT}"), policies.get(_CONSUMER_TIMEOUT)]
+    if given == [None, None]:
+        return None
+    return min((each for each in given if field_type(each) in ("signedint", "long")), default=_NEVER_MS)
+
+
+def _effective(kind: str, key: str, argument: Any, policy: Any) -> Any:
+    if argument is None or policy is None:
+        return policy if argument is None else argument
+    if kind == STREAM or (kind == QUORUM and key in _POLICY_FIRST_IN_QUORUM):
+        return policy
+    return argument if isinstance(argument, str) else min(argument, policy)

@@ -1,0 +1,74 @@
+"""Offsets that wait for their turn: disjoint ranges in ascending order, taken from the front."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+
+_COMPACT_AT = 1024
+
+
+class OffsetRanges:
+    """Sixteen octets a range; adding at the end and taking from the front cost the same at any size."""
+
+    __slots__ = ("_begin", "_ends", "_starts", "count")
+
+    def __init__(self) -> None:
+        """No offsets."""
+        self._starts = array("Q")
+        self._ends = array("Q")
+        self._begin = 0
+        self.count = 0
+
+    def add(self, first: int, end: int) -> None:
+        """Add offsets, none of which is there yet."""
+        starts, ends, begin = self._starts, self._ends, self._begin
+        self.count += end - first
+        at = len(starts) if not ends or ends[-1] <= first else bisect_right(starts, first, begin)
+        joins_left = at > begin and ends[at - 1] == first
+        joins_right = at < len(starts) and starts[at] == end
+        if joins_left and joins_right:
+            ends[at - 1] = ends[at]
+            del starts[at]
+            del ends[at]
+        elif joins_left:
+            ends[at - 1] = end
+        elif joins_right:
+            starts[at] = first
+        else:
+            starts.insert(at, first)
+            ends.insert(at, end)
+
+    def first(self) -> tuple[int, int] | None:
+        """The front range, None when there is none."""
+        if not self.count:
+            return None
+        return self._starts[self._begin], self._ends[self._begin]
+
+    def take(self, limit: int) -> tuple[int, int]:
+        """Remove up to `limit` offsets of the front range; there must be one."""
+        begin = self._begin
+        first = self._starts[begin]
+        end = min(self._ends[begin], first + limit)
+        self.count -= end - first
+        if end < self._ends[begin]:
+            self._starts[begin] = end
+        else:
+            self._begin = begin + 1
+            if self._begin >= _COMPACT_AT or not self.count:
+                del self._starts[: self._begin]
+                del self._ends[: self._begin]
+                self._begin = 0
+        return first, end
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """The ranges, in order."""
+        return zip(self._starts[self._begin :], self._ends[self._begin :], strict=True)
+
+    def clear(self) -> None:
+        """Forget all."""
+        del self._starts[:]
+        del self._ends[:]
+        self._begin = 0
+        self.count = 0

@@ -1,0 +1,175 @@
+"""A queue that another node leads, as this node's broker has it.
+
+It is routed to, and gathers, like any queue; what becomes of the messages is its leader's to decide. So nothing is
+dispatched, limited or expired here, nothing is taken from it, and its counts are what was told of them last.
+"""
+
+from __future__ import annotations
+
+from leveret.core.queues.backlog import Batch
+from leveret.core.queues.consumers import QueueConsumer
+from leveret.core.queues.head import Head, Run
+from leveret.core.queues.offsets import OffsetSet
+from leveret.core.queues.queue import UNBOUNDED, Queue
+from leveret.core.queues.queue_settings import QueueSettings
+from leveret.model.definitions import Queue as QueueDefinition
+from leveret.model.errors import NotFound, Unsupported
+
+
+def leader_is_down(queue: Queue, leader: str) -> NotFound:
+    """What is raised, in RabbitMQ's words, where nobody leads a queue: `leader` is gone."""
+    durable = "durable " if queue.definition.durable else ""
+    vhost, name = queue.key
+    return NotFound(
+        f"home node '{leader}' of {durable}queue '{name}' in vhost '{vhost}' is down or inaccessible"
+    )
+
+
+class RemoteQueue(Queue):
+    """See the module.
+
+    Attributes:
+        leader: name of the node that leads it.
+        is_down: nobody leads it for now: `leader` is gone, and no other node can take over.
+        ahead: how much higher than its place a message is numbered on its way to the leader.
+        message_count, ready_count, message_bytes, consumer_count: as they were told last; set them, and
+            `unacked_count`, which is the number of those that are neither ready nor settled.
+    """
+
+    is_remote = True
+
+    def __init__(self, definition: QueueDefinition, leader: str) -> None:
+        """Nothing was told yet."""
+        super().__init__(definition, _read_nothing)
+        self.leader = leader
+        self.is_down = False
+        self.ahead = 0
+        self._messages = 0
+        self._ready = 0
+        self._bytes = 0
+        self._consumers = 0
+
+    @property
+    def place(self) -> int:
+        """How many messages were ever gathered: the place of the last one, in the order of all of them."""
+        return self.published_total + self.gathered_count
+
+    # -- what was told ------------------------------------------------------------------------
+
+    @property
+    def message_count(self) -> int:
+        """See the class."""
+        return self._messages
+
+    @message_count.setter
+    def message_count(self, count: int) -> None:
+        self._messages = count
+
+    @property
+    def ready_count(self) -> int:
+        """See the class."""
+        return self._ready
+
+    @ready_count.setter
+    def ready_count(self, count: int) -> None:
+        self._ready = count
+
+    @property
+    def may_hold_messages(self) -> bool:
+        """What was told last may be less than there is."""
+        return True
+
+    @property
+    def message_bytes(self) -> int:
+        """See the class."""
+        return self._bytes
+
+    @message_bytes.setter
+    def message_bytes(self, size: int) -> None:
+        self._bytes = size
+
+    @property
+    def consumer_count(self) -> int:
+        """See the class."""
+        return self._consumers
+
+    @consumer_count.setter
+    def consumer_count(self, count: int) -> None:
+        self._consumers = count
+
+    @property
+    def is_behind(self) -> bool:
+        """Its leader does not read from who publishes too much."""
+        return False
+
+    @property
+    def window_bytes(self) -> int:
+        """Only what is to be handed to its leader."""
+        return self.gathered_bytes
+
+    # -- what its leader does -----------------------------------------------------------------
+
+    def configure(self, settings: QueueSettings) -> None:
+        """Policies are known here, and tell whether publishes may be rejected; they are applied there."""
+        self.settings = settings
+
+    def must_keep(self, head: Head) -> bool:
+        """Nothing of it waits for the disk of this node."""
+        return False
+
+    def room(self, body_bytes: int) -> int:
+        """The leader rejects what there is no room for."""
+        return UNBOUNDED
+
+    def refuse(self, head: Head, bodies: list[bytes]) -> None:
+        """Never here."""
+
+    def restore(self, first_offset: int, next_offset: int, settled: OffsetSet, body_bytes: int = 0) -> None:
+        """There is no log of it that counts."""
+
+    def appended(self, first: int, batch: Batch, now_ms: int = 0) -> None:
+        """There is no log of it that counts."""
+
+    def dispatch(self, now_ms: int = 0) -> None:
+        """Nothing is due."""
+
+    def give_way(self) -> None:
+        """Nothing is dropped here."""
+
+    def expire(self, now_ms: int, before: int) -> None:
+        """Nothing expires here."""
+
+    def is_unused(self, now_ms: int) -> bool:
+        """Its leader sees who uses it."""
+        return False
+
+    # -- what goes through a shadow -----------------------------------------------------------
+
+    def add_consumer(self, consumer: QueueConsumer) -> None:
+        """Consumers are registered at the leader."""
+        raise self._elsewhere("consumers")
+
+    def remove_consumer(self, consumer: QueueConsumer) -> None:
+        """None is registered here."""
+
+    def take_one(self, now_ms: int) -> tuple[list[Run], bool]:
+        """Messages are at the leader."""
+        raise self._elsewhere("messages")
+
+    def take(self, limit: int) -> tuple[list[Run], bool]:
+        """Messages are at the leader."""
+        raise self._elsewhere("messages")
+
+    def drop_ready(self, reason: int) -> int:
+        """Messages are at the leader."""
+        raise self._elsewhere("messages")
+
+    def _elsewhere(self, what: str) -> Unsupported:
+        vhost, name = self.key
+        return Unsupported(
+            f"queue '{name}' in vhost '{vhost}' is led by node '{self.leader}', and its {what} are there: ask that node"
+        )
+
+
+def _read_nothing(queue: Queue, offset: int) -> list[Run]:
+    return []

@@ -1,0 +1,349 @@
+"""A stream: a queue whose messages stay after they were read, until retention takes them.
+
+Its state is its log's (`LogBounds`), and two books: the last publishing id of each publisher with a
+reference, so that what is published twice is stored once, and the offset that each reader stored.
+Nothing is settled; a reader is a position. Readers of the stream protocol take chunks as they are on
+disk, past this class. Those of AMQP 0-9-1 are `QueueConsumer`s as with any queue: each has a position of its
+own, and an acknowledgement gives it room for more, no more than that.
+
+Only what is durable is handed out (`committed_offset`): a reader must never have seen what a crash
+takes back.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Any, Final, Protocol, cast
+
+from leveret.core.queues.consumers import QueueConsumer
+from leveret.core.queues.head import Head, Run, count_of
+from leveret.core.queues.queue import Queue, Reader
+from leveret.core.queues.queue_settings import QueueSettings
+from leveret.core.queues.sequences import Sequences
+from leveret.model.definitions import Queue as QueueDefinition
+from leveret.model.errors import LeveretError, PreconditionFailed, Unsupported
+from leveret.model.reasons import Reason
+from leveret.model.stream import OffsetSpec, OffsetType, interval_ms
+
+OFFSET_ARGUMENT: Final = "x-stream-offset"
+
+
+class LogBounds(Protocol):
+    """What a log that is served has, without reading it."""
+
+    @property
+    def first_offset(self) -> int:
+        """First offset retained."""
+
+    @property
+    def committed_offset(self) -> int:
+        """The offset after the last one that is durable; chunks from it on are not served."""
+
+    @property
+    def last_chunk_id(self) -> int:
+        """First offset of the last durable chunk, -1 when there is none."""
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Time of that chunk."""
+
+    @property
+    def bytes(self) -> int:
+        """Octets retained."""
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """First offset of the first chunk that is not older."""
+
+
+class StreamConsumer(QueueConsumer, Protocol):
+    """What a stream asks of a consumer besides."""
+
+    prefetch: int
+    arguments: dict[str, Any]
+
+
+class EmptyLog:
+    """The bounds of a stream that nothing was published to."""
+
+    first_offset = committed_offset = last_timestamp_ms = bytes = 0
+    last_chunk_id = -1
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """The next message's."""
+        return 0
+
+
+def first_wanted(log: LogBounds, spec: OffsetSpec) -> int:
+    """Where a reader begins; offsets retained no more are skipped, and one that is to come is the next."""
+    match spec.kind:
+        case OffsetType.FIRST:
+            return log.first_offset
+        case OffsetType.LAST:
+            return log.last_chunk_id if log.last_chunk_id >= 0 else log.committed_offset
+        case OffsetType.NEXT:
+            return log.committed_offset
+        case OffsetType.TIMESTAMP:
+            return log.offset_at(spec.value)
+    return min(max(spec.value, log.first_offset), log.committed_offset)
+
+
+def check_offset_argument(value: Any) -> Any:
+    """The consumer argument `x-stream-offset`, as it is.
+
+    Raises:
+        PreconditionFailed: it is no offset specification.
+    """
+    offset_of_argument(value, 0)
+    return value
+
+
+def offset_of_argument(value: Any, now_ms: int) -> OffsetSpec:
+    """The consumer argument `x-stream-offset`: absent is next, a time is in seconds, an interval reaches back.
+
+    Raises:
+        PreconditionFailed: it is none of these.
+    """
+    names = {"first": OffsetType.FIRST, "last": OffsetType.LAST, "next": OffsetType.NEXT}
+    if value is None:
+        return OffsetSpec(OffsetType.NEXT)
+    if isinstance(value, str) and value in names:
+        return OffsetSpec(names[value])
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+        return OffsetSpec(OffsetType.OFFSET, value)
+    if hasattr(value, "timestamp"):
+        return OffsetSpec(OffsetType.TIMESTAMP, int(value.timestamp() * 1000))
+    back_ms = interval_ms(value) if isinstance(value, str) else None
+    if back_ms is None:
+        raise PreconditionFailed(f"invalid arg 'x-stream-offset': {value!r} is no offset specification")
+    return OffsetSpec(OffsetType.TIMESTAMP, now_ms - back_ms)
+
+
+class StreamBatch:
+    """What one publisher hands in at once, in order.
+
+    Attributes:
+        reference: the publisher's, empty without deduplication.
+        ids: publishing ids of all that was handed in, to be confirmed.
+        entries: as they stand in a chunk, those left out that had been published before.
+        entry_ids: publishing ids, one an entry.
+        records: how many messages they are; more than entries if some are batches themselves.
+        filters: the filter values among them, b"" for messages without one; None if none has one.
+        done: called with None when they are durable, or with why they are not stored.
+    """
+
+    __slots__ = ("done", "entries", "entry_ids", "filters", "ids", "records", "reference")
+
+    def __init__(
+        self,
+        reference: bytes,
+        ids: Sequence[int],
+        entries: list[bytes],
+        records: int,
+        filters: set[bytes] | None,
+    ) -> None:
+        """See the class; `done` does nothing until it is set."""
+        self.reference = reference
+        self.ids = self.entry_ids = ids
+        self.entries = entries
+        self.records = records
+        self.filters = filters
+        self.done: Callable[[LeveretError | None], None] = _forget
+
+
+class Stream(Queue):
+    """One stream's decisions; see the module."""
+
+    def __init__(self, definition: QueueDefinition, read: Reader) -> None:
+        """An empty stream; the store gives it the bounds of its log, and the books it found there."""
+        super().__init__(definition, read)
+        # Publishing ids may begin at 0.
+        self.sequences = Sequences(none=-1)
+        self._read = read
+        self.log: LogBounds = EmptyLog()
+        self.offsets: dict[bytes, int] = {}
+        self.unlogged_offsets: dict[bytes, int] = {}
+        self.incoming: list[StreamBatch] = []
+        self.next_offset_min = 0
+        self._readers: dict[QueueConsumer, _Position] = {}
+
+    # -- what is there ------------------------------------------------------------------------
+
+    @property
+    def message_count(self) -> int:
+        """Offsets retained."""
+        return self.log.committed_offset - self.log.first_offset
+
+    @property
+    def may_hold_messages(self) -> bool:
+        """See Queue; what was published and is not durable yet does not count as a message."""
+        is_uncommitted = bool(self.incoming) or self.next_offset > self.log.committed_offset
+        return is_uncommitted or super().may_hold_messages
+
+    @property
+    def message_bytes(self) -> int:
+        """Octets of the log."""
+        return self.log.bytes
+
+    @property
+    def ready_count(self) -> int:
+        """All of them: reading takes nothing away."""
+        return self.message_count
+
+    @property
+    def is_behind(self) -> bool:
+        """Never: what readers have not read yet is nobody's burden."""
+        return False
+
+    # -- publishing ---------------------------------------------------------------------------
+
+    def must_keep(self, head: Head) -> bool:
+        """Always: nothing is read that is not on disk, whatever its delivery mode."""
+        return True
+
+    def publish(self, batch: StreamBatch) -> None:
+        """Take messages for the next flush, leaving out those that their publisher had published before."""
+        if batch.reference and batch.ids:
+            self._deduplicate(batch)
+        self.incoming.append(batch)
+
+    def _deduplicate(self, batch: StreamBatch) -> None:
+        last = self.last_sequence(batch.reference)
+        ids = batch.ids
+        if ids[0] <= last or any(after <= before for before, after in pairwise(ids)):
+            rising = list(_rising(ids, batch.entries, last))
+            kept = [entry for _, entry in rising]
+            batch.records -= sum(map(records_of, batch.entries)) - sum(map(records_of, kept))
+            batch.entries, batch.entry_ids = kept, [publishing_id for publishing_id, _ in rising]
+        self.sequences.unlogged[batch.reference] = max(last, *ids)
+
+    def align(self, offset: int) -> int:
+        """Have the next message at this offset, if the stream is not beyond it; where it will be."""
+        self.next_offset_min = max(self.next_offset_min, offset)
+        return max(self.next_offset_min, self.next_offset)
+
+    # -- stored offsets -----------------------------------------------------------------------
+
+    def store_offset(self, reference: bytes, offset: int) -> None:
+        """Remember how far a reader has come; logged with the next flush."""
+        if self.offset_of(reference) != offset:
+            self.unlogged_offsets[reference] = offset
+
+    def offset_of(self, reference: bytes) -> int | None:
+        """What a reader stored last."""
+        return self.unlogged_offsets.get(reference, self.offsets.get(reference))
+
+    def live_offsets(self) -> dict[bytes, int]:
+        """Stored offsets that are still of use: those not behind the first offset retained."""
+        first = self.log.first_offset
+        return {reference: offset for reference, offset in self.offsets.items() if offset >= first}
+
+    # -- consuming by AMQP 0-9-1 --------------------------------------------------------------
+
+    def add_consumer(self, consumer: QueueConsumer) -> None:
+        """See Queue; `x-stream-offset` says where the consumer begins.
+
+        Raises:
+            PreconditionFailed: no prefetch count, or no such offset. Unsupported: no acknowledgements.
+        """
+        vhost, name = self.key
+        where = f"queue '{name}' in vhost '{vhost}'"
+        asked = cast(StreamConsumer, consumer)
+        if asked.no_ack:
+            raise Unsupported(f"automatic acknowledgement not supported by stream queues {where}")
+        if not asked.prefetch:
+            raise PreconditionFailed(f"consumer prefetch count is not set for '{where}'")
+        self._readers[consumer] = _Position(check_offset_argument(asked.arguments.get(OFFSET_ARGUMENT)))
+        super().add_consumer(consumer)
+
+    def remove_consumer(self, consumer: QueueConsumer) -> None:
+        """See Queue."""
+        super().remove_consumer(consumer)
+        self._readers.pop(consumer, None)
+
+    def dispatch(self, now_ms: int = 0) -> None:
+        """Hand each consumer what is durable from its position on, as far as it has room."""
+        for consumer in list(self.consumers):
+            position = self._readers[consumer]
+            if position.offset < 0:
+                position.offset = first_wanted(self.log, offset_of_argument(position.argument, now_ms))
+            while (room := consumer.capacity()) > 0 and (runs := self._next(position, room)):
+                self.unacked_count += count_of(runs)
+                self.counters.deliver += count_of(runs)
+                consumer.deliver(self, runs, False)
+
+    def _next(self, position: _Position, limit: int) -> list[Run]:
+        if not position.window and position.offset < self.log.committed_offset:
+            position.window.extend(self._read(self, position.offset))
+        runs: list[Run] = []
+        while position.window and limit > 0:
+            run = position.window.popleft()
+            if len(run.bodies) > limit:
+                position.window.appendleft(run.cut(run.first + limit, run.end))
+                run = run.cut(run.first, run.first + limit)
+            runs.append(run)
+            limit -= len(run.bodies)
+            position.offset = run.end
+        return runs
+
+    def settle(self, first: int, count: int, reason: int = Reason.ACKED) -> None:
+        """An acknowledgement: the consumer has room again, and the message stays."""
+        self.unacked_count -= count
+
+    def requeue(self, first: int, count: int) -> None:
+        """A channel ends: nothing comes back, a stream delivers nothing twice to one reader."""
+        self.unacked_count -= count
+
+    # -- what a stream does not do ------------------------------------------------------------
+
+    def take_one(self, now_ms: int) -> tuple[list[Run], bool]:
+        """Refuse `basic.get`."""
+        raise self._unsupported("basic.get")
+
+    def check_refusable(self) -> None:
+        """Refuse `basic.nack` and `basic.reject`."""
+        raise self._unsupported("basic.nack and basic.reject")
+
+    def drop_ready(self, reason: int) -> int:
+        """Refuse a purge."""
+        raise self._unsupported("queue.purge")
+
+    def _unsupported(self, what: str) -> Unsupported:
+        vhost, name = self.key
+        return Unsupported(f"{what} not supported by stream queues queue '{name}' in vhost '{vhost}'")
+
+
+class _Position:
+    """Where a consumer is: the offset it gets next, and what was read from there on.
+
+    `offset` is -1 until the first dispatch, which knows what time an interval reaches back from.
+    """
+
+    __slots__ = ("argument", "offset", "window")
+
+    def __init__(self, argument: Any) -> None:
+        self.argument = argument
+        self.offset = -1
+        self.window: deque[Run] = deque()
+
+
+def retained_before_ms(settings: QueueSettings, now_ms: int) -> int | None:
+    """Segments whose last message is older than this may go; None for no such limit."""
+    return None if settings.max_age_ms is None else now_ms - settings.max_age_ms
+
+
+def records_of(entry: bytes) -> int:
+    """How many messages an entry of a chunk is."""
+    return int.from_bytes(entry[1:3], "big") if entry[0] & 0x80 else 1
+
+
+def _rising(ids: Sequence[int], entries: list[bytes], last: int) -> Iterator[tuple[int, bytes]]:
+    for publishing_id, entry in zip(ids, entries, strict=True):
+        if publishing_id > last:
+            last = publishing_id
+            yield publishing_id, entry
+
+
+def _forget(error: LeveretError | None) -> None:
+    """Nobody waits."""

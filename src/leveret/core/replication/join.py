@@ -1,0 +1,314 @@
+"""What is to be done for each log when a follower joins: where its copy goes on, and what of it is divergent.
+
+The follower tells of each log what offsets it holds and the header of its last chunk. If the leader has that
+very chunk, the copy is a prefix of the leader's log: nothing is compared but one header, however long it is.
+Otherwise the follower is asked for the headers before it, newest first, each time for twice as many, until
+one is the leader's. So what a join costs grows with what is divergent, not with what is held.
+
+**Why equal headers mean that everything before is equal.** A chunk is made once, by the one leader of its
+epoch, behind all that this leader's log held; and whoever copies it appends it only behind the same chunks
+(this module sees to that when it joins, the order of frames afterwards). Logs change at their ends only:
+dropping takes the oldest, a cut takes the newest. So if two logs hold the same made chunk, both held what
+stood before it when it was made. A header tells chunks apart that were made twice: by its epoch when two
+leaders appended at that offset, as each promotion raises it; by timestamp, CRC-32 of the data and lengths when
+one leader did, which lost what it had sent with the power and came back in its epoch. To be taken for
+equal, different chunks must have one epoch, offset, millisecond and length, and a CRC that collides; for the
+*past* to differ behind a chunk that is rightly equal, the same data must be written again with the same
+timestamp after other data than before. Who appends with a timestamp that is not the clock's (copies in an
+outgoing log have their original's) must not come back in its epoch with less than it has sent.
+
+**What is set aside, and what is not.** What the leader does not have is divergent, and nothing divergent is
+deleted. Where the leader has dropped too much to compare, it depends on who the follower was. One that is
+*clean* (it was never a leader since it last finished a join, and followed in the leader's present epoch) has
+nothing but what this leader sent: so the leader has dropped it, or lost it with the power, before anything was
+promised of it. Of any other it cannot be told, and all goes aside.
+
+**A follower that begins later than its leader** has dropped what the leader still holds: the leader followed
+too, and was promoted before it heard of that. What was dropped was settled, or beyond what is retained, by
+what stands in the logs before the drop. If all that the follower has is the leader's, the leader has the
+reason for the drop as well and will come to it itself: the copy goes on. If its end is divergent, the reason
+may be just there, and the leader counts on messages that the follower dropped: then its copy begins anew.
+It is set aside whole, in one step. After a cut alone, a follower that stopped there would look at its next
+join like one that has dropped with reason.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol, TypeAlias
+
+from leveret.model.errors import PeerError
+from leveret.wire.chunk import HEADER_BYTES, Header, decode_header
+
+PROBE_CHUNKS_MIN: Final = 16
+PROBE_CHUNKS_MAX: Final = 4096
+
+
+class HeldExtent(Protocol):
+    """What a follower has of a log; `last` is the header of its last chunk, empty when it has none."""
+
+    @property
+    def path(self) -> str:
+        """The log's name, on every node."""
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest offset it holds."""
+
+    @property
+    def next_offset(self) -> int:
+        """The offset behind the last one it holds."""
+
+    @property
+    def last(self) -> bytes:
+        """48 octets, or none."""
+
+
+class Bounds(NamedTuple):
+    """The offsets that the leader's log holds: from the first up to, and without, the next."""
+
+    first_offset: int
+    next_offset: int
+
+
+class LeaderLogs(Protocol):
+    """The leader's logs as they are at the moment of asking; they grow, and are dropped from, meanwhile."""
+
+    def paths(self) -> Iterable[str]:
+        """The names of all logs."""
+
+    def bounds(self, path: str) -> Bounds | None:
+        """What a log holds; None when there is no such log."""
+
+    def header_at(self, path: str, chunk_id: int) -> bytes | None:
+        """The header of the chunk that begins at an offset within the bounds; None when none does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """All that the follower has, as other steps left it, is the leader's: send the chunks from here on, if any."""
+
+    path: str
+    from_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Nothing that the follower has, if anything, is of use: it deletes that, and its log begins here."""
+
+    path: str
+    from_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Ask for the headers of chunks that begin before an offset, newest first: this many, if there are."""
+
+    path: str
+    before: int
+    chunks_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Truncate:
+    """What the follower has at this offset and after it is divergent: set aside."""
+
+    path: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropBefore:
+    """The leader's log begins here: segments that end before are superfluous."""
+
+    path: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteLog:
+    """The leader has deleted the log since it sent it."""
+
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineLog:
+    """The leader does not have the log, and may never have had it."""
+
+    path: str
+
+
+Step: TypeAlias = Continue | Begin | Probe | Truncate | DropBefore | DeleteLog | QuarantineLog
+
+
+class _Probing:
+    """A log whose last common chunk is looked for among those that begin before `before`."""
+
+    __slots__ = ("before", "chunks_max", "end", "held")
+
+    def __init__(self, held: HeldExtent, before: int) -> None:
+        self.held = held
+        self.before = before
+        self.end = held.next_offset
+        """Where the newest of them ends at the latest: the leader's end may be in the middle of one."""
+        self.chunks_max = PROBE_CHUNKS_MIN
+
+
+class Join:
+    """Decides for one follower; each answer is a list of steps, to be taken in that order.
+
+    Steps ask for what the leader has at that moment: take them, or note what is dropped and deleted from
+    then on, before anything else happens.
+
+    Args:
+        leader: what the leader has.
+        is_clean: the follower has nothing but what this leader sent it; see the module.
+    """
+
+    def __init__(self, leader: LeaderLogs, *, is_clean: bool) -> None:
+        """Nothing is compared yet."""
+        self._leader = leader
+        self._is_clean = is_clean
+        self._seen: set[str] = set()
+        self._probing: dict[str, _Probing] = {}
+
+    def doubt(self) -> None:
+        """The follower is not clean after all: from now on nothing of it is deleted, all goes aside."""
+        self._is_clean = False
+
+    def spare(self, path: str) -> None:
+        """The leader cannot read this log: what the follower has of it, if anything, is the copy to mend from."""
+        self._seen.add(path)
+
+    @property
+    def is_probing(self) -> bool:
+        """Whether the follower owes an answer to a `Probe`."""
+        return bool(self._probing)
+
+    def is_undecided(self, path: str) -> bool:
+        """Whether a `Probe` for this log is under way: `probed` will see what has become of it meanwhile."""
+        return path in self._probing
+
+    def compare(self, held: HeldExtent) -> list[Step]:
+        """Decide for a log that the follower has; a `Probe` puts it off until `probed`.
+
+        Raises:
+            PeerError: it was told of before, or its last chunk is not what its offsets say.
+        """
+        path, first, end = held.path, held.first_offset, held.next_offset
+        if path in self._seen:
+            raise PeerError(f"follower tells twice of log {path}")
+        self._seen.add(path)
+        last = _last(held)
+        bounds = self._leader.bounds(path)
+        if bounds is None:
+            return [DeleteLog(path) if self._is_clean or last is None else QuarantineLog(path)]
+        if last is None and first == bounds.first_offset:
+            return [Continue(path, first)]
+        if last is None or (self._is_clean and end <= bounds.first_offset):
+            return [Begin(path, bounds.first_offset)]
+        if self._has(path, bounds, last, held.last):
+            return self._continue(held, bounds, end)
+        return self._probe(_Probing(held, min(last.chunk_id, bounds.next_offset)), bounds)
+
+    def rest(self) -> list[Step]:
+        """Decide for the logs that the follower has not told of, once it has told of all it has."""
+        steps: list[Step] = []
+        for path in self._leader.paths():
+            bounds = self._leader.bounds(path)
+            if path not in self._seen and bounds is not None:
+                steps.append(Begin(path, bounds.first_offset))
+        return steps
+
+    def probed(self, path: str, headers: Sequence[bytes]) -> list[Step]:
+        """Decide by the answer to the last `Probe` of a log.
+
+        Raises:
+            PeerError: the log was not asked for, or these are not the headers that were.
+        """
+        probing = self._probing.get(path)
+        if probing is None:
+            raise PeerError(f"follower tells of chunks of log {path}, which it was not asked for")
+        found = _checked(probing, headers)
+        del self._probing[path]
+        held, bounds = probing.held, self._leader.bounds(path)
+        if bounds is None:
+            return [DeleteLog(path) if self._is_clean else QuarantineLog(path)]
+        if self._is_clean and held.next_offset <= bounds.first_offset:
+            return [Begin(path, bounds.first_offset)]
+        # Everything before a common chunk is common: so of thousands the leader reads a dozen of its own.
+        comparable = sum(header.chunk_id >= bounds.first_offset for header in found)
+        newest = bisect_left(
+            range(comparable), True, key=lambda index: self._has(path, bounds, found[index], headers[index])
+        )
+        if newest < comparable:
+            at = found[newest].next_offset
+            return [Truncate(path, at), *self._continue(held, bounds, at)]
+        probing.before = probing.end = found[-1].chunk_id
+        probing.chunks_max = min(2 * probing.chunks_max, PROBE_CHUNKS_MAX)
+        return self._probe(probing, bounds)
+
+    def _probe(self, probing: _Probing, bounds: Bounds) -> list[Step]:
+        """Look further back, if something may be kept: what the leader can still compare, with no gap before it."""
+        held = probing.held
+        if held.first_offset <= bounds.first_offset < probing.before:
+            self._probing[held.path] = probing
+            return [Probe(held.path, probing.before, probing.chunks_max)]
+        return [Truncate(held.path, held.first_offset), Begin(held.path, bounds.first_offset)]
+
+    def _has(self, path: str, bounds: Bounds, header: Header, octets: bytes) -> bool:
+        """Whether the leader has this very chunk."""
+        within = bounds.first_offset <= header.chunk_id < bounds.next_offset
+        return within and self._leader.header_at(path, header.chunk_id) == octets
+
+    def _continue(self, held: HeldExtent, bounds: Bounds, from_offset: int) -> list[Step]:
+        """Go on behind what is common."""
+        steps: list[Step] = [Continue(held.path, from_offset)]
+        if held.first_offset < bounds.first_offset:
+            steps.insert(0, DropBefore(held.path, bounds.first_offset))
+        return steps
+
+
+def _last(held: HeldExtent) -> Header | None:
+    """The last chunk's header, None when the log is empty."""
+    if not held.last and held.first_offset == held.next_offset:
+        return None
+    last = _decoded(held.path, held.last)
+    if not held.first_offset <= last.chunk_id < last.next_offset == held.next_offset:
+        raise PeerError(
+            f"follower holds offsets {held.first_offset} to {held.next_offset} of log {held.path}, but its last "
+            f"chunk is {last.chunk_id} to {last.next_offset}"
+        )
+    return last
+
+
+def _checked(probing: _Probing, headers: Sequence[bytes]) -> list[Header]:
+    """The headers of a probe's answer, decoded: neighbours, and as many as were asked for if there are."""
+    held, path = probing.held, probing.held.path
+    found = [_decoded(path, octets) for octets in headers]
+    end, end_max = probing.before, probing.end
+    for header in found:
+        if not held.first_offset <= header.chunk_id < end <= header.next_offset <= end_max:
+            raise PeerError(
+                f"follower tells of chunk {header.chunk_id} to {header.next_offset} of log {path} where one that "
+                f"ends at {end} was asked for"
+            )
+        end = end_max = header.chunk_id
+    if len(found) > probing.chunks_max or (len(found) < probing.chunks_max and end > held.first_offset):
+        raise PeerError(
+            f"follower tells of {len(found)} chunks of log {path} before offset {probing.before}, where "
+            f"{probing.chunks_max} were asked for"
+        )
+    return found
+
+
+def _decoded(path: str, octets: bytes) -> Header:
+    """Raises ChunkError, a PeerError, for what is no header."""
+    if len(octets) != HEADER_BYTES:
+        raise PeerError(
+            f"follower tells of a chunk of log {path} in {len(octets)} octets, not {HEADER_BYTES}"
+        )
+    return decode_header(octets)

@@ -1,0 +1,55 @@
+"""What is logged, at the node that leads a queue, when its mirrors come, go, catch up or fall behind: pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from leveret.core.replication.cluster import Placement, PlacementChanged, StoredPlacement
+
+QueueKey = tuple[str, str]
+
+
+class MirrorNews:
+    """Compares each record of a mirrored queue with the one before it."""
+
+    def __init__(self, me: str) -> None:
+        """`me` is this node; nothing is known yet."""
+        self._me = me
+        self._known: dict[QueueKey, Placement] = {}
+
+    def begin(self, placements: Mapping[QueueKey, StoredPlacement]) -> None:
+        """What is recorded by now is no news."""
+        for key, (placement, _) in placements.items():
+            self._know(key, placement)
+
+    def changed(self, change: PlacementChanged) -> list[str]:
+        """What to log of it, behind `Mirrored queue 'q' in vhost 'v': `; nothing of what others lead."""
+        before, after = self._known.pop(change.key, None), change.placement
+        if after is None:
+            return []
+        self._know(change.key, after)
+        return news(before, after) if after.leader == self._me else []
+
+    def _know(self, key: QueueKey, placement: Placement) -> None:
+        # Those without mirrors, which may be a great many, are as good as unknown.
+        if placement.mirrors:
+            self._known[key] = placement
+
+
+def news(before: Placement | None, after: Placement) -> list[str]:
+    """What has become of a queue's mirrors; the first two in RabbitMQ's words."""
+    is_same = before is not None and before.epoch == after.epoch
+    had, had_all = (before.mirrors, before.synchronised) if before is not None and is_same else ((), ())
+    found = [f"Adding mirror on node {node}" for node in after.mirrors if node not in had]
+    for node in had:
+        if node in after.mirrors or node == after.leader:
+            continue
+        is_gone = node in after.stopped
+        found.append(f"Mirror on node {node} is gone" if is_gone else f"Dropping queue mirror on node {node}")
+    for node in had:
+        if node in after.mirrors and (node in had_all) != (node in after.synchronised):
+            is_ready = node in after.synchronised
+            found.append(
+                f"Mirror on node {node} is {'synchronised' if is_ready else 'not synchronised any more'}"
+            )
+    return found

@@ -1,0 +1,1 @@
+"""Rules that definitions have to meet, in RabbitMQ's words."""

@@ -1,0 +1,1 @@
+"""Schema sync: how two schemas compare, and what a downstream changes."""

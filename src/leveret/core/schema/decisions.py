@@ -1,0 +1,14 @@
+"""What an operator decided at run time on schema replication."""
+
+from __future__ import annotations
+
+import msgspec
+
+from leveret.core.schema.operating_mode import OperatingMode
+
+
+class SchemaDecided(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What an operator decided; it wins over the configuration. Without a mode that of the configuration holds."""
+
+    enabled: bool = True
+    operating_mode: OperatingMode | None = None

@@ -1,0 +1,168 @@
+"""Digests of a schema, by which two nodes find what differs without telling each other what is the same.
+
+    state    everything                              12 octets
+    kind     all entities of a kind                  12
+    bucket   the entities whose keys hash alike       5     2^n buckets a kind, so that each has some 64 entities
+    entity   one                                      6
+
+Equal digests: the same entities, in whatever order they were put, on whatever node. Entities that do not travel
+(`core.schema.schema.travels`) have no part in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from leveret.core.schema.schema import Key, canonical, transient_queues, travels
+from leveret.model.definitions import KINDS, AnyEntity, Definitions
+
+STATE_BYTES: Final = 12
+BUCKET_BYTES: Final = 5
+ENTITY_BYTES: Final = 6
+BUCKETS_MAX: Final = 2**16
+_BUCKET_ENTITIES: Final = 64
+_PLACE_BYTES: Final = 4
+
+
+class DigestEntry(NamedTuple):
+    """One entity that travels: `place` says which bucket it is in, `size_bytes` how long it is as JSON."""
+
+    entity: AnyEntity
+    digest: bytes
+    place: int
+    size_bytes: int
+
+
+class Digests:
+    """The digests of one schema; `look` first, then ask. What did not change is not digested again."""
+
+    def __init__(self) -> None:
+        """Of an empty schema."""
+        self._seen: tuple[Definitions, int] | None = None
+        self._transient: set[Key] = set()
+        self._kinds = {kind: _Kind() for kind in KINDS}
+        self._state: bytes | None = None
+
+    def look(self, definitions: Definitions) -> None:
+        """Take the schema as it is now."""
+        # What fails half-way was not seen: digests of half a schema would have a downstream delete the other half.
+        seen, self._seen = self._seen, None
+        is_known = seen is not None and seen[0] is definitions
+        changed = definitions.changed_since(seen[1]) if seen is not None and is_known else None
+        if changed is None or not self._look_at(definitions, changed):
+            transient = transient_queues(definitions.by_kind["queues"].values())
+            for kind, held in self._kinds.items():
+                # Whether a binding travels depends on its queue.
+                anew = kind == "bindings" and transient != self._transient
+                held.look(definitions.by_kind[kind], transient, anew=anew)
+            self._transient = transient
+        if changed != set():
+            self._state = None
+        self._seen = definitions, definitions.version
+
+    def _look_at(self, definitions: Definitions, changed: set[tuple[str, Key]]) -> bool:
+        """Take what changed; False if that is not all, because a queue became transient, or durable."""
+        for kind, key in changed:
+            entity = definitions.by_kind[kind].get(key)
+            if kind == "queues" and bool(transient_queues([entity] if entity else [])) != (
+                key in self._transient
+            ):
+                return False
+        for kind, key in changed:
+            self._kinds[kind].put(key, definitions.by_kind[kind].get(key), self._transient)
+        return True
+
+    def state(self) -> bytes:
+        """The digest of everything."""
+        if self._state is None:
+            self._state = _hash([self._kinds[kind].digest() for kind in KINDS], STATE_BYTES)
+        return self._state
+
+    def kinds(self) -> dict[str, bytes]:
+        """The digest of each kind."""
+        return {kind: held.digest() for kind, held in self._kinds.items()}
+
+    def buckets(self, kind: str) -> bytes:
+        """The digests of the buckets of a kind, one behind the other, in as many buckets as suit its size."""
+        held = self._kinds[kind]
+        count = 1
+        while count * _BUCKET_ENTITIES < len(held.entries) and count < BUCKETS_MAX:
+            count *= 2
+        return b"".join(_hash(sorted(held.group(count, index)), BUCKET_BYTES) for index in range(count))
+
+    def differing(self, kind: str, theirs: bytes) -> list[int]:
+        """The buckets of a kind in which another schema, with these digests of buckets, has other entities."""
+        held = self._kinds[kind]
+        count = len(theirs) // BUCKET_BYTES
+        return [
+            index
+            for index in range(count)
+            if _hash(sorted(held.group(count, index)), BUCKET_BYTES)
+            != theirs[index * BUCKET_BYTES : (index + 1) * BUCKET_BYTES]
+        ]
+
+    def bucket(self, kind: str, count: int, index: int) -> Mapping[bytes, DigestEntry]:
+        """The entities in one of `count` buckets, by digest."""
+        return self._kinds[kind].group(count, index)
+
+
+class _Kind:
+    """The entities of one kind."""
+
+    def __init__(self) -> None:
+        self.entries: dict[Key, DigestEntry] = {}
+        self._digest: bytes | None = None
+        self._groups: list[dict[bytes, DigestEntry]] = []
+
+    def look(self, entities: Mapping[Key, AnyEntity], transient: set[Key], *, anew: bool) -> None:
+        # Entities are frozen, so the same object has the same digest. Equality would not do: 1 == True, and as
+        # an argument they differ.
+        entries: dict[Key, DigestEntry] = {}
+        for key, entity in entities.items():
+            entry = self.entries.get(key)
+            if entry is None or entry.entity is not entity or anew:
+                if not travels(entity, transient):
+                    continue
+                entry = _entry(key, entity)
+            entries[key] = entry
+        self.entries = entries
+        self._digest, self._groups = None, []
+
+    def put(self, key: Key, entity: AnyEntity | None, transient: set[Key]) -> None:
+        """One entity is otherwise, or for None gone."""
+        mask = len(self._groups) - 1
+        before = self.entries.pop(key, None)
+        if before is not None and self._groups:
+            self._groups[before.place & mask].pop(before.digest, None)
+        if entity is not None and travels(entity, transient):
+            entry = self.entries[key] = _entry(key, entity)
+            if self._groups:
+                self._groups[entry.place & mask][entry.digest] = entry
+        self._digest = None
+
+    def digest(self) -> bytes:
+        if self._digest is None:
+            self._digest = _hash(sorted(entry.digest for entry in self.entries.values()), STATE_BYTES)
+        return self._digest
+
+    def group(self, count: int, index: int) -> dict[bytes, DigestEntry]:
+        if len(self._groups) != count:
+            self._groups = [{} for _ in range(count)]
+            for entry in self.entries.values():
+                self._groups[entry.place & (count - 1)][entry.digest] = entry
+        return self._groups[index]
+
+
+def _entry(key: Key, entity: AnyEntity) -> DigestEntry:
+    octets = canonical(entity)
+    place = hashlib.blake2b(msgspec.json.encode(key), digest_size=_PLACE_BYTES).digest()
+    digest = hashlib.blake2b(octets, digest_size=ENTITY_BYTES).digest()
+    return DigestEntry(entity, digest, int.from_bytes(place), len(octets))
+
+
+def _hash(digests: Sequence[bytes], size_bytes: int) -> bytes:
+    return hashlib.blake2b(b"".join(digests), digest_size=size_bytes).digest()

@@ -1,0 +1,402 @@
+"""Schema sync, decided: what travels, how two schemas compare, and what a downstream changes.
+
+A downstream keeps what its upstream has, entity by entity (`session.schema_exchange`, `core.schema.digests`);
+`delta` turns that into steps (`core.schema.steps`). `runtime.schema_sync.downstream` makes them through the broker,
+which follows up each one (a deleted queue takes its bindings along, a deleted vhost all that is in it).
+
+Three sets are kept apart:
+
+- what never travels (`travels` says so, `delta` never deletes it): the vhost of the link itself, the
+  parameters that name a node or its endpoints, `amq.*` exchanges, transient queues and their bindings;
+- what is *local* to a downstream by its configuration (`Locals`): neither overwritten nor deleted;
+- the rest: afterwards the same on both sides, but for the reported conflicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias
+
+import msgspec
+
+from leveret.core.broker.topology import check_exchange
+from leveret.core.rules.queue_arguments import check_queue
+from leveret.core.rules.validation import check_nesting
+from leveret.core.schema.steps import Bound, Place, SchemaStep, Steps, ends
+from leveret.model.definitions import (
+    KINDS,
+    LOCAL_KINDS,
+    OPERATOR_POLICY,
+    REHEARSAL_VHOSTS,
+    AnyEntity,
+    Binding,
+    Change,
+    Definitions,
+    Delete,
+    Exchange,
+    GlobalParameter,
+    Parameter,
+    Permission,
+    Policy,
+    Put,
+    Queue,
+    TopicPermission,
+    User,
+    Vhost,
+)
+from leveret.model.errors import ConfigError, Refusal
+from leveret.model.patterns import Pattern, PatternError
+
+SCHEMA_VHOST: Final = "rabbitmq_schema_definition_sync"
+UPSTREAM_PARAMETER: Final = "schema_definition_sync_upstream"
+NODE_PARAMETERS: Final = frozenset(
+    {UPSTREAM_PARAMETER, "standby_replication_upstream", "cluster_name", "internal_cluster_id"}
+)
+"""Global parameters that say who a node is or whom it follows: each side has its own."""
+HOLDS: Final = "its properties differ from the upstream's, and it holds messages or is down"
+"""Why a queue is not replaced."""
+_HOLDERS: Final = ("exchanges", "policies", "parameters", "queues")
+_REPLACED: Final = ("exchanges", "queues")
+_RULES: Final = ("policies", "parameters")
+"""What applies to a queue is made of these together."""
+_NO_EXCLUSIVE: Final[Mapping[Key, Sequence[Binding]]] = MappingProxyType({})
+
+Key: TypeAlias = tuple[str, ...]
+Entities: TypeAlias = Mapping[str, Mapping[Key, AnyEntity]]
+"""Whole kinds; a kind that is missing is unchanged, one that is empty has no entities."""
+
+
+class Locals:
+    """Which of a downstream's entities the schema sync leaves alone: one regular expression a kind.
+
+    An expression is searched for in the name (`^` and `$` anchor it): of a binding in the names of
+    both its ends, of a permission in its user. Whatever lies in a local vhost, or refers to a local
+    user, queue or exchange, is local as well: it could not be applied without the other.
+    """
+
+    def __init__(self, patterns: Mapping[str, str] | None = None) -> None:
+        """Compile `patterns`, by the names in `LOCAL_KINDS`.
+
+        Raises:
+            ConfigError: unknown kind, or not a regular expression.
+        """
+        self._patterns: dict[str, Pattern] = {}
+        for kind, pattern in (patterns or {}).items():
+            setting = f"schema_definition_sync.downstream.locals.{kind}"
+            if kind not in LOCAL_KINDS:
+                raise ConfigError(f"unknown setting {setting}: allowed are {', '.join(LOCAL_KINDS)}")
+            try:
+                self._patterns[kind] = Pattern(pattern)
+            except PatternError as error:
+                raise ConfigError(f"{setting} = {pattern!r} is not a regular expression: {error}") from None
+
+    def names(self, kind: str, name: str) -> bool:
+        """Whether the expression of `kind` matches `name`; without one nothing does but a rehearsal's vhosts."""
+        if kind == "vhosts" and name.startswith(REHEARSAL_VHOSTS):
+            return True
+        pattern = self._patterns.get(kind)
+        return pattern is not None and pattern.covers(name)
+
+    def covers(self, entity: AnyEntity) -> bool:
+        """Whether the schema sync leaves `entity` alone on this downstream."""
+        match entity:
+            case User(name=name):
+                return self.names("users", name)
+            case GlobalParameter(name=name):
+                return self.names("global_parameters", name)
+            case Vhost(name=name):
+                return self.names("vhosts", name)
+        return self.names("vhosts", entity.vhost) or self._covers_within(entity)
+
+    def _covers_within(
+        self, entity: Permission | TopicPermission | Exchange | Policy | Parameter | Queue | Binding
+    ) -> bool:
+        match entity:
+            case Permission(user=user):
+                return self._covers_user(user)
+            case TopicPermission(user=user, exchange=exchange):
+                return self._covers_user(user) or self.names("exchanges", exchange)
+            case Parameter(component=component, name=name):
+                return self.names("operator_policies" if component == OPERATOR_POLICY else "parameters", name)
+            case Binding(source=source, destination=destination, destination_type=end):
+                return (
+                    self.names("exchanges", source)
+                    or self.names("queues" if end == "queue" else "exchanges", destination)
+                    or self.names("bindings", source)
+                    or self.names("bindings", destination)
+                )
+        return self.names(entity.kind, entity.name)
+
+    def _covers_user(self, user: str) -> bool:
+        return self.names("users", user) or self.names("permissions", user)
+
+
+def canonical(entity: AnyEntity) -> bytes:
+    """The same octets for equal entities on any node: arguments in order, without the epoch."""
+    return msgspec.json.encode(_without_epoch(entity), order="deterministic")
+
+
+def _without_epoch(entity: AnyEntity) -> AnyEntity:
+    if isinstance(entity, Queue) and entity.epoch:
+        return msgspec.structs.replace(entity, epoch=0)
+    return entity
+
+
+class Conflict(NamedTuple):
+    """An entity that was left as it is although the upstream has it otherwise, or not at all."""
+
+    kind: str
+    key: Key
+    reason: str
+
+
+class Delta(NamedTuple):
+    """What makes a downstream follow: steps in the order to make them, and what they leave as it is.
+
+    `refused` is what the upstream has and this node cannot have; what it has instead stays.
+    """
+
+    steps: list[SchemaStep]
+    conflicts: list[Conflict]
+    refused: list[Conflict]
+
+    @property
+    def changes(self) -> list[Change]:
+        """Those of all steps."""
+        return [change for step in self.steps for change in step.changes]
+
+
+def delta(
+    own: Definitions,
+    theirs: Entities,
+    locals_: Locals,
+    holding: Container[Key] = frozenset(),
+    exclusive: Mapping[Key, Sequence[Binding]] = _NO_EXCLUSIVE,
+) -> Delta:
+    """What a downstream with `own` schema must change so that it is as its upstream's.
+
+    Deletes come first, in the reverse order of `KINDS`, puts last in its order, so that no change meets
+    a missing or a lingering reference. Policies refer to nothing but their vhost: those of one are changed in one
+    go, deletes too, where it is the puts' turn. A queue or exchange cannot be altered: one with other
+    properties is deleted and put in one step, with its bindings, even if their own kind is unchanged.
+    The second application of the same `theirs` is empty, but for the conflicts.
+
+    `theirs` has the kinds to compare, each whole; `holding` the keys of own queues that hold messages:
+    such a queue is never replaced. `exclusive` are the exclusive queues, which are not in `own`, each with its
+    bindings. What is the same object on both sides costs next to nothing.
+    """
+    comparison = _Comparison(own, theirs, locals_, exclusive)
+    for kind in KINDS:
+        if kind in theirs:
+            comparison.compare(kind, holding)
+    comparison.keep_vhosts_of_locals()
+    return Delta(comparison.steps(), comparison.conflicts, comparison.refused)
+
+
+class _Comparison:
+    """The working state of one `delta`."""
+
+    def __init__(
+        self,
+        own: Definitions,
+        theirs: Entities,
+        locals_: Locals,
+        exclusive: Mapping[Key, Sequence[Binding]],
+    ) -> None:
+        self.own = own
+        self.exclusive = exclusive
+        self.theirs = theirs
+        self.locals = locals_
+        self.own_transient = transient_queues(own.by_kind["queues"].values())
+        self.their_transient = transient_queues(theirs.get("queues", {}).values())
+        self.deletes: dict[str, dict[Key, None]] = {kind: {} for kind in KINDS}
+        self.puts: dict[str, dict[Key, AnyEntity]] = {kind: {} for kind in KINDS}
+        self.conflicts: list[Conflict] = []
+        self.refused: list[Conflict] = []
+
+    def wanted(self, kind: str, key: Key) -> AnyEntity | None:
+        """What the upstream has under this key, if that is to be had here."""
+        entity = self.theirs.get(kind, {}).get(key)
+        if entity is None or not travels(entity, self.their_transient) or self.locals.covers(entity):
+            return None
+        return entity
+
+    def compare(self, kind: str, holding: Container[Key]) -> None:
+        """Put what they have otherwise, delete what only we have."""
+        present, theirs = self.own.by_kind[kind], self.theirs[kind]
+        for key, entity in theirs.items():
+            current = present.get(key)
+            if current is not entity:
+                self._compare_one(kind, key, current, holding)
+        for key, current in present.items():
+            if key not in theirs:
+                self._compare_one(kind, key, current, holding)
+
+    def _compare_one(self, kind: str, key: Key, current: AnyEntity | None, holding: Container[Key]) -> None:
+        wanted = self.wanted(kind, key)
+        if wanted is None:
+            if (
+                current is not None
+                and travels(current, self.own_transient)
+                and not self.locals.covers(current)
+            ):
+                self.deletes[kind][key] = None
+            return
+        if current is not None and canonical(current) == canonical(wanted):
+            return
+        if self._is_exclusive(wanted):
+            return
+        if (reason := _why_refused(wanted)) is not None:
+            self.refused.append(Conflict(kind, key, reason))
+            return
+        if current is not None and kind in ("queues", "exchanges"):
+            if kind == "queues" and key in holding:
+                self.conflicts.append(Conflict(kind, key, HOLDS))
+                return
+            self.deletes[kind][key] = None
+        # With another node's epoch, or its own of an earlier life, a queue would get another queue's log.
+        self.puts[kind][key] = _without_epoch(wanted)
+
+    def _is_exclusive(self, wanted: AnyEntity) -> bool:
+        """Whether a connection here has an exclusive queue of this name, or of that of the binding's destination."""
+        if isinstance(wanted, Queue) and wanted.key in self.exclusive:
+            reason = "an exclusive queue of a connection has its name"
+            self.conflicts.append(Conflict(wanted.kind, wanted.key, reason))
+            return True
+        return isinstance(wanted, Binding) and self._is_to_exclusive(wanted)
+
+    def _is_to_exclusive(self, binding: Binding) -> bool:
+        kind, key = ends(binding)[1]
+        return kind == "queues" and key in self.exclusive
+
+    def keep_vhosts_of_locals(self) -> None:
+        """A vhost that the upstream does not have stays if it holds what is local to us."""
+        if not self.deletes["vhosts"]:
+            return
+        for kind in _HOLDERS:
+            for entity in self.own.by_kind[kind].values():
+                if self.locals.covers(entity):
+                    vhost = (entity.key[0],)
+                    if vhost in self.deletes["vhosts"]:
+                        del self.deletes["vhosts"][vhost]
+                        reason = f"the upstream does not have it, but it holds local {kind}"
+                        self.conflicts.append(Conflict("vhosts", vhost, reason))
+
+    def steps(self) -> list[SchemaStep]:
+        """All changes, in the order to make them."""
+        replaced = [(kind, key) for kind in _REPLACED for key in self.deletes[kind] if key in self.puts[kind]]
+        deleted = [
+            (kind, key)
+            for kind in reversed(KINDS)
+            for key in self.deletes[kind]
+            if key not in self.puts[kind] and (kind not in _RULES or (key[0],) in self.deletes["vhosts"])
+        ]
+        puts = [step for kind in KINDS for step in self._puts(kind)]
+        if not deleted and not replaced:
+            return puts
+        of_exclusive = {binding.key: binding for bindings in self.exclusive.values() for binding in bindings}
+        bindings = self.own.by_kind["bindings"]
+        if of_exclusive:
+            bindings = {**bindings, **of_exclusive}
+        bound = Bound(self.own.by_kind["exchanges"], bindings)
+        steps = Steps(bound, self.puts, self._what_stays(bound, bindings))
+        return [*(steps.step(kind, key) for kind, key in [*deleted, *replaced]), *puts]
+
+    def _puts(self, kind: str) -> list[SchemaStep]:
+        """What is put of a kind and takes nobody's place."""
+        if kind in _RULES:
+            return self._rules() if kind == _RULES[0] else []
+        return [
+            SchemaStep(Put(entity))
+            for key, entity in self.puts[kind].items()
+            if key not in self.deletes[kind]
+        ]
+
+    def _rules(self) -> list[SchemaStep]:
+        """All changes of policies and parameters but of vhosts that are deleted with all that is in them.
+
+        What applies after some of them and was never so at the upstream, a lower limit, would cost messages.
+        """
+        of_vhosts: dict[str, list[Change]] = {}
+        for kind in reversed(_RULES):
+            for key in self.deletes[kind]:
+                if (key[0],) not in self.deletes["vhosts"]:
+                    of_vhosts.setdefault(key[0], []).append(Delete(kind, key))
+        for kind in _RULES:
+            for key, entity in self.puts[kind].items():
+                of_vhosts.setdefault(key[0], []).append(Put(entity))
+        return [
+            SchemaStep(change, joined=number < len(changes))
+            for changes in of_vhosts.values()
+            for number, change in enumerate(changes, start=1)
+        ]
+
+    def _what_stays(self, bound: Bound, bindings: Mapping[Key, AnyEntity]) -> dict[Place, AnyEntity]:
+        """What goes along with a delete and is to be put again: bindings, and auto-delete exchanges."""
+        places = [(kind, key) for kind in ("bindings", *_REPLACED) for key in self.deletes[kind]]
+        gone = dict.fromkeys(each for kind, key in places for each in bound.delete(kind, key))
+        stay: dict[Place, AnyEntity] = {}
+        for kind, held in (("exchanges", self.own.by_kind["exchanges"]), ("bindings", bindings)):
+            for place in [place for place in gone if place[0] == kind and place[1] in held]:
+                bound.put(held[place[1]])
+                if place[1] not in self.deletes[kind] and self._stays(held[place[1]], gone, stay):
+                    stay[place] = held[place[1]]
+        return stay
+
+    def _stays(self, entity: AnyEntity, gone: Container[Place], stay: Container[Place]) -> bool:
+        if (entity.key[0],) in self.deletes["vhosts"]:
+            return False
+        if isinstance(entity, Binding):
+            for kind, key in ends(entity):
+                if (kind, key) in gone and (kind, key) not in stay and key not in self.puts[kind]:
+                    return False
+            if self._is_to_exclusive(entity):
+                return True
+        if self.locals.covers(entity) or self.wanted(entity.kind, entity.key) is not None:
+            return True
+        if not travels(entity, self.own_transient):
+            return not (isinstance(entity, Binding) and ends(entity)[1][1] in self.deletes["queues"])
+        return entity.kind not in self.theirs
+
+
+def _why_refused(entity: AnyEntity) -> str | None:
+    """Why an entity of the upstream cannot be had here, before anything is deleted for it."""
+    try:
+        check_nesting(entity)
+        match entity:
+            case Exchange():
+                check_exchange(entity)
+            case Queue():
+                check_queue(entity, exclusive=False)
+    except Refusal as refusal:
+        return str(refusal)
+    return None
+
+
+def transient_queues(queues: Iterable[AnyEntity]) -> set[Key]:
+    """The keys of the queues that end with their node."""
+    return {queue.key for queue in queues if isinstance(queue, Queue) and not queue.durable}
+
+
+def travels(entity: AnyEntity, transient: Set[Key]) -> bool:
+    """Whether an entity is told at all; `transient` are the transient queues beside it."""
+    match entity:
+        case User():
+            return True
+        case GlobalParameter(name=name):
+            return name not in NODE_PARAMETERS
+        case Vhost(name=name):
+            return name != SCHEMA_VHOST
+        case _ if entity.vhost == SCHEMA_VHOST:
+            return False
+        case Exchange(name=name):
+            return name != "" and not name.startswith("amq.")
+        case Queue():
+            return entity.durable
+        case Binding():
+            to_transient = (
+                entity.destination_type == "queue" and (entity.vhost, entity.destination) in transient
+            )
+            return entity.source != "" and not to_transient
+    return True

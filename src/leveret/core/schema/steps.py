@@ -1,0 +1,135 @@
+"""The order in which a schema sync makes its changes, and what must not be parted.
+
+Who publishes while a delta is applied must find what was there before and is there afterwards. So what takes the place
+of something that is deleted is put in the same *step*, and so is all that goes with the delete and is to stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple, TypeAlias
+
+from leveret.model.definitions import AnyEntity, Binding, Change, Delete, Exchange, Put
+
+Key: TypeAlias = tuple[str, ...]
+Place: TypeAlias = tuple[str, Key]
+"""Kind and key of an entity."""
+
+
+class SchemaStep(NamedTuple):
+    """Changes that are made in one go.
+
+    Attributes:
+        change: what it is about.
+        instead: what takes the place of what `change` deletes.
+        restored: what the delete took along, and is to stay.
+        joined: whether the next step is made in the same go, because what is between the two must not be seen.
+    """
+
+    change: Change
+    instead: Put | None = None
+    restored: tuple[Put, ...] = ()
+    joined: bool = False
+
+    @property
+    def changes(self) -> list[Change]:
+        """All of them, in the order to make them."""
+        return [self.change, *([self.instead] if self.instead else []), *self.restored]
+
+
+class Bound:
+    """What is bound to what: tells what goes with a delete.
+
+    A binding goes with either of its ends; an auto-delete exchange goes with the last binding from it.
+    """
+
+    def __init__(self, exchanges: Mapping[Key, AnyEntity], bindings: Mapping[Key, AnyEntity]) -> None:
+        """All that there is."""
+        self._exchanges = dict(exchanges)
+        self._bindings: dict[Key, AnyEntity] = {}
+        self._at: dict[Place, dict[Key, None]] = {}
+        self._from: dict[Key, int] = {}
+        for key, binding in bindings.items():
+            self._bind(key, binding)
+
+    def put(self, entity: AnyEntity) -> None:
+        """It is there now."""
+        if isinstance(entity, Exchange):
+            self._exchanges[entity.key] = entity
+        elif isinstance(entity, Binding) and entity.key not in self._bindings:
+            self._bind(entity.key, entity)
+
+    def _bind(self, key: Key, binding: AnyEntity) -> None:
+        self._bindings[key] = binding
+        source, destination = ends(binding)
+        self._from[source[1]] = self._from.get(source[1], 0) + 1
+        for end in (source, destination):
+            self._at.setdefault(end, {})[key] = None
+
+    def delete(self, kind: str, key: Key) -> list[Place]:
+        """It is there no more; what goes, itself too."""
+        gone: dict[Place, None] = {}
+        following = [(kind, key)]
+        while following:
+            place = following.pop()
+            if place in gone:
+                continue
+            gone[place] = None
+            if place[0] == "bindings":
+                following += self._unbind(place[1])
+                continue
+            if place[0] == "exchanges":
+                self._exchanges.pop(place[1], None)
+            following += [("bindings", each) for each in self._at.get(place, ())]
+        return list(gone)
+
+    def _unbind(self, key: Key) -> list[Place]:
+        """Forget a binding; its source, if that goes with it."""
+        binding = self._bindings.pop(key, None)
+        if binding is None:
+            return []
+        source, destination = ends(binding)
+        for end in {source, destination}:
+            del self._at[end][key]
+        self._from[source[1]] -= 1
+        exchange = self._exchanges.get(source[1])
+        goes = not self._from[source[1]] and isinstance(exchange, Exchange) and exchange.auto_delete
+        return [source] if goes else []
+
+
+class Steps:
+    """The steps of the deletes of one delta, one after the other."""
+
+    def __init__(
+        self, bound: Bound, puts: Mapping[str, Mapping[Key, AnyEntity]], stay: Mapping[Place, AnyEntity]
+    ) -> None:
+        """With what there is before them, what takes the place of what they delete, and what goes along and stays."""
+        self._bound = bound
+        self._puts = puts
+        self._stay = stay
+
+    def step(self, kind: str, key: Key) -> SchemaStep:
+        """Delete one entity, and put what that takes."""
+        wanted = self._puts[kind].get(key)
+        gone = [place for place in self._bound.delete(kind, key) if place != (kind, key)]
+        # An auto-delete exchange may go before it is its turn to be replaced.
+        restored = [
+            entity
+            for of_kind in ("exchanges", "bindings")
+            for place in gone
+            if place[0] == of_kind and (entity := self._puts[of_kind].get(place[1]) or self._stay.get(place))
+        ]
+        for entity in [*([wanted] if wanted is not None else []), *restored]:
+            self._bound.put(entity)
+        instead = Put(wanted) if wanted is not None else None
+        return SchemaStep(Delete(kind, key), instead, tuple(map(Put, restored)))
+
+
+def ends(binding: AnyEntity) -> tuple[Place, Place]:
+    """Source and destination of a binding."""
+    assert isinstance(binding, Binding)
+    destinations = "queues" if binding.destination_type == "queue" else "exchanges"
+    return ("exchanges", (binding.vhost, binding.source)), (
+        destinations,
+        (binding.vhost, binding.destination),
+    )

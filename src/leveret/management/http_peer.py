@@ -1,0 +1,150 @@
+"""One HTTP connection: uvicorn's, with a time for each thing that a client may keep the node waiting for.
+
+A request's line and headers, with the wait for them, have `request_s`; its body `body_s` in all, and `idle_s` from
+one part to the next; a response that the client does not read has `idle_s`. How long the node takes to answer is
+not the client's doing, and has no limit here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, Final, NamedTuple
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+logger = logging.getLogger(__name__)
+
+_LAST_WORD_S: Final = 1.0
+"""For the answer to who is too late, and its goodbye; then the socket is closed at once."""
+_TOO_LATE: Final = b"The request did not come in time."
+
+
+class HttpDeadlines(NamedTuple):
+    """See the module."""
+
+    request_s: float
+    body_s: float
+    idle_s: float
+
+
+class HttpPeer(H11Protocol):
+    """See the module."""
+
+    def __init__(self, *, deadlines: HttpDeadlines, **uvicorn: Any) -> None:
+        """As uvicorn makes it, with these deadlines."""
+        super().__init__(**uvicorn)
+        self._deadlines = deadlines
+        self._awaited: tuple[Any, Any] | None = None
+        self._awaited_since_s = 0.0
+        self._received_at_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+        self._goodbye: asyncio.TimerHandle | None = None
+
+    # -- what asyncio and uvicorn call --------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A first request is awaited."""
+        super().connection_made(transport)
+        self._look()
+
+    def data_received(self, data: bytes) -> None:
+        """Perhaps what was awaited."""
+        self._received_at_s = self.loop.time()
+        super().data_received(data)
+        self._look()
+
+    def on_response_complete(self) -> None:
+        """Another request is awaited, or the rest of this one's body."""
+        super().on_response_complete()
+        self._look()
+
+    def pause_writing(self) -> None:
+        """The client does not read as fast as it is answered."""
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(self._deadlines.idle_s, self._never_read)
+
+    def resume_writing(self) -> None:
+        """It has read."""
+        super().resume_writing()
+        self._unread = _cancelled(self._unread)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing is awaited."""
+        super().connection_lost(exc)
+        self._timer, self._goodbye = _cancelled(self._timer), _cancelled(self._goodbye)
+        self._unread = _cancelled(self._unread)
+
+    # -- deadlines ----------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Begin a deadline when something else is awaited than before."""
+        state = self.conn.their_state
+        # The same state may be another request's.
+        awaited = (state, self.cycle) if state in (h11.IDLE, h11.SEND_BODY) else None
+        if self.transport.is_closing():
+            awaited = None
+        if awaited != self._awaited:
+            self._awaited, self._awaited_since_s = awaited, self.loop.time()
+            self._timer = _cancelled(self._timer)
+            if awaited is not None:
+                self._timer = self.loop.call_at(self._due_s(), self._check)
+
+    def _due_s(self) -> float:
+        if self.conn.their_state is h11.IDLE:
+            return self._awaited_since_s + self._deadlines.request_s
+        begun_s = max(self._awaited_since_s, self._received_at_s)
+        return min(self._awaited_since_s + self._deadlines.body_s, begun_s + self._deadlines.idle_s)
+
+    def _check(self) -> None:
+        due_s = self._due_s()
+        if self.loop.time() < due_s:
+            # A part of the body came since.
+            self._timer = self.loop.call_at(due_s, self._check)
+            return
+        self._timer = None
+        self._end("body" if self.conn.their_state is h11.SEND_BODY else "request")
+
+    def _never_read(self) -> None:
+        self._unread = None
+        logger.info("http_connection_closed peer=%s reason=the response is not read", self._name())
+        self.transport.abort()
+
+    def _end(self, late: str) -> None:
+        """Close, with a word to who has begun to say something."""
+        if self.transport.is_closing():
+            return
+        has_begun = late == "body" or bool(self.conn.trailing_data[0])
+        if has_begun:
+            logger.info("http_connection_closed peer=%s reason=its %s is late", self._name(), late)
+            self._say_too_late()
+        self.transport.close()
+        self._goodbye = self.loop.call_later(_LAST_WORD_S, self.transport.abort)
+
+    def _say_too_late(self) -> None:
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        headers = [
+            (b"content-type", b"text/plain; charset=utf-8"),
+            (b"content-length", str(len(_TOO_LATE)).encode()),
+            (b"connection", b"close"),
+        ]
+        said = [
+            h11.Response(status_code=408, headers=headers, reason=b"Request Timeout"),
+            h11.Data(data=_TOO_LATE),
+            h11.EndOfMessage(),
+        ]
+        for event in said:
+            self.transport.write(self.conn.send(event) or b"")
+
+    def _name(self) -> str:
+        return f"{self.client[0]}:{self.client[1]}" if self.client else "the control socket"
+
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> asyncio.TimerHandle | None:
+    if timer is not None:
+        timer.cancel()
+    return None

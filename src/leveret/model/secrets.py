@@ -1,0 +1,83 @@
+"""What is secret in the values of parameters, and values from which that was left out.
+
+    masked({"uri": "amqp://u:pw@h", "password": "x"}) == {"uri": "amqp://u:(secret)@h", "password": "(secret)"}
+
+A value that was masked may come back, in a definitions file or by a tool that shows and sets. `unmasked` puts what is
+there already in the place of the masks, so that an import of an export destroys no password.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+MASK: Final = "(secret)"
+_SECRET_KEY: Final = re.compile(
+    r"passw(or)?d|passphrase|secret|token|credential|(private|access|account|api|shared).?key", re.IGNORECASE
+)
+_USER_INFO: Final = re.compile(r"(?P<before>[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s:]*:)(?!\d{1,5}[/?#])\S+(?=@)")
+"""Generous: what is a password here may not be one to a stricter reader, as one with a slash in it."""
+_QUERY: Final = re.compile(r"(?P<before>[?&](?:password|sig|signature|token|secret)=)[^&#\s]+", re.IGNORECASE)
+
+
+class Masked(ValueError):
+    """A value has a mask where nothing is known that it stands for."""
+
+
+def masked(value: Any) -> Any:
+    """The value without what is secret in it: fields by their names, passwords in URIs."""
+    if isinstance(value, dict):
+        return {
+            key: MASK if _SECRET_KEY.search(str(key)) and _is_text(each) else masked(each)
+            for key, each in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [masked(each) for each in value]
+    if isinstance(value, str):
+        return _QUERY.sub(rf"\g<before>{MASK}", _USER_INFO.sub(rf"\g<before>{MASK}", value))
+    return value
+
+
+def unmasked(value: Any, held: Any) -> Any:
+    """The value with what `held` has in the place of its masks.
+
+    Raises:
+        Masked: a mask stands where `held` has nothing for it.
+    """
+    if not _has_mask(value):
+        return value
+    if masked(held) == value:
+        return held
+    if isinstance(value, dict):
+        known = held if isinstance(held, dict) else {}
+        return {
+            key: _known(known.get(key)) if each == MASK else unmasked(each, known.get(key))
+            for key, each in value.items()
+        }
+    if isinstance(value, list):
+        known_items = held if isinstance(held, list) else []
+        return [_of_items(each, known_items) for each in value]
+    raise Masked
+
+
+def _of_items(value: Any, held: list[Any]) -> Any:
+    """One item of a list, which may have moved."""
+    return unmasked(value, next((each for each in held if masked(each) == value), None))
+
+
+def _known(held: Any) -> str:
+    if not _is_text(held):
+        raise Masked
+    return str(held)
+
+
+def _has_mask(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(_has_mask, value.values()))
+    if isinstance(value, list):
+        return any(map(_has_mask, value))
+    return isinstance(value, str) and MASK in value
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and value != ""

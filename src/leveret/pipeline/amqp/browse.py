@@ -1,0 +1,96 @@
+"""What of a recovery's messages is in a queue of another broker: read without consuming any.
+
+A queue's count tells nobody whose messages those are. Ours are told by the exchange that they came through, and each of
+them by its content. So the queue is read with `basic.get`, which does not count as a consumer and so does not end a
+queue that goes with its last one, and all go back to their places as the channel is closed, marked as redelivered.
+
+Only a classic queue is read like that: a quorum queue counts how often each message went back, maybe up to a limit.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, NamedTuple
+
+from leveret.model.errors import AccessRefused, PreconditionFailed
+from leveret.pipeline.amqp.connection import AmqpConnection, Delivery
+from leveret.wire.record import StoredMessage
+
+_AT_ONCE_MIN, _AT_ONCE_MAX = 20, 500
+_BYTES_AT_ONCE: Final = 4_194_304
+_DIGEST_BYTES: Final = 16
+
+
+class QueueDeclaration(NamedTuple):
+    """How a queue is declared that is not there yet."""
+
+    arguments: dict[str, Any]
+    auto_delete: bool = False
+
+
+class Found(NamedTuple):
+    """What of a recovery's messages is in a queue.
+
+    Attributes:
+        messages: how many.
+        digests: of those behind the ones that are known, in order.
+    """
+
+    messages: int
+    digests: list[bytes]
+
+
+def digest_of(message: Delivery | StoredMessage) -> bytes:
+    """Tells messages apart by all but their exchange."""
+    parts = (message.routing_key, message.properties, message.body)
+    sizes = b"".join(len(part).to_bytes(8, "big") for part in parts)
+    return hashlib.blake2b(sizes + b"".join(parts), digest_size=_DIGEST_BYTES).digest()
+
+
+def is_classic(connection: AmqpConnection, queue: str, ours: QueueDeclaration | None) -> bool:
+    """Whether a queue that is there is known to be a classic one: it can be declared so, plain or as this node has it.
+
+    That takes the permission to configure it.
+    """
+    plain = QueueDeclaration({})
+    return any(_declares(connection, queue, shape) for shape in (plain, ours) if shape is not None)
+
+
+def browse(connection: AmqpConnection, queue: str, exchange: str, count: int, known: int) -> Found | None:
+    """The messages that came through an exchange, of the first `count` of a queue; so many of them are `known`.
+
+    None if that cannot be told: the user may not read it, somebody else does, or the broker does not wait for so long.
+    """
+    channel = connection.open_channel()
+    name, seen, at_once = exchange.encode(), 0, _AT_ONCE_MIN
+    messages, digests = 0, []
+    try:
+        while seen < count and (some := connection.get(channel, queue, min(at_once, count - seen))):
+            seen += len(some)
+            at_once = _how_many_at_once(some)
+            for each in (each for each in some if each.exchange == name):
+                messages += 1
+                if messages > known:
+                    digests.append(digest_of(each))
+        _, consumers = connection.declare_queue(channel, queue)
+    except (AccessRefused, PreconditionFailed):
+        return None  # It closed the channel, so all went back.
+    connection.close_channel(channel)
+    return Found(messages, digests) if seen == count and not consumers else None
+
+
+def _how_many_at_once(some: list[Delivery]) -> int:
+    """So that neither the way there and back counts, nor what is held here."""
+    mean_bytes = 1 + sum(len(each.body) for each in some) // len(some)
+    return min(_AT_ONCE_MAX, max(_AT_ONCE_MIN, _BYTES_AT_ONCE // mean_bytes))
+
+
+def _declares(connection: AmqpConnection, queue: str, shape: QueueDeclaration) -> bool:
+    channel = connection.open_channel()
+    arguments = {**shape.arguments, "x-queue-type": "classic"}
+    try:
+        connection.declare_queue(channel, queue, arguments, auto_delete=shape.auto_delete)
+    except (AccessRefused, PreconditionFailed):
+        return False
+    connection.close_channel(channel)
+    return True

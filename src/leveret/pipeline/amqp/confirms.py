@@ -1,0 +1,57 @@
+"""Which of the messages that one channel published a broker has confirmed, in whatever order it says so.
+
+A broker may confirm one message or all up to one, ack or nack, in any order: RabbitMQ acks message 5 alone, whose queue
+was fast, and then all up to 4. So what is settled is a set, and what counts is how much of it lies at the begin.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class UnconfirmedTags(Generic[T]):
+    """The messages from the first that is not confirmed on, with what their publisher notes of each.
+
+    Delivery tags count the messages from 1 on. What a broker says of a message first holds: all up to a later one does
+    not include what it has settled already.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was sent."""
+        self._notes: deque[T] = deque()
+        self._first = 1
+        self._acked: set[int] = set()
+        self._nacked: set[int] = set()
+
+    def __len__(self) -> int:
+        """How many messages those are, with those behind the first that are confirmed."""
+        return len(self._notes)
+
+    @property
+    def first(self) -> T:
+        """What was noted of the first; an IndexError if all are confirmed."""
+        return self._notes[0]
+
+    @property
+    def declined(self) -> bool:
+        """Whether the broker did not take one of them; it stays here, and so do all behind it."""
+        return bool(self._nacked)
+
+    def sent(self, note: T) -> None:
+        """One more message was sent."""
+        self._notes.append(note)
+
+    def settle(self, tag: int, *, multiple: bool, taken: bool) -> None:
+        """Take what the broker says of message `tag`, or of all up to it; of tag 0 that is all that were sent."""
+        end = self._first + len(self._notes)
+        until = end if multiple and not tag else min(tag + 1, end)
+        begin = self._first if multiple else max(tag, self._first)
+        settled, otherwise = (self._acked, self._nacked) if taken else (self._nacked, self._acked)
+        settled.update(each for each in range(begin, until) if each not in otherwise)
+        while self._first in self._acked:
+            self._acked.remove(self._first)
+            self._notes.popleft()
+            self._first += 1

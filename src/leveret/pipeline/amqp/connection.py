@@ -1,0 +1,444 @@
+"""A blocking AMQP 0-9-1 connection to a broker of any make, as far as a recovery and a comparison need it.
+
+Content goes out as it was stored: properties are octets and stay so. One thread; what the broker says between
+two calls is read by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, NamedTuple, NoReturn, TypeVar
+
+from pamqp import base, commands, encode
+
+from leveret.model.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    InvalidCommand,
+    LeveretError,
+    NotFound,
+    PeerError,
+    PreconditionFailed,
+    Refusal,
+    ResourceLocked,
+)
+from leveret.pipeline.jobs.job import AmqpTarget
+from leveret.wire.amqp091 import (
+    BASIC_DELIVER,
+    BASIC_GET,
+    BASIC_GET_OK,
+    BASIC_PUBLISH,
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEAD,
+    FRAME_HEADER,
+    FRAME_METHOD,
+    PROTOCOL_HEADER,
+    ack,
+    body_frames,
+    decode_method,
+    frame,
+    marshal,
+)
+from leveret.wire.properties import body_bytes_of, shortstr
+from leveret.wire.tls import be_forward_secret
+
+T = TypeVar("T", bound=base.Frame)
+
+CLOSE_TIMEOUT_S: Final = 2.0
+FRAME_BYTES_MAX: Final = 131_072
+_RECEIVE_BYTES: Final = 262_144
+_METHOD: Final = struct.Struct(">HH")
+_REFUSALS: Final[dict[int, type[Refusal]]] = {
+    403: AccessRefused,
+    404: NotFound,
+    405: ResourceLocked,
+    406: PreconditionFailed,
+    530: AccessRefused,
+}
+_EXCHANGE_DECLARE, _EXCHANGE_DELETE = (40, 10), (40, 20)
+_QUEUE_DECLARE, _QUEUE_BIND, _QUEUE_DELETE = (50, 10), (50, 20), (50, 40)
+_BASIC_CONSUME: Final = (60, 20)
+_PASSIVE, _DURABLE, _EXCLUSIVE, _AUTO_DELETE = 1, 2, 4, 8
+_EXCHANGE_AUTO_DELETE: Final = 4
+_IF_UNUSED, _IF_EMPTY = 1, 2
+_OF_ANOTHER_USER: Final = (
+    "; to publish messages that others put their user-id on, the user needs the tag `impersonator` at that broker "
+    "(set_user_tags)"
+)
+PREFETCH: Final = 1000
+"""Deliveries of a queue that are held here at most."""
+
+
+class AmqpConnectionLost(LeveretError):
+    """The connection to the target ended; what was not confirmed may or may not be there."""
+
+
+class Delivery(NamedTuple):
+    """A message that came; `properties` are flags and list, as octets."""
+
+    exchange: bytes
+    routing_key: bytes
+    properties: bytes
+    body: bytes
+
+
+@dataclass
+class ClientChannel:
+    """What the broker said on one channel.
+
+    Attributes:
+        on_settled: told (delivery tag, multiple, whether it was taken) for every confirm.
+        deliveries: messages that came and were not taken yet.
+        route: exchange and routing key of the delivery whose content comes next; why, of a return.
+        taken: how many deliveries were.
+    """
+
+    number: int
+    on_settled: Callable[[int, bool, bool], None]
+    deliveries: deque[Delivery]
+    parts: list[bytes]
+    route: tuple[bytes, bytes] | str = ""
+    missing: int = 0
+    header: bytes = b""
+    taken: int = 0
+
+
+class AmqpConnection:
+    """An open connection in one vhost.
+
+    Raises:
+        OSError: nobody listens there, or not with a certificate that is trusted.
+        AmqpConnectionLost: somebody does, but no AMQP 0-9-1 broker.
+        AuthenticationFailed, AccessRefused: wrong credentials; no such vhost or no access to it.
+    """
+
+    def __init__(self, target: AmqpTarget, vhost: str, timeout_s: float) -> None:
+        self.peer = f"{target.host}:{target.port}"
+        self.channels: dict[int, ClientChannel] = {}
+        self._buffer = bytearray()
+        self._answers: deque[base.Frame] = deque()
+        self._frame_max_bytes = FRAME_BYTES_MAX
+        self._socket = _connected(target, timeout_s)
+        try:
+            self._handshake(target, vhost)
+        except PeerError as error:
+            self._lose(str(error))
+        except BaseException:
+            self._socket.close()
+            raise
+
+    # -- what a recovery asks for -----------------------------------------------------------------
+
+    def open_channel(self, on_settled: Callable[[int, bool, bool], None] | None = None) -> ClientChannel:
+        """A new channel; with `on_settled` in confirm mode."""
+        number = next(number for number in count(1) if number not in self.channels)
+        channel = ClientChannel(number, on_settled or _nobody, deque(), [])
+        self.channels[number] = channel
+        self.request(number, marshal(commands.Channel.Open(), number), commands.Channel.OpenOk)
+        if on_settled is not None:
+            self.request(number, marshal(commands.Confirm.Select(), number), commands.Confirm.SelectOk)
+        return channel
+
+    def close_channel(self, channel: ClientChannel) -> None:
+        """Give the channel's number back."""
+        close = commands.Channel.Close(200, "", 0, 0)
+        self.request(channel.number, marshal(close, channel.number), commands.Channel.CloseOk)
+        del self.channels[channel.number]
+
+    def declare_queue(
+        self,
+        channel: ClientChannel,
+        name: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+    ) -> tuple[int, int]:
+        """Declare a durable queue, or an exclusive one, or, without arguments, see that there is one.
+
+        Returns:
+            (messages that are ready, consumers).
+
+        Raises:
+            NotFound: there is none.
+            ResourceLocked: it is exclusively another connection's.
+        """
+        flags = _PASSIVE if arguments is None and not exclusive else _EXCLUSIVE if exclusive else _DURABLE
+        flags |= _AUTO_DELETE if auto_delete else 0
+        body = b"\0\0" + shortstr(name.encode()) + bytes((flags,)) + encode.field_table(arguments or {})
+        answer = self._ask(channel, _QUEUE_DECLARE, body, commands.Queue.DeclareOk)
+        return answer.message_count or 0, answer.consumer_count or 0
+
+    def declare_fanout(self, channel: ClientChannel, name: str) -> None:
+        """Declare a durable fanout exchange that goes when nothing is bound to it any more."""
+        body = (
+            b"\0\0"
+            + shortstr(name.encode())
+            + shortstr(b"fanout")
+            + bytes((_DURABLE | _EXCHANGE_AUTO_DELETE,))
+        )
+        self._ask(channel, _EXCHANGE_DECLARE, body + encode.field_table({}), commands.Exchange.DeclareOk)
+
+    def delete_exchange(self, channel: ClientChannel, name: str) -> None:
+        """Delete an exchange; it may be gone already."""
+        body = b"\0\0" + shortstr(name.encode()) + b"\0"
+        self._ask(channel, _EXCHANGE_DELETE, body, commands.Exchange.DeleteOk)
+
+    def bind(self, channel: ClientChannel, queue: str, exchange: str) -> None:
+        """Bind a queue to a fanout exchange."""
+        names = shortstr(queue.encode()) + shortstr(exchange.encode()) + shortstr(b"")
+        body = b"\0\0" + names + b"\0" + encode.field_table({})
+        self._ask(channel, _QUEUE_BIND, body, commands.Queue.BindOk)
+
+    def publish(
+        self, channel: ClientChannel, exchange: bytes, routing_key: bytes, header: bytes, body: bytes
+    ) -> None:
+        """Send a message, mandatory; `header` is its content header payload."""
+        route = BASIC_PUBLISH + b"\0\0" + shortstr(exchange) + shortstr(routing_key) + b"\1"
+        self.send(
+            frame(FRAME_METHOD, channel.number, route)
+            + frame(FRAME_HEADER, channel.number, header)
+            + body_frames(channel.number, body, self._frame_max_bytes)
+        )
+
+    def delete_queue(self, channel: ClientChannel, name: str) -> None:
+        """Delete a queue that nobody uses and that is empty."""
+        body = b"\0\0" + shortstr(name.encode()) + bytes((_IF_UNUSED | _IF_EMPTY,))
+        self._ask(channel, _QUEUE_DELETE, body, commands.Queue.DeleteOk)
+
+    def consume(self, channel: ClientChannel, queue: str, arguments: dict[str, Any] | None = None) -> None:
+        """Have the queue's messages come, a bounded number at a time."""
+        qos = commands.Basic.Qos(0, PREFETCH, False)
+        self.request(channel.number, marshal(qos, channel.number), commands.Basic.QosOk)
+        names = shortstr(queue.encode()) + shortstr(b"")
+        body = b"\0\0" + names + b"\0" + encode.field_table(arguments or {})
+        self._ask(channel, _BASIC_CONSUME, body, commands.Basic.ConsumeOk)
+
+    def get(self, channel: ClientChannel, queue: str, count: int) -> list[Delivery]:
+        """The next messages of a queue, so many or all; they go back to their places when the channel is closed."""
+        method = BASIC_GET + b"\0\0" + shortstr(queue.encode()) + b"\0"
+        self.send(frame(FRAME_METHOD, channel.number, method) * count)
+        answered = 0
+        while answered + len(channel.deliveries) < count:
+            self.receive()
+            answered += sum(isinstance(each, commands.Basic.GetEmpty) for each in self._answers)
+            self._answers.clear()
+        found = list(channel.deliveries)
+        channel.deliveries.clear()
+        return found
+
+    def next_delivery(self, channel: ClientChannel) -> Delivery:
+        """Wait for the next message; it is acknowledged sooner or later.
+
+        Raises:
+            AmqpConnectionLost: none came before the timeout.
+        """
+        while not channel.deliveries:
+            self.receive()
+        channel.taken += 1
+        if channel.taken % (PREFETCH // 2) == 0:
+            self.send(ack(channel.number, channel.taken, True))
+        return channel.deliveries.popleft()
+
+    # -- frames -----------------------------------------------------------------------------------
+
+    def _ask(self, channel: ClientChannel, method: tuple[int, int], body: bytes, answer: type[T]) -> T:
+        octets = frame(FRAME_METHOD, channel.number, _METHOD.pack(*method) + body)
+        return self.request(channel.number, octets, answer)
+
+    def request(self, channel: int, octets: bytes, answer: type[T]) -> T:
+        """Send a method and wait for the answer to it."""
+        self.send(octets)
+        while True:
+            while self._answers:
+                found = self._answers.popleft()
+                if isinstance(found, answer):
+                    return found
+            self.receive()
+
+    def send(self, octets: bytes) -> None:
+        """Send whole frames.
+
+        Raises:
+            AmqpConnectionLost: the connection ended, or the broker took nothing for too long.
+        """
+        try:
+            self._socket.sendall(octets)
+        except OSError as error:
+            self._lose(str(error))
+
+    def receive(self) -> None:
+        """Wait for what the broker says next, and see to it.
+
+        Raises:
+            Refusal: it declines something.
+            AmqpConnectionLost: the connection ended, or nothing came before the timeout.
+        """
+        try:
+            octets = self._socket.recv(_RECEIVE_BYTES)
+        except TimeoutError:
+            self._lose("nothing came before the timeout")
+        except OSError as error:
+            self._lose(str(error))
+        if not octets:
+            self._lose("the broker closed it without a word")
+        self._buffer += octets
+        while (found := self._next_frame()) is not None:
+            self._take(*found)
+
+    def receive_within(self, timeout_s: float) -> None:
+        """As `receive`, but that nothing comes for so long is nothing wrong."""
+        if _is_pending(self._socket) or select.select([self._socket], [], [], timeout_s)[0]:
+            self.receive()
+
+    def _next_frame(self) -> tuple[int, int, bytes] | None:
+        if self._buffer[:4] == b"AMQP":
+            self._lose(f"the broker wants another protocol: {bytes(self._buffer[:8])!r}")
+        if len(self._buffer) < FRAME_HEAD.size:
+            return None
+        kind, channel, size = FRAME_HEAD.unpack_from(self._buffer)
+        end = FRAME_HEAD.size + size
+        if len(self._buffer) <= end:
+            return None
+        if self._buffer[end] != FRAME_END:
+            self._lose("what it says is no AMQP 0-9-1")
+        payload = bytes(self._buffer[FRAME_HEAD.size : end])
+        del self._buffer[: end + 1]
+        return kind, channel, payload
+
+    def _take(self, kind: int, number: int, payload: bytes) -> None:
+        channel = self.channels.get(number)
+        if kind == FRAME_METHOD and payload[:4] in (BASIC_DELIVER, BASIC_GET_OK):
+            if channel is not None:
+                channel.route = _route_of(payload)
+        elif kind == FRAME_METHOD:
+            self._take_method(channel, decode_method(payload))
+        elif channel is not None and kind == FRAME_HEADER:
+            channel.header, channel.missing, channel.parts = payload, body_bytes_of(payload), []
+            self._delivered(channel)
+        elif channel is not None and kind == FRAME_BODY:
+            channel.parts.append(payload)
+            channel.missing -= len(payload)
+            self._delivered(channel)
+
+    def _delivered(self, channel: ClientChannel) -> None:
+        if channel.missing > 0:
+            return
+        if isinstance(channel.route, str):
+            raise NotFound(f"{self.peer} returned a message: {channel.route}")
+        channel.deliveries.append(Delivery(*channel.route, channel.header[12:], b"".join(channel.parts)))
+
+    def _take_method(self, channel: ClientChannel | None, method: base.Frame) -> None:
+        match method:
+            case commands.Basic.Ack() | commands.Basic.Nack() if channel is not None:
+                taken = isinstance(method, commands.Basic.Ack)
+                channel.on_settled(method.delivery_tag or 0, bool(method.multiple), taken)
+            case commands.Basic.Return() if channel is not None:
+                channel.route = method.reply_text or ""
+            case commands.Channel.Close():
+                assert channel is not None
+                del self.channels[channel.number]
+                self.send(marshal(commands.Channel.CloseOk(), channel.number))
+                raise self._refusal(method.reply_code, method.reply_text)
+            case commands.Connection.Close():
+                with contextlib.suppress(OSError):
+                    self._socket.sendall(marshal(commands.Connection.CloseOk(), 0))
+                self._socket.close()
+                if method.reply_code in _REFUSALS:
+                    raise self._refusal(method.reply_code, method.reply_text)
+                raise AmqpConnectionLost(f"{self.peer} closed the connection: {method.reply_text}")
+            case _:
+                self._answers.append(method)
+
+    def _refusal(self, code: int | None, text: str | None) -> Refusal:
+        hint = _OF_ANOTHER_USER if text is not None and "user_id property" in text else ""
+        return _REFUSALS.get(code or 0, InvalidCommand)(f"{self.peer} declines: {text}{hint}")
+
+    def _lose(self, reason: str) -> NoReturn:
+        self._socket.close()
+        raise AmqpConnectionLost(f"connection to {self.peer} lost: {reason}")
+
+    def close(self) -> None:
+        """Say goodbye, wait shortly for the answer, drop the connection; a second call does nothing."""
+        if self._socket.fileno() == -1:
+            return
+        try:
+            self._socket.settimeout(CLOSE_TIMEOUT_S)
+            goodbye = marshal(commands.Connection.Close(200, "bye", 0, 0), 0)
+            self.request(0, goodbye, commands.Connection.CloseOk)
+        except (LeveretError, OSError):
+            pass  # It is over either way, and all that mattered was answered before.
+        finally:
+            self._socket.close()
+
+    def _handshake(self, target: AmqpTarget, vhost: str) -> None:
+        start = self.request(0, PROTOCOL_HEADER, commands.Connection.Start)
+        if "PLAIN" not in (start.mechanisms or "").split():
+            raise AuthenticationFailed(f"{self.peer} offers {start.mechanisms}, not PLAIN")
+        who = target.credentials
+        ours: dict[str, Any] = {
+            "product": "Leveret",
+            "platform": "Python",
+            "connection_name": "leveret recovery",
+            "capabilities": {
+                "authentication_failure_close": True,
+                "publisher_confirms": True,
+                "basic.nack": True,
+            },
+        }
+        proof = f"\0{who.username}\0{who.password}"
+        self.send(marshal(commands.Connection.StartOk(ours, "PLAIN", proof, "en_US"), 0))
+        try:
+            tune = self._await(commands.Connection.Tune)
+        except AccessRefused as error:
+            raise AuthenticationFailed(f"user '{who.username}': {error}") from None
+        self._frame_max_bytes = min(tune.frame_max or FRAME_BYTES_MAX, FRAME_BYTES_MAX)
+        self.send(marshal(commands.Connection.TuneOk(tune.channel_max or 0, self._frame_max_bytes, 0), 0))
+        opening = struct.pack(">HH", 10, 40) + shortstr(vhost.encode()) + b"\0\0"
+        self.request(0, frame(FRAME_METHOD, 0, opening), commands.Connection.OpenOk)
+
+    def _await(self, answer: type[T]) -> T:
+        return self.request(0, b"", answer)
+
+
+def _connected(target: AmqpTarget, timeout_s: float) -> socket.socket:
+    plain = socket.create_connection((target.host, target.port), timeout_s)
+    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    plain.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if not target.tls:
+        return plain
+    try:
+        context = be_forward_secret(ssl.create_default_context(cafile=target.cacertfile or None))
+        if not target.verify:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        return context.wrap_socket(plain, server_hostname=target.host)
+    except BaseException:
+        plain.close()
+        raise
+
+
+def _is_pending(connected: socket.socket) -> bool:
+    """Whether octets that came are held back by TLS."""
+    return isinstance(connected, ssl.SSLSocket) and connected.pending() > 0
+
+
+def _route_of(payload: bytes) -> tuple[bytes, bytes]:
+    """Exchange and routing key of a basic.deliver or basic.get-ok."""
+    # Class and method; the consumer's tag, of the first; delivery tag and whether it was redelivered.
+    start = 4 + (1 + payload[4] if payload[:4] == BASIC_DELIVER else 0) + 9
+    end = start + 1 + payload[start]
+    return payload[start + 1 : end], payload[end + 1 : end + 1 + payload[end]]
+
+
+def _nobody(tag: int, multiple: bool, taken: bool) -> None:
+    """No confirms were asked for."""

@@ -1,0 +1,570 @@
+"""Recovering into a broker of any make: each queue in order, each message once, by AMQP 0-9-1.
+
+Such a broker keeps no publishing ids. What takes their place is beside the plan, durable:
+
+    progress/<queue>.json   how many messages the queue held before the first, how many are confirmed
+
+A publisher that begins again, and finds more in the queue than what it held before and what is confirmed, looks at
+what is there (`amqp_browse`): the messages of ours behind the confirmed ones are those that arrived. One is left out
+only if its very content is the next of those, so whatever others publish, take or have the broker refuse, nothing
+that is not there is. If the queue cannot be looked at - it is no classic one, or somebody consumes from it - or does
+not have what it must, everything behind what was confirmed is sent. Then the messages that were under way, WINDOW at
+most, may be there twice, and are counted as in doubt.
+
+A stream is read for that, and the messages of ours in it are counted, whatever else is there. They are told by
+their exchange: that is another one after every SPAN messages, once all before are confirmed, so that never more of
+the stream has to be read than that. An entry of a stream may be many messages; those of one are taken up in the
+middle. A queue's messages get another exchange when it no longer has all that came through the one before.
+
+A queue that exclusively belongs to the publisher's connection is the lock: of two publishers to one queue, one
+thought dead, the second waits for the end of the first one's connection.
+
+A message keeps its routing key, properties and body: it goes through a fanout exchange of the plan's own that
+only its queue is bound to, and that is gone afterwards. The exchange's name is therefore another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+import msgspec
+
+from leveret.model.errors import AccessRefused, LeveretError, NotFound, ResourceLocked, StorageError
+from leveret.pipeline.amqp.browse import Found, QueueDeclaration, browse, digest_of, is_classic
+from leveret.pipeline.amqp.confirms import UnconfirmedTags
+from leveret.pipeline.amqp.connection import AmqpConnection, AmqpConnectionLost, ClientChannel
+from leveret.pipeline.amqp.streams import (
+    EntryReader,
+    MessageDeclined,
+    count_from,
+    declare_stream,
+    end_of,
+    is_stream,
+)
+from leveret.pipeline.archive.documents import read_document, write_document
+from leveret.pipeline.files.files import Place, make_directory
+from leveret.pipeline.jobs.job import AmqpTarget
+from leveret.wire.record import RECOVERY_STREAM_PREFIX, StoredMessage
+from leveret.wire.stream.publish import MessageRun
+
+WINDOW: Final = 1000
+"""Messages of a queue whose confirms are not waited for; also how often progress is made durable."""
+SPAN: Final = 50_000
+"""Messages to a stream through one exchange; so many are read by who begins again."""
+SETTLED_S: Final = 1.0
+"""A queue whose count stays the same for so long has taken all that was sent before its publisher ended."""
+_LOOKS: Final = 5
+_RETRY_S: Final = 0.25
+_NAME_CHARS_MAX: Final = 120
+
+
+class QueueProgress(msgspec.Struct, kw_only=True):
+    """How far a queue is.
+
+    Attributes:
+        held: messages in it before the first of ours; of a stream: no offset before this one is ours.
+        confirmed: so many of ours are durable there.
+        in_doubt: so many messages may be there twice.
+        messages: so many messages are those that are confirmed: more, if some are batches of a stream's.
+        span: number of the exchange that messages go through.
+        since: so many messages went through those before it.
+    """
+
+    held: int
+    confirmed: int = 0
+    in_doubt: int = 0
+    messages: int = 0
+    span: int = 0
+    since: int = 0
+
+    def __post_init__(self) -> None:
+        """What an earlier version wrote does not count messages."""
+        self.messages = max(self.messages, self.confirmed)
+
+
+class NotAtTarget(LeveretError):
+    """The next message is not at the target, whose publisher is to see only what is."""
+
+
+class AmqpClient:
+    """publish.IngestClient: a connection to the target.
+
+    Args:
+        vhost: of the messages, in the archive.
+        progress: the directory of a plan's progress.
+        totals: how many messages each queue gets.
+        timeout_s: how long to try for a connection, or for a lock that somebody else holds.
+        sends: false to see only what is there.
+    """
+
+    def __init__(
+        self,
+        target: AmqpTarget,
+        vhost: str,
+        progress: Place,
+        totals: Mapping[str, int],
+        timeout_s: float,
+        *,
+        sends: bool = True,
+    ) -> None:
+        self._target = target
+        self._vhost = vhost
+        self._progress = progress
+        self._totals = totals
+        self._timeout_s = timeout_s
+        self._sends = sends
+        self._publishers: list[AmqpPublisher] = []
+        make_directory(progress)
+        self._connection = connect(target, vhost, timeout_s)
+
+    def declare_publisher(self, reference: str, stream: str) -> AmqpPublisher:
+        """Lock a queue, made if it is not there, and see how far it is."""
+        queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
+        digest = hashlib.sha256(queue.encode()).hexdigest()[:12]
+        name = f"leveret.{reference}.{digest}"
+        self._lock(f"leveret.recovery.{digest}.lock", queue)
+        ready, consumers, is_new = self._find(queue)
+        to_stream = self._is_stream(queue)
+        path, total = progress_path(self._progress, queue), self._totals[queue]
+        if to_stream:
+            progress = ProgressFile(path, lambda: 0 if is_new else end_of(self._connection, queue))
+            if progress.is_under_way(total):
+                self._resume_stream(queue, name, progress)
+        else:
+            progress = ProgressFile(path, lambda: ready)
+            if progress.is_under_way(total):
+                # A batch of a stream is many messages, and nobody knows how many.
+                left = WINDOW if self._was_stream(queue) else total - progress.now.confirmed
+                ready, consumers = self._settled(queue, ready, consumers)
+                self._resume(queue, name, progress, Count(ready, consumers, min(WINDOW, left)))
+        publisher = AmqpPublisher(
+            self._connection, queue, name, progress, to_stream=to_stream, sends=self._sends
+        )
+        self._publishers.append(publisher)
+        return publisher
+
+    def close(self) -> None:
+        """Give back what was declared for this."""
+        try:
+            for publisher in self._publishers:
+                publisher.close()
+        except LeveretError:
+            pass  # The connection is gone, and its locks with it; the next publisher clears up.
+        finally:
+            self._connection.close()
+
+    def _lock(self, name: str, queue: str) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                channel = self._connection.open_channel()
+                self._connection.declare_queue(channel, name, exclusive=True)
+                self._connection.close_channel(channel)
+                return
+            except ResourceLocked as error:
+                if time.monotonic() > deadline:
+                    raise ResourceLocked(
+                        f"{error}; another recovery is at queue '{queue}' there: wait for its end, then recover again"
+                    ) from error
+                time.sleep(_RETRY_S)
+
+    def _settled(self, queue: str, ready: int, consumers: int) -> tuple[int, int]:
+        """(messages, consumers) of the queue once nothing is on its way there any more.
+
+        RabbitMQ's queues answer how many messages they have before they take those that came before the question.
+        """
+        same_since = time.monotonic()
+        deadline = same_since + self._timeout_s
+        while time.monotonic() - same_since < SETTLED_S and time.monotonic() < deadline:
+            time.sleep(SETTLED_S / _LOOKS)
+            now, consumers, _ = self._find(queue)
+            if now != ready:
+                ready, same_since = now, time.monotonic()
+        return ready, consumers
+
+    def _find(self, queue: str) -> tuple[int, int, bool]:
+        """(messages, consumers, whether it was made now) of the queue; it is made as this node has it.
+
+        A broker that has just started may say of a queue for a while that it is not found, and not make it either.
+        """
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            try:
+                return self._find_now(queue)
+            except NotFound:
+                if self._arguments(queue) is None or time.monotonic() > deadline:
+                    raise
+                time.sleep(_RETRY_S)
+
+    def _find_now(self, queue: str) -> tuple[int, int, bool]:
+        channel = self._connection.open_channel()
+        try:
+            found = self._connection.declare_queue(channel, queue)
+        except NotFound:
+            arguments = self._arguments(queue)
+            if arguments is None:
+                raise
+            if self._was_stream(queue):
+                declare_stream(self._connection, queue, arguments)
+                return 0, 0, True
+            channel = self._connection.open_channel()
+            auto_delete = self._target.is_auto_delete(self._vhost, queue)
+            found = self._connection.declare_queue(channel, queue, arguments, auto_delete=auto_delete)
+            self._connection.close_channel(channel)
+            return *found, True
+        self._connection.close_channel(channel)
+        return *found, False
+
+    def _arguments(self, queue: str) -> dict[str, Any] | None:
+        return self._target.queues.get(self._vhost, {}).get(queue)
+
+    def _was_stream(self, queue: str) -> bool:
+        """Whether it is one at this node."""
+        return (self._arguments(queue) or {}).get("x-queue-type") == "stream"
+
+    def _is_stream(self, queue: str) -> bool:
+        """Whether it is one at the target. Who may not declare a queue is not told, and needs not for any other."""
+        try:
+            return is_stream(self._connection, queue)
+        except AccessRefused:
+            if self._was_stream(queue):
+                raise
+            return False
+
+    def _resume(self, queue: str, name: str, progress: ProgressFile, count: Count) -> None:
+        """See which messages of ours are in a queue."""
+        exchange = span_name(name, progress.now.span)
+        found: Found | None = None
+        if progress.has_more(count) and self._is_classic(queue):
+            found = browse(self._connection, queue, exchange, count.ready, progress.known)
+        progress.resume(count, found)
+        self._end_span(name, progress, exchange)
+
+    def _is_classic(self, queue: str) -> bool:
+        """Whether it is known to be one at the target."""
+        arguments = self._arguments(queue)
+        shape = None
+        if arguments is not None:
+            shape = QueueDeclaration(arguments, self._target.is_auto_delete(self._vhost, queue))
+        return is_classic(self._connection, queue, shape)
+
+    def _resume_stream(self, stream: str, name: str, progress: ProgressFile) -> None:
+        """See how many messages of ours are in a stream."""
+        now = progress.now
+        exchange, least = span_name(name, now.span), now.messages - now.since
+        found = count_from(self._connection, stream, now.held + now.since, exchange, least, self._timeout_s)
+        progress.resume_stream(now.since + found)
+        self._end_span(name, progress, exchange)
+
+    def _end_span(self, name: str, progress: ProgressFile, exchange: str) -> None:
+        """Delete an exchange, if another one is used from now on."""
+        if exchange != span_name(name, progress.now.span):
+            self._connection.delete_exchange(self._connection.open_channel(), exchange)
+
+
+class Count(NamedTuple):
+    """What a broker says of a queue.
+
+    Attributes:
+        under_way: so many messages of ours may be in it that are not known to be confirmed.
+    """
+
+    ready: int
+    consumers: int
+    under_way: int
+
+
+class _Sent(NamedTuple):
+    """A message whose confirm is to come.
+
+    Attributes:
+        before: so many messages precede those of its id.
+    """
+
+    publishing_id: int
+    before: int
+
+
+class AmqpPublisher:
+    """publish.IngestPublisher: messages to one queue.
+
+    Attributes:
+        last_sequence: so many of the plan's messages are there already.
+    """
+
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        queue: str,
+        name: str,
+        progress: ProgressFile,
+        *,
+        to_stream: bool,
+        sends: bool = True,
+    ) -> None:
+        self._sends = sends
+        self.last_sequence = progress.now.confirmed
+        self._connection = connection
+        self._name = name
+        self._progress = progress
+        self._messages = self._whole = progress.now.messages
+        self._there = progress.arrived
+        self._found = progress.found
+        self._span_end = progress.now.since + SPAN if to_stream else sys.maxsize
+        self._sent: UnconfirmedTags[_Sent] = UnconfirmedTags()
+        self._queue = queue
+        self._entries = EntryReader(queue)
+        self._channel: ClientChannel = connection.open_channel(self._on_settled)
+        self._exchange = b""
+        self._bind()
+
+    def publish(self, run: MessageRun) -> None:
+        """Send stored messages, in ascending order of ids; waits while too many are unconfirmed.
+
+        Raises:
+            Declined: the broker did not take one.
+            NotThere: one would have to be sent.
+            AmqpConnectionLost: what is not confirmed may or may not be there; ask a new publisher.
+        """
+        for publishing_id, stored in run.messages():
+            before = self._messages
+            for message in self._entries.messages(stored):
+                self._messages += 1
+                if self._is_there(message, before):
+                    continue
+                if not self._sends:
+                    self._messages -= 1
+                    raise NotAtTarget
+                self._send(message, publishing_id, before)
+            self.last_sequence, self._whole = publishing_id, self._messages
+
+    def _is_there(self, message: StoredMessage, before: int) -> bool:
+        if self._messages <= self._there:
+            return True
+        if not self._found:
+            return False
+        if self._found[0] == digest_of(message):
+            self._found.popleft()
+            return True
+        # Somebody took one before it, or the broker did not take this one.
+        self._progress.doubt_behind(self._messages - 1)
+        self._begin_span(before)
+        return False
+
+    def _send(self, message: StoredMessage, publishing_id: int, before: int) -> None:
+        if self._messages > self._span_end:
+            self._begin_span(before)
+        if len(self._sent) >= WINDOW:
+            self._wait(lambda: len(self._sent) > WINDOW // 2)
+            self._note_confirmed(before)
+        self._sent.sent(_Sent(publishing_id, before))
+        self._connection.publish(
+            self._channel, self._exchange, message.routing_key, message.header, message.body
+        )
+
+    def _bind(self) -> None:
+        """Have an exchange for what goes to the queue from now on."""
+        name = span_name(self._name, self._progress.now.span)
+        self._connection.declare_fanout(self._channel, name)
+        self._connection.bind(self._channel, self._queue, name)
+        self._exchange = name.encode()
+
+    def _begin_span(self, before: int) -> None:
+        """Go on through another exchange; what went through this one is there."""
+        self._wait(lambda: bool(self._sent))
+        self._note_confirmed(before)
+        self._connection.delete_exchange(self._channel, self._exchange.decode())
+        self._progress.begin_span(self._messages - 1)
+        self._span_end += SPAN
+        self._bind()
+
+    def wait_confirmed(self, up_to: int, timeout_s: float) -> None:
+        """Return when every id sent that is not above `up_to` is durable at the broker."""
+        self._wait(lambda: bool(self._sent) and self._sent.first.publishing_id <= up_to)
+        self._note_confirmed(self._messages)
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether there are messages of ours behind `last_sequence`."""
+        return self._there > self._messages or bool(self._found)
+
+    def give_up(self) -> int:
+        """Leave all behind `last_sequence`, which this returns, to another plan; what is there of it is in doubt."""
+        there = max(self._there, self._messages) + len(self._found)
+        self._progress.confirmed(self.last_sequence, self._whole)
+        if there > self._whole:
+            self._progress.doubt(there - self._whole, self._whole)
+            self._progress.begin_span(there)
+        return self.last_sequence
+
+    def close(self) -> None:
+        """Take the exchange away."""
+        self._connection.delete_exchange(self._channel, self._exchange.decode())
+
+    def _wait(self, too_many: Callable[[], bool]) -> None:
+        while too_many():
+            # It may have been read while another queue of the connection was waited for.
+            self._check_declined()
+            self._connection.receive()
+            self._check_declined()
+
+    def _check_declined(self) -> None:
+        if self._sent.declined:
+            raise MessageDeclined(
+                f"{self._connection.peer} did not take a message of queue '{self._queue}': see its limits "
+                "(x-overflow, max-length) and its log; recover again, it goes on from there"
+            )
+
+    def _note_confirmed(self, messages: int) -> None:
+        """Keep how far it is; `messages`: so many are those up to `last_sequence`."""
+        if self._sent:
+            self._progress.confirmed(self._sent.first.publishing_id - 1, self._sent.first.before)
+        else:
+            self._progress.confirmed(self.last_sequence, messages)
+
+    def _on_settled(self, tag: int, multiple: bool, taken: bool) -> None:
+        self._sent.settle(tag, multiple=multiple, taken=taken)
+
+
+class ProgressFile:
+    """The durable progress of one queue.
+
+    Attributes:
+        arrived: so many messages of ours are there, confirmed or not.
+        found: digests of those that are there behind them, in a queue.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+
+    def __init__(self, path: Place, held: Callable[[], int]) -> None:
+        """`held` tells what the queue holds, if nothing of ours was sent yet."""
+        self._path = path
+        self._is_new = not path.exists()
+        self.now = QueueProgress(held=held()) if self._is_new else read_progress(path)
+        # The first messages of a batch may have been confirmed with the span before.
+        self.arrived = max(self.now.messages, self.now.since)
+        self.found: deque[bytes] = deque()
+        self._ready = self.now.held
+        self._doubtful_end = 0
+        if self._is_new:
+            self._save()
+
+    def is_under_way(self, total: int) -> bool:
+        """Whether messages may have been sent that are not known to be confirmed."""
+        return not self._is_new and self.now.confirmed < total
+
+    def has_more(self, count: Count) -> bool:
+        """Whether a queue nobody consumes from has more than it held and what is known to have arrived."""
+        return not count.consumers and count.ready - self.now.held > self.arrived
+
+    @property
+    def known(self) -> int:
+        """So many of those came through the exchange."""
+        return self.arrived - self.now.since
+
+    def resume(self, count: Count, found: Found | None) -> None:
+        """Take up what arrived in a queue, `found` if it was looked at; see the module."""
+        self._ready = count.ready
+        if found is not None and found.messages >= self.known:
+            self.found.extend(found.digests)
+            self._doubtful_end = self.arrived + count.under_way
+            return
+        more = count.ready - self.now.held - self.arrived
+        is_consumed = count.consumers > 0 or more < 0 or found is not None
+        if doubt := count.under_way if is_consumed else min(count.under_way, more):
+            self.doubt(doubt, self.arrived)
+            self.begin_span(self.arrived)
+
+    def doubt_behind(self, sent: int) -> None:
+        """After so many messages, what was found is not what was sent: any that was under way may be there twice."""
+        self.doubt(max(len(self.found), self._doubtful_end - sent), sent)
+        self.found.clear()
+
+    def doubt(self, count: int, sent: int) -> None:
+        """So many may be there twice; `sent` messages of ours count as there. The span that begins then saves it."""
+        self.now.in_doubt += count
+        # Counted from what is there now: what is there twice must not be taken for what is to come.
+        self.now.held = self._ready - sent
+
+    def resume_stream(self, arrived: int) -> None:
+        """As above, of a stream in which so many of our messages were found."""
+        now = self.now
+        if arrived >= now.messages:
+            self.arrived = arrived
+        else:
+            # Its retention took some already, or it is another stream.
+            now.in_doubt += WINDOW
+            self.begin_span(now.messages)
+
+    def begin_span(self, since: int) -> None:
+        """From now on, after so many messages, another exchange is used."""
+        self.now.span, self.now.since = self.now.span + 1, since
+        self._save()
+
+    def confirmed(self, up_to: int, messages: int) -> None:
+        """So many of ours are durable there, which are so many messages."""
+        if up_to > self.now.confirmed:
+            self.now.confirmed, self.now.messages = up_to, messages
+            self._save()
+
+    def _save(self) -> None:
+        write_document(self._path, self.now)
+
+
+def span_name(name: str, span: int) -> str:
+    """The exchange of a span."""
+    return f"{name}.{span}" if span else name
+
+
+def read_progress(path: Place) -> QueueProgress:
+    """What a progress file says.
+
+    Raises:
+        StorageError: it cannot be read.
+    """
+    try:
+        return read_document(path, QueueProgress)
+    except (OSError, msgspec.DecodeError) as error:
+        raise StorageError(f"{path}: {error}; how far the recovery was is not known") from error
+
+
+def give_up(path: Place, total: int) -> int:
+    """As `AmqpPublisher.give_up`, of a queue that cannot be looked at."""
+    now = read_progress(path)
+    now.in_doubt += min(WINDOW, total - now.confirmed)
+    write_document(path, now)
+    return now.confirmed
+
+
+def progress_path(directory: Place, queue: str) -> Place:
+    """The file of a queue's progress."""
+    name = quote(queue, safe="")
+    if len(name) > _NAME_CHARS_MAX:
+        name = "sha256-" + hashlib.sha256(queue.encode()).hexdigest()
+    return directory / f"{name}.json"
+
+
+def connect(target: AmqpTarget, vhost: str, timeout_s: float, *, waits: bool = True) -> AmqpConnection:
+    """A connection to the target; one that restarts is waited for, unless not `waits`.
+
+    Raises:
+        LeveretError: it declines, or there was none for `timeout_s`.
+    """
+    deadline = time.monotonic() + (timeout_s if waits else 0)
+    while True:
+        try:
+            return AmqpConnection(target, target.place_of(vhost), timeout_s)
+        except (OSError, AmqpConnectionLost) as error:
+            if time.monotonic() > deadline:
+                raise AmqpConnectionLost(
+                    f"{target.host}:{target.port} cannot be reached: {error}; recover again when it can, it "
+                    "goes on from there"
+                ) from error
+            time.sleep(_RETRY_S)

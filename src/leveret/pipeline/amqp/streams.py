@@ -1,0 +1,150 @@
+"""Streams of a broker that speaks AMQP 0-9-1: what a recovery brings there of streams, and what is in them.
+
+A stream's count of messages is known late (RabbitMQ's by five seconds), but what is in it can be read as often as one
+likes. Messages that a recovery published are told from all others by the exchange that they came through.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
+from leveret.pipeline.amqp.connection import AmqpConnection, ClientChannel, Delivery
+from leveret.wire.message10 import OFFSET_HEADER, Shape10, content_header_within
+from leveret.wire.properties import decode
+from leveret.wire.record import StoredMessage, content_header, decode_message
+from leveret.wire.stream_entry import compression_of, messages_of, unpack_entry
+
+IDLE_S: Final = 1.0
+"""A stream from which nothing comes for so long has no more."""
+
+
+class MessageDeclined(LeveretError):
+    """The broker confirms that it did not take a message, or it is none for such a broker."""
+
+
+class EntryReader:
+    """From what the archive has of one queue to messages of AMQP 0-9-1.
+
+    An entry of a stream becomes as many as are in it, as a consumer by 0-9-1 would have got them of the stream.
+    """
+
+    def __init__(self, queue: str) -> None:
+        """Of the queue of this name, which is the routing key of what came from publishers of the stream protocol."""
+        self._queue = queue
+        self._shape: Shape10 | None = None
+        self._header = b""
+
+    def messages(self, stored: bytes) -> list[StoredMessage]:
+        """The messages that a stored one stands for, in order.
+
+        Raises:
+            Declined: it is a batch that only its readers can unpack.
+        """
+        entry = unpack_entry(stored)
+        if entry is None:
+            return [decode_message(stored)]
+        found = messages_of(entry)
+        if not found:
+            raise MessageDeclined(
+                f"stream '{self._queue}' has a batch of messages (compressed: {compression_of(entry)}) that cannot be "
+                "taken apart here, and AMQP 0-9-1 does not carry it as it is: leave the stream out, by naming the "
+                "others with --queues"
+            )
+        return [self._message(octets) for octets in found]
+
+    def _message(self, octets: bytes) -> StoredMessage:
+        shape = self._shape
+        if shape is None or not shape.fits(octets):
+            shape = self._shape = Shape10(octets)
+            self._header = content_header_within(shape.message.properties, shape.body_bytes, {})
+        exchange, key = shape.message.exchange or "", shape.message.routing_key
+        route = self._queue if key is None else key
+        return StoredMessage(exchange.encode(), route.encode(), self._header, shape.body_of(octets))
+
+
+def is_stream(connection: AmqpConnection, queue: str) -> bool:
+    """Whether a queue that is there is a stream: asked to be another queue, it says what it is.
+
+    Raises:
+        AccessRefused: the user may not ask.
+    """
+    channel = connection.open_channel()
+    try:
+        connection.declare_queue(channel, queue, {"x-queue-type": "classic"})
+    except PreconditionFailed as error:
+        return "'x-queue-type'" in str(error) and "'stream'" in str(error)
+    connection.close_channel(channel)
+    return False
+
+
+def declare_stream(connection: AmqpConnection, queue: str, arguments: dict[str, object]) -> None:
+    """Make a stream.
+
+    Raises:
+        Declined: the broker has no such streams, and what to do.
+        NotFound: it is there, and cannot be used yet.
+    """
+    instead = (
+        "leave it out, by naming the others with --queues, or declare a queue of that name there first, which then "
+        "gets the stream's messages"
+    )
+    channel = connection.open_channel()
+    try:
+        connection.declare_queue(channel, queue, arguments)
+    except (AccessRefused, NotFound):
+        raise
+    except LeveretError as error:
+        raise MessageDeclined(f"stream '{queue}' cannot be made: {error}; {instead}") from error
+    if not is_stream(connection, queue):
+        connection.delete_queue(channel, queue)
+        raise MessageDeclined(
+            f"{connection.peer} made a queue of '{queue}', not a stream, as it has none: {instead}"
+        )
+    connection.close_channel(channel)
+
+
+def end_of(connection: AmqpConnection, stream: str) -> int:
+    """The offset after the last message of a stream, 0 for none."""
+    channel = _reading(connection, stream, "last")
+    end = 0
+    while (delivery := _next(connection, channel, IDLE_S)) is not None:
+        end = max(end, _offset_of(delivery) + 1)
+    connection.close_channel(channel)
+    return end
+
+
+def count_from(
+    connection: AmqpConnection, stream: str, offset: int, exchange: str, least: int, timeout_s: float
+) -> int:
+    """How many messages at and after an offset came through an exchange; `least` of them are waited for."""
+    channel = _reading(connection, stream, offset)
+    name = exchange.encode()
+    count = 0
+    while (delivery := _next(connection, channel, IDLE_S if count >= least else timeout_s)) is not None:
+        count += delivery.exchange == name
+    connection.close_channel(channel)
+    return count
+
+
+def _reading(connection: AmqpConnection, stream: str, offset: int | str) -> ClientChannel:
+    """A channel on which the messages from an offset on come."""
+    channel = connection.open_channel()
+    connection.consume(channel, stream, {OFFSET_HEADER: offset})
+    return channel
+
+
+def _next(connection: AmqpConnection, channel: ClientChannel, timeout_s: float) -> Delivery | None:
+    deadline = time.monotonic() + timeout_s
+    while not channel.deliveries:
+        if (left := deadline - time.monotonic()) <= 0:
+            return None
+        connection.receive_within(left)
+    return connection.next_delivery(channel)
+
+
+def _offset_of(delivery: Delivery) -> int:
+    headers = decode(content_header(delivery.properties, 0)).headers or {}
+    offset = headers.get(OFFSET_HEADER, -1)
+    return offset if isinstance(offset, int) else -1

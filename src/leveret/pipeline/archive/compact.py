@@ -1,0 +1,219 @@
+"""Compaction: files that are beyond the retention become one, without the messages that were settled by then.
+
+What a downstream keeps beyond what is unsettled is history: queues can be recovered as they stood at any moment of
+it. The retention's limits say how much of it. Compaction takes the oldest files of a vhost, removes from them every
+message that a settlement among them names, and puts what is left - unsettled messages, and all settlements,
+merged, and what readers and publishers of streams stored last - into one file in their place. So a recovery's time
+follows what is unsettled and what came since.
+
+No unsettled message is ever removed, whatever the limits. A file that came from a compaction says up to when
+history was given up (`history_from_ms`). Files are deleted some time after the manifest let go of them: whoever
+reads by the manifest of a moment ago finds them still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.archive.decode import MESSAGE, RECORDS, SETTLEMENTS
+from leveret.pipeline.archive.manifest import Manifest, QueuePart, StoredFile
+from leveret.pipeline.archive.settled import NOTHING, Mask, QueueLife, SettledRanges, rows_by_life
+from leveret.pipeline.archive.store import ROW_GROUP_ROWS, SETTLED, records_writer
+from leveret.pipeline.archive.stored_positions import SUFFIX, last_books
+from leveret.pipeline.archive.tables import messages_in, read_table, write_table
+from leveret.pipeline.files.files import Place, keep, name_in, opened, sync_directory, written_beside
+
+FILES_MIN: Final = 32
+FILES_MANY: Final = 1000
+BYTES_MIN: Final = 64_000_000
+"""Fewer files, or octets, are not worth the work; many files are, whatever is in them."""
+COMPACTED: Final = ".compacted.parquet"
+
+Masks = dict[QueueLife, Mask]
+
+
+def due(
+    manifest: Manifest, vhost: str, now_ms: int, *, bytes_max: int | None, retain_ms: int | None
+) -> list[StoredFile]:
+    """The oldest files of a vhost that are beyond the limits, none if compacting them is not worth it."""
+    files = manifest.files_of(vhost)
+    over = 0 if bytes_max is None else sum(file.bytes for file in files) - bytes_max
+    older_ms = -1 if retain_ms is None else now_ms - retain_ms
+
+    def is_beyond(dated: tuple[StoredFile, int]) -> bool:
+        nonlocal over
+        file, came_ms = dated
+        beyond = over > 0 or came_ms < older_ms
+        over -= file.bytes
+        return beyond
+
+    dated = zip(files, _came_ms(files, now_ms), strict=True)
+    beyond = [file for file, _ in takewhile(is_beyond, dated)]
+    return beyond if _is_worth_it(beyond) else []
+
+
+def known_since_ms(manifest: Manifest, files: list[StoredFile], now_ms: int) -> int:
+    """Since when it is known how queues stood once these files, the oldest of a vhost, are compacted."""
+    stored = manifest.files_of(files[0].vhost)
+    return max(_came_ms(stored, now_ms)[: len(files)])
+
+
+def _came_ms(files: list[StoredFile], now_ms: int) -> list[int]:
+    """When the last of each of these files of a vhost had come, by the upstream's clock.
+
+    Where that was ahead for a moment, a file claims a time that is yet to come; it came before the one behind it.
+    """
+    came: list[int] = []
+    for file in reversed(files):
+        is_ahead = file.max_ms > now_ms
+        came.append(came[-1] if is_ahead and came else file.max_ms)
+    return came[::-1]
+
+
+def _is_worth_it(beyond: list[StoredFile]) -> bool:
+    """What was compacted before is written again: only for as much that is new, or settles as much of it."""
+    fresh = [file for file in beyond if not file.history_from_ms]
+    before = [file for file in beyond if file.history_from_ms]
+    size = sum(file.bytes for file in fresh)
+    settled = sum(part.settled for file in fresh for part in file.queues)
+    is_as_much = 2 * size >= sum(file.bytes for file in before)
+    settles_as_much = 2 * settled >= sum(file.records for file in before)
+    is_some = len(fresh) >= FILES_MIN or size >= BYTES_MIN
+    return len(fresh) >= FILES_MANY or (is_some and (is_as_much or settles_as_much))
+
+
+def compact(data_dir: Place, files: list[StoredFile], since_ms: int | None = None) -> StoredFile:
+    """Write what takes the place of these files, the oldest of a vhost; on disk when this returns.
+
+    Only the manifest makes it count. `since_ms` is what `known_since_ms` says; by default that of the files' own times.
+
+    Raises:
+        StorageError: a file cannot be read, or the disk declines.
+    """
+    vhost = files[0].vhost
+    try:
+        masks, settled = _settled(data_dir, files)
+        directory: Place = (data_dir / files[0].path).parent
+        parts = _parts(files)
+        path: Place = directory / f"{files[0].first:020}-{files[-1].next:020}{COMPACTED}"
+        records = 0
+        with written_beside(directory) as beside:
+            with records_writer(beside) as writer:
+                for batch in _kept(data_dir, files, masks):
+                    writer.write_table(batch, row_group_size=ROW_GROUP_ROWS)
+                    records += batch.num_rows
+                    for life, rows in rows_by_life(vhost, batch):
+                        parts[life.queue, life.epoch].messages += len(rows)
+            size = keep(beside, path)
+        sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
+        if sidecar:
+            size += write_table(sidecar, settled)
+        books = last_books(data_dir, files)
+        book_place: Place | None = path.with_suffix(SUFFIX) if books.num_rows else None
+        if book_place:
+            size += write_table(book_place, books)
+        sync_directory(directory)
+    except (OSError, pa.ArrowInvalid, StorageError) as error:
+        raise StorageError(f"{data_dir}: vhost '{vhost}' is not compacted: {error}") from error
+    return StoredFile(
+        vhost=vhost,
+        path=name_in(data_dir, path),
+        settlements=name_in(data_dir, sidecar) if sidecar else "",
+        books=name_in(data_dir, book_place) if book_place else "",
+        first=files[0].first,
+        next=files[-1].next,
+        records=records,
+        bytes=size,
+        min_ms=min(file.min_ms for file in files),
+        max_ms=max(file.max_ms for file in files),
+        queues=[part for part in parts.values() if part.messages],
+        mark=files[-1].mark,
+        epoch=files[-1].epoch,
+        history_from_ms=max(file.max_ms for file in files) if since_ms is None else since_ms,
+    )
+
+
+def _settled(data_dir: Place, files: list[StoredFile]) -> tuple[Masks, pa.Table]:
+    """What the files settle: to ask, and as a sidecar, ranges that touch joined."""
+    ranges = SettledRanges()
+    for file in files:
+        if file.settlements:
+            place = data_dir / file.settlements
+            with _read(place):
+                ranges.add_settlements(file.vhost, read_table(place))
+    masks: Masks = {}
+    rows: list[dict[str, object]] = []
+    for life, starts, ends in ranges.merged():
+        masks[life] = Mask(starts, ends - starts)
+        rows += [
+            {
+                "queue": life.queue,
+                "queue_epoch": life.epoch,
+                "first": first,
+                "count": end - first,
+                "reason": 0,
+            }
+            for first, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+    return masks, pa.Table.from_pylist(rows, schema=SETTLEMENTS)
+
+
+def _parts(files: list[StoredFile]) -> dict[tuple[str, int], QueuePart]:
+    """By queue and epoch, all that was ever seen of it, and no messages yet."""
+    parts: dict[tuple[str, int], QueuePart] = {}
+    for part in (part for file in files for part in file.queues):
+        known = parts.get((part.queue, part.epoch))
+        if known is None:
+            parts[part.queue, part.epoch] = QueuePart(
+                part.queue, part.epoch, ranges=list(part.ranges), min_ms=part.min_ms, max_ms=part.max_ms
+            )
+            continue
+        known.min_ms, known.max_ms = min(known.min_ms, part.min_ms), max(known.max_ms, part.max_ms)
+        for first, count in part.ranges:
+            if known.ranges and sum(known.ranges[-1]) == first:
+                known.ranges[-1] = (known.ranges[-1][0], known.ranges[-1][1] + count)
+            else:
+                known.ranges.append((first, count))
+    return parts
+
+
+def _kept(data_dir: Place, files: list[StoredFile], masks: Masks) -> Iterator[pa.Table]:
+    """The unsettled messages, a row group at a time; files and groups without any are not read whole."""
+    for file in files:
+        place = data_dir / file.path
+        with (
+            _read(place),
+            opened(place) as source,
+            messages_in(source, dictionaries=["vhost", "queue"]) as parquet,
+        ):
+            for group in range(parquet.num_row_groups):
+                keys = parquet.read_row_group(group, columns=["queue", "queue_epoch", "queue_offset", "kind"])
+                rows = _unsettled(file.vhost, keys, masks)
+                if len(rows):
+                    yield parquet.read_row_group(group).take(pa.array(rows)).cast(RECORDS)
+
+
+@contextmanager
+def _read(place: Place) -> Iterator[None]:
+    """Name the file that cannot be read."""
+    try:
+        yield
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StorageError(
+            f"{place}: it is damaged or gone: {error}; restore the file from a copy"
+        ) from error
+
+
+def _unsettled(vhost: str, keys: pa.Table, masks: Masks) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    offsets = keys.column("queue_offset").to_numpy()
+    is_kept = keys.column("kind").to_numpy() == MESSAGE
+    for life, rows in rows_by_life(vhost, keys):
+        is_kept[rows] &= ~masks.get(life, NOTHING).contains(offsets[rows])
+    return np.flatnonzero(is_kept)

@@ -1,0 +1,61 @@
+"""The archive's documents: JSON behind its checksum, so that what the disk altered is not taken for what was written.
+
+    +---------------+-------+------+----+
+    | CRC-32 of the | space | JSON | LF |
+    | JSON, 8 hex   |       |      |    |
+    +---------------+-------+------+----+
+
+The manifest is lines of the same. A document without a checksum, as the first archives have them, is read as it is.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, TypeVar
+
+import msgspec
+
+from leveret.pipeline.files.files import Place, write_durably
+
+T = TypeVar("T")
+
+_CRC_CHARS: Final = 8
+
+
+def line_of(value: object) -> bytes:
+    """A value as a line, with its end."""
+    body = msgspec.json.encode(value)
+    return b"%08x %b\n" % (zlib.crc32(body), body)
+
+
+def value_of(line: bytes, type: type[T]) -> T:
+    """What a line says, with or without its end.
+
+    Raises:
+        msgspec.DecodeError: it is not what was written, or nothing of that type.
+    """
+    body = line[_CRC_CHARS + 1 :].removesuffix(b"\n")
+    if line[: _CRC_CHARS + 1] != b"%08x " % zlib.crc32(body):
+        raise msgspec.DecodeError("it is not what was written: its checksum differs")
+    return msgspec.json.decode(body, type=type)
+
+
+def write_document(place: Place, value: object) -> None:
+    """Put a value at `place`, durably: whoever reads finds what was there before, or this.
+
+    Raises:
+        StorageError: the disk, or the store, declines.
+    """
+    write_durably(place, line_of(value))
+
+
+def read_document(place: Place, type: type[T]) -> T:
+    """The value at `place`.
+
+    Raises:
+        OSError, msgspec.DecodeError: it is not there, or not as it was written.
+    """
+    octets = place.read_bytes()
+    if octets.startswith(b"{"):
+        return msgspec.json.decode(octets, type=type)
+    return value_of(octets, type)

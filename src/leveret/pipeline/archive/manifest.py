@@ -1,0 +1,387 @@
+"""The manifest: which files hold what was transferred. It alone is the truth.
+
+A file that the manifest does not name does not exist for any reader; Spark's checkpoint decides nothing.
+An entry is a line of JSON with its checksum (`documents`); entries are numbered from 1.
+
+An entry adds files, or takes files away; adding and removing at once replaces. Where the lines are, and how it is
+that each number is written once, is told in `manifest_log`. A file holds the chunks of one vhost's outgoing log from
+offset `first` up to before `next`; the files ever added to a vhost continue each other without a gap. What is offered
+twice (a repeated batch, a process thought dead) is recognised and left out; what would leave a gap is refused.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import msgspec
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.archive.documents import line_of, value_of
+from leveret.pipeline.archive.manifest_log import FileManifestLog, ManifestLog, ObjectLog
+from leveret.pipeline.files.files import Place
+from leveret.pipeline.files.objects import ObjectPath
+
+
+class TransferGap(StorageError):
+    """A file does not continue what the manifest has.
+
+    Attributes:
+        vhost: whose outgoing log.
+        have: offset up to which the manifest has it.
+        offered: first offset of the file.
+    """
+
+    def __init__(self, vhost: str, have: int, offered: int) -> None:
+        super().__init__(
+            f"vhost '{vhost}': transferred up to offset {have}, a file that begins at {offered} does not "
+            "continue that and was not recorded; the transfer starts again from the manifest"
+        )
+        self.vhost = vhost
+        self.have = have
+        self.offered = offered
+
+
+class ForgottenSince(StorageError):
+    """A writer began before a vhost was forgotten, and offers what it had of the log from then."""
+
+    def __init__(self, vhost: str, begun: int, forgotten: int) -> None:
+        super().__init__(
+            f"vhost '{vhost}': its data was deleted by entry {forgotten} of the manifest, and this was begun at entry "
+            f"{begun}; nothing was recorded, the transfer starts again from the manifest"
+        )
+
+
+class QueuePart(msgspec.Struct):
+    """What one queue (of one epoch) has in a file.
+
+    Attributes:
+        messages: number of messages.
+        settled: number of offsets that settlements name; some of them may be no messages.
+        ranges: (first offset, count) of the records, in order of arrival, neighbours joined.
+        min_ms: timestamp of the oldest chunk.
+        max_ms: timestamp of the newest chunk.
+    """
+
+    queue: str
+    epoch: int
+    messages: int = 0
+    settled: int = 0
+    ranges: list[tuple[int, int]] = []
+    min_ms: int = 0
+    max_ms: int = 0
+
+    def count(self, first: int, records: int, timestamp_ms: int, is_message: bool) -> None:
+        """Take in one chunk."""
+        self.min_ms = min(self.min_ms, timestamp_ms) if self.ranges else timestamp_ms
+        self.max_ms = max(self.max_ms, timestamp_ms)
+        if self.ranges and sum(self.ranges[-1]) == first:
+            self.ranges[-1] = (self.ranges[-1][0], self.ranges[-1][1] + records)
+        else:
+            self.ranges.append((first, records))
+        self.messages += records if is_message else 0
+
+
+class StoredFile(msgspec.Struct, kw_only=True):
+    """A Parquet file of records and its sidecar of settlements; paths are relative to the data directory.
+
+    Attributes:
+        first: offset in the outgoing log of the first record.
+        next: offset after the last one.
+        settlements: path of the sidecar, empty when there is nothing settled.
+        books: path of what readers and publishers of streams stored (`books`), empty for nothing.
+        bytes: of all its files.
+        mark, epoch: of the last chunk (`LastChunk`).
+        history_from_ms: from a compaction: how queues stood before this is not known any more.
+    """
+
+    vhost: str
+    path: str
+    settlements: str = ""
+    books: str = ""
+    first: int
+    next: int
+    records: int
+    bytes: int
+    min_ms: int
+    max_ms: int
+    queues: list[QueuePart]
+    mark: int = 0
+    epoch: int = 0
+    history_from_ms: int = 0
+
+    @property
+    def names(self) -> list[str]:
+        """The paths of all its files."""
+        return [name for name in (self.path, self.settlements, self.books) if name]
+
+
+class LastChunk(NamedTuple):
+    """What is known of a chunk beside its content: its mark (`wire.chunk.mark_of`), its writer's epoch; 0: nothing."""
+
+    mark: int
+    epoch: int
+
+
+class ManifestState(msgspec.Struct, kw_only=True):
+    """What all entries before came to: those may go that are in a log of their own."""
+
+    files: list[StoredFile]
+    next_by_vhost: dict[str, int]
+    forgotten_by_vhost: dict[str, int]
+
+
+class ManifestEntry(msgspec.Struct, kw_only=True):
+    """One line: files added, paths of files taken away, vhosts of which everything is to be forgotten.
+
+    Attributes:
+        writer: tells entries of two processes apart that say the same.
+        state: a log begins with it that stands for those before it.
+    """
+
+    number: int
+    at_ms: int
+    writer: str = ""
+    added: list[StoredFile] = []
+    removed: list[str] = []
+    forgotten: list[str] = []
+    state: ManifestState | None = None
+
+
+class Manifest:
+    """The manifest of one data directory, as far as it has been read.
+
+    Attributes:
+        entries: in order; all of them, or those from the last on that has a state.
+        next_by_vhost: offset up to which each vhost's outgoing log is stored.
+        forgotten_by_vhost: number of the last entry that forgot it; of before that nothing of the vhost counts.
+    """
+
+    def __init__(self, data_dir: Place) -> None:
+        """Read what there is; a data directory that does not exist is empty.
+
+        Raises:
+            ManifestDamaged: naming file and line.
+        """
+        self.data_dir = data_dir
+        self.entries: list[ManifestEntry] = []
+        self.next_by_vhost: dict[str, int] = {}
+        self.forgotten_by_vhost: dict[str, int] = {}
+        self._files: dict[str, StoredFile] = {}
+        self._writer = secrets.token_hex(4)
+        directory = data_dir / "manifest"
+        self._log: ManifestLog = (
+            ObjectLog(directory) if isinstance(directory, ObjectPath) else FileManifestLog(directory)
+        )
+        self.refresh()
+        self._begun = self.number
+
+    @property
+    def number(self) -> int:
+        """Number of the last entry, 0 when there is none."""
+        return self.entries[-1].number if self.entries else 0
+
+    def files(self) -> list[StoredFile]:
+        """The files that there are, in order of vhost and offset."""
+        return sorted(self._files.values(), key=lambda file: (file.vhost, file.first))
+
+    def files_of(self, vhost: str) -> list[StoredFile]:
+        """Those of one vhost, in order of offset."""
+        return [file for file in self.files() if file.vhost == vhost]
+
+    def last_chunk(self, vhost: str) -> LastChunk:
+        """The last chunk that is stored of a vhost's log."""
+        end = self.next_by_vhost.get(vhost)
+        last = (file for file in self._files.values() if (file.vhost, file.next) == (vhost, end))
+        return next((LastChunk(file.mark, file.epoch) for file in last), LastChunk(0, 0))
+
+    def ever_added(self, vhost: str, up_to: int) -> Iterator[StoredFile]:
+        """Files added to `vhost` up to entry `up_to` since it was forgotten, those taken away since included.
+
+        Of what came before the last state those that it has, which name all that was ever seen of a queue (`compact`);
+        none if `up_to` is before it.
+        """
+        since = self.forgotten_by_vhost.get(vhost, 0)
+        for entry in self.entries:
+            if since < entry.number <= up_to:
+                added = entry.added if entry.state is None else entry.state.files
+                yield from (file for file in added if file.vhost == vhost)
+
+    def added_since(self, number: int) -> list[StoredFile] | None:
+        """Files added after entry `number`; None if not all of those entries are known any more."""
+        if self.entries and number < self.entries[0].number - 1:
+            return None
+        return [file for entry in self.entries if entry.number > number for file in entry.added]
+
+    def history_from_ms(self, vhost: str) -> int:
+        """How a vhost's queues stood at moments before this is not known any more; 0: as far back as there is data."""
+        return max((file.history_from_ms for file in self.files_of(vhost)), default=0)
+
+    def check(self) -> None:
+        """See that the manifest can be kept here as it must be.
+
+        Raises:
+            StorageError: the store cannot be used for it.
+        """
+        self._log.check()
+
+    def refresh(self) -> None:
+        """Read what was appended since, by whichever process."""
+        self._log.read(self._take_line)
+
+    def append(
+        self, added: Iterable[StoredFile], removed: Iterable[str] = (), *, begun: int | None = None
+    ) -> list[StoredFile]:
+        """Make files part of the truth; those already covered are left out. Returns those that are new.
+
+        `begun`: number of the last entry when it was decided what to offer; by default when this manifest was opened.
+
+        Raises:
+            ForgottenSince: a file's vhost was forgotten since then.
+            TransferGap: a file leaves a gap; the vhost's files before it were recorded, and those of all others.
+            StorageError: a file is not there, or the manifest was deleted since then, or cannot be written.
+        """
+        files, gone = list(added), list(removed)
+        with self.locked():
+            is_written = False
+            while not is_written:
+                self._check_remembered(files, self._begun if begun is None else begun)
+                fresh, gap = self._continuing(files, replacing=bool(gone))
+                self._check_there(fresh)
+                is_written = not (fresh or gone) or self._write(added=fresh, removed=gone)
+        if gap is not None:
+            raise gap
+        return fresh
+
+    def forget(self, vhosts: Iterable[str]) -> list[StoredFile]:
+        """Take away all of these vhosts, as if nothing of them had ever come. Returns the files, now nobody's.
+
+        Raises:
+            StorageError: the manifest cannot be written.
+        """
+        wanted = set(vhosts)
+        with self.locked():
+            is_written = False
+            while not is_written:
+                known = sorted(wanted & self.next_by_vhost.keys())
+                gone = [file for file in self.files() if file.vhost in known]
+                is_written = not known or self._write(forgotten=known)
+            self._begun = self.number
+        return gone
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep others from appending, and be up to date."""
+        with self._log.locked():
+            self.refresh()
+            yield
+
+    def _check_remembered(self, files: list[StoredFile], begun: int) -> None:
+        """The process may have been ended before the vhost was forgotten: what came since is not what it continues."""
+        if begun > self.number:
+            raise StorageError(
+                f"{self.data_dir / 'manifest'}: was deleted after its entry {begun}, when this was begun; nothing was "
+                "recorded, the transfer starts again from the manifest"
+            )
+        for vhost in {file.vhost for file in files}:
+            if (forgotten := self.forgotten_by_vhost.get(vhost, 0)) > begun:
+                raise ForgottenSince(vhost, begun, forgotten)
+
+    def _check_there(self, files: list[StoredFile]) -> None:
+        """A file may have been swept away as an orphan while the process that wrote it seemed dead."""
+        for name in (name for file in files for name in file.names):
+            if not (self.data_dir / name).exists():
+                raise StorageError(
+                    f"{self.data_dir / name}: is gone, so it was not recorded; transfer it again"
+                )
+
+    def _continuing(
+        self, added: Iterable[StoredFile], replacing: bool
+    ) -> tuple[list[StoredFile], TransferGap | None]:
+        """The files that are new and continue what there is, and the first gap; one vhost's does not cost another's."""
+        fresh: list[StoredFile] = []
+        gaps: dict[str, TransferGap] = {}
+        ends = dict(self.next_by_vhost)
+        for file in sorted(added, key=lambda file: (file.vhost, file.first)):
+            end = ends.get(file.vhost)
+            is_known = end is not None and file.next <= end and not replacing
+            if is_known or file.vhost in gaps:
+                continue
+            if end is not None and file.first != end and not replacing:
+                gaps[file.vhost] = TransferGap(file.vhost, end, file.first)
+                continue
+            ends[file.vhost] = max(file.next, end or 0)
+            fresh.append(file)
+        return fresh, next(iter(gaps.values()), None)
+
+    def _take_line(self, line: bytes) -> bool:
+        try:
+            entry = value_of(line, ManifestEntry)
+        except msgspec.DecodeError:
+            return False
+        if entry.number != self.number + 1 and (entry.state is None or entry.number <= self.number):
+            return False
+        self._take(entry)
+        return True
+
+    def _take(self, entry: ManifestEntry) -> None:
+        if entry.state is not None:
+            self.entries.clear()
+            self._files = {file.path: file for file in entry.state.files}
+            self.next_by_vhost = dict(entry.state.next_by_vhost)
+            self.forgotten_by_vhost = dict(entry.state.forgotten_by_vhost)
+        self.entries.append(entry)
+        for path in entry.removed:
+            self._files.pop(path, None)
+        for vhost in entry.forgotten:
+            self.next_by_vhost.pop(vhost, None)
+            self.forgotten_by_vhost[vhost] = entry.number
+        if entry.forgotten:
+            kept = self._files.items()
+            self._files = {path: file for path, file in kept if file.vhost not in entry.forgotten}
+        for file in entry.added:
+            self._files[file.path] = file
+            self.next_by_vhost[file.vhost] = max(file.next, self.next_by_vhost.get(file.vhost, 0))
+
+    def _write(
+        self,
+        added: list[StoredFile] | None = None,
+        removed: list[str] | None = None,
+        forgotten: list[str] | None = None,
+    ) -> bool:
+        """Append an entry; false: another process was faster, and its entry is read."""
+        self._shorten()
+        entry = self._entry(added=added or [], removed=removed or [], forgotten=forgotten or [])
+        if not self._log.append(entry.number, line_of(entry)):
+            self.refresh()
+            return False
+        self._take(entry)
+        self._log.fold(self.entries[0].number, entry.number, self._lines)
+        return True
+
+    def _shorten(self) -> None:
+        """Now and then one entry says what all came to: those before it cost each reader time and memory."""
+        made: list[ManifestEntry] = []
+
+        def line() -> bytes:
+            state = ManifestState(
+                files=self.files(),
+                next_by_vhost=dict(self.next_by_vhost),
+                forgotten_by_vhost=dict(self.forgotten_by_vhost),
+            )
+            made.append(self._entry(state=state))
+            return line_of(made[0])
+
+        if self._log.shorten(self.number + 1, line):
+            self._take(made[0])
+
+    def _entry(self, **what: Any) -> ManifestEntry:
+        at_ms = time.time_ns() // 1_000_000
+        return ManifestEntry(number=self.number + 1, at_ms=at_ms, writer=self._writer, **what)
+
+    def _lines(self, first: int, last: int) -> bytes:
+        begin = self.entries[0].number
+        return b"".join(line_of(entry) for entry in self.entries[first - begin : last - begin + 1])

@@ -1,0 +1,516 @@
+"""A recovery plan: what to publish, frozen before the first message is.
+
+    plans/vhost-<vhost>/<plan id>/
+        runs/<n>.arrow   survivors of some files, a record batch a queue, after SURVIVORS
+        plan.json        the plan; without it the rest counts for nothing
+        recovered.arrow  what the runs name, as ranges after RECOVERED
+        DONE             the outcome; with it the runs are gone
+
+A plan is of one vhost and pins the manifest at one entry. Order and content follow from it alone: a
+queue's survivors sorted by (life, offset), each identity once; the n-th has publishing id n. So a plan
+that was interrupted goes on where the broker says it is, whichever process does. Its runs and the Parquet files that
+it names are all it needs: those are kept until it is finished, whatever takes their place in the manifest (`pinned`).
+
+What a finished plan saw is covered: its messages are settled or were recovered, and no later plan takes
+them up again, wherever they turn up. That is told by identity, not by time. A plan of some queues only, or
+of the queues as they stood at some time, covers no more than what it recovered. Identities are those of one
+upstream: when the manifest has forgotten the vhost, the plans that pin an earlier entry count for nothing.
+
+Plans of one directory (`plans`, or one of its own for each other broker that messages are recovered into)
+know nothing of those of another.
+"""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import takewhile
+from typing import Any, Final, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.archive.documents import read_document, write_document
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.settled import Int64s
+from leveret.pipeline.archive.stored_positions import StoredPositions
+from leveret.pipeline.archive.tables import read_table, write_table
+from leveret.pipeline.files.files import (
+    Place,
+    delete,
+    delete_tree,
+    loaded,
+    make_directory,
+    matching,
+    vhost_directory,
+)
+from leveret.pipeline.jobs.job import EVERYTHING, EXPORTS, PLANS, SCRATCH, Selection
+from leveret.wire.life import in_order
+from leveret.wire.record import RECOVERY_REFERENCE_PREFIX
+
+_PLAN: Final = "plan.json"
+_DONE: Final = "DONE"
+_RECOVERED: Final = "recovered.arrow"
+_Document = TypeVar("_Document", bound=msgspec.Struct)
+SURVIVORS: Final = pa.schema(
+    [
+        pa.field("queue_epoch", pa.int64()),
+        pa.field("queue_offset", pa.int64()),
+        pa.field("timestamp_ms", pa.int64()),
+        pa.field("file", pa.int32()),
+        pa.field("row", pa.int32()),
+    ]
+)
+
+RECOVERED: Final = pa.schema(
+    [
+        pa.field("queue", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("queue_epoch", pa.int64(), nullable=False),
+        pa.field("first", pa.int64(), nullable=False),
+        pa.field("count", pa.int64(), nullable=False),
+    ]
+)
+
+
+class RunPart(msgspec.Struct, frozen=True):
+    """Where survivors of one queue are: a record batch of a run; its checksum, of plans that have any."""
+
+    run: str
+    batch: int
+    queue: str
+    rows: int
+    crc32: int | None = None
+
+
+class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """What `plan.json` holds.
+
+    Attributes:
+        number: the manifest entry that the plan pins.
+        files: Parquet files that survivors refer to by their place here, in the order of the log.
+        unreadable: how many records of files could not be read, and are left out.
+        books: what readers and publishers of the streams among the queues stored.
+    """
+
+    plan_id: str
+    vhost: str
+    number: int
+    selection: Selection = EVERYTHING
+    files: list[str]
+    parts: list[RunPart]
+    unreadable: dict[str, int] = {}
+    books: list[StoredPositions] = []
+
+    @property
+    def queues(self) -> dict[str, int]:
+        """Survivors of each queue; the same message twice counts twice here."""
+        totals: dict[str, int] = {}
+        for part in self.parts:
+            totals[part.queue] = totals.get(part.queue, 0) + part.rows
+        return totals
+
+    @property
+    def reference(self) -> str:
+        """The publisher reference under which the broker keeps how far the plan is."""
+        return RECOVERY_REFERENCE_PREFIX + self.plan_id
+
+
+class _Named(msgspec.Struct, frozen=True):
+    """Of what `plan.json` holds the files alone: its parts are many more, and of no use to who deletes."""
+
+    files: list[str]
+
+
+class QueueOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """A queue of a finished plan; times are those of its oldest and newest message.
+
+    Attributes:
+        in_doubt: so many of them may be there twice; never in a node of our own.
+        reader_offsets: of a stream: so many readers go on where they were.
+        clamped_offsets: so many of those had stored an offset beyond the end, and go on there.
+        publisher_ids: of a stream: so many publishers' last ids are known.
+    """
+
+    queue: str
+    messages: int
+    first_ms: int
+    last_ms: int
+    in_doubt: int = 0
+    reader_offsets: int = 0
+    clamped_offsets: int = 0
+    publisher_ids: int = 0
+
+
+class PlanOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What `DONE` holds.
+
+    Attributes:
+        unreadable_records: so many could not be read, and were left out; some of them may be settled.
+        is_cut_short: the rest of the plan is another plan's.
+    """
+
+    plan_id: str
+    vhost: str
+    number: int
+    selection: Selection = EVERYTHING
+    finished_ms: int
+    queues: list[QueueOutcome]
+    unreadable_records: int = 0
+    is_cut_short: bool = False
+
+    @property
+    def saw_all(self) -> bool:
+        """Whether nothing that it did not recover is left to be recovered."""
+        return self.selection.is_of_all and not self.is_cut_short and not self.unreadable_records
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """Messages of each queue."""
+        return {queue.queue: queue.messages for queue in self.queues}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row a queue."""
+        return [
+            {
+                "virtual_host": self.vhost,
+                "queue": queue.queue,
+                "message_count": queue.messages,
+                "first_timestamp": queue.first_ms,
+                "last_timestamp": queue.last_ms,
+                "in_doubt": queue.in_doubt,
+                "reader_offsets": queue.reader_offsets,
+                "clamped_offsets": queue.clamped_offsets,
+                "publisher_ids": queue.publisher_ids,
+            }
+            for queue in self.queues
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """A row of the promotion's summary."""
+        found = [queue for queue in self.queues if queue.messages]
+        return {
+            "virtual_host": self.vhost,
+            "first_timestamp": min((queue.first_ms for queue in found), default=None),
+            "last_timestamp": max((queue.last_ms for queue in found), default=None),
+            "message_count": sum(queue.messages for queue in found),
+            "queues": {queue.queue: queue.messages for queue in found},
+            "in_doubt": sum(queue.in_doubt for queue in self.queues),
+            "reader_offsets": sum(queue.reader_offsets for queue in found),
+            "publisher_ids": sum(queue.publisher_ids for queue in found),
+            "unreadable_records": self.unreadable_records,
+        }
+
+
+class PlanDirectory:
+    """Where one plan is kept: at `path`, in the data directory."""
+
+    def __init__(self, data_dir: Place, path: Place) -> None:
+        self.data_dir = data_dir
+        self.path = path
+
+    @classmethod
+    def new(cls, data_dir: Place, vhost: str, plans: str = PLANS) -> PlanDirectory:
+        """A directory for a plan to be made, below `plans`, a path within the data directory."""
+        directory = cls(data_dir, data_dir / plans / vhost_directory(vhost) / secrets.token_hex(8))
+        make_directory(directory.runs)
+        return directory
+
+    @property
+    def runs(self) -> Place:
+        """Where the runs are."""
+        return self.path / "runs"
+
+    @property
+    def progress(self) -> Place:
+        """Where it is kept how far each queue is, if the broker does not keep that."""
+        return self.path / "progress"
+
+    @property
+    def is_frozen(self) -> bool:
+        """Whether the plan is complete, so that publishing may have begun."""
+        return (self.path / _PLAN).exists()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of it is in the broker."""
+        return (self.path / _DONE).exists()
+
+    @property
+    def number(self) -> int:
+        """The manifest entry that the plan pins, if it is frozen.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return self.outcome().number if self.is_done else self.load().number
+
+    def freeze(self, plan: RecoveryPlan) -> None:
+        """Make the plan the one to carry out."""
+        write_document(self.path / _PLAN, plan)
+
+    def load(self) -> RecoveryPlan:
+        """The frozen plan.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return self._read(_PLAN, RecoveryPlan)
+
+    @property
+    def files(self) -> list[str]:
+        """The files that the frozen plan's messages are in.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return self._read(_PLAN, _Named).files
+
+    def finish(self, outcome: PlanOutcome) -> None:
+        """Record that what the outcome says is in the broker, and let go of what is not needed any more."""
+        self._keep_identities(outcome.totals)
+        write_document(self.path / _DONE, outcome)
+        delete_tree(self.runs)
+
+    def outcome(self) -> PlanOutcome:
+        """How it ended.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        return self._read(_DONE, PlanOutcome)
+
+    def _read(self, name: str, type_: type[_Document]) -> _Document:
+        path = self.path / name
+        try:
+            return read_document(path, type_)
+        except (OSError, msgspec.DecodeError) as error:
+            raise _unreadable(path, error) from error
+
+    def recovered(self) -> pa.Table:
+        """Which messages a finished plan recovered, after RECOVERED.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        path = self.path / _RECOVERED
+        try:
+            return read_table(path)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise _unreadable(path, error) from error
+
+    def _keep_identities(self, totals: dict[str, int]) -> None:
+        tables = []
+        by_queue: dict[str, list[RunPart]] = {}
+        for part in self.load().parts:
+            by_queue.setdefault(part.queue, []).append(part)
+        for queue, parts in by_queue.items():
+            tables.append(_ranges_of(queue, read_order(self.runs, parts), totals.get(queue, 0)))
+        table = pa.concat_tables(tables) if tables else RECOVERED.empty_table()
+        write_table(self.path / _RECOVERED, table.unify_dictionaries(), compressed=False)
+
+
+def _unreadable(path: Place, error: Exception) -> StorageError:
+    return StorageError(f"{path}: {error}; restore it from a copy")
+
+
+def plan_directories(data_dir: Place, plans: str = PLANS) -> Iterator[PlanDirectory]:
+    """Every plan, in whatever state."""
+    for path in matching(data_dir / plans, "*/*"):
+        yield PlanDirectory(data_dir, path)
+
+
+def unfinished(data_dir: Place, plans: str = PLANS) -> list[PlanDirectory]:
+    """Plans whose publishing may have begun."""
+    return [each for each in plan_directories(data_dir, plans) if each.is_frozen and not each.is_done]
+
+
+def pinned(data_dir: Place) -> set[str]:
+    """The files that plans of any directory, which are not carried out yet, go on with, whoever else names them.
+
+    Their sidecars and books are not among them: what is settled is out of the survivors, what was stored is in the
+    plan. Nor is what a plan that is being made looks at, or one that was never complete: see to it that nobody makes
+    one meanwhile.
+
+    Raises:
+        StorageError: a plan cannot be read, so nobody knows which files it names.
+    """
+    found: set[str] = set()
+    for plans in (PLANS, EXPORTS, SCRATCH):
+        for path in (data_dir / plans).rglob(_PLAN):
+            directory = PlanDirectory(data_dir, path.parent)
+            if not directory.is_done:
+                found.update(directory.files)
+    return found
+
+
+def finished(manifest: Manifest, vhost: str, plans: str = PLANS) -> list[PlanDirectory]:
+    """Plans of a vhost that were carried out, since it was forgotten if it was.
+
+    Raises:
+        StorageError: it cannot be read when one was.
+    """
+    directory, forgotten = vhost_directory(vhost), manifest.forgotten_by_vhost.get(vhost, 0)
+    return [
+        each
+        for each in plan_directories(manifest.data_dir, plans)
+        if each.path.parent.name == directory and each.is_done and not _is_before(each, forgotten)
+    ]
+
+
+def covered_number(manifest: Manifest, vhost: str, plans: str = PLANS) -> int:
+    """The last manifest entry of which a finished plan of this vhost saw all, 0 when there is none.
+
+    Raises:
+        StorageError: it cannot be read how one ended.
+    """
+    outcomes = [each.outcome() for each in finished(manifest, vhost, plans)]
+    return max((each.number for each in outcomes if each.saw_all), default=0)
+
+
+def cut_from_scratch(manifest: Manifest, vhost: str, plans: str = PLANS) -> list[PlanDirectory]:
+    """Plans from scratch that were cut short, and whose rest no other plan has taken.
+
+    Raises:
+        StorageError: it cannot be read how one ended.
+    """
+    ended = [(each.outcome(), each) for each in finished(manifest, vhost, plans)]
+    ended.sort(key=lambda pair: (pair[0].number, pair[0].finished_ms), reverse=True)
+    cut = takewhile(lambda pair: pair[0].is_cut_short and pair[0].selection.start_from_scratch, ended)
+    return [each for _, each in cut]
+
+
+def delete_plans(data_dir: Place, vhosts: Iterable[str]) -> None:
+    """Delete all plans of vhosts that the manifest has forgotten; one that stays counts for nothing."""
+    directories = {vhost_directory(vhost) for vhost in vhosts}
+    for plans in _all_plans(data_dir):
+        for directory in directories:
+            delete_tree(data_dir / plans / directory)
+
+
+def delete_forgotten(manifest: Manifest) -> None:
+    """Delete plans, of every target, that saw nothing of what the manifest has: their vhosts were forgotten since.
+
+    One that cannot be read stays: whoever needs it says so.
+
+    Raises:
+        StorageError: one cannot be deleted.
+    """
+    data_dir = manifest.data_dir
+    numbers = {vhost_directory(vhost): number for vhost, number in manifest.forgotten_by_vhost.items()}
+    for each in (found for plans in _all_plans(data_dir) for found in plan_directories(data_dir, plans)):
+        is_before = False
+        with suppress(StorageError):
+            is_before = each.is_frozen and _is_before(each, numbers.get(each.path.parent.name, 0))
+        if is_before:
+            delete(each.path)
+
+
+def _all_plans(data_dir: Place) -> list[str]:
+    """Where plans are that are to be carried out: of promotions, and of each other broker."""
+    return [PLANS, *(f"{EXPORTS}/{place.name}" for place in matching(data_dir / EXPORTS, "*"))]
+
+
+def _is_before(directory: PlanDirectory, forgotten: int) -> bool:
+    """Whether a plan is older than the manifest entry that forgot its vhost, 0 for none."""
+    return forgotten > 0 and directory.number < forgotten
+
+
+def delete_unfrozen(data_dir: Place, plans: str = PLANS) -> None:
+    """Delete plans that were never complete: nothing of them was published."""
+    for each in plan_directories(data_dir, plans):
+        if not each.is_frozen:
+            delete_tree(each.path)
+
+
+class QueueOrder:
+    """A queue's survivors in the order in which they are published; the n-th, from 1, has publishing id n.
+
+    Attributes:
+        places: file << 32 | row of each.
+        timestamps: of their chunks, in ms.
+        epochs: of the queue's lives, one a message.
+        offsets: in the queue.
+    """
+
+    def __init__(self, survivors: pa.Table) -> None:
+        epochs = survivors.column("queue_epoch").to_numpy()
+        offsets = survivors.column("queue_offset").to_numpy()
+        places = (
+            survivors.column("file").to_numpy().astype(np.int64) << 32 | survivors.column("row").to_numpy()
+        )
+        # Plans that are under way are numbered by this. It is not the order of the numbers themselves, which it was
+        # once, for queues alone that have several epochs and lost their policy in between.
+        order = np.lexsort((places, offsets, in_order(epochs)))
+        epochs, offsets = epochs[order], offsets[order]
+        fresh = np.ones(len(order), np.bool_)
+        fresh[1:] = (epochs[1:] != epochs[:-1]) | (offsets[1:] != offsets[:-1])
+        self.places: Int64s = places[order][fresh]
+        self.epochs: Int64s = epochs[fresh]
+        self.offsets: Int64s = offsets[fresh]
+        self.timestamps: Int64s = survivors.column("timestamp_ms").to_numpy()[order][fresh]
+
+    def __len__(self) -> int:
+        """How many messages the queue gets."""
+        return len(self.places)
+
+    def sweeps(self, after: int) -> list[npt.NDArray[np.int64]]:
+        """Cut the ids above `after` so that in each piece places rise: a file need not be opened twice.
+
+        Almost always one piece: the outgoing log has a queue's chunks in their order.
+        """
+        cuts = np.flatnonzero(np.diff(self.places[after:]) <= 0) + 1
+        ids = np.arange(after + 1, len(self) + 1, dtype=np.int64)
+        return [piece for piece in np.split(ids, cuts) if len(piece)]
+
+
+def read_order(runs: Place, parts: Iterable[RunPart]) -> QueueOrder:
+    """The order of the queue whose parts these are.
+
+    Raises:
+        StorageError: a run cannot be read, or is not as it was written.
+    """
+    batches = []
+    for part in parts:
+        try:
+            with loaded(runs / part.run) as source, pa.ipc.open_file(source) as reader:
+                batch = reader.get_batch(part.batch)
+            batch.validate()
+            if batch.schema != SURVIVORS or part.crc32 not in (None, survivors_crc32(batch)):
+                raise pa.ArrowInvalid("it is not what was written")
+        except (OSError, ValueError, pa.ArrowException) as error:
+            raise StorageError(f"{runs / part.run}: {error}; restore it from a copy") from error
+        batches.append(batch)
+    return QueueOrder(pa.Table.from_batches(batches, schema=SURVIVORS))
+
+
+def survivors_crc32(batch: pa.RecordBatch) -> int:
+    """Of the values of a batch after SURVIVORS.
+
+    Raises:
+        pa.ArrowInvalid: some are null, which none is that was written.
+    """
+    crc = 0
+    for column in batch.columns:
+        crc = zlib.crc32(column.to_numpy(), crc)
+    return crc
+
+
+def _ranges_of(queue: str, order: QueueOrder, count: int) -> pa.Table:
+    """The first messages of a queue as ranges, after RECOVERED."""
+    epochs, offsets = order.epochs[:count], order.offsets[:count]
+    begins = np.ones(count, np.bool_)
+    begins[1:] = (np.diff(epochs) != 0) | (np.diff(offsets) != 1)
+    firsts = np.flatnonzero(begins)
+    counts = np.diff(np.append(firsts, count))
+    columns = [
+        pa.DictionaryArray.from_arrays(np.zeros(len(firsts), np.int32), pa.array([queue])),
+        pa.array(epochs[firsts]),
+        pa.array(offsets[firsts]),
+        pa.array(counts),
+    ]
+    return pa.Table.from_arrays(columns, schema=RECOVERED)

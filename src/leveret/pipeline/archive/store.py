@@ -1,0 +1,151 @@
+"""Storing a range of an outgoing log: Parquet of its records, and a sidecar of what they settle.
+
+`<data_dir>/data/vhost-<vhost>/<first>-<next>.parquet` after decode.RECORDS, zstd level 1, and
+`...settled`, an Arrow file after decode.SETTLEMENTS; of streams also `...books` (see `books`). The name follows from
+the content, so storing a range again writes the same file again. Only the manifest makes a file count.
+
+Knows no Spark and no network: chunks come in, files come out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from itertools import chain
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leveret.pipeline.archive.decode import RECORDS, SETTLEMENTS, Decoder
+from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.stored_positions import SUFFIX
+from leveret.pipeline.archive.tables import write_table
+from leveret.pipeline.files.files import (
+    Place,
+    keep,
+    make_directory,
+    name_in,
+    sweepable,
+    sync_directory,
+    uncache,
+    vhost_directory,
+    written_beside,
+)
+from leveret.wire.chunk import mark_of
+
+RUN_BYTES_MAX: Final = 16_000_000
+ROW_GROUP_ROWS: Final = 16_384
+DATA: Final = "data"
+SETTLED: Final = ".settled"
+
+
+def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview]) -> StoredFile | None:
+    """Store chunks that continue each other; on disk when this returns, unless there were none.
+
+    Memory is bounded by a run of 16 MB, however long the range.
+
+    Raises:
+        ChunkError: the chunks are damaged or leave a gap.
+        StorageError: the disk declines.
+    """
+    runs = _runs(chunks)
+    first = next(runs, None)
+    if first is None:
+        return None
+    directory: Place = data_dir / DATA / vhost_directory(vhost)
+    make_directory(directory)
+    decoder = Decoder(vhost)
+    with written_beside(directory) as beside:
+        settled = _write_records(beside, decoder, chain((first,), runs))
+        path: Place = directory / f"{decoder.first:020}-{decoder.next:020}.parquet"
+        size = keep(beside, path)
+        uncache(path)
+    sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
+    if sidecar:
+        size += write_table(sidecar, settled)
+    books = decoder.books.table()
+    book_place: Place | None = path.with_suffix(SUFFIX) if books.num_rows else None
+    if book_place:
+        size += write_table(book_place, books)
+    sync_directory(directory)
+    parts, last = list(decoder.parts.values()), decoder.last
+    assert last is not None
+    return StoredFile(
+        vhost=vhost,
+        path=name_in(data_dir, path),
+        settlements=name_in(data_dir, sidecar) if sidecar else "",
+        books=name_in(data_dir, book_place) if book_place else "",
+        first=decoder.first,
+        next=decoder.next,
+        records=decoder.records,
+        bytes=size,
+        min_ms=min(part.min_ms for part in parts),
+        max_ms=max(part.max_ms for part in parts),
+        queues=parts,
+        mark=mark_of(last),
+        epoch=last.epoch,
+    )
+
+
+def delete_orphans(manifest: Manifest, pinned: Collection[str] = ()) -> int:
+    """Delete files that neither the manifest nor `pinned` names; only while no transfer runs. Returns how many."""
+    with manifest.locked():
+        known = {name for file in manifest.files() for name in file.names}.union(pinned)
+        present = sweepable(manifest.data_dir / DATA)
+        orphans = [place for place in present if name_in(manifest.data_dir, place) not in known]
+        for place in orphans:
+            place.unlink(missing_ok=True)
+    return len(orphans)
+
+
+def records_writer(path: Path) -> pq.ParquetWriter:
+    """Writes a file after RECORDS."""
+    return pq.ParquetWriter(
+        path,
+        RECORDS,
+        compression="zstd",
+        compression_level=1,
+        use_dictionary=["vhost", "queue", "exchange", "routing_key", "properties"],
+        column_encoding={
+            "queue_epoch": "DELTA_BINARY_PACKED",
+            "queue_offset": "DELTA_BINARY_PACKED",
+            "timestamp_ms": "DELTA_BINARY_PACKED",
+        },
+        write_statistics=["queue_epoch", "queue_offset", "timestamp_ms", "kind"],
+        write_page_checksum=True,
+    )
+
+
+def _write_records(path: Path, decoder: Decoder, runs: Iterable[list[bytes | memoryview]]) -> pa.Table:
+    """Write all runs; returns their settlements."""
+    settled: list[pa.RecordBatch] = []
+    with records_writer(path) as writer:
+        for run in runs:
+            decoded = decoder.decode(run)
+            writer.write_batch(decoded.records, row_group_size=ROW_GROUP_ROWS)
+            settled.append(decoded.settlements)
+    return pa.Table.from_batches(settled, schema=SETTLEMENTS).unify_dictionaries().combine_chunks()
+
+
+def _runs(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
+    """Cut into runs of bounded size, and where a block of memory ends: what is in one is decoded where it lies."""
+    run: list[bytes | memoryview] = []
+    size = 0
+    for raw in chunks:
+        if run and _memory_of(raw) is not _memory_of(run[-1]):
+            yield run
+            run, size = [], 0
+        run.append(raw)
+        size += len(raw)
+        if size >= RUN_BYTES_MAX:
+            yield run
+            run, size = [], 0
+    if run:
+        yield run
+
+
+def _memory_of(raw: bytes | memoryview) -> object:
+    """The block of memory that a chunk stands in; None for one that has its own."""
+    return raw.obj if isinstance(raw, memoryview) and isinstance(raw.obj, np.ndarray) else None

@@ -1,0 +1,163 @@
+"""What readers and publishers of streams stored, as it came: how far each reader was, the last id of each publisher.
+
+Both ride in the trailers of the chunks in which the upstream's streams have them. Beside a Parquet file of records
+stands what its chunks said (`.books`, an Arrow file after BOOKS), so that of any prefix of what was transferred, and
+of any moment, it is known what was stored then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.tables import read_table
+from leveret.pipeline.files.files import Place
+from leveret.wire.chunk import Attribute
+from leveret.wire.life import in_order
+from leveret.wire.record import is_recovery
+
+SUFFIX: Final = ".books"
+BOOKS: Final = pa.schema(
+    [
+        pa.field("queue", pa.dictionary(pa.int32(), pa.string()), nullable=False),
+        pa.field("queue_epoch", pa.int64(), nullable=False),
+        pa.field("queue_offset", pa.int64(), nullable=False),
+        pa.field("timestamp_ms", pa.int64(), nullable=False),
+        pa.field("kind", pa.uint8(), nullable=False),
+        pa.field("name", pa.binary(), nullable=False),
+        pa.field("value", pa.uint64(), nullable=False),
+    ]
+)
+"""`queue_offset` and `timestamp_ms` are those of the chunk; `kind` is a wire.chunk.Attribute."""
+PUBLISHERS_MAX: Final = 254
+"""Of a stream that are handed over: it knows one more (core.queues.sequences), and that is the recovery itself."""
+_READERS: Final = 8
+Life = tuple[str, int]
+_Row = tuple[str, int, int, int, int, bytes, int]
+_Page = tuple[str, int, int, bytes]
+
+
+class StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
+    """Of one life of a stream, what is stored at some moment.
+
+    Attributes:
+        sequences: (publisher's reference, its last publishing id), who was heard of last is last.
+        offsets: (reader's reference, its offset).
+        clamped: so many of the offsets were beyond the stream's end, and are that end here.
+    """
+
+    queue: str
+    epoch: int
+    sequences: list[tuple[bytes, int]] = []
+    offsets: list[tuple[bytes, int]] = []
+    clamped: int = 0
+
+
+class Bookkeeper:
+    """Takes down what chunks say; what is said again is taken once, so is what changes within a millisecond.
+
+    Rows are in the order in which they were said last: a stream with too many publishers forgets who comes first.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was said yet."""
+        self._rows: dict[int, _Row] = {}
+        self._last: dict[_Page, int] = {}
+        self._next_number = 0
+
+    def note(
+        self, life: Life, offset: int, timestamp_ms: int, said: Iterable[tuple[int, bytes, int]]
+    ) -> None:
+        """A chunk of this life, at this offset and time, has these attributes."""
+        for kind, name, value in said:
+            if kind not in (Attribute.SEQUENCE, Attribute.OFFSET):
+                continue
+            row = (*life, offset, timestamp_ms, kind, name, value)
+            at = self._last.get((*life, kind, name), -1)
+            before = self._rows.get(at, row)
+            if before[6] == value:
+                row = before
+            if before[6] == value or before[3] == timestamp_ms:
+                self._rows.pop(at, None)
+            self._last[*life, kind, name] = self._next_number
+            self._rows[self._next_number] = row
+            self._next_number += 1
+
+    def table(self) -> pa.Table:
+        """After BOOKS."""
+        return _table(list(self._rows.values()))
+
+
+def _table(rows: list[_Row]) -> pa.Table:
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(BOOKS)
+    return pa.Table.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, BOOKS, strict=True)], schema=BOOKS
+    )
+
+
+def last_books(data_dir: Place, files: Iterable[StoredFile]) -> pa.Table:
+    """What was stored last of all that these files of one vhost, in their order, say.
+
+    Lives that are over, as the queue has a later one, are left out.
+
+    Raises:
+        StorageError: a file cannot be read.
+    """
+    return _table(list(_last_rows(data_dir, files, None).values()))
+
+
+def books_at(manifest: Manifest, vhost: str, as_of_ms: int | None = None) -> dict[Life, StoredPositions]:
+    """What was stored in the streams of a vhost, at that moment, or last.
+
+    Raises:
+        StorageError: a file cannot be read.
+    """
+    files = manifest.files_of(vhost)
+    found: dict[Life, StoredPositions] = {}
+    for (queue, epoch, kind, name), row in _last_rows(manifest.data_dir, files, as_of_ms).items():
+        book = found.setdefault(
+            (queue, epoch), StoredPositions(queue=queue, epoch=epoch, sequences=[], offsets=[])
+        )
+        if kind == Attribute.SEQUENCE:
+            book.sequences.append((name, row[6]))
+            continue
+        # Who stored it had read no further than the stream went then.
+        book.offsets.append((name, min(row[6], row[2])))
+        if row[6] > row[2]:
+            found[queue, epoch] = msgspec.structs.replace(book, clamped=book.clamped + 1)
+    for book in found.values():
+        del book.sequences[:-PUBLISHERS_MAX]
+    return found
+
+
+def _last_rows(data_dir: Place, files: Iterable[StoredFile], as_of_ms: int | None) -> dict[_Page, _Row]:
+    """The last row of each page of the lives that go on, who was heard of last is last."""
+    wanted = [file for file in files if file.books and (as_of_ms is None or file.min_ms <= as_of_ms)]
+    found: dict[_Page, _Row] = {}
+    newest: dict[str, int] = {}
+    with ThreadPoolExecutor(_READERS) as readers:
+        tables = readers.map(lambda file: _read(data_dir / file.books), wanted)
+        for file, table in zip(wanted, tables, strict=True):
+            columns = (column.to_pylist() for column in table.columns)
+            for queue, epoch, offset, at_ms, kind, name, value in zip(*columns, strict=True):
+                if kind == Attribute.SEQUENCE and is_recovery(name):
+                    # No publisher of the applications', and no plan of here.
+                    continue
+                if as_of_ms is None or file.history_from_ms or at_ms <= as_of_ms:
+                    found.pop((queue, epoch, kind, name), None)
+                    found[queue, epoch, kind, name] = (queue, epoch, offset, at_ms, kind, name, value)
+                    newest[queue] = max(epoch, newest.get(queue, 0), key=in_order)
+    return {page: row for page, row in found.items() if page[1] == newest[page[0]]}
+
+
+def _read(place: Place) -> pa.Table:
+    try:
+        return read_table(place)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StorageError(f"{place}: {error}; restore the file from a copy and promote again") from error

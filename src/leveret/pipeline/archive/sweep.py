@@ -1,0 +1,60 @@
+"""Deleting files that the manifest does not name any more, and that no recovery needs.
+
+One that is under way may need any of them, one that was interrupted those that its plan names.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.plan import delete_forgotten, pinned
+from leveret.pipeline.archive.store import delete_orphans
+from leveret.pipeline.files.files import Place, delete_tree, locked
+from leveret.pipeline.jobs.job import SCRATCH
+
+RECOVERY_LOCK: Final = "recovery.lock"
+
+
+def sweep(manifest: Manifest, work: Path) -> None:
+    """Delete files that no manifest entry names and no recovery needs; only while no transfer runs.
+
+    `work` is the job's.
+    """
+    with suppress(StorageError), locked(work / RECOVERY_LOCK, 0, "recovering"):
+        sweep_alone(manifest)
+
+
+def sweep_alone(manifest: Manifest) -> None:
+    """As `sweep`, for who holds the recovery's lock."""
+    needed = _needed(manifest)
+    if needed is not None:
+        delete_orphans(manifest, needed)
+
+
+def delete_unread(manifest: Manifest, work: Path, places: list[Place]) -> list[Place]:
+    """Delete those of these that no recovery needs: no manifest entry names them any more. Returns the others."""
+    with suppress(StorageError), locked(work / RECOVERY_LOCK, 0, "recovering"):
+        needed = _needed(manifest)
+        if needed is not None:
+            kept = {manifest.data_dir / name for name in needed}
+            for place in places:
+                if place not in kept:
+                    place.unlink(missing_ok=True)
+            return [place for place in places if place in kept]
+    return places
+
+
+def _needed(manifest: Manifest) -> set[str] | None:
+    """Files that recoveries go on with later, None if that cannot be told; asked under the recovery's lock."""
+    # Left by rehearsals and dry runs that were ended: nobody rehearses now.
+    delete_tree(manifest.data_dir / SCRATCH)
+    with suppress(StorageError):
+        delete_forgotten(manifest)
+    try:
+        return pinned(manifest.data_dir)
+    except StorageError:
+        return None

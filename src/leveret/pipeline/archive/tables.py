@@ -1,0 +1,74 @@
+"""What the archive has in Arrow's formats, read so that no octet which the disk altered goes unnoticed.
+
+Messages are Parquet, whose pages carry checksums that nobody looks at unless asked to. Small tables are Arrow files,
+which have none: behind each stands one of ours.
+
+    Arrow file | u32 CRC-32 of it | "LVRT"
+
+An Arrow file without any, as the first archives have them, is read as it is.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leveret.pipeline.files.files import Place, keep, loaded, written_beside
+
+_TRAILER: Final = struct.Struct("<I4s")
+_MAGIC: Final = b"LVRT"
+_ARROW: Final = b"ARROW1"
+RESTORE: Final = (
+    "restore the file from a copy and promote again, or add --all-available to recover all that can be read"
+)
+"""What to do about a file of messages that is damaged."""
+
+
+def messages_in(source: pa.NativeFile, *, dictionaries: Iterable[str]) -> pq.ParquetFile:
+    """A file of messages; these columns are read as dictionaries. What is read raises OSError where it is damaged."""
+    return pq.ParquetFile(source, read_dictionary=[*dictionaries], page_checksum_verification=True)
+
+
+def write_table(place: Place, table: pa.Table, *, compressed: bool = True) -> int:
+    """Put a small table at `place`, whole; returns its octets. Durable when its directory is synced.
+
+    Raises:
+        StorageError: the disk, or the store, declines.
+    """
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if compressed else None)
+    with pa.ipc.new_file(sink, table.schema, options=options) as out:
+        out.write_table(table)
+    octets = sink.getvalue()
+    with written_beside(place.parent) as beside:
+        with beside.open("wb") as file:
+            file.write(octets)
+            file.write(_TRAILER.pack(zlib.crc32(octets), _MAGIC))
+        return keep(beside, place)
+
+
+def read_table(place: Place) -> pa.Table:
+    """The table at `place`.
+
+    Raises:
+        OSError, pa.ArrowInvalid: it is not there, or not as it was written.
+    """
+    with loaded(place) as source, pa.ipc.open_file(pa.BufferReader(_checked(source.read_buffer()))) as reader:
+        return reader.read_all()
+
+
+def _checked(whole: pa.Buffer) -> pa.Buffer:
+    end = max(0, whole.size - _TRAILER.size)
+    octets, trailer = whole.slice(0, end), whole.slice(end).to_pybytes()
+    if trailer.endswith(_ARROW):
+        return whole
+    if len(trailer) < _TRAILER.size or not trailer.endswith(_MAGIC):
+        raise pa.ArrowInvalid("it is cut off, or no table of this archive")
+    if zlib.crc32(octets) != _TRAILER.unpack(trailer)[0]:
+        raise pa.ArrowInvalid("it is not what was written: its checksum differs")
+    return octets

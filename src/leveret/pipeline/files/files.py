@@ -1,0 +1,264 @@
+"""The archive's files, on this machine, in an object store or in an HDFS, that survive a power loss.
+
+On this machine what is to be kept is written beside, synced, renamed, and the directory synced. In a store it is
+written in Spark's scratch directory and put there at once. Which of the two a `Place` is, is told here and by the
+manifest's log (`manifest_log`), nowhere else.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final, TypeAlias
+from urllib.parse import quote
+
+import pyarrow as pa
+
+from leveret.model.errors import StorageError
+from leveret.model.store_uri import local_path
+from leveret.pipeline.files.objects import ObjectPath
+
+Place: TypeAlias = Path | ObjectPath
+TEMPORARY: Final = ".tmp"
+ORPHAN_AGE_S: Final = 3600.0
+"""In a store that another machine may write to, a younger file may be one that is about to be recorded."""
+_POLL_S: Final = 0.05
+_VHOST: Final = "vhost-"
+_DIGEST: Final = "sha256-"
+_NAME_OCTETS_MAX: Final = 255
+"""Of a name in any file system. Archives have plans under names as long as that: a name that fits stays as it is."""
+
+
+def place_of(name: str) -> Place:
+    """The place that a path or a URI names.
+
+    Raises:
+        StorageError: no archive can be kept there.
+    """
+    try:
+        local = local_path(name)
+    except ValueError as error:
+        raise StorageError(str(error)) from None
+    return ObjectPath(name.rstrip("/")) if local is None else local
+
+
+def vhost_directory(vhost: str) -> str:
+    """A directory name for a vhost, which no other has: readable where it is not too long, never `.`, `..` or empty."""
+    quoted = quote(vhost, safe="")
+    # A vhost may be called as the digest of another is.
+    if len(_VHOST + quoted) <= _NAME_OCTETS_MAX and not quoted.startswith(_DIGEST):
+        return _VHOST + quoted
+    return _VHOST + _DIGEST + hashlib.sha256(vhost.encode()).hexdigest()
+
+
+def name_in(above: Place, place: Place) -> str:
+    """The name of `place` as seen from `above`, which is of the same kind and above it."""
+    if isinstance(above, ObjectPath):
+        assert isinstance(place, ObjectPath)
+        return str(place.relative_to(above))
+    assert isinstance(place, Path)
+    return str(place.relative_to(above))
+
+
+# -- writing -------------------------------------------------------------------------------------------
+
+
+def sync_directory(directory: Place) -> None:
+    """Make renames, new and removed names in `directory` durable."""
+    if isinstance(directory, ObjectPath):
+        return
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_directory(directory: Place) -> None:
+    """Make `directory` and what leads to it, durable and for this user alone; it may exist."""
+    if isinstance(directory, ObjectPath):
+        return
+    missing = [each for each in (directory, *directory.parents) if not each.exists()]
+    for each in reversed(missing):
+        each.mkdir(mode=0o700, exist_ok=True)
+        sync_directory(each.parent)
+
+
+def sync_file(path: Path) -> int:
+    """Make the content of `path` durable; returns its octets."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fdatasync(descriptor)
+        return os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
+
+
+def uncache(place: Place) -> None:
+    """Let the system use the memory in which it holds a copy of a durable file that nobody will read soon."""
+    if isinstance(place, Path):
+        with suppress(OSError):
+            descriptor = os.open(place, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
+@contextmanager
+def written_beside(directory: Place) -> Iterator[Path]:
+    """A file to write what is then to be kept in `directory` (`keep`); gone afterwards.
+
+    Two writers do not disturb each other.
+
+    Raises:
+        StorageError: the disk is full or may not be written, or the store declines.
+    """
+    scratch = _scratch() if isinstance(directory, ObjectPath) else directory
+    beside = scratch / f"{os.getpid()}-{os.urandom(4).hex()}{TEMPORARY}"
+    try:
+        yield beside
+    except OSError as error:
+        raise StorageError(f"{directory}: cannot be written: {error}") from error
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def keep(beside: Path, place: Place) -> int:
+    """Put what was written beside where it belongs, whole, in place of what was there; returns its octets.
+
+    Durable when `sync_directory` returns for the directory.
+    """
+    if isinstance(place, ObjectPath):
+        place.upload(beside)
+        return beside.stat().st_size
+    size = sync_file(beside)
+    beside.rename(place)
+    return size
+
+
+def write_durably(place: Place, octets: bytes) -> None:
+    """Put `octets` at `place`: whoever reads finds what was there before or all of them."""
+    with written_beside(place.parent) as beside:
+        if isinstance(place, ObjectPath):
+            place.write_bytes(octets)
+            return
+        beside.write_bytes(octets)
+        keep(beside, place)
+        sync_directory(place.parent)
+
+
+def delete_tree(place: Place) -> None:
+    """Delete all below `place`, which need not be there; what cannot be deleted stays."""
+    if isinstance(place, ObjectPath):
+        with suppress(OSError):
+            place.delete_tree()
+        return
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def delete(place: Place) -> None:
+    """Delete a file, or a directory and all below it; it need not be there.
+
+    Raises:
+        StorageError: something stays.
+    """
+    try:
+        if isinstance(place, ObjectPath):
+            place.delete_tree()
+            place.unlink(missing_ok=True)
+        elif place.is_dir():
+            shutil.rmtree(place)
+        else:
+            place.unlink(missing_ok=True)
+    except OSError as error:
+        raise StorageError(f"{place}: cannot be deleted: {error}") from error
+
+
+def move(place: Place, target: Place) -> None:
+    """Move a file, or a directory and all below it, to where nothing is; it need not be there.
+
+    Raises:
+        StorageError: some of it is still where it was.
+    """
+    try:
+        if isinstance(place, ObjectPath):
+            assert isinstance(target, ObjectPath)
+            place.move(target)
+        elif place.exists():
+            assert isinstance(target, Path)
+            make_directory(target.parent)
+            place.rename(target)
+            sync_directory(target.parent)
+    except OSError as error:
+        raise StorageError(f"{place}: cannot be moved to {target}: {error}") from error
+
+
+def remove_if_empty(directory: Place) -> None:
+    """Remove a directory with nothing in it; stores have none."""
+    if isinstance(directory, Path) and directory.exists() and not any(directory.iterdir()):
+        directory.rmdir()
+
+
+# -- reading -------------------------------------------------------------------------------------------
+
+
+def opened(place: Place) -> pa.NativeFile:
+    """To read here and there: a large object is fetched as far as it is read."""
+    return pa.PythonFile(place.open(), "r") if isinstance(place, ObjectPath) else pa.memory_map(str(place))
+
+
+def loaded(place: Place) -> pa.NativeFile:
+    """To read all of."""
+    return pa.BufferReader(place.read_bytes()) if isinstance(place, ObjectPath) else pa.memory_map(str(place))
+
+
+def matching(directory: Place, pattern: str) -> list[Place]:
+    """What is below that matches, in order; `*` is all of a part of a name."""
+    return [*sorted(directory.glob(pattern))] if isinstance(directory, Path) else [*directory.glob(pattern)]
+
+
+def sweepable(directory: Place) -> list[Place]:
+    """What is in the directories in `directory`, and may be deleted if nothing needs it."""
+    if isinstance(directory, ObjectPath):
+        return list(directory.older_than(ORPHAN_AGE_S))
+    return list(directory.glob("*/*"))
+
+
+@contextmanager
+def locked(path: Path, timeout_s: float, what: str) -> Iterator[None]:
+    """Hold the lock file `path`; it is free again when this process ends, however it ends.
+
+    Raises:
+        StorageError: another process holds it longer than `timeout_s`.
+    """
+    make_directory(path.parent)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise StorageError(
+                        f"{path}: another process is still at {what}; wait for it, or end it"
+                    ) from None
+                time.sleep(_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _scratch() -> Path:
+    """Where Spark keeps what need not last, or the system does."""
+    mine = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
+    return Path(mine) if mine and Path(mine).is_dir() else Path(tempfile.gettempdir())

@@ -1,0 +1,1 @@
+"""Jobs: what a pipeline process is told, and what it reports."""

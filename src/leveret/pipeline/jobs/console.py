@@ -1,0 +1,81 @@
+"""A pipeline process's own input and output: JSON lines, kept apart from what Spark and Java print."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+import threading
+from pathlib import Path
+from typing import BinaryIO
+
+import msgspec
+
+from leveret.pipeline.files.files import make_directory
+from leveret.pipeline.jobs.progress import Event, remove_addresses
+
+
+class Console:
+    """Talks to the process that started this one, and ends with it."""
+
+    def __init__(self) -> None:
+        self._in: BinaryIO = os.fdopen(os.dup(0), "rb")
+        self._out: BinaryIO = os.fdopen(os.dup(1), "wb", buffering=0)
+        self._commands: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        # Children (the JVM, workers) must not hold the parent's pipes open, nor read from them.
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+
+    def read_line(self) -> bytes:
+        """The next line of input: the job."""
+        return self._in.readline()
+
+    def chatter_to(self, log_file: Path) -> None:
+        """Send everything else that is printed, by Java too, to a file."""
+        make_directory(log_file.parent)
+        log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        os.close(log)
+
+    def end_with_parent(self) -> None:
+        """From now on gather commands, and end this process at once when the input ends."""
+        threading.Thread(target=self._listen, name="console", daemon=True).start()
+
+    def commands(self) -> list[Event]:
+        """Commands that came since the last call."""
+        found = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                found.append(self._commands.get_nowait())
+        return found
+
+    def next_command(self) -> Event:
+        """Wait for the next command; this process ends when there is none to come."""
+        return self._commands.get()
+
+    def say(self, event: str, **details: object) -> None:
+        """Tell the parent."""
+        self.pass_on({"event": event, **details})
+
+    def pass_on(self, event: Event) -> None:
+        """Tell the parent what somebody else reported."""
+        try:
+            self._out.write(msgspec.json.encode(event) + b"\n")
+        except BrokenPipeError:
+            self.leave(0)
+
+    def leave(self, status: int) -> None:
+        """End without Spark's slow farewell: the JVM ends when this process has."""
+        remove_addresses()
+        os._exit(status)
+
+    def _listen(self) -> None:
+        for line in self._in:
+            with contextlib.suppress(msgspec.DecodeError):
+                self._commands.put(msgspec.json.decode(line, type=Event))
+        self.leave(0)

@@ -1,0 +1,535 @@
+"""The driver of a recovery: find the survivors, freeze the plan, publish it.
+
+A promotion takes over the Spark of the transfer that it ends. Else, while Java starts, the settlements are merged; when
+nothing can have survived, Spark is not started at all.
+Plans that an earlier attempt left unfinished are finished first. On standard output: `started`, `planned`
+(a vhost's plan is frozen), `published` (so many more), `done` with the summary.
+
+Spark runs two jobs over a handful of descriptors each: tasks that scan groups of files, and tasks that own
+whole queues and publish them. A task that fails is run again, a plan that was interrupted goes on; the
+broker drops what it has.
+
+A dry run makes plans in a place of its own, counts them and forgets them. So does a rehearsal, which publishes
+them to scratch vhosts in between, and compares what it finds there (`compare`).
+"""
+
+from __future__ import annotations
+
+import heapq
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from leveret.model.errors import PreconditionFailed, Refusal, StorageError
+from leveret.pipeline.amqp import publish as amqp_publish
+from leveret.pipeline.amqp.compare import ComparingClient
+from leveret.pipeline.amqp.streams import MessageDeclined
+from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.origins import Origins
+from leveret.pipeline.archive.plan import (
+    PlanDirectory,
+    PlanOutcome,
+    QueueOutcome,
+    RecoveryPlan,
+    RunPart,
+    covered_number,
+    delete_forgotten,
+    delete_unfrozen,
+    read_order,
+    unfinished,
+)
+from leveret.pipeline.archive.stored_positions import StoredPositions, books_at
+from leveret.pipeline.archive.sweep import RECOVERY_LOCK
+from leveret.pipeline.files.files import Place, delete_tree, locked, make_directory
+from leveret.pipeline.jobs.console import Console
+from leveret.pipeline.jobs.job import SCRATCH, RecoverJob
+from leveret.pipeline.jobs.progress import Inbox, report
+from leveret.pipeline.recovery.outcomes import outcome_of, summarise
+from leveret.pipeline.recovery.publish import (
+    PUBLISHERS_PER_CLIENT,
+    IngestClient,
+    PlanPublisher,
+    queue_outcome,
+)
+from leveret.pipeline.recovery.survivors import (
+    Masks,
+    NumberedFile,
+    Survivors,
+    may_have_survivors,
+    not_to_recover,
+    write_run,
+)
+from leveret.pipeline.spark.errors import SparkFailed, cause_of
+from leveret.pipeline.spark.session import start_session
+from leveret.pipeline.upstream.stream_client import connect
+from leveret.wire.record import RECOVERY_STREAM_PREFIX
+
+LOCK_TIMEOUT_S: Final = 60.0
+GROUPS_PER_CORE: Final = 2
+_POLL_S: Final = 0.1
+
+
+class ScanTask(NamedTuple):
+    """Files of one vhost to look for survivors in."""
+
+    vhost: str
+    run: Place
+    files: list[NumberedFile]
+
+
+class PublishTask(NamedTuple):
+    """Queues of one plan that one task owns."""
+
+    directory: PlanDirectory
+    vhost: str
+    plan_id: str
+    queues: list[str]
+
+
+def run_recovery(job: RecoverJob, console: Console, spark: SparkSession | None = None) -> None:
+    """Recover and say `done`; with this session, or one that is started if there is anything to recover.
+
+    Raises:
+        LeveretError: what stands in the way; the next attempt goes on from there.
+    """
+    make_directory(job.root)
+    with locked(job.work / RECOVERY_LOCK, LOCK_TIMEOUT_S, "recovering"), Inbox() as inbox:
+        RecoveryRun(job, console, inbox, spark).run()
+
+
+class RecoveryRun:
+    """One run of the driver."""
+
+    def __init__(
+        self, job: RecoverJob, console: Console, inbox: Inbox, spark: SparkSession | None = None
+    ) -> None:
+        self._job = job
+        self._console = console
+        self._inbox = inbox
+        self._manifest = Manifest(job.root)
+        self._threads = ThreadPoolExecutor(2, "recovery")
+        self._spark_start: Future[SparkSession] | None = None
+        if spark is not None:
+            self._spark_start = Future()
+            self._spark_start.set_result(spark)
+
+    def run(self) -> None:
+        """Finish what is unfinished, then recover what is new."""
+        job = self._job
+        delete_tree(job.root / SCRATCH)
+        begun_s = time.monotonic()
+        try:
+            left = self._left()
+            vhosts = self._vhosts()
+            if left or any(self._has_news(vhost) for vhost in vhosts):
+                self._begin_spark()
+            outcomes = self._resume(left)
+            from_scratch = {
+                each.vhost for each in outcomes if each.selection.start_from_scratch and not each.is_cut_short
+            }
+            if job.start_from_scratch:
+                vhosts = [vhost for vhost in vhosts if vhost not in from_scratch]
+            plans = self._plan(vhosts)
+            if job.dry_run:
+                outcomes = [self._estimate(directory, plan) for directory, plan in plans]
+            else:
+                outcomes += self._publish(plans)
+            took_s = time.monotonic() - begun_s
+            compared = self._compare(plans, outcomes) if job.compare is not None else None
+            self._console.say(
+                "done",
+                summary=summarise(outcomes, vhosts),
+                queues=[row for outcome in outcomes for row in outcome.rows()],
+                recovered_s=round(took_s, 3),
+                compared_s=round(time.monotonic() - begun_s - took_s, 3),
+                compared=compared,
+                transferred=self._transferred(),
+                marks={
+                    vhost: self._manifest.last_chunk(vhost).mark for vhost in self._manifest.next_by_vhost
+                },
+            )
+        finally:
+            delete_tree(job.root / SCRATCH)
+
+    def _transferred(self) -> dict[str, tuple[int, int]]:
+        """By vhost, the id of the upstream's outgoing log, and up to which offset it was transferred."""
+        origins = Origins(self._job.root).by_vhost
+        return {
+            vhost: (origins[vhost].log_id, next_offset)
+            for vhost, next_offset in self._manifest.next_by_vhost.items()
+            if vhost in origins
+        }
+
+    def _left(self) -> list[PlanDirectory]:
+        """Plans to be finished first."""
+        job = self._job
+        left: list[PlanDirectory] = []
+        # Before `unfinished`: their files are gone, or are another upstream's of the same name.
+        delete_forgotten(self._manifest)
+        for plans in sorted({job.plans_of(vhost) for vhost in self._manifest.next_by_vhost}):
+            delete_unfrozen(job.root, plans)
+            for each in unfinished(job.root, plans):
+                # Of the vhosts whose plans are there some may go elsewhere with this job.
+                vhost = each.load().vhost
+                if self._wanted(vhost) and job.plans_of(vhost) == plans:
+                    left.append(each)
+        if left and job.scratch:
+            raise PreconditionFailed(
+                "a recovery was interrupted half-way, and the next one goes on there: what it would bring back "
+                "cannot be told before that"
+            )
+        return left
+
+    def _resume(self, left: list[PlanDirectory]) -> list[PlanOutcome]:
+        resumed = [directory.load() for directory in left]
+        self._check_target(plan.vhost for plan in resumed)
+        self._check_queues({plan.vhost: plan.queues for plan in resumed})
+        plans = list(zip(left, resumed, strict=True))
+        outcomes = [self._cut_short(directory, plan) for directory, plan in plans if self._ends(plan)]
+        return outcomes + self._publish([each for each in plans if not self._ends(each[1])])
+
+    def _ends(self, plan: RecoveryPlan) -> bool:
+        """Whether a plan that was interrupted goes no further: a new one takes of its rest what is asked for.
+
+        Settled messages are in no new plan, so one from scratch is carried out whole unless that cannot be.
+        """
+        if self._job.all_available:
+            return True
+        return not plan.selection.start_from_scratch and not all(map(self._job.selection.wants, plan.queues))
+
+    def _cut_short(self, directory: PlanDirectory, plan: RecoveryPlan) -> PlanOutcome:
+        """End a plan where it is: what it was to publish next may be what cannot be read.
+
+        Nobody publishes for it any more: the processes that did ended with the attempt that held the lock before this.
+        """
+        published: list[QueueOutcome] = []
+        client: IngestClient | None = None
+        left = 0
+        try:
+            for index, queue in enumerate(plan.queues):
+                if index % PUBLISHERS_PER_CLIENT == 0:
+                    if client is not None:
+                        client.close()
+                    client = client_of(self._job, plan.vhost, directory, sends=False)
+                assert client is not None
+                order = read_order(directory.runs, [part for part in plan.parts if part.queue == queue])
+                last = _last_there(client, directory, plan, queue)
+                left += len(order) - last
+                published.append(queue_outcome(queue, order, last))
+        finally:
+            if client is not None:
+                client.close()
+        published = in_doubt_counted(self._job, directory, published)
+        return self._finish(directory, plan, published, is_cut_short=left > 0)
+
+    def _vhosts(self) -> list[str]:
+        return sorted(vhost for vhost in self._manifest.next_by_vhost if self._wanted(vhost))
+
+    def _wanted(self, vhost: str) -> bool:
+        return self._job.wants(vhost)
+
+    def _has_news(self, vhost: str) -> bool:
+        """Whether there probably is something to recover; a guess, so as to start Spark early."""
+        if self._job.start_from_scratch or self._job.as_of_ms is not None:
+            return True
+        covered = max(
+            covered_number(self._manifest, vhost, self._job.plans_of(vhost)),
+            self._manifest.forgotten_by_vhost.get(vhost, 0),
+        )
+        added = self._manifest.added_since(covered)
+        if added is None:
+            return True
+        left: Counter[tuple[str, int]] = Counter()
+        for part in (part for file in added if file.vhost == vhost for part in file.queues):
+            left[part.queue, part.epoch] += part.messages - part.settled
+        return any(count > 0 for count in left.values())
+
+    def _begin_spark(self) -> None:
+        if self._spark_start is not None:
+            return
+        scratch = self._job.work / "spark" / "recovery"
+        shutil.rmtree(scratch, ignore_errors=True)
+        make_directory(scratch)
+        self._spark_start = self._threads.submit(
+            start_session, "recovery", self._job.spark, scratch, store=self._job.root
+        )
+
+    @cached_property
+    def _spark(self) -> SparkSession:
+        self._begin_spark()
+        assert self._spark_start is not None
+        spark = self._spark_start.result()
+        self._console.say("started")
+        return spark
+
+    def _plan(self, vhosts: list[str]) -> list[tuple[PlanDirectory, RecoveryPlan]]:
+        """Find the survivors of each vhost and freeze its plan; those without any are finished at once."""
+        drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]] = {}
+        selection = self._job.selection
+        for vhost in vhosts:
+            masks = not_to_recover(self._manifest, vhost, selection, self._job.plans_of(vhost))
+            files = [
+                file for file in self._manifest.files_of(vhost) if may_have_survivors(file, masks, selection)
+            ]
+            if files:
+                directory = PlanDirectory.new(self._job.root, vhost, self._job.new_plans_of(vhost))
+                drafts[vhost] = directory, files, masks
+        self._check_target(drafts)
+        found = self._scan(drafts)
+        self._check_queues({vhost: {part.queue for part in each.parts} for vhost, each in found.items()})
+        plans = []
+        for vhost, (directory, files, _) in drafts.items():
+            parts = found[vhost].parts
+            plan = RecoveryPlan(
+                plan_id=directory.path.name,
+                vhost=vhost,
+                number=self._manifest.number,
+                selection=selection,
+                files=[file.path for file in files],
+                parts=sorted(parts, key=lambda part: (part.run, part.batch)),
+                unreadable=found[vhost].unreadable,
+                books=self._books(vhost, {part.queue for part in parts}),
+            )
+            directory.freeze(plan)
+            self._console.say("planned", vhost=vhost, plan_id=plan.plan_id, queues=plan.queues)
+            plans.append((directory, plan))
+        return plans
+
+    def _books(self, vhost: str, queues: set[str]) -> list[StoredPositions]:
+        """What goes along with these queues; no broker but ours takes it."""
+        if self._job.to is not None:
+            return []
+        found = books_at(self._manifest, vhost, self._job.as_of_ms)
+        return [book for book in found.values() if book.queue in queues]
+
+    def _scan(self, drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]]) -> dict[str, Survivors]:
+        """Run the tasks that look for survivors; what they found, by vhost."""
+        found = {vhost: Survivors([], {}) for vhost in drafts}
+        if not drafts:
+            return found
+        groups = self._spark.sparkContext.defaultParallelism * GROUPS_PER_CORE
+        all_masks: Masks = {}
+        tasks: list[ScanTask] = []
+        for vhost, (directory, files, masks) in drafts.items():
+            all_masks |= masks
+            for number, group in enumerate(_grouped(list(enumerate(files)), groups)):
+                named = [NumberedFile(index, file.path, file.records) for index, file in group]
+                tasks.append(ScanTask(vhost, directory.runs / f"{number:06}.arrow", named))
+        root, selection = self._job.root, self._job.selection
+
+        def scan(task: ScanTask) -> tuple[str, Survivors]:
+            return task.vhost, write_run(root, task.vhost, task.files, all_masks, task.run, selection)
+
+        for vhost, some in self._run(tasks, scan, tuple[str, Survivors]):
+            found[vhost].add(some)
+        return found
+
+    def _publish(self, plans: list[tuple[PlanDirectory, RecoveryPlan]]) -> list[PlanOutcome]:
+        """Publish plans and mark them as done."""
+        job, inbox = self._job, self._inbox.address
+        # A rehearsal recovers entries of streams into queues, to take them out again as they are.
+        marks_streams = job.to is None and job.compare is None
+
+        def publish(task: PublishTask) -> tuple[str, list[QueueOutcome]]:
+            def news(count: int) -> None:
+                report(inbox, "published", vhost=task.vhost, messages=count)
+
+            client = partial(client_of, job, task.vhost, task.directory)
+            publisher = PlanPublisher(task.directory, client, news, marks_streams=marks_streams)
+            queues = publisher.publish(task.queues)
+            return task.plan_id, in_doubt_counted(job, task.directory, queues)
+
+        found: dict[str, list[QueueOutcome]] = {}
+        for plan_id, queues in self._run(self._tasks(plans), publish, tuple[str, list[QueueOutcome]]):
+            found.setdefault(plan_id, []).extend(queues)
+        return [self._finish(directory, plan, found.get(plan.plan_id, [])) for directory, plan in plans]
+
+    def _tasks(self, plans: list[tuple[PlanDirectory, RecoveryPlan]]) -> list[PublishTask]:
+        """About as many tasks a plan as there are cores, each with whole queues."""
+        if not plans:
+            return []
+        cores = self._spark.sparkContext.defaultParallelism
+        return [
+            PublishTask(directory, plan.vhost, plan.plan_id, queues)
+            for directory, plan in plans
+            for queues in _shared(plan.queues, cores)
+        ]
+
+    def _finish(
+        self,
+        directory: PlanDirectory,
+        plan: RecoveryPlan,
+        queues: list[QueueOutcome],
+        *,
+        is_cut_short: bool = False,
+    ) -> PlanOutcome:
+        outcome = outcome_of(plan, queues, is_cut_short=is_cut_short)
+        if not self._job.scratch:
+            directory.finish(outcome)
+        return outcome
+
+    def _estimate(self, directory: PlanDirectory, plan: RecoveryPlan) -> PlanOutcome:
+        """What publishing a plan would bring back."""
+        parts: dict[str, list[RunPart]] = {}
+        for part in plan.parts:
+            parts.setdefault(part.queue, []).append(part)
+        queues = [queue_outcome(name, read_order(directory.runs, mine)) for name, mine in parts.items()]
+        return outcome_of(plan, queues)
+
+    def _compare(
+        self, plans: list[tuple[PlanDirectory, RecoveryPlan]], outcomes: list[PlanOutcome]
+    ) -> dict[str, int]:
+        """Take what was recovered out again, and see that it is what the plans say."""
+        job, inbox = self._job, self._inbox.address
+        totals = {each.plan_id: each.totals for each in outcomes}
+        self._console.say("comparing")
+
+        def compare(task: PublishTask) -> int:
+            def news(count: int) -> None:
+                report(inbox, "compared", vhost=task.vhost, messages=count)
+
+            assert job.compare is not None
+            place = job.place_of(task.vhost)
+            client = partial(ComparingClient, job.compare, place, totals[task.plan_id], job.timeout_s)
+            queues = PlanPublisher(task.directory, client, news).publish(task.queues)
+            return sum(queue.messages for queue in queues)
+
+        return {"messages": sum(self._run(self._tasks(plans), compare, int))}
+
+    def _check_target(self, vhosts: Iterable[str]) -> None:
+        """Fail in the broker's own words, while Java starts, when a vhost is not there."""
+        job = self._job
+        for vhost in vhosts:
+            if job.to is not None:
+                amqp_publish.connect(job.to, vhost, job.timeout_s, waits=False).close()
+            elif not job.dry_run:
+                _node_client(job, vhost).close()
+
+    def _check_queues(self, by_vhost: Mapping[str, Iterable[str]]) -> None:
+        """See that no queue of another broker gets the messages of two, which are not told apart there."""
+        to = self._job.to
+        if to is None:
+            return
+        vhosts: dict[tuple[str, str], list[str]] = {}
+        for vhost, queues in by_vhost.items():
+            for queue in queues:
+                vhosts.setdefault((to.place_of(vhost), queue), []).append(vhost)
+        for (place, queue), several in sorted(vhosts.items()):
+            if len(several) > 1:
+                names = ", ".join(f"'{vhost}'" for vhost in sorted(several))
+                raise PreconditionFailed(
+                    f"each of the vhosts {names} has a queue '{queue}', and their messages would all go to the one in "
+                    f"vhost '{place}' of {to.host}:{to.port}: recover one of them at a time, leaving the others out "
+                    "with --exclude-virtual-hosts, or name no vhost with --to, so that each goes to the one of its name"
+                )
+
+    def _run(self, tasks: list[Any], work: Callable[[Any], Any], result: Any) -> Iterator[Any]:
+        """Do `work` for each of `tasks` in a Spark task of its own; pass on news meanwhile.
+
+        By Spark's core alone: its SQL would take a second to get ready for a handful of rows.
+        """
+        if not tasks:
+            return
+
+        def do(index: int) -> bytes:
+            return msgspec.msgpack.encode(work(tasks[index]))
+
+        handful = self._spark.sparkContext.parallelize(range(len(tasks)), len(tasks)).map(do)
+        running = self._threads.submit(handful.collect)
+        while not running.done():
+            self._pass_on(_POLL_S)
+        self._pass_on(0)
+        try:
+            found = running.result()
+        except Py4JJavaError as error:
+            raise SparkFailed(cause_of(error)) from error
+        for each in found:
+            yield msgspec.msgpack.decode(each, type=result)
+
+    def _pass_on(self, timeout_s: float) -> None:
+        for event in self._inbox.wait(timeout_s):
+            self._console.pass_on(event)
+
+
+def client_of(job: RecoverJob, vhost: str, directory: PlanDirectory, *, sends: bool = True) -> IngestClient:
+    """A connection to where a plan's messages go; to another broker, unless it `sends`, to see what is there."""
+    if job.to is None:
+        return _node_client(job, vhost)
+    totals = directory.load().queues
+    return amqp_publish.AmqpClient(job.to, vhost, directory.progress, totals, job.timeout_s, sends=sends)
+
+
+def _last_there(client: IngestClient, directory: PlanDirectory, plan: RecoveryPlan, queue: str) -> int:
+    """The last of a queue's messages that is where it goes."""
+    if not isinstance(client, amqp_publish.AmqpClient):
+        return client.declare_publisher(plan.reference, RECOVERY_STREAM_PREFIX + queue).last_sequence
+    path = amqp_publish.progress_path(directory.progress, queue)
+    if not path.exists():
+        return 0  # It may be one that the broker refuses.
+    try:
+        publisher = client.declare_publisher(plan.reference, RECOVERY_STREAM_PREFIX + queue)
+    except (Refusal, MessageDeclined):
+        return amqp_publish.give_up(path, plan.queues[queue])
+    if publisher.is_behind:
+        with suppress(amqp_publish.NotAtTarget, StorageError, MessageDeclined):
+            PlanPublisher(directory, lambda: client, lambda count: None).pass_to(publisher, queue)
+    return publisher.give_up()
+
+
+def _node_client(job: RecoverJob, vhost: str) -> IngestClient:
+    """A connection to the node whose standby this is."""
+    return connect(
+        [job.endpoint],
+        vhost=job.place_of(vhost),
+        username=job.credentials.username,
+        password=job.credentials.password,
+        timeout_s=job.timeout_s,
+    )
+
+
+def in_doubt_counted(
+    job: RecoverJob, directory: PlanDirectory, queues: list[QueueOutcome]
+) -> list[QueueOutcome]:
+    """With what may be there twice; in a node of our own that is nothing."""
+    if job.to is None:
+        return queues
+    counted = []
+    for each in queues:
+        path = amqp_publish.progress_path(directory.progress, each.queue)
+        in_doubt = amqp_publish.read_progress(path).in_doubt if path.exists() else 0
+        counted.append(msgspec.structs.replace(each, in_doubt=in_doubt))
+    return counted
+
+
+def _grouped(files: list[tuple[int, StoredFile]], groups: int) -> Iterator[list[tuple[int, StoredFile]]]:
+    """Cut into at most `groups` runs of neighbours with about as many records each."""
+    target = -(-sum(file.records for _, file in files) // groups)
+    group: list[tuple[int, StoredFile]] = []
+    records = 0
+    for numbered in files:
+        group.append(numbered)
+        records += numbered[1].records
+        if records >= target:
+            yield group
+            group, records = [], 0
+    if group:
+        yield group
+
+
+def _shared(queues: dict[str, int], tasks: int) -> list[list[str]]:
+    """Deal queues out to `tasks` tasks, the largest first, each to the one with the least."""
+    heap: list[tuple[int, int, list[str]]] = [(0, index, []) for index in range(min(tasks, len(queues)))]
+    for queue in sorted(queues, key=lambda name: (-queues[name], name)):
+        load, index, mine = heapq.heappop(heap)
+        mine.append(queue)
+        heapq.heappush(heap, (load + queues[queue], index, mine))
+    return [mine for _, _, mine in heap]

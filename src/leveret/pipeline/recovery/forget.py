@@ -1,0 +1,99 @@
+"""Deleting what was transferred, or setting it aside, while nothing is being transferred or recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.manifest_log import delete_manifest
+from leveret.pipeline.archive.origins import ORIGINS, Origins
+from leveret.pipeline.archive.plan import delete_plans
+from leveret.pipeline.archive.store import DATA
+from leveret.pipeline.archive.sweep import RECOVERY_LOCK, sweep_alone
+from leveret.pipeline.files.files import Place, delete, locked, move, remove_if_empty, vhost_directory
+from leveret.pipeline.jobs.job import EXPORTS, PLANS, SCRATCH
+
+_LOCK_TIMEOUT_S: Final = 30.0
+_MANIFEST: Final = "manifest"
+_DELETED: Final = (PLANS, EXPORTS, SCRATCH, DATA, ORIGINS)
+_MOVED: Final = (DATA, PLANS, EXPORTS, SCRATCH, _MANIFEST, ORIGINS)
+"""In this order: a manifest without its plans would have everything recovered once more, one without its files
+nothing; and as long as there is one, no transfer takes the files for nobody's."""
+FORMER: Final = "former"
+
+
+def forget_vhosts(data_dir: Place, work: Path, vhosts: list[str]) -> list[dict[str, Any]]:
+    """Delete all data of these vhosts: first the manifest forgets them, so that no reader finds half of it.
+
+    Where that is cut short, what is left of their plans counts for nothing, and the next transfer sweeps the files.
+
+    Returns:
+        A row a vhost that had any: vhost, bytes.
+
+    Raises:
+        StorageError: a transfer or a recovery goes on, or the disk declines.
+    """
+    if not data_dir.exists():
+        return []
+    with _alone(work):
+        manifest = Manifest(data_dir)
+        gone = manifest.forget(vhosts)
+        delete_plans(data_dir, vhosts)
+        for name in (name for file in gone for name in file.names):
+            (data_dir / name).unlink(missing_ok=True)
+        sweep_alone(manifest)
+        Origins(data_dir).forget(vhosts)
+    sizes: dict[str, int] = {}
+    for file in gone:
+        sizes[file.vhost] = sizes.get(file.vhost, 0) + file.bytes
+    for vhost in sizes:
+        remove_if_empty(data_dir / DATA / vhost_directory(vhost))
+    return [{"vhost": vhost, "bytes": sizes[vhost]} for vhost in sorted(sizes)]
+
+
+def delete_all(data_dir: Place, work: Path) -> None:
+    """Delete everything, what was set aside excepted.
+
+    Where that is cut short, the manifest has nothing, or cannot be read: nothing comes back a second time, and what
+    comes then is not hidden by what was here.
+
+    Raises:
+        StorageError: a transfer or a recovery goes on, or not all of it can be deleted.
+    """
+    with _alone(work):
+        # A manifest that is damaged, and a full disk, are what this is asked for, too.
+        with suppress(StorageError, OSError):
+            _forget_all(Manifest(data_dir))
+        for name in _DELETED:
+            delete(data_dir / name)
+        delete_manifest(data_dir / _MANIFEST)
+
+
+def set_aside(data_dir: Place, work: Path, at_ms: int) -> None:
+    """Move everything to where nobody reads it, and nobody deletes it.
+
+    Raises:
+        StorageError: a transfer or a recovery goes on, or not all of it can be moved.
+    """
+    with _alone(work):
+        for name in _MOVED:
+            move(data_dir / name, data_dir / FORMER / str(at_ms) / name)
+
+
+def _forget_all(manifest: Manifest) -> None:
+    if manifest.next_by_vhost:
+        manifest.forget(list(manifest.next_by_vhost))
+
+
+@contextmanager
+def _alone(work: Path) -> Iterator[None]:
+    """While nobody transfers, and nobody reads what would be deleted, or would find another file of its name."""
+    with (
+        locked(work / "transfer.lock", _LOCK_TIMEOUT_S, "transferring"),
+        locked(work / RECOVERY_LOCK, _LOCK_TIMEOUT_S, "recovering"),
+    ):
+        yield

@@ -1,0 +1,77 @@
+"""Marks on a stream's entries on their way back: where they were, and what readers and publishers had stored there.
+
+A stream's offsets jump where something else than a message took one, where retention took the begin, and behind
+batches. Only where they do has the receiver to be told one: behind that its own run in step. Such a place is the first
+message of a *stretch*. What a reader stored goes along with the first message of the stretch that it points into, so
+it stands in the chunk that has the message and is exact whatever the offsets are here. What publishers stored goes
+along with the first of all: they are told from the begin on what is coming.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from leveret.pipeline.archive.plan import QueueOrder
+from leveret.pipeline.archive.settled import Int64s
+from leveret.pipeline.archive.stored_positions import StoredPositions
+from leveret.pipeline.recovery.message_runs import BODY, SHAPE, message_runs
+from leveret.wire.chunk import Attribute, encode_attribute
+from leveret.wire.stream.publish import MessageRun
+from leveret.wire.stream_entry import PROPERTIES, is_entry, mark_entry
+
+
+class Marks:
+    """The marks of one stream's messages, by their publishing ids."""
+
+    def __init__(self, order: QueueOrder, books: list[StoredPositions]) -> None:
+        """`books`: of the lives of this stream; those of the last one count."""
+        begins = np.ones(len(order), np.bool_)
+        begins[1:] = (np.diff(order.epochs) != 0) | (np.diff(order.offsets) != 1)
+        firsts = np.flatnonzero(begins)
+        self._ids: Int64s = firsts + 1
+        self._offsets: Int64s = order.offsets[firsts]
+        self._stored: defaultdict[int, list[bytes]] = defaultdict(list)
+        epoch = int(order.epochs[-1])
+        for book in books:
+            if book.epoch == epoch:
+                self._store(book, np.flatnonzero(order.epochs[firsts] == epoch))
+
+    def _store(self, book: StoredPositions, stretches: Int64s) -> None:
+        self._stored[1] += [encode_attribute(Attribute.SEQUENCE, *each) for each in book.sequences]
+        for name, offset in book.offsets:
+            at = int(np.searchsorted(self._offsets[stretches], offset, "right")) - 1
+            first_id = int(self._ids[stretches[max(0, at)]])
+            self._stored[first_id].append(encode_attribute(Attribute.OFFSET, name, offset))
+
+    def runs(self, messages: pa.Table, first_id: int) -> Iterator[MessageRun]:
+        """As `message_runs`, of entries of a stream, each marked one by itself."""
+        at = 0
+        begin, end = np.searchsorted(self._ids, [first_id, first_id + messages.num_rows])
+        for place in range(int(begin), int(end)):
+            row = int(self._ids[place]) - first_id
+            if not _is_entry(messages, row):
+                continue
+            yield from message_runs(messages.slice(at, row - at), first_id + at)
+            entry = messages.column(BODY)[row].as_py()
+            yield MessageRun.of(first_id + row, [mark_entry(entry, self._attributes(place))])
+            at = row + 1
+        yield from message_runs(messages.slice(at), first_id + at)
+
+    def _attributes(self, place: int) -> bytes:
+        offset = encode_attribute(Attribute.QUEUE_OFFSET, b"", int(self._offsets[place]))
+        return b"".join([offset, *self._stored.get(int(self._ids[place]), [])])
+
+
+def is_of_stream(messages: pa.Table) -> bool:
+    """Whether the first of these is an entry of a stream: all of one life are, or none is."""
+    return messages.num_rows > 0 and _is_entry(messages, 0)
+
+
+def _is_entry(messages: pa.Table, row: int) -> bool:
+    """An application may call its message one, too; but what reached a queue has an exchange or a routing key."""
+    exchange, key, properties, body = (messages.column(name)[row].as_py() for name in (*SHAPE, BODY))
+    return not exchange and not key and properties == PROPERTIES and is_entry(body)

@@ -1,0 +1,223 @@
+"""Publishing a plan's messages: every queue in order, each message once, bodies read where they lie.
+
+All queues of a call go through the files together, so a file's row group is read once however many queues
+have survivors in it. The broker keeps the last publishing id of each queue in the same write as the
+messages; a publisher goes on after it, and ids that it has are dropped. So any number of repeated, killed
+or stray publishers of one plan put each message there once, in order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import Final, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.archive.plan import PlanDirectory, QueueOrder, QueueOutcome, read_order
+from leveret.pipeline.archive.settled import Int64s
+from leveret.pipeline.archive.tables import RESTORE, messages_in
+from leveret.pipeline.files.files import Place, opened, uncache
+from leveret.pipeline.recovery.marks import Marks, is_of_stream
+from leveret.pipeline.recovery.message_runs import BODY, SHAPE, message_runs
+from leveret.wire.record import RECOVERY_STREAM_PREFIX
+from leveret.wire.stream.publish import MessageRun
+
+PUBLISHERS_PER_CLIENT: Final = 200
+CONFIRM_TIMEOUT_S: Final = 60.0
+GROUPS_UNDER_WAY: Final = 2
+"""Row groups whose confirms are not yet waited for: the broker syncs one while the next is read."""
+FILES_KEPT: Final = 4
+"""Files behind the one that is read that stay in memory where another task reads them too, maybe a little later."""
+_NEWS_INTERVAL_S: Final = 0.2
+
+
+class IngestPublisher(Protocol):
+    """What is needed of `stream_client.RecoveryPublisher`."""
+
+    last_sequence: int
+
+    def publish(self, run: MessageRun) -> None: ...  # noqa: D102
+
+    def wait_confirmed(self, up_to: int, timeout_s: float) -> None: ...  # noqa: D102
+
+
+class IngestClient(Protocol):
+    """What is needed of `stream_client.StreamClient`."""
+
+    def declare_publisher(self, reference: str, stream: str) -> IngestPublisher: ...  # noqa: D102
+
+    def close(self) -> None: ...  # noqa: D102
+
+
+class PlanPublisher:
+    """Publishes some queues of one plan.
+
+    Args:
+        connect: makes a connection to the plan's vhost; called once for every 200 queues.
+        news: told now and then how many messages were sent since.
+        marks_streams: tell a node where entries of streams were, and what was stored there (`marks`).
+    """
+
+    def __init__(
+        self,
+        directory: PlanDirectory,
+        connect: Callable[[], IngestClient],
+        news: Callable[[int], None],
+        *,
+        marks_streams: bool = False,
+    ) -> None:
+        self._directory = directory
+        self._plan = directory.load()
+        self._connect = connect
+        self._news = news
+        self._marks_streams = marks_streams
+        self._marks: dict[int, Marks] = {}
+        self._clients: list[IngestClient] = []
+        self._files_kept = FILES_KEPT
+        self._sent = 0
+        self._told_s = time.monotonic()
+
+    def publish(self, queues: list[str]) -> list[QueueOutcome]:
+        """Publish what is left of these queues; all of it is durable in the broker when this returns.
+
+        Raises:
+            LeveretError: the broker went away or declines; what was confirmed stays.
+            StorageError: a file cannot be read.
+        """
+        if len(queues) == len(self._plan.queues):
+            self._files_kept = 0
+        parts = defaultdict(list)
+        for part in self._plan.parts:
+            parts[part.queue].append(part)
+        orders = [read_order(self._directory.runs, parts[queue]) for queue in queues]
+        try:
+            publishers = [self._declare(index, queue) for index, queue in enumerate(queues)]
+            self._sweep(queues, orders, publishers)
+        finally:
+            for client in self._clients:
+                client.close()
+        self._tell(now=True)
+        return [queue_outcome(queue, order) for queue, order in zip(queues, orders, strict=True)]
+
+    def pass_to(self, publisher: IngestPublisher, queue: str) -> None:
+        """Pass what is left of a queue to a publisher that is there already.
+
+        Raises:
+            LeveretError: it wants no more, or a file cannot be read.
+        """
+        order = read_order(self._directory.runs, [part for part in self._plan.parts if part.queue == queue])
+        self._sweep([queue], [order], [publisher])
+
+    def _declare(self, index: int, queue: str) -> IngestPublisher:
+        if index % PUBLISHERS_PER_CLIENT == 0:
+            self._clients.append(self._connect())
+        publisher = self._clients[-1].declare_publisher(self._plan.reference, RECOVERY_STREAM_PREFIX + queue)
+        self._sent += publisher.last_sequence
+        return publisher
+
+    def _sweep(self, queues: list[str], orders: list[QueueOrder], publishers: list[IngestPublisher]) -> None:
+        sweeps = [
+            order.sweeps(publisher.last_sequence) for order, publisher in zip(orders, publishers, strict=True)
+        ]
+        under_way: deque[dict[int, int]] = deque()
+        for turn in range(max(map(len, sweeps), default=0)):
+            pieces = [(index, pieces[turn]) for index, pieces in enumerate(sweeps) if turn < len(pieces)]
+            for group in self._row_groups(orders, pieces):
+                last_ids: dict[int, int] = {}
+                for index, first_id, messages in group:
+                    if self._marks_streams and index not in self._marks and is_of_stream(messages):
+                        books = [book for book in self._plan.books if book.queue == queues[index]]
+                        self._marks[index] = Marks(orders[index], books)
+                    marks = self._marks.get(index)
+                    for run in (message_runs if marks is None else marks.runs)(messages, first_id):
+                        publishers[index].publish(run)
+                        self._sent += run.records
+                    last_ids[index] = first_id + messages.num_rows - 1
+                under_way.append(last_ids)
+                if len(under_way) > GROUPS_UNDER_WAY:
+                    _wait(publishers, under_way.popleft())
+                self._tell()
+        while under_way:
+            _wait(publishers, under_way.popleft())
+
+    def _row_groups(
+        self, orders: list[QueueOrder], pieces: list[tuple[int, Int64s]]
+    ) -> Iterator[list[tuple[int, int, pa.Table]]]:
+        """Of one row group at a time: queue (its index), first id, messages whose ids go on from there."""
+        ids = np.concatenate([piece for _, piece in pieces])
+        queues = np.concatenate([np.full(len(piece), index, np.int64) for index, piece in pieces])
+        places = np.concatenate([orders[index].places[piece - 1] for index, piece in pieces])
+        order = np.argsort(places, kind="stable")
+        ids, queues, places = ids[order], queues[order], places[order]
+        files = places >> 32
+        bounds = [0, *(np.flatnonzero(np.diff(files)) + 1).tolist(), len(files)]
+        been_read: deque[Place] = deque()
+        for begin, end in pairwise(bounds):
+            path = self._directory.data_dir / self._plan.files[int(files[begin])]
+            rows = places[begin:end] & 0xFFFF_FFFF
+            for first, last, messages in _messages(path, rows):
+                at = slice(begin + first, begin + last)
+                yield list(_by_queue(queues[at], ids[at], messages))
+            been_read.append(path)
+            if len(been_read) > self._files_kept:
+                # The broker finds place there for what it writes: memory that is new costs it as much as all else.
+                uncache(been_read.popleft())
+
+    def _tell(self, now: bool = False) -> None:
+        if self._sent and (now or time.monotonic() - self._told_s > _NEWS_INTERVAL_S):
+            self._news(self._sent)
+            self._sent, self._told_s = 0, time.monotonic()
+
+
+def _wait(publishers: list[IngestPublisher], last_ids: dict[int, int]) -> None:
+    for index, last_id in last_ids.items():
+        publishers[index].wait_confirmed(last_id, CONFIRM_TIMEOUT_S)
+
+
+def _by_queue(queues: Int64s, ids: Int64s, messages: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
+    """Messages of each queue, in order, cut where ids do not follow each other: (queue, first id, messages)."""
+    for queue in np.unique(queues).tolist():
+        rows = np.flatnonzero(queues == queue)
+        mine = messages if len(rows) == len(queues) else messages.take(pa.array(rows))
+        cuts = [0, *(np.flatnonzero(np.diff(ids[rows]) != 1) + 1).tolist(), len(rows)]
+        for begin, end in pairwise(cuts):
+            yield queue, int(ids[rows[begin]]), mine.slice(begin, end - begin)
+
+
+def _messages(path: Place, rows: Int64s) -> Iterator[tuple[int, int, pa.Table]]:
+    """Messages of ascending rows of a file, by row group: (first, last) place in `rows`, messages.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
+    try:
+        with opened(path) as source, messages_in(source, dictionaries=SHAPE) as file:
+            groups = [file.metadata.row_group(index).num_rows for index in range(file.num_row_groups)]
+            ends = np.cumsum(groups)
+            begins = ends - groups
+            cuts = np.searchsorted(rows, np.append(begins, ends[-1]))
+            for group, (first, last) in enumerate(pairwise(cuts.tolist())):
+                if first < last:
+                    table = file.read_row_group(group, columns=[*SHAPE, BODY])
+                    chosen = rows[first:last] - begins[group]
+                    if len(chosen) < table.num_rows:
+                        table = table.take(pa.array(chosen))
+                    yield first, last, table
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StorageError(f"{path}: {error}; {RESTORE}") from error
+
+
+def queue_outcome(queue: str, order: QueueOrder, count: int | None = None) -> QueueOutcome:
+    """What publishing so many of a queue's messages, or all, comes to."""
+    timestamps = order.timestamps[:count]
+    return QueueOutcome(
+        queue=queue,
+        messages=len(timestamps),
+        first_ms=int(timestamps.min(initial=order.timestamps[0])),
+        last_ms=int(timestamps.max(initial=order.timestamps[0])),
+    )

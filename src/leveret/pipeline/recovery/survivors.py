@@ -1,0 +1,296 @@
+"""Finding the survivors: messages that no settlement names.
+
+The driver merges the sidecars into masks, a few octets a queue; tasks read the key columns of the files
+and keep what the masks do not have. Files that the masks cover wholly - most of a long history - are not
+even opened. Only survivors' keys and references are written, as runs (`plan`); no rows go through Spark.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.pipeline.archive.decode import MESSAGE, RECORDS, SETTLEMENT
+from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.origins import Origins
+from leveret.pipeline.archive.plan import (
+    SURVIVORS,
+    PlanDirectory,
+    RunPart,
+    covered_number,
+    cut_from_scratch,
+    finished,
+    survivors_crc32,
+)
+from leveret.pipeline.archive.settled import NOTHING, Int64s, Mask, QueueLife, SettledRanges, rows_by_life
+from leveret.pipeline.archive.tables import RESTORE, messages_in, read_table
+from leveret.pipeline.files.files import Place, keep, opened, sync_directory, written_beside
+from leveret.pipeline.jobs.job import EVERYTHING, PLANS, Selection
+from leveret.wire.life import epoch_of, in_order, numbering_of
+from leveret.wire.record import decode_settlements
+
+Masks = dict[QueueLife, Mask]
+_KEYS = ["queue", "queue_epoch", "queue_offset", "kind", "timestamp_ms"]
+
+
+def not_to_recover(
+    manifest: Manifest, vhost: str, selection: Selection = EVERYTHING, plans: str = PLANS
+) -> Masks:
+    """What a recovery leaves out of a vhost: the settled, and what finished plans of `plans` covered.
+
+    From scratch it is nothing, but what one from scratch recovered that was cut short, and whose rest is taken now.
+
+    As of some time that is: what was settled by then, and what those plans recovered; what they left out
+    because it was settled later comes back.
+
+    Raises:
+        PreconditionFailed: the moment is before what is known.
+        StorageError: a file cannot be read; of what is settled only unless `all_available`.
+    """
+    ranges = SettledRanges()
+    _check_known(manifest, vhost, selection)
+    if selection.start_from_scratch:
+        _add_recovered(ranges, manifest, vhost, cut_from_scratch(manifest, vhost, plans))
+        return ranges.masks()
+    for file in manifest.files_of(vhost):
+        if file.settlements:
+            _add_settled(ranges, manifest.data_dir, file, selection)
+    if selection.as_of_ms is not None:
+        _add_copies(ranges, manifest, vhost)
+    _add_recovered(ranges, manifest, vhost, finished(manifest, vhost, plans))
+    if selection.as_of_ms is None:
+        for file in manifest.ever_added(vhost, covered_number(manifest, vhost, plans)):
+            for part in file.queues:
+                firsts, counts = zip(*part.ranges, strict=True)
+                ranges.add(QueueLife(vhost, part.queue, part.epoch), firsts, counts)
+    return ranges.masks()
+
+
+def _add_recovered(
+    ranges: SettledRanges, manifest: Manifest, vhost: str, directories: list[PlanDirectory]
+) -> None:
+    """What plans recovered, and what later lives of its queues copied of it.
+
+    Not so what a plan saw and left out, as it was settled: by the end of the policy perhaps, and a later life has it.
+    """
+    if not directories:
+        return
+    recovered = SettledRanges()
+    for directory in directories:
+        recovered.add_settlements(vhost, directory.recovered())
+    lives: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+    for file in manifest.files_of(vhost):
+        for part in file.queues:
+            lives[part.queue, numbering_of(part.epoch)].add(part.epoch)
+    for life, starts, ends in recovered.merged():
+        for same in lives[life.queue, numbering_of(life.epoch)] | {life.epoch}:
+            ranges.add(life._replace(epoch=same), starts, ends - starts)
+
+
+def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:
+    """What a life of a queue held at the moment of `ranges` is not what a later life of the same queue copied of it.
+
+    A queue whose policy comes back is collected anew, each message with the time at which it once arrived, and of a
+    moment before that the former life knows best. One that had ended by then is settled, and holds nothing.
+    """
+    held: defaultdict[tuple[str, int], defaultdict[int, list[tuple[int, int]]]] = defaultdict(
+        lambda: defaultdict(list)
+    )
+    for file in manifest.files_of(vhost):
+        for part in file.queues:
+            held[part.queue, epoch_of(part.epoch)][part.epoch] += part.ranges
+    several = {queue: lives for (queue, _), lives in held.items() if len(lives) > 1}
+    if not several:
+        return
+    settled = ranges.masks()
+    for queue, lives in several.items():
+        former: list[Int64s] = []
+        for life in sorted(lives, key=in_order):
+            if former:
+                offsets = np.concatenate(former)
+                ranges.add(QueueLife(vhost, queue, life), offsets, np.ones_like(offsets))
+            mask = settled.get(QueueLife(vhost, queue, life), NOTHING)
+            for first, count in lives[life]:
+                offsets = np.arange(first, first + count)
+                former.append(offsets[~mask.contains(offsets)])
+
+
+def _check_known(manifest: Manifest, vhost: str, selection: Selection) -> None:
+    """Refuse a moment of which nobody knows what was settled by then."""
+    if selection.as_of_ms is None:
+        return
+    since_ms = max(manifest.history_from_ms(vhost), Origins(manifest.data_dir).history_from_ms(vhost))
+    if selection.as_of_ms < since_ms:
+        since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        raise PreconditionFailed(
+            f"vhost '{vhost}': how its queues stood is known since {since} only, before that what was settled is "
+            "removed, here or at the upstream, which had let go of it when the transfer began; name a later moment, "
+            "and see standby.replication.retention.time_limit.messages"
+        )
+
+
+def may_have_survivors(file: StoredFile, masks: Masks, selection: Selection = EVERYTHING) -> bool:
+    """Whether a file must be opened; seldom true in vain."""
+    return any(
+        part.messages
+        and selection.wants(part.queue)
+        and (selection.as_of_ms is None or part.min_ms <= selection.as_of_ms)
+        and not all(
+            masks.get(QueueLife(file.vhost, part.queue, part.epoch), NOTHING).covers(first, count)
+            for first, count in part.ranges
+        )
+        for part in file.queues
+    )
+
+
+class NumberedFile(NamedTuple):
+    """A file that survivors refer to by a number."""
+
+    number: int
+    path: str
+    records: int
+
+
+class Survivors(msgspec.Struct):
+    """What was found in some files: where the survivors are now, and of how many records of a file nobody knows."""
+
+    parts: list[RunPart]
+    unreadable: dict[str, int]
+
+    def add(self, others: Survivors) -> None:
+        """Take in what was found in other files."""
+        self.parts += others.parts
+        self.unreadable |= others.unreadable
+
+
+def write_run(
+    data_dir: Place,
+    vhost: str,
+    files: Iterable[NumberedFile],
+    masks: Masks,
+    run: Place,
+    selection: Selection = EVERYTHING,
+) -> Survivors:
+    """Write the survivors in files to `run`; nothing is written when there are none.
+
+    With `all_available` what cannot be read is left out, and each message is looked at whole: what is planned can be
+    published.
+
+    Raises:
+        StorageError: a file cannot be read.
+    """
+    found: dict[str, list[pa.RecordBatch]] = {}
+    unreadable: dict[str, int] = {}
+    for number, name, records in files:
+        keys = (
+            _keys_of(data_dir / name) if not selection.all_available else _readable_keys_of(data_dir / name)
+        )
+        if lost := records - keys.num_rows:
+            unreadable[name] = lost
+        for life, rows in _survivors_of(keys, vhost, masks, selection):
+            batch = rows.append_column("file", pa.array(np.full(rows.num_rows, number, np.int32)))
+            found.setdefault(life.queue, []).extend(batch.select(SURVIVORS.names).to_batches())
+    if not found:
+        return Survivors([], unreadable)
+    parts = []
+    with written_beside(run.parent) as beside:
+        with pa.OSFile(str(beside), "wb") as sink, pa.ipc.new_file(sink, SURVIVORS) as writer:
+            for index, (queue, batches) in enumerate(found.items()):
+                [batch] = pa.Table.from_batches(batches).cast(SURVIVORS).combine_chunks().to_batches()
+                writer.write_batch(batch)
+                parts.append(RunPart(run.name, index, queue, batch.num_rows, survivors_crc32(batch)))
+        keep(beside, run)
+    sync_directory(run.parent)
+    return Survivors(parts, unreadable)
+
+
+def _survivors_of(
+    keys: pa.Table, vhost: str, masks: Masks, selection: Selection
+) -> list[tuple[QueueLife, pa.Table]]:
+    """Keys of the survivors among these; by queue and epoch."""
+    is_wanted = keys.column("kind").to_numpy() == MESSAGE
+    if selection.as_of_ms is not None:
+        is_wanted &= keys.column("timestamp_ms").to_numpy() <= selection.as_of_ms
+    offsets = keys.column("queue_offset").to_numpy()
+    found = []
+    for life, rows in rows_by_life(vhost, keys):
+        if not selection.wants(life.queue):
+            continue
+        kept = rows[is_wanted[rows] & ~masks.get(life, NOTHING).contains(offsets[rows])]
+        if len(kept):
+            columns = keys.select(["queue_epoch", "queue_offset", "timestamp_ms", "row"])
+            found.append((life, columns.take(pa.array(kept))))
+    return found
+
+
+def _keys_of(path: Place) -> pa.Table:
+    """Keys of a file's rows, with their numbers."""
+    try:
+        with opened(path) as source, messages_in(source, dictionaries=["queue"]) as file:
+            return _with_rows(file.read(_KEYS), 0)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise StorageError(f"{path}: {error}; {RESTORE}") from error
+
+
+def _readable_keys_of(path: Place) -> pa.Table:
+    """Keys of those of a file's rows that can be read whole, with their numbers; rows come and go by row group."""
+    tables = []
+    damage, begin = (OSError, pa.ArrowInvalid), 0
+    with suppress(*damage), opened(path) as source, messages_in(source, dictionaries=["queue"]) as file:
+        for group in range(file.num_row_groups):
+            with suppress(*damage):
+                tables.append(_with_rows(file.read_row_group(group).select(_KEYS), begin))
+            begin += file.metadata.row_group(group).num_rows
+    return pa.concat_tables(tables) if tables else _with_rows(RECORDS.empty_table().select(_KEYS), 0)
+
+
+def _with_rows(keys: pa.Table, begin: int) -> pa.Table:
+    rows = np.arange(begin, begin + keys.num_rows, dtype=np.int32)
+    return keys.append_column(pa.field("row", pa.int32(), nullable=False), pa.array(rows))
+
+
+def _add_settled(ranges: SettledRanges, data_dir: Place, file: StoredFile, selection: Selection) -> None:
+    """Take in what a file settles, up to the time that is asked for."""
+    as_of_ms = selection.as_of_ms
+    if as_of_ms is not None and file.min_ms > as_of_ms:
+        return
+    path = data_dir / file.settlements
+    try:
+        # What was compacted had all come by any moment that can be asked for, whatever some chunk's clock said.
+        if as_of_ms is None or file.history_from_ms or file.max_ms <= as_of_ms:
+            ranges.add_settlements(file.vhost, read_table(path))
+        else:
+            # A sidecar has no times; the settlement records themselves do.
+            path = data_dir / file.path
+            _add_settled_by(ranges, path, file.vhost, as_of_ms)
+    except (OSError, pa.ArrowInvalid) as error:
+        if not selection.all_available:
+            raise StorageError(
+                f"{path}: {error}; what is settled is not known: restore the file from a copy, or "
+                "promote with --all-available to recover what may have been consumed already"
+            ) from error
+
+
+def _add_settled_by(ranges: SettledRanges, path: Place, vhost: str, as_of_ms: int) -> None:
+    with opened(path) as source:
+        records = pq.read_table(
+            source,
+            columns=["queue", "queue_epoch", "body"],
+            read_dictionary=["queue"],
+            filters=[("kind", "=", SETTLEMENT), ("timestamp_ms", "<=", as_of_ms)],
+            partitioning=None,
+            page_checksum_verification=True,
+        )
+    bodies = records.column("body").to_pylist()
+    for life, rows in rows_by_life(vhost, records):
+        settled = [each for row in rows for each in decode_settlements(bodies[row])]
+        ranges.add(life, [each.first for each in settled], [each.count for each in settled])

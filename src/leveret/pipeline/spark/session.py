@@ -1,0 +1,140 @@
+"""Starting Spark: light, on loopback, here - unless the user's own settings say otherwise.
+
+Order of precedence: the job's `master` and `conf`, Spark's own configuration (`spark-defaults.conf`,
+`PYSPARK_SUBMIT_ARGS`), our local defaults. Under `spark-submit` nothing is set at all. A master named
+in code would silently override `spark-submit --master`, hence the care.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+from leveret.pipeline.files.files import Place, make_directory
+from leveret.pipeline.jobs.job import SparkSettings
+from leveret.pipeline.spark import daemon
+from leveret.pipeline.spark.class_archive import archive_path, use_archive
+from leveret.pipeline.spark.errors import SparkFailed, cause_of
+from leveret.pipeline.spark.java import find_java_home
+from leveret.pipeline.spark.workers import check_master, check_workers, choose_python, pack, take_along
+
+# Plain local[*] retries no task.
+LOCAL_MASTER: Final = "local[*,4]"
+
+# Message bodies never cross the JVM: it needs little memory, and compiling less saves half its CPU time.
+JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+
+_ALWAYS: Final = {
+    "spark.speculation": "false",
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+}
+_LOCAL: Final = {
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.python.daemon.module": daemon.__name__,
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.ui.enabled": "false",
+    # Hadoop's local file system forks twenty processes a micro-batch; these two do not (file: only).
+    "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+}
+
+_WORKERS: Final = {
+    # Workers are forked (`daemon`), which does not go well with numpy's threads; nothing of ours uses them.
+    "OPENBLAS_NUM_THREADS": "1",
+    # What is freed is needed again at once: the system would clear each page of it. Python's memory, then Arrow's.
+    "MALLOC_TRIM_THRESHOLD_": str(64 * 1024 * 1024),
+    "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
+    "MIMALLOC_PURGE_DELAY": "1000",
+}
+"""For the environment of Spark's Python workers."""
+_SECRET: Final = re.compile(r"executorEnv|secret|passw|token|credential|access\.?key", re.IGNORECASE)
+"""Settings that hold passwords and keys, or may; none is needed to launch the JVM."""
+
+
+def start_session(
+    name: str, settings: SparkSettings, scratch: Path, jvm_options: str = "", store: Place | None = None
+) -> SparkSession:
+    """The session of this process, its temporary files in `scratch`; takes two seconds with a class archive, else five.
+
+    Workers on other machines are sent this package, and asked for what else they need; `store` is where they write.
+
+    Raises:
+        ConfigError: there is no Java.
+        SparkFailed: Spark, or its master, does not start, or a worker lacks something.
+    """
+    app_name = f"leveret-{name}"
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return SparkSession.builder.appName(app_name).getOrCreate()
+    master = settings.master or (None if _names_a_master(os.environ) else LOCAL_MASTER)
+    if master is not None:
+        check_master(master)
+    java_home = find_java_home(scratch, os.environ)
+    os.environ["JAVA_HOME"] = str(java_home)
+    conf, package = _ALWAYS | settings.conf, None
+    if master is not None and master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        # Workers would take whatever `python3` is on the path.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        for variable, value in _WORKERS.items():
+            os.environ.setdefault(variable, value)
+        make_directory(scratch / "local")
+        archive = use_archive(archive_path(java_home, os.environ))
+        own = {
+            "spark.local.dir": str(scratch / "local"),
+            "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+            "spark.driver.extraJavaOptions": f"{JVM_OPTIONS} {archive} {jvm_options}",
+        }
+        conf = _LOCAL | own | conf
+    else:
+        choose_python(settings.python, os.environ)
+        package = pack(scratch)
+        take_along(package, os.environ)
+        conf = {f"spark.executorEnv.{name}": value for name, value in _WORKERS.items()} | conf
+    conf = {"spark.app.name": app_name} | ({} if master is None else {"spark.master": master}) | conf
+    try:
+        # Whoever may list processes reads what Spark is launched with: secrets are told to the JVM that runs.
+        shown = _spark_conf({key: conf[key] for key in conf if not _SECRET.search(key)})
+        gateway = launch_gateway(shown)  # type: ignore[no-untyped-call]
+        spark = SparkSession(SparkContext(conf=_spark_conf(conf), gateway=gateway), options=conf)
+    except (PySparkException, Py4JError) as error:
+        raise SparkFailed(
+            f"Spark does not start, with master {master or 'as Spark itself is configured'}: {cause_of(error)}; its "
+            f"log is in {scratch.parent}; see spark.master, spark.conf"
+        ) from error
+    spark.sparkContext.setLogLevel("WARN")
+    if package is not None and not (spark.sparkContext.master or "").startswith("local"):
+        spark.sparkContext.addPyFile(str(package))
+        check_workers(spark.sparkContext, store if isinstance(store, Path) else None)
+    return spark
+
+
+def _spark_conf(conf: dict[str, str]) -> SparkConf:
+    return SparkConf(loadDefaults=False).setAll(list(conf.items()))
+
+
+def _names_a_master(environment: os._Environ[str]) -> bool:
+    """Whether Spark's own configuration says where to run."""
+    if "--master" in environment.get("PYSPARK_SUBMIT_ARGS", "") or "MASTER" in environment:
+        return True
+    home = environment.get("SPARK_CONF_DIR") or os.path.join(environment.get("SPARK_HOME", ""), "conf")
+    try:
+        lines = (Path(home) / "spark-defaults.conf").read_text().splitlines()
+    except OSError:
+        return False
+    return any(line.split("=")[0].split()[:1] == ["spark.master"] for line in lines)

@@ -1,0 +1,145 @@
+"""Spark's workers on other machines: they get this package with the job, and what else they lack is said at once.
+
+A worker needs a Python of the driver's minor version and the `WHEELS`, which have compiled parts and so cannot be sent
+along; everything of ours goes to it as a zip file. A task on each of the first executors looks whether that is so,
+before any other: else each task would fail for itself, with a stack, and be tried again and again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+import zipfile
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TookTooLong
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from pyspark import SparkContext
+
+import leveret
+from leveret.pipeline.files.files import make_directory
+from leveret.pipeline.spark.errors import SparkFailed, cause_of
+
+WHEELS: Final = ("hdfs_native", "isal", "msgspec", "numpy", "obstore", "pamqp", "pandas", "pyarrow")
+"""What tasks import beyond Spark and this package, by the names of the modules."""
+USED: Final = (
+    "leveret.pipeline.transfer.sink",
+    "leveret.pipeline.transfer.source",
+    "leveret.pipeline.recovery.driver",
+)
+CONNECT_TIMEOUT_S: Final = 5.0
+FIRST_TASK_TIMEOUT_S: Final = 120.0
+_TASKS_PER_CORE: Final = 2
+_STANDALONE: Final = "spark://"
+_PORT: Final = 7077
+
+
+class WorkerModules(NamedTuple):
+    """What one worker is like: where, with which Python, and what it lacks."""
+
+    host: str
+    python: str
+    missing: list[str]
+
+
+def check_master(master: str) -> None:
+    """See that a standalone master is there, which Spark itself would find out in more than a minute.
+
+    Raises:
+        SparkFailed: none of the masters takes a connection.
+    """
+    if not master.startswith(_STANDALONE):
+        return
+    said = []
+    for address in master.removeprefix(_STANDALONE).split(","):
+        host, _, port = address.rpartition(":")
+        try:
+            socket.create_connection(
+                (host or address, int(port) if host else _PORT), CONNECT_TIMEOUT_S
+            ).close()
+        except (OSError, ValueError) as error:
+            said.append(f"{address}: {error}")
+        else:
+            return
+    raise SparkFailed(f"no Spark master answers at {master} ({'; '.join(said)}); see spark.master")
+
+
+def choose_python(python: str | None, environment: os._Environ[str]) -> None:
+    """Have workers run that Python, or the one that Spark is told by its own means; here it is this one."""
+    if python is not None:
+        environment["PYSPARK_PYTHON"] = python
+    environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def take_along(package: Path, environment: os._Environ[str]) -> None:
+    """Have the driver's own Python processes find this package, whichever Python they run: Spark sends them nothing."""
+    paths = [str(package), environment.get("PYTHONPATH", "")]
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+
+
+def pack(scratch: Path) -> Path:
+    """This package's modules in a zip file."""
+    root = Path(leveret.__file__).parent
+    make_directory(scratch)
+    path = scratch / "leveret.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+        for each in sorted(root.rglob("*.py")):
+            file.write(each, each.relative_to(root.parent))
+    return path
+
+
+def check_workers(context: SparkContext, store: Path | None) -> None:
+    """See that tasks can be run; `store` is a directory that workers have to see, None for one that is no path.
+
+    Raises:
+        SparkFailed: no worker takes a task, or one that did lacks something; says which, and what.
+    """
+    count = max(2, _TASKS_PER_CORE * context.defaultParallelism)
+    shown = None if store is None else str(store)
+
+    def look(numbers: Iterable[int]) -> Iterator[WorkerModules]:
+        yield look_around(shown)
+
+    with ThreadPoolExecutor(1) as threads:
+        looking = threads.submit(
+            lambda: context.parallelize(range(count), count).mapPartitions(look).collect()
+        )
+        try:
+            found: list[WorkerModules] = looking.result(FIRST_TASK_TIMEOUT_S)
+        except TookTooLong:
+            context.cancelAllJobs()
+            raise SparkFailed(
+                f"no worker of {context.master} has finished a first task in {FIRST_TASK_TIMEOUT_S:g} s: see in its "
+                "own pages whether it has workers with free cores and memory, and whether they reach this machine"
+            ) from None
+        except Exception as error:
+            raise SparkFailed(
+                f"a worker of {context.master} cannot run tasks: {cause_of(error)}; {_HINT}"
+            ) from error
+    lacks = {f"{each.host} ({each.python}) lacks {', '.join(each.missing)}" for each in found if each.missing}
+    if lacks:
+        raise SparkFailed(
+            f"workers of {context.master} cannot run tasks: {'; '.join(sorted(lacks))}; {_HINT}"
+        )
+
+
+_HINT: Final = "see spark.python, and docs/spark-cluster.md for what workers need"
+
+
+def look_around(store: str | None) -> WorkerModules:
+    """What the machine that this runs on lacks."""
+    missing = [f"the Python module {name}" for name in WHEELS if find_spec(name) is None]
+    if not missing:
+        for name in USED:
+            try:
+                import_module(name)
+            except ImportError as error:
+                missing.append(f"{name} ({error})")
+    if store is not None and not os.access(store, os.W_OK):
+        missing.append(f"the directory {store}, which all of them have to share and may write")
+    return WorkerModules(socket.gethostname(), sys.executable, missing)

@@ -1,0 +1,1 @@
+"""Transfer: from the upstream's outgoing logs into the archive, as one streaming query."""

@@ -1,0 +1,132 @@
+"""When the transfer compacts: now and then, beside the streaming query, as a Spark job of one task a vhost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from leveret.model.errors import LeveretError
+from leveret.pipeline.archive.compact import compact, due, known_since_ms
+from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.sweep import delete_unread
+from leveret.pipeline.files.files import Place
+from leveret.pipeline.jobs.job import TransferJob
+from leveret.pipeline.spark.errors import SparkFailed, cause_of
+
+Work = tuple[list[StoredFile], int]
+"""What becomes one file, and since when it is known then how the vhost's queues stood, in ms."""
+
+
+class Compaction:
+    """Compacts one data directory while it is being transferred into."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        """Nothing happens before `turn` is called."""
+        self._spark = spark
+        self._turned_s = time.monotonic()
+        self._threads = ThreadPoolExecutor(1, "compaction")
+        self._running: Future[list[dict[str, Any]]] | None = None
+        self._garbage: list[Place] = []
+
+    def turn(self, job: TransferJob) -> list[dict[str, Any]]:
+        """Begin if it is time; what has been compacted since the last call: vhost, files, bytes, from_bytes, records.
+
+        Or vhost and error: why one was not; the next turn tries again.
+
+        Raises:
+            LeveretError: why it failed; what was transferred is as it was, and the next turn tries again.
+        """
+        if self._running is not None:
+            if not self._running.done():
+                return []
+            running, self._running = self._running, None
+            return running.result()
+        if time.monotonic() - self._turned_s >= job.compact_interval_s:
+            self._turned_s = time.monotonic()
+            self._running = self._threads.submit(self._compact, job)
+        return []
+
+    def stop(self) -> None:
+        """End what goes on; what was transferred is as it was, or compacted."""
+        if self._running is not None:
+            self._spark.sparkContext.cancelAllJobs()
+        self._threads.shutdown()
+
+    def _compact(self, job: TransferJob) -> list[dict[str, Any]]:
+        manifest = Manifest(job.root)
+        self._delete_garbage(manifest, job.work)
+        now_ms = time.time_ns() // 1_000_000
+        work: list[Work] = [
+            (files, known_since_ms(manifest, files, now_ms))
+            for vhost in sorted(manifest.next_by_vhost)
+            if (
+                files := due(
+                    manifest, vhost, now_ms, bytes_max=job.retain_bytes_max, retain_ms=job.retain_ms_max
+                )
+            )
+        ]
+        found = self._run(job.root, work)
+        return [self._replace(manifest, files, each) for (files, _), each in zip(work, found, strict=True)]
+
+    def _replace(
+        self, manifest: Manifest, files: list[StoredFile], found: StoredFile | str
+    ) -> dict[str, Any]:
+        """Have the manifest name the new file instead of these; a row about that, or about why there is none."""
+        vhost = files[0].vhost
+        if isinstance(found, str):
+            return {"vhost": vhost, "error": found}
+        try:
+            manifest.append([found], removed=[each.path for each in files])
+        except LeveretError as error:
+            return {"vhost": vhost, "error": str(error)}
+        self._garbage += [manifest.data_dir / name for each in files for name in each.names]
+        return {
+            "vhost": vhost,
+            "files": len(files),
+            "from_bytes": sum(each.bytes for each in files),
+            "bytes": found.bytes,
+            "records": found.records,
+        }
+
+    def _run(self, root: Place, work: list[Work]) -> list[StoredFile | str]:
+        """Compact each of `work` in a Spark task of its own; what came of it, or why nothing did."""
+        if not work:
+            return []
+
+        def apply(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                numbers = batch.column(0).to_pylist()
+                done = [msgspec.msgpack.encode(_compacted(root, work[number])) for number in numbers]
+                columns = [batch.column(0), pa.array(done, pa.binary())]
+                yield pa.RecordBatch.from_arrays(columns, names=["number", "file"])
+
+        frame = self._spark.range(0, len(work), 1, len(work)).mapInArrow(apply, "number bigint, file binary")
+        try:
+            rows = frame.collect()
+        except PySparkException as error:
+            raise SparkFailed(cause_of(error)) from error
+        found = {
+            row["number"]: msgspec.msgpack.decode(bytes(row["file"]), type=StoredFile | str) for row in rows
+        }
+        return [found[number] for number in range(len(work))]
+
+    def _delete_garbage(self, manifest: Manifest, work: Path) -> None:
+        """Delete what was compacted a turn ago or before, once no recovery may read it any more."""
+        if self._garbage:
+            self._garbage = delete_unread(manifest, work, self._garbage)
+
+
+def _compacted(root: Place, work: Work) -> StoredFile | str:
+    """The new file, or why there is none: a task that fails would fail those of all other vhosts."""
+    try:
+        return compact(root, *work)
+    except LeveretError as error:
+        return str(error)

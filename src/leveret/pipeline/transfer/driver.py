@@ -1,0 +1,224 @@
+"""The driver of the transfer: keeps one streaming query going, whatever happens to it.
+
+Each start of the query begins where the manifest ends, with an empty checkpoint: Spark's own makes no
+fsync and could only disagree. A vhost whose next records cannot be read ends the query; so it is held back for
+a while, longer each time, and the others go on.
+
+On standard output: `started`, `link` (state of a vhost's upstream), `stored` (a file is durable), `cut` (from an offset
+on nothing could be), `compacted`, `compaction_failed`, `restarting`, `drained`. On standard input, after the job,
+commands: `{"command": "job", "job": {...}}` goes on with another job on the same data directory;
+`{"command": "drain", "timeout_ms": n}` ends the transfer once all that the upstream still gives has been stored. Spark
+stays for what comes then (`__main__`).
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from typing import Any, Final, NamedTuple
+
+import msgspec
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from leveret.model.errors import LeveretError
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.sweep import sweep
+from leveret.pipeline.files.files import locked, make_directory
+from leveret.pipeline.files.objects import StoreFailed
+from leveret.pipeline.jobs.console import Console
+from leveret.pipeline.jobs.job import TransferJob
+from leveret.pipeline.jobs.progress import Event, Inbox
+from leveret.pipeline.spark.errors import cause_of
+from leveret.pipeline.spark.session import start_session
+from leveret.pipeline.transfer.compaction import Compaction
+from leveret.pipeline.transfer.sink import StoreSink
+from leveret.pipeline.transfer.source import BackedOffVhost, TransferOptions, UpstreamSource, spark_options
+
+LOCK_TIMEOUT_S: Final = 30.0
+BACKOFF_MIN_S: Final = 0.25
+BACKOFF_MAX_S: Final = 5.0
+HOLD_MIN_S: Final = 2.0
+HOLD_MAX_S: Final = 60.0
+"""For so long a vhost is held back that ended the query twice at the same offset, and more often."""
+_POLL_S: Final = 0.1
+
+
+def run_transfer(job: TransferJob, console: Console) -> SparkSession:
+    """Transfer until told to drain; leaves the session running.
+
+    Raises:
+        StorageError: another transfer into this data directory goes on.
+        ConfigError: there is no Java.
+    """
+    make_directory(job.root)
+    with locked(job.work / "transfer.lock", LOCK_TIMEOUT_S, "transferring"), Inbox() as inbox:
+        scratch = job.work / "spark" / "transfer"
+        shutil.rmtree(scratch, ignore_errors=True)
+        make_directory(scratch)
+        spark = start_session("transfer", job.spark, scratch, store=job.root)
+        spark.dataSource.register(UpstreamSource)
+        spark.dataSource.register(StoreSink)
+        console.say("started")
+        Transfer(job, spark, inbox, console).run()
+        return spark
+
+
+class Trouble(NamedTuple):
+    """Records of a vhost that could not be transferred, from which offset on, and for how long it is held back."""
+
+    offset: int
+    hold_s: float
+    held: BackedOffVhost
+
+    @classmethod
+    def next(cls, before: Trouble | None, event: Event, now_s: float) -> Trouble:
+        """What it is after one more cut; nothing is held for what may have been a moment's."""
+        is_again = before is not None and before.offset == event["offset"]
+        hold_s = min(max(before.hold_s * 2, HOLD_MIN_S), HOLD_MAX_S) if before and is_again else 0.0
+        return cls(event["offset"], hold_s, BackedOffVhost(now_s + hold_s, event["error"]))
+
+
+class Transfer:
+    """One run of the driver."""
+
+    def __init__(self, job: TransferJob, spark: SparkSession, inbox: Inbox, console: Console) -> None:
+        self._job = job
+        self._spark = spark
+        self._inbox = inbox
+        self._console = console
+        self._checkpoint = job.work / "spark" / "transfer" / "checkpoint"
+        self._compaction = Compaction(spark)
+        self._stored: dict[str, int] = {}
+        self._links: dict[str, Event] = {}
+        self._troubles: dict[str, Trouble] = {}
+        self._next_job: TransferJob | None = None
+        self._drain_from_s: float | None = None
+        self._drain_until_s = 0.0
+
+    def run(self) -> None:
+        """Keep the query going until drained."""
+        backoff_s = BACKOFF_MIN_S
+        while not self._is_drained():
+            if self._next_job is not None:
+                self._job, self._next_job = self._next_job, None
+                self._links.clear()
+                self._troubles.clear()
+            started_s = time.monotonic()
+            error = self._run_query()
+            if error is None:
+                continue
+            if time.monotonic() - started_s > BACKOFF_MAX_S:
+                backoff_s = BACKOFF_MIN_S
+            self._console.say("restarting", error=cause_of(error), after_ms=int(backoff_s * 1000))
+            self._pause(backoff_s)
+            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+        self._compaction.stop()
+        self._console.say("drained", complete=self._has_all())
+
+    def _run_query(self) -> Exception | None:
+        """Start the query, and keep at it until there is something else to do; what it failed of, if it did."""
+        try:
+            query = self._start()
+        except StoreFailed as error:
+            return error
+        while query.isActive and not self._is_drained() and self._next_job is None:
+            self._pass_on(self._inbox.wait(_POLL_S))
+            self._compact()
+        failed = query.exception()
+        query.stop()
+        self._pass_on(self._inbox.wait(0))
+        return failed
+
+    def _start(self) -> StreamingQuery:
+        """Start the query from the manifest."""
+        manifest = Manifest(self._job.root)
+        manifest.check()
+        sweep(manifest, self._job.work)
+        self._stored = dict(manifest.next_by_vhost)
+        newest_ms = {file.vhost: file.max_ms for file in manifest.files()}
+        for vhost in newest_ms.keys() & self._job.vhosts:
+            # How old that is says how far behind this is, before anything more has come.
+            self._console.say("archived", vhost=vhost, next=self._stored[vhost], newest_ms=newest_ms[vhost])
+        shutil.rmtree(self._checkpoint, ignore_errors=True)
+        options = spark_options(
+            TransferOptions(
+                job=self._job,
+                inbox=self._inbox.address,
+                cores=self._spark.sparkContext.defaultParallelism,
+                begun=manifest.number,
+                held={vhost: trouble.held for vhost, trouble in self._troubles.items()},
+            )
+        )
+        return (
+            self._spark.readStream.format(UpstreamSource.name())
+            .options(**options)
+            .load()
+            .writeStream.format(StoreSink.name())
+            .options(**options)
+            .option("checkpointLocation", self._checkpoint.as_uri())
+            .queryName("transfer")
+            .start()
+        )
+
+    def _compact(self) -> None:
+        try:
+            for row in self._compaction.turn(self._job):
+                self._console.say("compaction_failed" if "error" in row else "compacted", **row)
+        except (LeveretError, StoreFailed) as error:
+            self._console.say("compaction_failed", error=str(error))
+
+    def _pause(self, seconds: float) -> None:
+        until_s = time.monotonic() + seconds
+        while time.monotonic() < until_s and not self._is_drained():
+            self._pass_on(self._inbox.wait(_POLL_S))
+
+    def _pass_on(self, events: list[Event]) -> None:
+        for event in events:
+            match event["event"]:
+                case "stored":
+                    self._stored[event["vhost"]] = event["next"]
+                case "link":
+                    event["transferred"] = self._stored.get(event["vhost"], 0)
+                    self._links[event["vhost"]] = event | {"seen_s": time.monotonic()}
+                case "cut":
+                    before = self._troubles.get(event["vhost"])
+                    self._troubles[event["vhost"]] = Trouble.next(before, event, time.monotonic())
+            self._console.pass_on(event)
+        self._obey()
+
+    def _obey(self) -> None:
+        for command in self._console.commands():
+            match command.get("command"):
+                case "drain":
+                    self._drain_from_s = time.monotonic()
+                    self._drain_until_s = self._drain_from_s + command.get("timeout_ms", 0) / 1000
+                    if self._troubles:
+                        # What could not be read may have been mended since: it is asked for once more.
+                        self._next_job = self._job
+                case "job":
+                    self._next_job = msgspec.convert(command["job"], TransferJob)
+
+    def _is_drained(self) -> bool:
+        if self._drain_from_s is None:
+            return False
+        return time.monotonic() > self._drain_until_s or self._has_all() or self._is_cut_off()
+
+    def _has_all(self) -> bool:
+        """Whether each upstream said, after we were told to drain, that there is no more."""
+        fresh = self._fresh_links()
+        return len(fresh) == len(self._job.vhosts) and all(
+            link["state"] == "connected" and link["committed"] <= self._stored.get(link["vhost"], 0)
+            for link in fresh
+        )
+
+    def _is_cut_off(self) -> bool:
+        """Whether each upstream either said so, or has not answered since."""
+        fresh = self._fresh_links()
+        return len(fresh) == len(self._job.vhosts) and all(
+            "error" in link or link["committed"] <= self._stored.get(link["vhost"], 0) for link in fresh
+        )
+
+    def _fresh_links(self) -> list[dict[str, Any]]:
+        since_s = self._drain_from_s or 0.0
+        return [link for link in self._links.values() if link["seen_s"] > since_s]

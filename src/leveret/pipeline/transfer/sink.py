@@ -1,0 +1,210 @@
+"""The transfer's stream sink: executors fetch and store what descriptors say, the driver writes the manifest.
+
+A batch that is repeated after a crash finds the same files and is left out by the manifest. When the
+upstream goes away in the middle of a slice, what has come is stored and recorded all the same - in a
+disaster that is the last of it - and the query is started again. Trouble of one vhost costs no other what came of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from leveret.model.errors import LeveretError
+from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.store import store_range
+from leveret.pipeline.files.files import Place
+from leveret.pipeline.jobs.progress import report
+from leveret.pipeline.spark.worker import spare_modules
+from leveret.pipeline.transfer.source import DESCRIPTOR, TransferOptions, read_options
+from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, link_of, state_of
+from leveret.pipeline.upstream.stream_client import UpstreamUnreachable
+from leveret.pipeline.upstream.stream_connection import ConnectionLost
+from leveret.wire.record import OUTGOING_STREAM
+
+_manifests: dict[Place, Manifest] = {}
+
+
+class TransferCut(LeveretError):
+    """Not all of a batch came, or could be stored; what had come is recorded."""
+
+
+class StoreSink(DataSource):
+    """The data directory."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For `writeStream.format`."""
+        return "leveret_store"
+
+    def schema(self) -> str:
+        """Descriptors."""
+        return DESCRIPTOR
+
+    def streamWriter(self, schema: object, overwrite: bool) -> StoreWriter:
+        """The writer."""
+        spare_modules()
+        return StoreWriter(read_options(self.options))
+
+
+class RangeEnd(NamedTuple):
+    """From which offset on a vhost's records are not stored, why, and whether that is a matter of the vhost's alone."""
+
+    vhost: str
+    offset: int
+    reason: str
+    is_its_own: bool
+
+
+@dataclass
+class Stored(WriterCommitMessage):
+    """What one task stored, and which slices it did not store or not whole."""
+
+    files: list[StoredFile]
+    cuts: list[RangeEnd]
+
+
+class StoreWriter(DataSourceStreamArrowWriter):
+    """`write` runs in executors, `commit` beside the driver."""
+
+    def __init__(self, options: TransferOptions) -> None:
+        self._options = options
+        self._job = options.job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+        """Fetch and store every slice, but for those of a vhost behind one that was cut; on disk when this returns.
+
+        Where no endpoint answers any more, all others are cut too: each would wait for the same, and what came waits
+        to be recorded.
+        """
+        spare_modules()
+        stored = Stored([], [])
+        errors: dict[str, Exception] = {}
+        for row in (row for batch in iterator for row in batch.to_pylist()):
+            vhost, first = row["vhost"], row["first"]
+            error = errors.get(vhost) or _of_all(errors)
+            if error is None:
+                if _is_doubtful(errors):
+                    link_of(self._job, vhost).close()
+                file, error = self._transfer(vhost, first, row["next"], row["log_id"], row["writer"])
+                if file is not None:
+                    stored.files.append(file)
+                    first = file.next
+            if error is not None:
+                errors.setdefault(vhost, error)
+                stored.cuts.append(RangeEnd(vhost, first, str(error), _is_its_own(error)))
+        return stored
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Record what all tasks stored.
+
+        Raises:
+            TransferCut, TransferGap: not all of the batch; the driver starts the query anew.
+        """
+        spare_modules()
+        parts = [message for message in messages if isinstance(message, Stored)]
+        cuts = [cut for part in parts for cut in part.cuts]
+        files = [file for part in parts for file in part.files]
+        for file in self._manifest().append(_before(cuts, files), begun=self._options.begun):
+            self._tell(file)
+        for cut in {cut.vhost: cut for cut in sorted(cuts, reverse=True) if cut.is_its_own}.values():
+            report(self._options.inbox, "cut", vhost=cut.vhost, offset=cut.offset, error=cut.reason)
+        if cuts:
+            raise TransferCut(f"vhost '{cuts[0].vhost}': {cuts[0].reason}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Leave what was stored: no manifest names it, the next start deletes it."""
+
+    def _transfer(
+        self, vhost: str, first: int, end: int, log_id: int, writer: int
+    ) -> tuple[StoredFile | None, Exception | None]:
+        """Store a slice, or as much of it as came, with the reason why not all."""
+        link = link_of(self._job, vhost)
+        lost: list[LeveretError] = []
+        try:
+            with closing(self._fetch(link, first, end, log_id, writer, lost)) as chunks:
+                file = store_range(self._job.root, vhost, chunks)
+        except (LeveretError, OSError, pa.ArrowException) as error:
+            return None, error
+        if lost:
+            return file, lost[0]
+        link.worked()
+        return file, None
+
+    def _fetch(
+        self, link: UpstreamLink, first: int, end: int, log_id: int, writer: int, lost: list[LeveretError]
+    ) -> Generator[memoryview]:
+        """Chunks until the end or until there is trouble; a connection kept from before may be stale.
+
+        Where it leads to now may be another log than the batch was planned from: nothing of that is stored.
+        """
+        has_some = False
+        for attempt in range(2):
+            try:
+                client = link.client(self._job)
+                for raw in client.fetch(OUTGOING_STREAM, first, end, log_id=log_id, writer=writer):
+                    has_some = True
+                    yield raw
+                return
+            except LeveretError as error:
+                if isinstance(error, ConnectionLost) and not attempt and not has_some:
+                    link.close()
+                    continue
+                link.failed(error)
+                lost.append(error)
+                return
+
+    def _manifest(self) -> Manifest:
+        data_dir = self._job.root
+        if data_dir not in _manifests:
+            _manifests[data_dir] = Manifest(data_dir)
+        return _manifests[data_dir]
+
+    def _tell(self, file: StoredFile) -> None:
+        report(
+            self._options.inbox,
+            "stored",
+            vhost=file.vhost,
+            next=file.next,
+            records=file.records,
+            bytes=file.bytes,
+            oldest_ms=file.min_ms,
+            newest_ms=file.max_ms,
+            at_ms=time.time_ns() // 1_000_000,
+        )
+
+
+def _of_all(errors: Mapping[str, Exception]) -> Exception | None:
+    """The error that says that the upstream is away, if one does."""
+    return next((error for error in errors.values() if isinstance(error, UpstreamUnreachable)), None)
+
+
+def _is_its_own(error: Exception) -> bool:
+    """Whether what the upstream has of the vhost is the trouble, not the way there, nor the place here."""
+    return isinstance(error, LeveretError) and state_of(error) == NEEDS_OPERATOR
+
+
+def _is_doubtful(errors: Mapping[str, Exception]) -> bool:
+    """Whether kept connections may lead nowhere: a new one tells that sooner than the silence of each."""
+    return any(isinstance(error, ConnectionLost) for error in errors.values())
+
+
+def _before(cuts: Iterable[RangeEnd], files: Iterable[StoredFile]) -> list[StoredFile]:
+    """The files that are not behind a cut of their vhost.
+
+    The manifest would take one of a vhost that it has nothing of yet, and what was cut would be missing for good.
+    """
+    ends: dict[str, int] = {}
+    for cut in cuts:
+        ends[cut.vhost] = min(cut.offset, ends.get(cut.vhost, cut.offset))
+    return [file for file in files if file.first < ends.get(file.vhost, file.next)]

@@ -1,0 +1,363 @@
+"""The transfer's stream source: what Spark moves are descriptors, (vhost, first, next), not messages.
+
+An offset of the query is {vhost: offset in its outgoing log}. It starts at what the manifest has, never at
+what a checkpoint says, or else where the upstream's log begins; that goes into a micro-batch without
+data, which starts the workers too, so that the first one with data does not wait for them. Upstreams
+that are away, refuse or have lost what is needed make no progress for their vhost and are reported; the
+query goes on. So does it without a vhost that is *held*, because what comes next of it cannot be read.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit
+
+from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.origins import Origins
+from leveret.pipeline.jobs.job import TransferJob
+from leveret.pipeline.jobs.progress import report
+from leveret.pipeline.spark.worker import spare_modules
+from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, link_of, state_of
+from leveret.pipeline.upstream.stream_client import GapError, StreamClient
+from leveret.wire.record import BEGINNING_PREFIX, EPOCH_PREFIX, MARK_PREFIX, OUTGOING_STREAM
+
+WAIT_S: Final = 1.0
+POLL_MIN_S: Final = 0.02
+POLL_MAX_S: Final = 0.2
+FLOOD_BYTES_MIN: Final = 16_000_000
+FLOOD_BYTES_S_MIN: Final = 50_000_000
+FLOOD_SHARE: Final = 0.75
+FLOOD_WAIT_S: Final = 1.0
+FLOOD_POLL_S: Final = 0.1
+"""While more than that comes, batches are made larger: to a share of the largest, or the wait after the last began."""
+TELL_INTERVAL_S: Final = 0.25
+ACKNOWLEDGE_INTERVAL_S: Final = 10.0
+SLICE_BYTES_MIN: Final = 8_000_000
+RECORD_BYTES: Final = 1_000
+"""Until the upstream has said how long its records are."""
+_DESCRIPTORS: Final = pa.schema(
+    [
+        ("vhost", pa.string()),
+        ("first", pa.int64()),
+        ("next", pa.int64()),
+        ("log_id", pa.int64()),
+        ("writer", pa.int64()),
+    ]
+)
+DESCRIPTOR: Final = "vhost string, first bigint, next bigint, log_id bigint, writer bigint"
+
+Offsets = dict[str, int]
+Slice = tuple[str, int, int, int, int]
+"""Vhost, first offset and the one behind the last; what the upstream calls the log they are of, and its writer."""
+
+
+class BackedOffVhost(msgspec.Struct, frozen=True):
+    """A vhost that is not asked for until a moment (of `time.monotonic`, the same in all processes), and why."""
+
+    until_s: float
+    error: str
+
+
+class TransferOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What source and sink are told through Spark: job, where to report to, how many cores there are.
+
+    Attributes:
+        begun: number of the manifest's last entry as the query starts.
+        held: vhosts whose next records failed again and again, and would end the query once more.
+    """
+
+    job: TransferJob
+    inbox: str
+    cores: int
+    begun: int = 0
+    held: dict[str, BackedOffVhost] = {}
+
+
+class BeginAgain(Exception):
+    """What the query began with is not true any more: it ends, and the next one finds where to begin."""
+
+
+class UpstreamSource(DataSource):
+    """Outgoing logs of an upstream."""
+
+    @classmethod
+    def name(cls) -> str:
+        """For `readStream.format`."""
+        return "leveret_upstream"
+
+    def schema(self) -> str:
+        """Descriptors."""
+        return DESCRIPTOR
+
+    def streamReader(self, schema: object) -> UpstreamReader:
+        """The reader."""
+        return UpstreamReader(read_options(self.options))
+
+
+@dataclass
+class Slices(InputPartition):
+    """What one task transfers."""
+
+    slices: list[Slice]
+
+    def __init__(self, slices: list[Slice]) -> None:
+        super().__init__(None)
+        self.slices = slices
+
+
+class UpstreamReader(DataSourceStreamReader):
+    """Asks the upstream how far its logs go; lives in a process of its own beside the driver."""
+
+    def __init__(self, options: TransferOptions) -> None:
+        self._options = options
+        self._job = options.job
+        self._manifest: Manifest | None = None
+        self._acknowledged: dict[str, tuple[StreamClient, int, float]] = {}
+        self._record_bytes: dict[str, int] = {}
+        self._logs: dict[str, tuple[int, int]] = {}
+        self._origins = Origins(self._job.root)
+        self._began_s = 0.0
+        self._told: dict[str, tuple[dict[str, object], float]] = {}
+
+    def initialOffset(self) -> Offsets:
+        """Nothing yet: a first micro-batch without data finds where each vhost begins."""
+        return {}
+
+    def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
+        """Where to transfer to next; waits up to a second for news, so that idling costs nothing."""
+        spare_modules()
+        self._acknowledge()
+        time.sleep(max(0.0, self._began_s + self._job.batch_interval_ms / 1000 - time.monotonic()))
+        deadline_s = time.monotonic() + WAIT_S
+        pause_s = POLL_MIN_S
+        seen = start
+        while True:
+            found = {vhost: self._look(vhost, start.get(vhost, -1)) for vhost in self._job.vhosts}
+            ends = self._limited(start, {vhost: end for vhost, end in found.items() if end >= 0})
+            is_flood = ends != seen and self._is_flood(start, ends, time.monotonic() - self._began_s)
+            if (ends != start and not is_flood) or time.monotonic() + pause_s > deadline_s:
+                self._began_s = time.monotonic()
+                return ends
+            seen = ends
+            pause_s = FLOOD_POLL_S if is_flood else min(pause_s * 1.5, POLL_MAX_S)
+            time.sleep(pause_s)
+
+    def _is_flood(self, start: Offsets, ends: Offsets, since_s: float) -> bool:
+        """Whether so much came since the last batch that it pays to wait for more: Spark's own work is always the same.
+
+        What comes at the rate of every day, and is much only because the last batch took long, does not wait.
+        """
+        news = sum((end - start.get(vhost, end)) * self._bytes_of(vhost) for vhost, end in ends.items())
+        is_much = news > max(FLOOD_BYTES_MIN, FLOOD_BYTES_S_MIN * since_s)
+        return is_much and since_s < FLOOD_WAIT_S and news < self._job.batch_bytes_max * FLOOD_SHARE
+
+    def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
+        """At most as many tasks as cores, none of them small unless all are.
+
+        In each, vhosts with little come first: none waits for the backlog, or the trouble, of a larger one.
+        """
+        dealt = [
+            self._sliced(vhost, self._not_stored(vhost, first), end.get(vhost, first))
+            for vhost, first in start.items()
+        ]
+        slices = [piece for pieces in sorted(dealt, key=self._size_of) for piece in pieces]
+        wanted = self._options.cores if end.keys() - start.keys() else len(slices)
+        tasks: list[list[Slice]] = [[] for _ in range(min(self._options.cores, wanted))]
+        for index, piece in enumerate(slices):
+            tasks[index % len(tasks)].append(piece)
+        return [Slices(task) for task in tasks]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The descriptors of a task."""
+        spare_modules()
+        assert isinstance(partition, Slices)
+        rows = [dict(zip(_DESCRIPTORS.names, piece, strict=True)) for piece in partition.slices]
+        yield pa.RecordBatch.from_pylist(rows, schema=_DESCRIPTORS)
+
+    def _look(self, vhost: str, start: int) -> int:
+        """Where a vhost's outgoing log ends, or, before it has a `start`, where to begin; reports trouble."""
+        link = link_of(self._job, vhost)
+        is_new = start < 0
+        begun = self._stored(vhost) if is_new else start
+        # A batch may end within a chunk, of which all is here then, and which the upstream may have let go of.
+        start = self._not_stored(vhost, start)
+        held = self._options.held.get(vhost)
+        if held is not None and time.monotonic() < held.until_s:
+            self._tell_trouble(vhost, NEEDS_OPERATOR, held.error)
+            return begun
+        try:
+            client = link.client(self._job)
+            if start < 0:
+                # It may collect anew what its retention took, and so change what is asked for next.
+                client.query_offset(BEGINNING_PREFIX + self._job.cluster_name, OUTGOING_STREAM)
+            stats = client.stats(OUTGOING_STREAM)
+            first, end = stats["first_chunk_id"], stats["committed_offset"]
+            if stats.get("is_downstream"):
+                raise PreconditionFailed(
+                    f"vhost '{vhost}': the node at {link.endpoint} is no upstream now, but a downstream itself; what "
+                    "was transferred stays here and can be promoted. Else set the endpoints to who took its place"
+                )
+            self._check(client, vhost, start, stats)
+            if start < 0:
+                missing = stats.get("missing_messages", 0)
+                self._origins.note_missing_messages(vhost, missing)
+                is_whole = first == 0 and not missing
+                # Moments are told by the upstream's clock, and this one may be behind it.
+                now_ms = max(time.time_ns() // 1_000_000, stats["committed_timestamp_ms"])
+                self._origins.note_begin(vhost, now_ms, is_whole=is_whole)
+                # From now on the upstream keeps what is to come for this downstream, too.
+                self._acknowledge_at(link, first)
+            elif self._stored(vhost) >= end:
+                # What is in the log is here: no more can be missing than is not in the log.
+                known = self._origins.missing_messages(vhost)
+                self._origins.note_missing_messages(vhost, min(known, stats.get("missing_messages", 0)))
+            if start >= end and stats.get("has_stopped"):
+                raise PreconditionFailed(
+                    f"vhost '{vhost}': the upstream serves nothing of what it took since, as it could not sync its "
+                    "outgoing logs: see outgoing_fdatasync_failed in its log, and restart it"
+                )
+        except LeveretError as error:
+            if link.is_open:
+                link.failed(error)
+            self._tell_trouble(vhost, state_of(error), str(error))
+            return begun
+        link.worked()
+        if end > first:
+            self._record_bytes[vhost] = max(1, stats["bytes"] // (end - first))
+        self._tell(
+            vhost,
+            # Connected is who can transfer: the workers are still to be started.
+            state="connecting" if is_new else "connected",
+            endpoint=link.endpoint,
+            committed=end,
+            committed_ms=stats["committed_timestamp_ms"],
+            missing_messages=self._origins.missing_messages(vhost),
+        )
+        if is_new:
+            return start if start >= 0 else first
+        return end
+
+    def _check(self, client: StreamClient, vhost: str, start: int, stats: Mapping[str, int]) -> None:
+        first, end = stats["first_chunk_id"], stats["committed_offset"]
+        log = stats.get("log_id", 0), stats.get("writer", 0)
+        if log != self._logs.get(vhost):
+            has_data = self._stored(vhost) >= 0
+            self._origins.check(vhost, log[0], has_data=has_data, lost_after=self._lost_after(client, vhost))
+            if self._logs.get(vhost, log)[0] != log[0] and not has_data:
+                raise BeginAgain(
+                    f"vhost '{vhost}': the upstream's outgoing log is another one, and nothing came yet"
+                )
+            self._logs[vhost] = log
+        self._origins.note_missing(vhost, max(0, first - start) if start >= 0 else 0)
+        if 0 <= start < first:
+            raise GapError(f"{OUTGOING_STREAM} of vhost '{vhost}'", start, first)
+        if start > end:
+            raise PreconditionFailed(
+                f"vhost '{vhost}': {start} records were transferred but the upstream has only {end}: it is "
+                "another one or has lost data; promote this standby, or delete its data and connect again"
+            )
+
+    def _lost_after(self, client: StreamClient, vhost: str) -> int | None:
+        """Up to which offset the log is here, if the upstream has another chunk than ours before that."""
+        stored = self._stored(vhost)
+        assert self._manifest is not None
+        mark, epoch = self._manifest.last_chunk(vhost)
+        # By its epoch a chunk is known that is retained no more; not by it alone, as two nodes may choose the same.
+        for prefix, ours in ((MARK_PREFIX, mark), (EPOCH_PREFIX, epoch)):
+            theirs = client.query_offset(f"{prefix}{stored}", OUTGOING_STREAM) if ours else None
+            if theirs is not None:
+                return stored if theirs != ours else None
+        return None
+
+    def _limited(self, start: Offsets, ends: Offsets) -> Offsets:
+        """Ends no further than what a batch may hold, shared evenly by the vhosts with news."""
+        news = [vhost for vhost, end in ends.items() if end > start.get(vhost, end)]
+        limited = start | ends
+        for vhost in news:
+            records = self._job.batch_bytes_max // len(news) // self._bytes_of(vhost)
+            limited[vhost] = min(ends[vhost], start[vhost] + max(1, records))
+        return limited
+
+    def _sliced(self, vhost: str, first: int, end: int) -> list[Slice]:
+        if first >= end:
+            return []
+        pieces = min(self._options.cores, (end - first) * self._bytes_of(vhost) // SLICE_BYTES_MIN)
+        step = -(-(end - first) // max(1, pieces))
+        bounds = [*range(first, end, step), end]
+        log_id, writer = self._origins.log_id(vhost), self._logs.get(vhost, (0, 0))[1]
+        return [(vhost, lower, upper, log_id, writer) for lower, upper in pairwise(bounds)]
+
+    def _size_of(self, slices: Sequence[Slice]) -> int:
+        """Octets in slices, as far as is known."""
+        return sum((end - first) * self._bytes_of(vhost) for vhost, first, end, *_ in slices)
+
+    def _not_stored(self, vhost: str, offset: int) -> int:
+        """`offset`, or the one up to which a vhost is here, if that is more."""
+        return max(offset, self._stored(vhost))
+
+    def _bytes_of(self, vhost: str) -> int:
+        return self._record_bytes.get(vhost, RECORD_BYTES)
+
+    def _stored(self, vhost: str) -> int:
+        if self._manifest is None:
+            self._manifest = Manifest(self._job.root)
+        return self._manifest.next_by_vhost.get(vhost, -1)
+
+    def _acknowledge(self) -> None:
+        """Tell the upstream what is durable here, so that it may let go of it."""
+        if self._manifest is not None:
+            self._manifest.refresh()
+        for vhost in self._job.vhosts:
+            link = link_of(self._job, vhost)
+            stored = self._stored(vhost)
+            if link.is_open and stored >= 0:
+                try:
+                    self._acknowledge_at(link, stored)
+                except LeveretError as error:
+                    link.failed(error)
+
+    def _acknowledge_at(self, link: UpstreamLink, offset: int) -> None:
+        """Tell it what is new; an upstream that restarted may have forgotten, and now and then it is a sign of life."""
+        client = link.client(self._job)
+        told = self._acknowledged.get(link.vhost)
+        now_s = time.monotonic()
+        if told is None or told[:2] != (client, offset) or now_s - told[2] > ACKNOWLEDGE_INTERVAL_S:
+            client.store_offset(self._job.cluster_name, OUTGOING_STREAM, offset)
+            self._acknowledged[link.vhost] = client, offset, now_s
+
+    def _tell_trouble(self, vhost: str, state: str, error: str) -> None:
+        self._tell(
+            vhost,
+            state=state,
+            error=error,
+            missing=self._origins.missing(vhost),
+            missing_messages=self._origins.missing_messages(vhost),
+        )
+
+    def _tell(self, vhost: str, **details: object) -> None:
+        """Report what is new, and now and then that nothing is."""
+        before, told_s = self._told.get(vhost, ({}, 0.0))
+        if details == before and time.monotonic() - told_s < TELL_INTERVAL_S:
+            return
+        self._told[vhost] = details, time.monotonic()
+        now_ms = time.time_ns() // 1_000_000
+        report(self._options.inbox, "link", vhost=vhost, at_ms=now_ms, **details)
+
+
+def read_options(options: Mapping[str, str]) -> TransferOptions:
+    """What `spark_options` wrote; Spark hides options named so in plans and logs."""
+    return msgspec.json.decode(options["secret"], type=TransferOptions)
+
+
+def spark_options(options: TransferOptions) -> dict[str, str]:
+    """For `.options(...)` of source and sink."""
+    return {"secret": msgspec.json.encode(options).decode()}

@@ -1,0 +1,36 @@
+"""Asking a promoted node how far it has another node's outgoing logs: of that node's own, which comes back.
+
+The question goes over the stream protocol, as the offset stored under a reference that names the log.
+"""
+
+from __future__ import annotations
+
+from leveret.pipeline.jobs.job import PositionsJob
+from leveret.pipeline.jobs.tls import client_context
+from leveret.pipeline.upstream.stream_client import connect
+from leveret.wire.record import OUTGOING_STREAM, TRANSFERRED_MARK_PREFIX, TRANSFERRED_PREFIX
+
+
+def ask_positions(job: PositionsJob) -> dict[str, dict[str, int | None]]:
+    """Two answers by vhost.
+
+    positions   up to which offset the log was transferred; None: nothing of that log ever was
+    marks       the mark (`wire.chunk.mark_of`) of the last chunk of that; None: it is not known
+
+    Raises:
+        LeveretError: no endpoint answers, or the node there declines.
+    """
+    positions: dict[str, int | None] = {}
+    marks: dict[str, int | None] = {}
+    for vhost, log_id in job.logs.items():
+        with connect(
+            job.endpoints,
+            vhost=vhost,
+            username=job.credentials.username,
+            password=job.credentials.password,
+            timeout_s=job.timeout_s,
+            tls=client_context(job.tls) if job.tls is not None else None,
+        ) as client:
+            positions[vhost] = client.query_offset(f"{TRANSFERRED_PREFIX}{log_id}", OUTGOING_STREAM)
+            marks[vhost] = client.query_offset(f"{TRANSFERRED_MARK_PREFIX}{log_id}", OUTGOING_STREAM)
+    return {"positions": positions, "marks": marks}

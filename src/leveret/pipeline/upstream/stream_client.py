@@ -1,0 +1,382 @@
+"""The pipeline's side of the stream protocol: a blocking client for Spark's Python workers.
+
+    with connect(endpoints, vhost="/", username=..., password=...) as client:
+        end = client.stats(OUTGOING_STREAM)["committed_offset"]
+        for raw in client.fetch(OUTGOING_STREAM, start, end):     # whole chunks, checked
+            ...
+        client.store_offset(cluster, OUTGOING_STREAM, end)
+
+One thread uses a client. After a `ConnectionLost` it is closed for good: make a new one and resume.
+"""
+
+from __future__ import annotations
+
+import itertools
+import ssl
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from types import TracebackType
+from typing import Final, TypeAlias
+
+from isal.isal_zlib import crc32
+
+from leveret.model.errors import (
+    InvalidCommand,
+    LeveretError,
+    NotAllowed,
+    NotFound,
+    PeerError,
+    PreconditionFailed,
+)
+from leveret.pipeline.jobs.tls import reason_of
+from leveret.pipeline.upstream.stream_connection import ConnectionLost, StreamConnection, is_deliver
+from leveret.wire.chunk import HEADER, HEADER_BYTES, MAGIC, ChunkError, Header, decode_chunk
+from leveret.wire.record import RECOVERY_STREAM_PREFIX
+from leveret.wire.stream.codec import Code, StreamCommand
+from leveret.wire.stream.commands import (
+    Credit,
+    CreditResponse,
+    DeclarePublisher,
+    DeclarePublisherResponse,
+    DeletePublisher,
+    DeletePublisherResponse,
+    Metadata,
+    MetadataResponse,
+    MetadataUpdate,
+    PublishConfirm,
+    PublishError,
+    QueryOffset,
+    QueryOffsetResponse,
+    QueryPublisherSequence,
+    QueryPublisherSequenceResponse,
+    StoreOffset,
+    StreamStats,
+    StreamStatsResponse,
+    Subscribe,
+    SubscribeResponse,
+    Unsubscribe,
+    UnsubscribeResponse,
+)
+from leveret.wire.stream.fields import OffsetSpec, OffsetType, StreamMetadata
+from leveret.wire.stream.publish import MessageRun, run_head
+
+CREDIT: Final = 256
+"""Chunks under way. TCP bounds the octets; this only has to outlast a round trip to a far site."""
+UNCONFIRMED_MAX: Final = 1024
+"""Runs of messages under way. Their confirms must fit into the sockets' buffers."""
+PUBLISHERS_MAX: Final = 256
+
+Endpoint: TypeAlias = tuple[str, int]
+
+
+class UpstreamUnreachable(LeveretError):
+    """No endpoint answers."""
+
+
+class GapError(LeveretError):
+    """Octets that were asked for are retained no more: `first_missing` to before `first_retained`."""
+
+    def __init__(self, stream: str, first_missing: int, first_retained: int) -> None:
+        super().__init__(
+            f"stream {stream}: offsets {first_missing} to {first_retained - 1} are gone, the first "
+            f"one retained is {first_retained}; what was transferred can be promoted. To follow again, raise the "
+            "upstream's retention, then delete_all_data_on_standby_replication_cluster here and "
+            "delete_internal_streams_on_standby_replication_upstream_cluster there, which collects anew what queues "
+            "hold"
+        )
+        self.first_missing = first_missing
+        self.first_retained = first_retained
+
+
+def parse_endpoint(text: str) -> Endpoint:
+    """Split `host:port`; an IPv6 host may be in brackets.
+
+    Raises:
+        InvalidCommand: there is no port.
+    """
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise InvalidCommand(f"endpoint '{text}' is not host:port")
+    return host.strip("[]"), int(port)
+
+
+def connect(
+    endpoints: Sequence[str | Endpoint],
+    *,
+    vhost: str,
+    username: str,
+    password: str,
+    timeout_s: float = 10,
+    tls: ssl.SSLContext | None = None,
+) -> StreamClient:
+    """A client of the first endpoint that answers; `timeout_s` is for each; encrypted where `tls` is given.
+
+    Raises:
+        Unreachable: none does; its text has the reason for each.
+        AuthenticationFailed, AccessRefused: the first one that answers declines.
+    """
+    reasons = []
+    for endpoint in endpoints:
+        host, port = parse_endpoint(endpoint) if isinstance(endpoint, str) else endpoint
+        try:
+            return StreamClient(
+                host, port, vhost=vhost, username=username, password=password, timeout_s=timeout_s, tls=tls
+            )
+        except OSError as error:
+            reasons.append(f"{host}:{port}: {reason_of(error)}")
+        except ConnectionLost as error:
+            reasons.append(f"{host}:{port}: {error}")
+    raise UpstreamUnreachable("no endpoint answers: " + ("; ".join(reasons) or "the list is empty"))
+
+
+class StreamClient:
+    """Reads logs, stores offsets and publishes over one connection; errors as `StreamConnection`."""
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        vhost: str,
+        username: str,
+        password: str,
+        timeout_s: float = 10,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.connection = StreamConnection(
+            host, port, vhost=vhost, username=username, password=password, timeout_s=timeout_s, tls=tls
+        )
+        self.connection.on_command = self._on_command
+        self._vhost = vhost
+        self._subscriptions = itertools.cycle(range(256))
+        self._publishers: dict[int, RecoveryPublisher] = {}
+
+    def stats(self, stream: str) -> dict[str, int]:
+        """Bounds of a stream: `first_chunk_id`, `committed_chunk_id`, and what Leveret adds to them.
+
+        Raises:
+            NotFound: there is no such stream.
+            NotAllowed: the server is older than this command (RabbitMQ 3.11).
+        """
+        link = self.connection
+        if not self._serves_stats:
+            raise NotAllowed(f"{link.peer} is version {link.server_version} and has no stream statistics")
+        return link.request(StreamStats(link.next_id(), stream), StreamStatsResponse).statistics
+
+    def metadata(self, streams: list[str]) -> list[StreamMetadata]:
+        """Whether streams exist: code `OK`, or why not."""
+        link = self.connection
+        return link.request(Metadata(link.next_id(), streams), MetadataResponse).streams
+
+    def fetch(
+        self, stream: str, start: int, end: int, *, log_id: int = 0, writer: int = 0
+    ) -> Iterator[memoryview]:
+        """Yield in order the chunks with `start` <= chunk id < `end`: header, data, trailer, all checked.
+
+        The caller may keep them; neighbours stand in one block of memory, some 16 MB of them. An `end` that
+        the stream has not yet reached is waited for, up to the client's timeout from one chunk to the next.
+        No other request may be made before the iterator is exhausted or closed. `log_id` is what the server calls
+        the log that is meant (`stats`), and `writer` who served it then, each 0 for whichever is there.
+
+        Raises:
+            GapError: offsets from `start` on are retained no more.
+            PreconditionFailed: there is another log by now, in which these offsets mean something else, or may.
+            ChunkError: what came is damaged.
+            NotFound: there is no such stream, or it was deleted meanwhile.
+            ConnectionLost: nothing came for the length of the timeout.
+        """
+        if start >= end:
+            return
+        link = self.connection
+        if self._serves_stats:
+            stats = self.stats(stream)
+            meant = {"log_id": log_id, "writer": writer}
+            if any(value and stats.get(name, 0) != value for name, value in meant.items()):
+                raise PreconditionFailed(
+                    f"{link.peer}: {stream} is another log than the one that was begun with, or another writer's"
+                )
+            if (first := stats["first_chunk_id"]) > start:
+                raise GapError(stream, start, first)
+        subscription = next(self._subscriptions)
+        properties = {"chunk_selector": "all", "leveret.until": str(end)}
+        offset = OffsetSpec(OffsetType.OFFSET, start)
+        request = Subscribe(link.next_id(), subscription, stream, offset, CREDIT, properties)
+        link.request(request, SubscribeResponse)
+        gone = False
+        try:
+            with link.side_by_side():
+                yield from self._chunks(stream, subscription, start, end)
+        except NotFound:
+            gone = True
+            raise
+        finally:
+            if not link.closed and not gone:
+                link.request(Unsubscribe(link.next_id(), subscription), UnsubscribeResponse)
+
+    def store_offset(self, reference: str, stream: str, offset: int) -> None:
+        """Tell the server that the reader `reference` has everything before `offset`; not answered."""
+        self.connection.send(StoreOffset(reference, stream, offset).encode())
+
+    def query_offset(self, reference: str, stream: str) -> int | None:
+        """The offset stored last under `reference`."""
+        link = self.connection
+        response = link.exchange(QueryOffset(link.next_id(), reference, stream), QueryOffsetResponse)
+        if response.code == Code.NO_OFFSET:
+            return None
+        link.check(response)
+        return response.offset
+
+    def declare_publisher(self, reference: str, stream: str) -> RecoveryPublisher:
+        """Begin, or go on, publishing under `reference`; up to 256 publishers at a time.
+
+        Raises:
+            AccessRefused, NotFound: the user may not, or there is no such stream.
+            PreconditionFailed: it is a queue that would not keep what is recovered.
+        """
+        link = self.connection
+        free = next((number for number in range(PUBLISHERS_MAX) if number not in self._publishers), None)
+        if free is None:
+            raise NotAllowed(f"{link.peer}: {PUBLISHERS_MAX} publishers are declared already, close one")
+        try:
+            link.request(DeclarePublisher(link.next_id(), free, reference, stream), DeclarePublisherResponse)
+        except PreconditionFailed as error:
+            queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
+            raise PreconditionFailed(
+                f"{error}: queue '{queue}' in vhost '{self._vhost}' is not durable, or exclusive, there, and what is "
+                "recovered into it would not last; delete it, and recover again: it is made as it was"
+            ) from error
+        query = QueryPublisherSequence(link.next_id(), reference, stream)
+        sequence = link.request(query, QueryPublisherSequenceResponse).sequence
+        publisher = RecoveryPublisher(link, free, sequence, lambda: self._publishers.pop(free))
+        self._publishers[free] = publisher
+        return publisher
+
+    def close(self) -> None:
+        """Say goodbye and drop the connection; a second call does nothing."""
+        self.connection.close()
+
+    def __enter__(self) -> StreamClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def _serves_stats(self) -> bool:
+        return self.connection.server_version >= (3, 11)
+
+    def _on_command(self, command: StreamCommand) -> None:
+        match command:
+            case PublishConfirm() if publisher := self._publishers.get(command.publisher):
+                publisher.confirmed(command.publishing_ids)
+            case PublishError():
+                code = command.failures[0].code if command.failures else Code.INTERNAL_ERROR
+                ids = ", ".join(str(each.publishing_id) for each in command.failures[:3])
+                raise self.connection.refusal(code, f"messages up to number {ids} (its log says why)")
+
+    def _chunks(self, stream: str, subscription: int, start: int, end: int) -> Iterator[memoryview]:
+        """The chunks of a subscription, as many credits given as chunks came."""
+        expected, received = start, 0
+        while expected < end:
+            raw = self._next_chunk(stream, subscription)
+            received += 1
+            if received % (CREDIT // 2) == 0:
+                self.connection.send(Credit(subscription, CREDIT // 2).encode())
+            header = self._check_chunk(raw)
+            if header.next_offset <= expected:
+                continue
+            if header.chunk_id > expected:
+                raise GapError(stream, expected, header.chunk_id)
+            expected = header.next_offset
+            if header.chunk_id >= start:
+                yield raw
+
+    def _next_chunk(self, stream: str, subscription: int) -> memoryview:
+        link = self.connection
+        while True:
+            frame = link.next_frame()
+            if is_deliver(frame):
+                if frame[4] == subscription:
+                    return frame[5:]
+                continue
+            command = link.receive(frame)
+            if isinstance(command, MetadataUpdate) and command.stream == stream:
+                raise NotFound(f"stream {stream} at {link.peer} went away (code {command.code})")
+            if isinstance(command, CreditResponse):
+                raise PeerError(f"{link.peer} declines credit with code {command.code}")
+
+    def _check_chunk(self, raw: memoryview) -> Header:
+        """Its header; the checks that only Leveret writes are made only for Leveret."""
+        peer = self.connection.peer
+        if self.connection.is_leveret:
+            header = decode_chunk(raw).header
+        elif len(raw) < HEADER_BYTES or raw[0] != MAGIC:
+            raise ChunkError(f"{peer} sent {len(raw)} octets that are no chunk")
+        else:
+            header = Header._make(HEADER.unpack_from(raw)[1:10])
+            if crc32(raw[HEADER_BYTES : HEADER_BYTES + header.data_bytes]) != header.crc:
+                raise ChunkError(f"chunk {header.chunk_id} from {peer}: CRC of its data does not match")
+        if header.chunk_bytes != len(raw) or header.records == 0:
+            raise ChunkError(f"chunk {header.chunk_id} from {peer}: its lengths do not add up")
+        return header
+
+
+class RecoveryPublisher:
+    """Hands messages to one queue, each at most once whatever is repeated; made by `declare_publisher`.
+
+    Attributes:
+        last_sequence: the last id the server has for the reference; publishing goes on after it.
+    """
+
+    def __init__(
+        self, connection: StreamConnection, number: int, last_sequence: int, forget: Callable[[], object]
+    ) -> None:
+        self.last_sequence = last_sequence
+        self._connection = connection
+        self._number = number
+        self._forget = forget
+        self._sent: deque[tuple[int, int]] = deque()
+        self._early: set[int] = set()
+
+    def publish(self, run: MessageRun) -> None:
+        """Send stored messages, in ascending order of ids; waits while too many runs are unconfirmed.
+
+        Raises:
+            Refusal: the server declined some of them.
+            ConnectionLost: what is not confirmed may or may not be stored; ask a new publisher.
+        """
+        while len(self._sent) >= UNCONFIRMED_MAX:
+            self._connection.await_command(PublishConfirm)
+        self._sent.append((run.first, run.last))
+        self._connection.send(run_head(self._number, run), run.data)
+
+    def wait_confirmed(self, up_to: int, timeout_s: float) -> None:
+        """Return when every id sent that is not above `up_to` is durable at the server.
+
+        Raises:
+            Refusal: the server declined some of them.
+            ConnectionLost: that took longer than `timeout_s`.
+        """
+        link = self._connection
+        deadline = time.monotonic() + timeout_s
+        while self._sent and self._sent[0][0] <= up_to:
+            if (left := deadline - time.monotonic()) <= 0:
+                link.lose(f"{len(self._sent)} runs of messages are unconfirmed after {timeout_s} s")
+            link.set_timeout(left)
+            link.await_command(PublishConfirm)
+        link.set_timeout()
+
+    def close(self) -> None:
+        """Free the publisher's number; what is unconfirmed stays so."""
+        self._forget()
+        link = self._connection
+        link.request(DeletePublisher(link.next_id(), self._number), DeletePublisherResponse)
+
+    def confirmed(self, publishing_ids: list[int]) -> None:
+        """Note which runs, by the id of their last message, the server says are durable; called by the client."""
+        self._early.update(publishing_ids)
+        while self._sent and self._sent[0][1] in self._early:
+            self._early.remove(self._sent.popleft()[1])

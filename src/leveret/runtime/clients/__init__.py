@@ -1,0 +1,1 @@
+"""Clients: the AMQP and stream listeners, and one connection each."""

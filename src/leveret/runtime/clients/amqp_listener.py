@@ -1,0 +1,123 @@
+"""The AMQP port: where it listens, plain or with TLS, by itself or behind a proxy."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from leveret.config.kinds import Address
+from leveret.config.listeners import Listeners
+from leveret.core.rules.descriptors import ListenerKind
+from leveret.runtime.clients.amqp10_connection import Amqp10Connection
+from leveret.runtime.clients.amqp_peer import AmqpPeer
+from leveret.runtime.logs.engine import Engine
+from leveret.runtime.sockets.listening import Listening
+from leveret.session.amqp10.server import Amqp10Host
+from leveret.session.host import SessionHost
+
+TICK_S: Final = 0.5
+STOPPING: Final = "broker forced connection closure with reason 'shutdown'"
+
+
+class AmqpListener:
+    """All sockets of the AMQP port.
+
+    Attributes:
+        listening: its sockets.
+        peers: who is connected.
+    """
+
+    def __init__(
+        self,
+        host: SessionHost,
+        amqp10_host: Amqp10Host,
+        engine: Engine,
+        clock_ms: Callable[[], int],
+        options: Listeners,
+    ) -> None:
+        """Listen nowhere yet."""
+        self.options = options
+        self.host = host
+        self.amqp10_host = amqp10_host
+        self.engine = engine
+        self.clock_ms = clock_ms
+        self.peers: set[AmqpPeer] = set()
+        self.is_stopping = False
+        self._empty = asyncio.Event()
+        self.listening = Listening(
+            lambda told: AmqpPeer(self, told),
+            ListenerKind.AMQP,
+            purpose="AMQP",
+            backlog=options.backlog,
+            greeting_timeout_s=host.limits.handshake_timeout_ms / 1000,
+            proxied=options.proxy_protocol,
+        )
+        self._ticker: asyncio.Task[None] | None = None
+
+    @property
+    def amqp10_connections(self) -> list[Amqp10Connection]:
+        """The AMQP 1.0 connections that were let in."""
+        found = (peer.amqp10 for peer in self.peers)
+        return [each for each in found if each is not None and each.is_open]
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where it listens, in the order of `start` calls."""
+        return self.listening.addresses
+
+    @property
+    def tls_addresses(self) -> list[Address]:
+        """Those of them that speak TLS."""
+        return self.listening.tls_addresses
+
+    async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> None:
+        """Listen on one more address, port 0 takes a free one; with TLS if there is a context for it.
+
+        Raises:
+            LeveretError: the address cannot be had.
+        """
+        await self.listening.start(address, port, tls)
+        if self._ticker is None:
+            self._ticker = asyncio.get_running_loop().create_task(self._tick())
+
+    def go_on(self) -> None:
+        """Things have changed, alarms perhaps: whoever waits may go on."""
+        for peer in list(self.peers):
+            peer.go_on()
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            now_ms = self.clock_ms()
+            for peer in list(self.peers):
+                peer.tick(now_ms)
+            self.engine.touch()
+
+    def stop_reading(self) -> None:
+        """Take no more connections, and nothing more from those there are."""
+        self.is_stopping = True
+        self.listening.close()
+        for peer in self.peers:
+            peer.pause_reading()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Tell all clients that the node stops; wait this long for them to say goodbye, then close."""
+        self.stop_reading()
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for peer in list(self.peers):
+            peer.say_goodbye(STOPPING)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s if self.peers else 0):
+                await self._empty.wait()
+        for peer in list(self.peers):
+            peer.abort()
+
+    def forget(self, peer: AmqpPeer) -> None:
+        """The peer's socket is gone."""
+        self.peers.discard(peer)
+        if self.is_stopping and not self.peers:
+            self._empty.set()

@@ -1,0 +1,387 @@
+"""One socket on the AMQP port, and when it is read from.
+
+The first eight octets tell AMQP 0-9-1 from AMQP 1.0; from then on the socket's octets go to that
+session and its output comes back. A socket is left unread while one of these holds, so that what a
+peer sends never costs more memory than it should:
+
+- what was read fills a turn: others are served first;
+- it publishes, and the disk, or another node, has fallen behind;
+- the session stalls: an alarm blocks publishers, or its output has to go first;
+- the peer does not take what it was sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from typing import TYPE_CHECKING, Final, cast
+
+from leveret.runtime.clients import connection_log
+from leveret.runtime.clients.amqp10_connection import Amqp10Connection
+from leveret.runtime.sockets.addresses import is_loopback
+from leveret.runtime.sockets.held_output import HeldOutput
+from leveret.runtime.sockets.parting import Parting
+from leveret.runtime.sockets.tls import tls_peer
+from leveret.session.amqp091.connection import AmqpState, ClientConnection
+from leveret.session.amqp091.stalls import Stall
+from leveret.wire.amqp10 import PROTOCOL_HEADERS as AMQP10_HEADERS
+from leveret.wire.proxy_protocol import Proxied
+
+if TYPE_CHECKING:
+    from leveret.runtime.clients.amqp_listener import AmqpListener
+
+WRITE_BUFFER_HIGH_BYTES: Final = 1024 * 1024
+"""No deliveries to a peer for which more than this waits."""
+UNSENT_BYTES_MAX: Final = 4 * WRITE_BUFFER_HIGH_BYTES
+"""A peer for which more than this waits, answers and confirms too, is not read from."""
+TURN_BYTES: Final = 64 * 1024
+"""A read of this size or more ends a connection's turn."""
+TURN_FRAMES: Final = 600
+"""So does it when so many frames were taken one by one, a method counting for four: a read holds 20,000 that open a
+channel, which takes 0.3 s."""
+AHEAD_DELAY_S: Final = 0.002
+"""How long a publisher waits for its turn when its consumers are far behind."""
+ENDING_TIMEOUT_MS: Final = 10_000
+"""For a peer to take the last it was sent."""
+
+
+class AmqpPeer(asyncio.Protocol):
+    """See the module.
+
+    Attributes:
+        amqp10: the connection, if it is one of AMQP 1.0.
+    """
+
+    def __init__(self, listener: AmqpListener, proxied: Proxied | None = None) -> None:
+        """Wait for the connection; `proxied` is whom a proxy speaks for."""
+        self._listener = listener
+        self._engine = listener.engine
+        self._proxied = proxied
+        self._transport: asyncio.Transport | None = None
+        self._session: ClientConnection | None = None
+        self.amqp10: Amqp10Connection | None = None
+        self._begin = b""
+        self._from_loopback = False
+        self._held = HeldOutput()
+        self._ending_at_ms: int | None = None
+        self._parting: Parting | None = None
+        self._is_known = False
+        self._reads = True
+        self._has_read_last = False
+        self._turn_is_over = False
+        self._is_woken = False
+        self._waits_for_disk = False
+        self._published = 0
+        self._unsent_bytes = 0
+        self._took_at_ms = 0
+
+    # -- the transport's calls ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A peer connected, and TLS is settled."""
+        # uvloop's transports are no subclasses of asyncio's.
+        transport = cast(asyncio.Transport, transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+        self._set_options(transport.get_extra_info("socket"))
+        # A peer that is gone already has no name.
+        peer = transport.get_extra_info("peername") or ("", 0)
+        own = transport.get_extra_info("sockname") or ("", 0)
+        if self._proxied is not None:
+            peer, own = self._proxied
+        self._from_loopback = is_loopback(peer[0])
+        self.name = f"{peer[0]}:{peer[1]} -> {own[0]}:{own[1]}"
+        self._tls = tls = tls_peer(transport)
+        self._session = ClientConnection(
+            self._listener.host,
+            peer=self.name,
+            from_loopback=self._from_loopback,
+            now_ms=self._listener.clock_ms(),
+            tls=tls,
+        )
+        self._session.wake = self._wake
+        self._session.turn_frames = TURN_FRAMES
+        self._engine.peers[self._session] = self
+        self._listener.peers.add(self)
+        connection_log.accepted(self.name, "amqp" if tls is None else "amqp/ssl")
+
+    def _set_options(self, accepted: socket.socket) -> None:
+        """What the event loop does not set by itself: it turns Nagle's algorithm off."""
+        options = self._listener.options
+        if not options.nodelay:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
+        if options.keepalive:
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+    def data_received(self, data: bytes) -> None:
+        """Octets came."""
+        if self._parting is not None:
+            self._parting.drop(len(data))
+            return
+        session = self._session
+        if self.amqp10 is not None:
+            self.amqp10.receive(data)
+        if session is None:
+            return
+        if session.state is AmqpState.HEADER:
+            data = self._begin + data
+            if len(data) < 8:
+                self._begin = data
+                return
+            self._begin = b""
+            if data[:8] in AMQP10_HEADERS:
+                self._switch_to_amqp10().receive(data)
+                return
+        session.receive(data, self._listener.clock_ms())
+        if not self._is_known and session.state is AmqpState.OPEN:
+            self._is_known = True
+            connection_log.authenticated(self.name, session.user or "", session.vhost or "")
+        if len(data) >= TURN_BYTES and not self._turn_is_over:
+            self._turn_is_over = True
+            self._wait_for_turn(session)
+        self._settle(session)
+
+    def _wait_for_turn(self, session: ClientConnection) -> None:
+        """Come again when the others were served, and later if this publisher's consumers are far behind.
+
+        A publisher costs the node less than its consumers do, so without this wait it would take most of the
+        node's time, the backlog would grow although consumers could keep up, and come back from disk.
+        """
+        loop = asyncio.get_running_loop()
+        if session.publisher.is_ahead:
+            session.note_flow()
+            loop.call_later(AHEAD_DELAY_S, self._begin_turn)
+        else:
+            loop.call_soon(self._begin_turn)
+
+    def pause_writing(self) -> None:
+        """The socket's buffer is full."""
+        if self._session is not None:
+            self._session.is_paused = True
+
+    def resume_writing(self) -> None:
+        """The socket takes more again."""
+        if self._session is not None:
+            self._session.resume()
+            self.go_on()
+        self._pace()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        self._listener.forget(self)
+        self._transport = None
+        if self._parting is not None:
+            self._parting.over()
+        session = self._session
+        if self.amqp10 is not None:
+            self.amqp10.lost(str(exc or ""))
+        if session is not None:
+            user = session.user or "" if self._is_known else ""
+            reason = session.end_reason or (str(exc) if exc else "peer_hung_up" if self._is_known else "")
+            is_trouble = reason not in ("", "client_closed")
+            connection_log.closed(self.name, user, session.vhost or "", reason, is_trouble=is_trouble)
+            self._engine.peers.pop(session, None)
+            session.lost()
+            self._engine.touch()
+
+    # -- AMQP 1.0 -----------------------------------------------------------------------------
+
+    def _switch_to_amqp10(self) -> Amqp10Connection:
+        if self._session is not None:
+            self._engine.peers.pop(self._session, None)
+        self._session = None
+        self.amqp10 = Amqp10Connection(
+            self._listener.amqp10_host,
+            self._write10,
+            self._listener.host.broker.connections,
+            name=self.name,
+            from_loopback=self._from_loopback,
+            tls=self._tls,
+            clock_ms=self._listener.clock_ms,
+        )
+        return self.amqp10
+
+    def _write10(self, octets: bytes) -> None:
+        if self.amqp10 is not None and self._transport is not None:
+            self._transport.write(octets)
+            if self.amqp10.is_closed:
+                self.end()
+            else:
+                self._pace()
+
+    # -- what the engine asks -----------------------------------------------------------------
+
+    def write(self, octets: bytes, *, hold: int) -> None:
+        """See engine.Peer."""
+        if self._transport is None:
+            return
+        if hold or self._held:
+            self._held.add(hold, octets)
+            self._pace()
+        else:
+            self._send(self._transport, octets)
+
+    def release(self, hold: int) -> None:
+        """See engine.Peer."""
+        octets = self._held.release(hold)
+        if octets and self._transport is not None:
+            self._send(self._transport, octets)
+        if self._ending_at_ms is not None:
+            self.end()
+
+    def _send(self, transport: asyncio.Transport, octets: bytes) -> None:
+        transport.write(octets)
+        session = self._session
+        if session is not None and not session.is_paused:
+            if session.is_throttled:
+                session.resume()
+                self._engine.touch()
+            if session.stall is Stall.OUTPUT:
+                asyncio.get_running_loop().call_soon(self.go_on)
+        self._pace()
+
+    def end(self) -> None:
+        """See engine.Peer; a peer that may still be sending is let close the socket."""
+        if self._ending_at_ms is None:
+            self._ending_at_ms = self._listener.clock_ms()
+        if self._transport is None or self._held or self._parting is not None:
+            return
+        session = self._session
+        client_closes = session is not None and session.client_closes
+        if client_closes or not self._is_known:
+            self._parting = Parting(self._transport, peer_closes=client_closes)
+            if not self._reads:
+                self._reads = True
+                self._transport.resume_reading()
+        else:
+            self._transport.close()
+
+    def end_after_flush(self) -> None:
+        """Close once what the session said last has been written."""
+        self._engine.touch()
+        asyncio.get_running_loop().call_soon(self.end)
+
+    # -- reading, or not ----------------------------------------------------------------------
+
+    def _settle(self, session: ClientConnection) -> None:
+        """The session took something: have it flushed, and see whether to read on."""
+        self._engine.touch(session)
+        if session.state is AmqpState.CLOSED:
+            self.end_after_flush()
+            return
+        if session.stall is Stall.TURN:
+            self._wake()
+        # Who only consumes is read from: a queue that another node leads may be gone for long.
+        published, self._published = self._published, session.publisher.taken
+        if session.publisher.taken != published and not self._waits_for_disk and self._engine.is_overloaded():
+            self._waits_for_disk = True
+            self._engine.when_relieved(self._disk_has_caught_up)
+        self._pace()
+
+    def _begin_turn(self) -> None:
+        self._turn_is_over = False
+        self._pace()
+
+    def _disk_has_caught_up(self) -> None:
+        self._waits_for_disk = False
+        self._pace()
+
+    def _wake(self) -> None:
+        if not self._is_woken:
+            self._is_woken = True
+            asyncio.get_running_loop().call_soon(self.go_on)
+
+    def go_on(self) -> None:
+        """Things have changed: a session that stalls may go on."""
+        self._is_woken = False
+        if self._session is not None and self._transport is not None:
+            self._session.go_on(self._listener.clock_ms())
+            self._settle(self._session)
+
+    def _pace(self) -> None:
+        """Read from the socket, or leave it unread; see the module.
+
+        The end of a turn matters too: the event loop would else go on reading from a socket that has more, tens
+        of times, before it looks at any other: one fast publisher would keep acks, and so deliveries, waiting.
+        """
+        transport, session = self._transport, self._session
+        if transport is None or transport.is_closing() or self._parting is not None:
+            return
+        listens = not (
+            self._has_read_last
+            or self._waits_for_disk
+            or (session is not None and session.stall is not None)
+            or transport.get_write_buffer_size() + self._held.size_bytes > UNSENT_BYTES_MAX
+        )
+        if session is not None and session.is_reading != listens:
+            session.set_reading(listens, self._listener.clock_ms(), for_disk=self._waits_for_disk)
+        reads = listens and not self._turn_is_over
+        if reads != self._reads:
+            self._reads = reads
+            (transport.resume_reading if reads else transport.pause_reading)()
+
+    # -- time and ends ------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Heartbeats and timeouts."""
+        session = self._session
+        if self._parting is not None:
+            return
+        if self._ending_at_ms is not None:
+            if now_ms - self._ending_at_ms > ENDING_TIMEOUT_MS:
+                self.abort()
+        elif session is not None:
+            session.tick(now_ms)
+            if session.state is AmqpState.CLOSED:
+                self.end_after_flush()
+            elif self._takes_nothing(session, now_ms):
+                session.end_reason = "missed heartbeats from client, which takes nothing"
+                self.abort()
+            else:
+                self._pace()
+        elif self.amqp10 is not None:
+            self.amqp10.tick()
+
+    def _takes_nothing(self, session: ClientConnection, now_ms: int) -> bool:
+        """Whether a peer that is not read from has not taken an octet in the time of two heartbeats.
+
+        Its own heartbeats are not read either, so they cannot tell that it is there.
+        """
+        transport = self._transport
+        if transport is None or not session.heartbeat_ms or session.is_reading:
+            self._unsent_bytes = 0
+            return False
+        before, self._unsent_bytes = self._unsent_bytes, transport.get_write_buffer_size()
+        if not before or self._unsent_bytes < before:
+            self._took_at_ms = now_ms
+        return self._unsent_bytes > 0 and now_ms - self._took_at_ms > 2 * session.heartbeat_ms
+
+    def pause_reading(self) -> None:
+        """Read no more: what came until now is the last that is served."""
+        self._has_read_last = True
+        self._pace()
+
+    def say_goodbye(self, reason: str) -> None:
+        """Tell the client why it must go, and read on until it has said the same.
+
+        A socket that is closed with octets unread resets the connection, and the client may lose what it was
+        sent last: its confirms.
+        """
+        if self.amqp10 is not None:
+            self.amqp10.cut(reason)
+            return
+        if self._session is None or self._transport is None:
+            self.end()
+            return
+        self._session.force_close(reason)
+        self._engine.flush()
+        if self._session.state is AmqpState.CLOSED:
+            self.end()
+        else:
+            self._has_read_last = False
+            self._pace()
+
+    def abort(self) -> None:
+        """Close without another word."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,195 @@
+"""What the node answers to its sessions' questions: who may log in, enter, read, hand in."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from leveret.core.broker.access import check_password, is_allowed, permission_of
+from leveret.core.broker.alarms import Alarms
+from leveret.core.broker.broker import Broker
+from leveret.core.broker.limits import check_connection_limits
+from leveret.core.queues.queue import Queue
+from leveret.model.definitions import User
+from leveret.model.errors import AccessRefused, AuthenticationFailed
+from leveret.runtime.clients import connection_log
+from leveret.session.certificate import LoginRule
+from leveret.session.host import Leaders, Limits, Sender
+
+
+class Authority:
+    """Logins and access, for every door of the node.
+
+    Attributes:
+        internal: passwords of users that exist only in memory, for this node's own jobs.
+    """
+
+    def __init__(self, broker: Broker, loopback_users: frozenset[str]) -> None:
+        """`loopback_users` may log in from this machine only."""
+        self.broker = broker
+        self.internal: dict[str, str] = {}
+        self._loopback_users = loopback_users
+
+    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
+        """Check credentials; return the user's name.
+
+        Raises:
+            AuthenticationFailed: in RabbitMQ's words; does not tell which of the two was wrong.
+        """
+        if from_loopback and self.internal.get(username) == password and password:
+            return username
+        user = self.broker.definitions.by_kind["users"].get((username,))
+        if not isinstance(user, User) or not check_password(user, password):
+            connection_log.login_refused(username, "invalid credentials")
+            raise AuthenticationFailed(f"user '{username}' - invalid credentials")
+        return self._from_here(username, from_loopback)
+
+    def authenticate_external(self, username: str, from_loopback: bool) -> str:
+        """Let in a user whose name a verified certificate has shown; return the name.
+
+        Raises:
+            AuthenticationFailed: in RabbitMQ's words.
+        """
+        if not isinstance(self.broker.definitions.by_kind["users"].get((username,)), User):
+            connection_log.login_refused(username, "no user of the certificate's name")
+            raise AuthenticationFailed(f"user '{username}' - invalid credentials")
+        return self._from_here(username, from_loopback)
+
+    def over(self, protocol: str) -> Login:
+        """Logins over one protocol, by RabbitMQ's name of it."""
+        return Login(self, protocol)
+
+    def _from_here(self, username: str, from_loopback: bool) -> str:
+        if username in self._loopback_users and not from_loopback:
+            connection_log.login_refused(username, "can only connect via localhost")
+            raise AuthenticationFailed(f"user '{username}' can only connect via localhost")
+        return username
+
+    def open_vhost(self, user: str, vhost: str) -> None:
+        """Let the user into the vhost.
+
+        Raises:
+            NotFound: no such vhost. AccessRefused: no permissions in it.
+        """
+        self.broker.topology(vhost)
+        if user not in self.internal and permission_of(self.broker.definitions, user, vhost) is None:
+            raise AccessRefused(f"access to vhost '{vhost}' refused for user '{user}'")
+
+    def may_read(self, user: str, vhost: str, name: str) -> bool:
+        """Whether the user may read from the queue or stream `name`."""
+        return user in self.internal or is_allowed(
+            permission_of(self.broker.definitions, user, vhost), "read", name
+        )
+
+    @contextmanager
+    def internal_user(self, purpose: str) -> Iterator[tuple[str, str]]:
+        """A user for a job of this node: known in memory, from loopback, while the context lasts."""
+        name = f"leveret-internal-{purpose}-{unique_id()}"
+        self.internal[name] = unique_id() + unique_id()
+        self.broker.own_users.add(name)
+        try:
+            yield name, self.internal[name]
+        finally:
+            del self.internal[name]
+            self.broker.own_users.discard(name)
+
+
+class Login:
+    """How clients of one protocol log in; their attempts are counted, those of the node's own jobs are not."""
+
+    def __init__(self, authority: Authority, protocol: str) -> None:
+        """Ask the authority."""
+        self._authority = authority
+        self._protocol = protocol
+
+    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
+        """See Authority."""
+        with self._counted(username):
+            return self._authority.authenticate(username, password, from_loopback)
+
+    def authenticate_external(self, username: str, from_loopback: bool) -> str:
+        """See Authority."""
+        with self._counted(username):
+            return self._authority.authenticate_external(username, from_loopback)
+
+    @contextmanager
+    def _counted(self, username: str) -> Iterator[None]:
+        logins = self._authority.broker.logins
+        try:
+            yield
+        except AuthenticationFailed:
+            logins.count(self._protocol, succeeded=False)
+            raise
+        if username not in self._authority.internal:
+            logins.count(self._protocol, succeeded=True)
+
+
+class AmqpHost:
+    """session.host.Host for AMQP 0-9-1."""
+
+    def __init__(
+        self,
+        authority: Authority,
+        outbox: list[Sender],
+        append_now: Callable[[Queue], None],
+        *,
+        cluster_name: str,
+        node_name: str,
+        version: str,
+        limits: Limits,
+        certificate_login: LoginRule,
+        alarms: Alarms,
+    ) -> None:
+        """Take what connections are offered."""
+        self.leaders: Leaders | None = None
+        self.broker = authority.broker
+        self.outbox = outbox
+        self.cluster_name = cluster_name
+        self.node_name = node_name
+        self.version = version
+        self.limits = limits
+        self.certificate_login = certificate_login
+        self.alarms = alarms
+        login = authority.over("amqp091")
+        self.authenticate = login.authenticate
+        self.authenticate_external = login.authenticate_external
+        self.open_vhost = authority.open_vhost
+        self.unique_id = unique_id
+        self.append_now = append_now
+        self.channel_failed = connection_log.channel_failed
+
+
+class SchemaHost:
+    """session.amqp10.server.Amqp10Host: the schema link."""
+
+    def __init__(
+        self,
+        authority: Authority,
+        container_id: str,
+        serve: Callable[[str, bytes], bytes],
+        state: Callable[[], bytes],
+        connection_max: int | None = None,
+    ) -> None:
+        """`serve` answers (user, request) with a reply; `state` stands for what it would say."""
+        self.container_id = container_id
+        self.authenticate = authority.over("amqp10").authenticate
+        self.schema_request = serve
+        self.schema_state = state
+        self._authority = authority
+        self._connection_max = connection_max
+
+    def open_vhost(self, user: str, vhost: str) -> None:
+        """Let the user into the vhost.
+
+        Raises:
+            NotAllowed: there are too many connections. NotFound, AccessRefused: see Authority.
+        """
+        check_connection_limits(self._authority.broker, user, vhost, self._connection_max)
+        self._authority.open_vhost(user, vhost)
+
+
+def unique_id() -> str:
+    """22 characters, 128 random bits."""
+    return base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")

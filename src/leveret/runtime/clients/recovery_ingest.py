@@ -1,0 +1,202 @@
+"""Recovered messages into a queue, through the stream protocol."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from leveret.core.broker.broker import Broker
+from leveret.core.queues.head import Run, count_of
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.stream import Stream, StreamBatch, records_of
+from leveret.model import definitions as d
+from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.runtime.clients.stream_host import check_contiguous
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.engine import Engine
+from leveret.runtime.logs.stream_store import UNKNOWN_FILTERS
+from leveret.session.stored import Heads
+from leveret.session.stream.messages import entries_of
+from leveret.wire.chunk import Attribute, ChunkError, decode_trailer
+from leveret.wire.stream.publish import MessageRun
+from leveret.wire.stream_entry import pack_entries, unmark_entry, unpack_entry
+
+_LENGTH_BYTES: Final = 4
+DeletedAt = Callable[[tuple[str, str], str], int]
+
+
+def never_deleted(key: tuple[str, str], reference: str) -> int:
+    """Up to which number of a reference a queue of that key had messages when it was deleted: 0, it was not."""
+    return 0
+
+
+class RecoveryIngest:
+    """runtime.clients.stream_host.RecoveryQueue: stored messages into a queue, each once.
+
+    The last publishing id of a reference is logged in the trailer of the very chunk that holds its
+    message, so after any crash the two agree: what is there is known to be there.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        key: tuple[str, str],
+        engine: Engine,
+        commit: GroupCommit,
+        deleted_at: DeletedAt = never_deleted,
+    ) -> None:
+        """Hand in to the queue of this vhost and name; if it is not there, the first messages say what it was.
+
+        One that was deleted half-way goes on behind what it was given: that is consumed, or was to go.
+        """
+        self._broker = broker
+        self._key = key
+        self._deleted_at = deleted_at
+        self._engine = engine
+        self._commit = commit
+        self._heads = Heads()
+
+    def check(self) -> None:
+        """See that what is handed in would stay.
+
+        Raises:
+            PreconditionFailed: the queue is one that goes, with all that is in it, when the node or a connection does.
+        """
+        queue = self._broker.queues.get(self._key)
+        if queue is not None and not (queue.definition.durable and queue.owner is None):
+            vhost, name = self._key
+            why = "not durable" if queue.owner is None else "exclusive"
+            raise PreconditionFailed(
+                f"queue '{name}' in vhost '{vhost}' is {why}: what is recovered into it would not last; delete it, and "
+                "recover again: it is made as it was"
+            )
+
+    def last_sequence(self, reference: str) -> int:
+        """See RecoveryQueue."""
+        queue = self._broker.queues.get(self._key)
+        there = queue.sequences.logged.get(reference.encode(), 0) if queue is not None else 0
+        return max(there, self._deleted_at(self._key, reference))
+
+    def append(self, reference: str, runs: list[MessageRun], done: Callable[[], None]) -> None:
+        """See RecoveryQueue."""
+        self.check()
+        check_contiguous(self._key[1], self.last_sequence(reference), runs)
+        queue = self._broker.queues.get(self._key) or self._made_for(runs)
+        name = reference.encode()
+        if isinstance(queue, Stream):
+            if queue.last_sequence(name) < (last := self.last_sequence(reference)):
+                queue.advance_sequence(name, last)
+            self._publish(queue, name, runs)
+        else:
+            self._gather(queue, reference, runs)
+        # Nothing is told of what went into files that are gone: the recovery ends, and is run again elsewhere.
+        self._commit.when_durable(lambda: done() if queue.damage is None else None)
+        self._commit.begin()
+
+    def _made_for(self, runs: list[MessageRun]) -> Queue:
+        """The queue that these messages were in, which the schema sync had not brought yet.
+
+        Not declared: neither a limit of queues nor a default type may stand in its way.
+        """
+        first = next((message for run in runs for _, message in run.messages()), b"")
+        is_entry = unpack_entry(first) is not None or unmark_entry(first) is not None
+        arguments = {"x-queue-type": "stream"} if is_entry else {}
+        vhost, name = self._key
+        self._broker.apply(d.Put(d.Queue(name=name, vhost=vhost, arguments=arguments)))
+        self._engine.touch()
+        return self._broker.queue(vhost, name)
+
+    def _publish(self, stream: Stream, name: bytes, runs: list[MessageRun]) -> None:
+        """Messages that come from a stream as they were there; a marked one is alone in its run."""
+        plain: list[MessageRun] = []
+        for run in runs:
+            marked = _marked(run)
+            if marked is None:
+                plain.append(run)
+                continue
+            self._publish_plain(stream, name, plain)
+            plain = []
+            if run.first > stream.last_sequence(name):
+                self._heed(stream, marked[1])
+                self._publish_plain(stream, name, [_packed(run, marked[0])])
+        self._publish_plain(stream, name, plain)
+
+    def _heed(self, stream: Stream, attributes: bytes) -> None:
+        """Give the next message its offset, unless there is more in the stream, and keep what was stored there.
+
+        A reader goes on at the same message, also if that has another offset here. Neither does a reader fall back
+        behind what it stored here, nor a publisher.
+        """
+        found = list(decode_trailer(attributes))
+        self._engine.append_now(stream)
+        offset = next((value for kind, _, value in found if kind == Attribute.QUEUE_OFFSET), 0)
+        here = stream.align(offset)
+        for kind, name, value in found:
+            if kind == Attribute.SEQUENCE and value > stream.last_sequence(name):
+                stream.advance_sequence(name, value)
+            elif kind == Attribute.OFFSET and here + value - offset > (stream.offset_of(name) or -1):
+                stream.store_offset(name, here + value - offset)
+
+    def _publish_plain(self, stream: Stream, name: bytes, runs: list[MessageRun]) -> None:
+        """Which filter values the messages have, only readers know."""
+        if not runs:
+            return
+        numbered = [message for run in runs for message in run.messages()]
+        ids = [sequence for sequence, _ in numbered]
+        as_they_were = [self._stream_entry(entry) for _, entry in numbered]
+        records = sum(map(records_of, as_they_were))
+        stream.publish(StreamBatch(name, ids, as_they_were, records, set(UNKNOWN_FILTERS)))
+        self._flush(stream, name, max(ids, default=0))
+
+    def _stream_entry(self, entry: bytes) -> bytes:
+        found = unpack_entry(entry)
+        if found is None:
+            head, body = self._heads.of_entry(entry)
+            [found] = entries_of([(head, [body])])
+        return found
+
+    def _gather(self, queue: Queue, reference: str, runs: list[MessageRun]) -> None:
+        name = reference.encode()
+        last = before = self.last_sequence(reference)
+        new: list[Run] = []
+        for run in runs:
+            # All are looked at before the first is taken: of what is refused nothing stays.
+            marked = _marked(run)
+            new += self._new_of(run if marked is None else _packed(run, marked[0]), last)
+            last = max(last, run.last)
+        if queue.gathered:
+            # Others' messages first, by themselves: ours and their sequence must share one chunk.
+            self._engine.append_now(queue)
+        for each in new:
+            queue.gather(each.head, each.bodies)
+        if last > before:
+            queue.advance_sequence(name, last)
+            self._flush(queue, name, last)
+
+    def _new_of(self, run: MessageRun, last: int) -> list[Run]:
+        """What comes after the id `last`; the offsets of these runs are publishing ids."""
+        found = self._heads.runs(bytes(run.data), run.first, run.first)
+        if count_of(found) != run.records:
+            raise ChunkError(
+                f"{count_of(found)} recovered messages stand where there are to be {run.records}"
+            )
+        return [each.cut(max(each.first, last + 1), each.end) for each in found if each.end > last + 1]
+
+    def _flush(self, queue: Queue, name: bytes, last: int) -> None:
+        """Have the queue's log take what it was given, up to that publishing id."""
+        self._broker.dirty[queue] = None
+        self._engine.flush()
+        if queue.sequences.logged.get(name, 0) < last:
+            raise StorageError(
+                f"queue '{queue.key[1]}': the disk refused recovered messages; see the node's log"
+            )
+
+
+def _marked(run: MessageRun) -> tuple[bytes, bytes] | None:
+    """(entry, attributes) of a run that is one marked message."""
+    return unmark_entry(bytes(run.data[_LENGTH_BYTES:])) if run.records == 1 else None
+
+
+def _packed(run: MessageRun, entry: bytes) -> MessageRun:
+    """The run without its mark."""
+    return MessageRun(run.first, 1, pack_entries(entry)[0])

@@ -1,0 +1,538 @@
+"""One peer of the stream protocol: its socket, timers and log reads around `session.stream.connection`.
+
+Chunks are read on the event loop, a quarter of a megabyte at a time, not in an executor. A reader that keeps
+up finds them in the page cache, where such a read takes some 30 microseconds, less than a thread
+hop; one that catches up from disk is served by the kernel's read-ahead. And a read never races with
+appends and retention, which run on the loop too. Between two reads the loop serves everybody else.
+
+Memory is bounded per connection: chunks are read only while less than `WRITE_BUFFER_BYTES_MAX` wait
+for the socket, so a slow reader holds that much plus one read; a peer that does not take its answers
+is not read from; and published octets that wait for the disk are bounded by the session.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+from bisect import bisect_right
+from collections.abc import Callable
+from functools import partial
+from typing import Final, NamedTuple, cast
+
+from leveret.core.broker.limits import OtherConnection
+from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, Refusal
+from leveret.runtime.clients import connection_log
+from leveret.runtime.clients.stream_host import RecoveryQueue, ServedLog, StreamHandle, StreamHost
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.sockets.addresses import is_loopback
+from leveret.runtime.sockets.parting import Parting
+from leveret.runtime.sockets.tls import tls_peer
+from leveret.session.certificate import TlsPeer
+from leveret.session.stream.connection import StreamSession
+from leveret.session.stream.types import (
+    Append,
+    ChangeStreams,
+    Declared,
+    Effect,
+    KeepOffset,
+    SendResponse,
+    SteppedDown,
+    StoreBatch,
+    StreamConnectionState,
+    StreamPublisher,
+    Subscribed,
+    Subscription,
+)
+from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.stream.codec import Code
+
+READ_BYTES_MAX: Final = 262_144
+READ_BYTES_PER_CREDIT: Final = 65_536
+"""A reader that asks for chunks one by one is not read for as if it wanted them all."""
+WRITE_BUFFER_BYTES_MAX: Final = 1_048_576
+FLUSH_TIMEOUT_S: Final = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class _Watch(NamedTuple):
+    """A log that is read or written, and what ends being told of its growth."""
+
+    log: ServedLog
+    release: Callable[[], None]
+
+
+class _Member:
+    """core.queues.stream_groups.GroupMember: a subscription of which one of several is active."""
+
+    def __init__(self, connection: StreamPeer, number: int, subscription: Subscription) -> None:
+        self.number = number
+        self.subscription = subscription
+        self.key = (connection.vhost, subscription.stream, subscription.group)
+        self._connection = connection
+
+    def activate(self, active: bool) -> None:
+        """See Member."""
+        self._connection.update_consumer(self, active)
+
+
+class StreamPeer(asyncio.Protocol):
+    """One peer.
+
+    Attributes:
+        name: both ends, as RabbitMQ writes them.
+        since_ms: when it was accepted, Unix time.
+        octets_received, octets_sent: counters.
+        closed: done when the connection is gone.
+    """
+
+    protocol = "stream"
+    channels = 0
+
+    def __init__(
+        self, host: StreamHost, frame_max_bytes: int, heartbeat_s: int, register: set[StreamPeer]
+    ) -> None:
+        self.name = ""
+        self.since_ms = clock_ms()
+        self.octets_received = 0
+        self.octets_sent = 0
+        self._host = host
+        self._limits = (frame_max_bytes, heartbeat_s)
+        self._register = register
+        self._loop = asyncio.get_running_loop()
+        self.closed: asyncio.Future[None] = self._loop.create_future()
+        self._watches: dict[str, _Watch] = {}
+        self._streams: dict[str, StreamHandle] = {}
+        self._members: dict[int, _Member] = {}
+        self._attachments = 0
+        self._settling = False
+        self._served_last = -1
+        self._queues: dict[StreamPublisher, RecoveryQueue] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._pump_waits = False
+        self._writable = True
+        self._member: OtherConnection | None = None
+        self._parting: Parting | None = None
+
+    # --- What others ask --------------------------------------------------------------------------
+
+    @property
+    def user(self) -> str:
+        """Empty before login."""
+        return self._session.user
+
+    @property
+    def vhost(self) -> str:
+        """Empty before Open."""
+        return self._session.vhost
+
+    @property
+    def tls(self) -> TlsPeer | None:
+        """What the peer showed of itself, over TLS."""
+        return self._session.tls
+
+    @property
+    def mechanism(self) -> str:
+        """How it logs in; empty before."""
+        return self._session.mechanism
+
+    @property
+    def state(self) -> str:
+        """`running`, or what it is doing instead."""
+        return self._session.state.value
+
+    @property
+    def peer_properties(self) -> dict[str, str]:
+        """What the peer says it is."""
+        return self._session.peer_properties
+
+    @property
+    def subscriptions(self) -> dict[int, Subscription]:
+        """What it reads."""
+        return self._session.subscriptions
+
+    def offset_lag(self, subscription: Subscription) -> int:
+        """How many offsets there are that it was not sent yet."""
+        watch = self._watches.get(subscription.stream)
+        return 0 if watch is None else max(0, watch.log.committed_offset - subscription.next_offset)
+
+    @property
+    def publishers(self) -> dict[int, StreamPublisher]:
+        """What it publishes to."""
+        return self._session.publishers
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Octets that wait for the socket: bounded, however slow the peer is."""
+        return self._transport.get_write_buffer_size()
+
+    @property
+    def unstored_bytes(self) -> int:
+        """Published octets that wait for the disk."""
+        return self._session.unstored_bytes
+
+    def close(self, reason: str) -> None:
+        """End the connection politely; `closed` is done when it is gone."""
+        self._session.close(Code.OK, reason, self._now_ms())
+        self._settle()
+
+    def cut(self, reason: str) -> None:
+        """End the connection without telling the client why; it may connect again."""
+        self._leave_node()
+        self._session.cut(reason)
+        self._settle()
+
+    def look_again(self) -> None:
+        """Something around it has changed."""
+        self._guarded(self._settle)
+
+    def abort(self) -> None:
+        """End it at once."""
+        self._transport.abort()
+
+    # --- What the event loop calls ----------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Accept a peer; the first word is its."""
+        # uvloop has transports of its own, which are no subclass.
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
+        with contextlib.suppress(OSError):
+            # Peers without heartbeats (our own blocking client) are found dead by the kernel.
+            transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
+        self.name = f"{peer[0]}:{peer[1]} -> {here[0]}:{here[1]}"
+        self._session = StreamSession(
+            self._host, is_loopback(peer[0]), *self._limits, self._now_ms(), tls_peer(transport)
+        )
+        self._register.add(self)
+        connection_log.accepted(self.name, "stream")
+        self._arm()
+
+    def data_received(self, data: bytes) -> None:
+        """Serve what the peer sent."""
+        self.octets_received += len(data)
+        if self._parting is not None:
+            self._parting.drop(len(data))
+            return
+        self._guarded(partial(self._receive, data))
+
+    def pause_writing(self) -> None:
+        """The peer takes less than it is sent: nothing more is read, for it or from it."""
+        self._writable = False
+        self._pace()
+
+    def resume_writing(self) -> None:
+        """It has caught up."""
+        self._writable = True
+        self._guarded(self._settle)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Let go of everything."""
+        if self._parting is not None:
+            self._parting.over()
+        if self._timer is not None:
+            self._timer.cancel()
+        for stream in list(self._watches):
+            self._watches.pop(stream).release()
+        for number in list(self._members):
+            self._leave(number)
+        self._register.discard(self)
+        self._leave_node()
+        reason = self._session.close_reason or (
+            str(error) if error else "the peer hung up" if self.user else ""
+        )
+        connection_log.closed(self.name, self.user, self.vhost, reason[:200])
+        if not self.closed.done():
+            self.closed.set_result(None)
+
+    # --- Steps ------------------------------------------------------------------------------------
+
+    def _now_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        """Run a step; a bug in it costs this one peer its connection, not the node."""
+        if self.closed.done():
+            return
+        try:
+            step()
+        except Exception:
+            log.exception("connection_failed name=%s action=dropped", self.name)
+            self._transport.abort()
+
+    def _receive(self, data: bytes) -> None:
+        before = self._session.state
+        effects = self._session.receive(data, self._now_ms())
+        if before is not StreamConnectionState.OPEN and self._session.state is StreamConnectionState.OPEN:
+            self._member = OtherConnection(self._host.connections, self.user, self.vhost, self.cut)
+            connection_log.authenticated(self.name, self.user, self.vhost)
+        self._flush()
+        for effect in effects:
+            self._perform(effect)
+        self._settle()
+
+    def _leave_node(self) -> None:
+        if self._member is not None:
+            self._member.leave()
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case StoreBatch():
+                self._write(effect)
+            case Append():
+                self._append(effect)
+            case KeepOffset():
+                self._keep_offset(effect)
+            case Subscribed() if subscription := self._session.subscriptions.get(effect.number):
+                self._watch(subscription.stream)
+                self._join(effect.number, subscription)
+            case Declared():
+                self._watch(effect.stream)
+            case SteppedDown() if member := self._members.get(effect.number):
+                self._host.groups.stepped_down(member.key, member)
+            case ChangeStreams():
+                self._host.when_may_change(partial(self._guarded, partial(self._change, effect)))
+            case SendResponse():
+                answer = partial(self._session.answer, effect.response)
+                self._host.when_durable(partial(self._guarded, partial(self._then_settle, answer)))
+
+    def _change(self, change: ChangeStreams) -> None:
+        effects = self._session.change(change)
+        self._flush()
+        for effect in effects:
+            self._perform(effect)
+        self._settle()
+
+    def _then_settle(self, step: Callable[[], None]) -> None:
+        """Do something to the session; what follows from it waits for the end of this turn of the loop."""
+        step()
+        if not self._settling:
+            self._settling = True
+            self._loop.call_soon(self._guarded, self._settle)
+
+    def _write(self, write: StoreBatch) -> None:
+        counters, count = self._host.stream_counters, len(write.ids)
+        write.publisher.published += count
+        counters.publish += count
+        counters.publish_confirm += count
+        write.batch.done = partial(self._written, write)
+        stream = self._streams.get(write.publisher.queue)
+        if stream is None:
+            write.batch.done(NotFound(f"stream '{write.publisher.queue}' is gone"))
+        elif self._host.refuses_publishes:
+            write.batch.done(PreconditionFailed("too few followers are in sync; see replication.min_in_sync"))
+        else:
+            stream.publish(write.batch)
+
+    def _written(self, write: StoreBatch, error: LeveretError | None) -> None:
+        count = len(write.ids)
+        if error is None:
+            write.publisher.confirmed += count
+            self._host.stream_counters.confirm += count
+            step = partial(self._session.stored, write)
+        else:
+            write.publisher.errored += count
+            step = partial(self._session.not_stored, write, error)
+        self._guarded(partial(self._then_settle, step))
+
+    def _keep_offset(self, effect: KeepOffset) -> None:
+        if effect.stream == OUTGOING_STREAM:
+            self._host.store_offset(self.vhost, effect.reference, effect.offset)
+            return
+        try:
+            stream = self._streams.get(effect.stream) or self._host.stream(self.vhost, effect.stream)
+        except LeveretError as error:
+            log.info("offset_not_kept name=%s stream=%s error=%s", self.name, effect.stream, error)
+        else:
+            stream.store_offset(effect.reference, effect.offset)
+
+    def _append(self, append: Append) -> None:
+        publisher = append.publisher
+        try:
+            queue = self._queue_of(publisher)
+            done = partial(self._guarded, partial(self._stored, append))
+            queue.append(publisher.reference, append.runs, done)
+        except LeveretError as error:
+            log.warning("stream_not_written name=%s stream=%s error=%s", self.name, publisher.queue, error)
+            self._session.not_stored(append, error)
+
+    def _queue_of(self, publisher: StreamPublisher) -> RecoveryQueue:
+        """The publisher's queue, asked for once; those of publishers that are gone are forgotten then."""
+        if publisher not in self._queues:
+            alive = self._session.publishers.values()
+            self._queues = {each: queue for each, queue in self._queues.items() if each in alive}
+            self._queues[publisher] = self._host.recovery_queue(self.user, self.vhost, publisher.queue)
+        return self._queues[publisher]
+
+    def _stored(self, append: Append) -> None:
+        self._then_settle(partial(self._session.stored, append))
+
+    def _watch(self, stream: str) -> None:
+        if stream in self._watches:
+            return
+        served: ServedLog
+        try:
+            if stream == OUTGOING_STREAM:
+                served = self._host.outgoing_log(self.user, self.vhost)
+            else:
+                handle = self._streams[stream] = self._host.stream(self.vhost, stream)
+                served = handle.log
+        except LeveretError as error:
+            self._drop(stream, error)
+            return
+        self._watches[stream] = _Watch(served, served.on_commit(self._wake))
+
+    def _drop(self, stream: str, error: LeveretError) -> None:
+        level = logging.INFO if isinstance(error, Refusal) else logging.ERROR
+        log.log(level, "stream_ended name=%s stream=%s error=%s", self.name, stream, error)
+        self._session.stream_gone(stream, error)
+
+    def _join(self, number: int, subscription: Subscription) -> None:
+        """Have the subscription wait for its turn if it is one of a group."""
+        if subscription.group and (number not in self._members):
+            member = self._members[number] = _Member(self, number, subscription)
+            self._host.groups.join(member.key, member, subscription.partition)
+
+    def _leave(self, number: int) -> None:
+        member = self._members.pop(number)
+        self._host.groups.leave(member.key, member)
+
+    def update_consumer(self, member: _Member, active: bool) -> None:
+        """It is a subscription's turn in its group, or no longer."""
+
+        def tell() -> None:
+            if self._session.subscriptions.get(member.number) is member.subscription:
+                self._session.consumer_update(member.number, active)
+
+        self._guarded(partial(self._then_settle, tell))
+
+    def _settle(self) -> None:
+        """Bring sockets, logs and timers in line with what the session now is."""
+        self._settling = False
+        self._flush()
+        if self._attachments != self._session.attachments:
+            self._attachments = self._session.attachments
+            self._detach()
+        if self._session.state is StreamConnectionState.CLOSED:
+            self._hang_up()
+            return
+        self._pace()
+        self._arm()
+        if self._watches:
+            self._wake()
+
+    def _detach(self) -> None:
+        """Let go of logs that nothing is attached to any more, and of groups."""
+        for stream in self._watches.keys() - self._session.streams:
+            self._watches.pop(stream).release()
+            self._streams.pop(stream, None)
+        for number, member in list(self._members.items()):
+            subscription = self._session.subscriptions.get(number)
+            if subscription is not member.subscription:
+                self._leave(number)
+                if subscription is not None:
+                    self._join(number, subscription)
+
+    def _flush(self) -> None:
+        output = self._session.take_output(self._now_ms())
+        if output and not self._transport.is_closing():
+            self.octets_sent += sum(map(len, output))
+            self._transport.writelines(output)
+
+    def _hang_up(self) -> None:
+        if self._transport.is_closing() or self._parting is not None:
+            return
+        if self._session.has_answered_close:
+            # Another thread of the client may still publish.
+            self._parting = Parting(self._transport, peer_closes=False)
+            self._transport.resume_reading()
+        else:
+            self._transport.close()
+            # What a peer does not take in time is not worth keeping the socket for.
+            self._timer_at(self._loop.time() + FLUSH_TIMEOUT_S, self._transport.abort)
+
+    def _pace(self) -> None:
+        """Read from the peer, or stop reading."""
+        publishes = any(each.to_stream for each in self._session.publishers.values())
+        wanted = self._writable and self._session.takes_more and not (publishes and self._host.is_blocked)
+        if wanted != self._session.reading and not self._transport.is_closing():
+            self._session.set_reading(wanted, self._now_ms())
+            (self._transport.resume_reading if wanted else self._transport.pause_reading)()
+
+    # --- Chunks -----------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        """Have `_pump` called once, soon."""
+        if not self._pump_waits:
+            self._pump_waits = True
+            self._loop.call_soon(self._guarded, self._pump)
+
+    def _pump(self) -> None:
+        """One read for each subscription that wants one; again when the others have had the loop."""
+        self._pump_waits = False
+        self._look_for_deleted()
+        progress = False
+        for number in self._turns():
+            if not self._writable:
+                return
+            progress |= self._deliver(number)
+        if progress:
+            self._wake()
+
+    def _look_for_deleted(self) -> None:
+        for stream, watch in list(self._watches.items()):
+            if watch.log.is_closed:
+                self._drop(stream, NotFound("it was deleted"))
+                self._settle()
+
+    def _turns(self) -> list[int]:
+        """All subscriptions, who was served last at the end: a full buffer then stops somebody else next time."""
+        numbers = sorted(self._session.subscriptions)
+        split = bisect_right(numbers, self._served_last)
+        return numbers[split:] + numbers[:split]
+
+    def _deliver(self, number: int) -> bool:
+        subscription = self._session.subscriptions.get(number)
+        watch = self._watches.get(subscription.stream) if subscription is not None else None
+        if subscription is None or watch is None or not subscription.wanting:
+            return False
+        try:
+            if subscription.next_offset >= watch.log.committed_offset:
+                return False
+            bytes_max = min(READ_BYTES_MAX, subscription.credit * READ_BYTES_PER_CREDIT)
+            chunks = watch.log.read(subscription.next_offset, bytes_max)
+        except LeveretError as error:
+            self._drop(subscription.stream, error)
+            self._settle()
+            return False
+        before = subscription.consumed
+        self._session.deliver(number, chunks, watch.log.last_chunk_id)
+        self._host.stream_counters.deliver_no_ack += subscription.consumed - before
+        self._served_last = number
+        self._flush()
+        return bool(chunks)
+
+    # --- Time -------------------------------------------------------------------------------------
+
+    def _arm(self) -> None:
+        """Have `_tick` called at the session's deadline, or before it."""
+        deadline = self._session.next_deadline_ms()
+        if deadline is None:
+            return
+        # A whole millisecond later, because the session's clock is cut off to milliseconds.
+        when = (deadline + 1) / 1000
+        if self._timer is None or when < self._timer.when():
+            self._timer_at(when, partial(self._guarded, self._tick))
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._session.tick(self._now_ms())
+        self._settle()
+
+    def _timer_at(self, when: float, call: Callable[[], None]) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, call)

@@ -1,0 +1,439 @@
+"""What the node answers to the stream protocol: streams, outgoing logs out, recovered messages in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from leveret.config.kinds import Address
+from leveret.config.streams import Streams
+from leveret.core.broker.actor import Actor
+from leveret.core.broker.alarms import Alarms
+from leveret.core.broker.broker import Broker
+from leveret.core.broker.limits import ConnectionRegistry, check_connection_limits
+from leveret.core.queues.counters import Counters
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.queues.stream import Stream, StreamBatch
+from leveret.core.queues.stream_groups import ConsumerGroups
+from leveret.core.rules.validation import STREAM, queue_type
+from leveret.core.schema.operating_mode import OperatingMode
+from leveret.model import definitions as d
+from leveret.model.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    LedElsewhere,
+    NotFound,
+    PreconditionFailed,
+)
+from leveret.runtime.clients.hosts import Authority
+from leveret.runtime.clients.recovery_ingest import DeletedAt, RecoveryIngest, never_deleted
+from leveret.runtime.collecting.collector import Collector
+from leveret.runtime.collecting.outgoing_log import OutgoingLog
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.committed_log import CommittedLog
+from leveret.runtime.logs.engine import Engine
+from leveret.runtime.logs.stream_store import StreamStore
+from leveret.session.certificate import LoginRule, TlsPeer
+from leveret.session.stream.types import Operation
+from leveret.wire.record import (
+    BEGINNING_PREFIX,
+    EPOCH_PREFIX,
+    MARK_PREFIX,
+    OUTGOING_STREAM,
+    TRANSFERRED_MARK_PREFIX,
+    TRANSFERRED_PREFIX,
+)
+
+PARTITION_ORDER: Final = "x-stream-partition-order"
+_NUMBERS: Final = (
+    "max-length-bytes",
+    "stream-max-segment-size-bytes",
+    "initial-cluster-size",
+    "stream-filter-size-bytes",
+)
+_TEXTS: Final = ("max-age", "queue-leader-locator")
+
+
+class StreamServer:
+    """runtime.clients.stream_host.StreamHost.
+
+    Attributes:
+        advertised_host, advertised_port: where clients are told to find this node.
+        advertised_tls_host, advertised_tls_port: the same for clients that use TLS.
+        groups: subscriptions of which one is active.
+        find_node: host and port of another node of the cluster for clients of streams, with TLS or not; None if it
+            has not told, or does not run.
+        on_listening: told that there is one more listener.
+    """
+
+    def __init__(
+        self,
+        authority: Authority,
+        collector: Collector,
+        streams: StreamStore,
+        engine: Engine,
+        commit: GroupCommit,
+        *,
+        node_name: str,
+        config: Streams,
+        mechanisms: tuple[str, ...],
+        alarms: Alarms,
+        certificate_login: LoginRule,
+        connection_max: int | None = None,
+    ) -> None:
+        """What is not configured of the advertised addresses is the listeners'; see `listening`."""
+        self.node_name = node_name
+        self.transferred: Callable[[str, int], int | None] = _nothing_transferred
+        self.transferred_mark: Callable[[str, int], int | None] = _nothing_transferred
+        self.deleted_at: DeletedAt = never_deleted
+        self.standby_mode: Callable[[], OperatingMode] = lambda: OperatingMode.NONE
+        self.mechanisms = mechanisms
+        self.advertised_host, self.advertised_port = "127.0.0.1", 0
+        self.advertised_tls_host, self.advertised_tls_port = "127.0.0.1", 0
+        self.find_node: Callable[[str, bool], tuple[str, int] | None] = _no_other_node
+        self.on_listening: Callable[[], None] = lambda: None
+        self._config = config
+        self._alarms = alarms
+        self._certificate_login = certificate_login
+        self._connection_max = connection_max
+        self.groups = ConsumerGroups()
+        self._authority = authority
+        self._collector = collector
+        self._streams = streams
+        self._engine = engine
+        self._commit = commit
+        self._login = authority.over("stream")
+        self.authenticate = self._login.authenticate
+
+    def open_vhost(self, user: str, vhost: str) -> None:
+        """See StreamAuthority."""
+        if user not in self._authority.internal:
+            check_connection_limits(self._broker, user, vhost, self._connection_max)
+        self._authority.open_vhost(user, vhost)
+
+    @property
+    def connections(self) -> ConnectionRegistry:
+        """See StreamHost."""
+        return self._broker.connections
+
+    @property
+    def stream_counters(self) -> Counters:
+        """See StreamHost."""
+        return self._broker.stream_counters
+
+    @property
+    def refuses_publishes(self) -> bool:
+        """See stream_host."""
+        return self._broker.refuses_durable
+
+    @property
+    def is_blocked(self) -> bool:
+        """See StreamHost."""
+        return bool(self._alarms.active)
+
+    def listening(self, address: Address) -> None:
+        """There is a listener at this address."""
+        config = self._config
+        self.advertised_host = config.advertised_host or address.ip
+        self.advertised_port = config.advertised_port or address.port
+        self.on_listening()
+
+    def listening_tls(self, address: Address) -> None:
+        """There is one for TLS clients."""
+        config = self._config
+        self.advertised_tls_host = config.advertised_tls_host or config.advertised_host or address.ip
+        self.advertised_tls_port = config.advertised_tls_port or address.port
+        self.on_listening()
+
+    def external_user(self, tls: TlsPeer, from_loopback: bool) -> str:
+        """See StreamAuthority."""
+        name = tls.login_name(self._certificate_login)
+        if name is None:
+            raise AuthenticationFailed("the connection presented no certificate that names a user")
+        return self._login.authenticate_external(name, from_loopback)
+
+    # -- streams ------------------------------------------------------------------------------
+
+    @property
+    def _broker(self) -> Broker:
+        return self._authority.broker
+
+    def check(self, user: str, vhost: str, operation: Operation, name: str) -> None:
+        """See StreamAuthority."""
+        self._actor(user, vhost).require(operation, "queue", name)
+
+    def _actor(self, user: str, vhost: str) -> Actor:
+        return Actor(self._broker, user, vhost)
+
+    def _find_any(self, vhost: str, name: str) -> Queue:
+        """The stream, whoever leads it."""
+        found = self._broker.queue(vhost, name)
+        if not _is_stream(found):
+            raise NotFound(f"queue '{name}' in vhost '{vhost}' is not a stream")
+        return found
+
+    def _find(self, vhost: str, name: str) -> Stream:
+        found = self._find_any(vhost, name)
+        if not isinstance(found, Stream):
+            raise LedElsewhere(
+                f"stream '{name}' in vhost '{vhost}' is led by node '{_leader(found)}': connect to that node"
+            )
+        return found
+
+    def leader_of(self, vhost: str, name: str, *, tls: bool) -> tuple[str, int] | None:
+        """See StreamAuthority."""
+        found = self._find_any(vhost, name)
+        if isinstance(found, Stream):
+            self._streams.log(found)
+            return None
+        place = self.find_node(_leader(found), tls)
+        if place is None:
+            raise LedElsewhere(
+                f"stream '{name}' in vhost '{vhost}' is led by node '{_leader(found)}', which serves no clients of "
+                f"streams{' over TLS' if tls else ''} now"
+            )
+        return place
+
+    @property
+    def may_change(self) -> bool:
+        """See StreamAuthority: in a cluster one node may at a time."""
+        return self._broker.pen.is_here
+
+    def when_may_change(self, change: Callable[[], None]) -> None:
+        """See StreamHost."""
+        self._broker.pen.when_here(change)
+
+    def stream(self, vhost: str, name: str) -> OpenStream:
+        """See StreamHost."""
+        stream = self._find(vhost, name)
+        return OpenStream(stream, self._streams.log(stream), self._broker, self._engine)
+
+    def wake(self, stream: Stream) -> None:
+        """More of a stream is durable: its consumers by AMQP 0-9-1 may have it."""
+        if stream.consumers and self._broker.queues.get(stream.key) is stream:
+            self._broker.dirty[stream] = None
+            self._engine.touch()
+
+    def create_stream(self, user: str, vhost: str, name: str, arguments: Mapping[str, str]) -> bool:
+        """See StreamAuthority."""
+        exists = (vhost, name) in self._broker.queues
+        wanted = d.Queue(name=name, vhost=vhost, arguments=_queue_arguments(arguments))
+        self._actor(user, vhost).declare_queue(wanted)
+        return not exists
+
+    def delete_stream(self, user: str, vhost: str, name: str) -> None:
+        """See StreamAuthority."""
+        actor = self._actor(user, vhost)
+        actor.require("configure", "queue", name)
+        actor.delete_queue(self._find_any(vhost, name))
+
+    def when_durable(self, done: Callable[[], None]) -> None:
+        """See StreamHost."""
+        self._engine.flush()
+        if self._broker.changes:
+            # The definitions log refused them; the engine tries again, and so the answer waits.
+            asyncio.get_running_loop().call_later(1.0, self.when_durable, done)
+            return
+        self._engine.when_known(done)
+        self._commit.begin()
+
+    # -- super streams ------------------------------------------------------------------------
+
+    def create_super_stream(
+        self, user: str, vhost: str, name: str, partitions: Mapping[str, str], arguments: Mapping[str, str]
+    ) -> bool:
+        """See StreamAuthority."""
+        broker, actor = self._broker, self._actor(user, vhost)
+        actor.require("configure", "exchange", name)
+        if name in broker.topology(vhost).exchanges or any(
+            (vhost, each) in broker.queues for each in partitions
+        ):
+            return False
+        queues = [
+            d.Queue(name=each, vhost=vhost, arguments=_queue_arguments(arguments)) for each in partitions
+        ]
+        exchange = d.Exchange(name=name, vhost=vhost, type="direct", arguments={"x-super-stream": True})
+        bindings = [
+            d.Binding(
+                vhost=vhost,
+                source=name,
+                destination=stream,
+                destination_type="queue",
+                routing_key=key,
+                arguments={PARTITION_ORDER: order},
+            )
+            for order, (stream, key) in enumerate(partitions.items())
+        ]
+        actor.declare_super_stream(exchange, queues, bindings)
+        return True
+
+    def delete_super_stream(self, user: str, vhost: str, name: str) -> None:
+        """See StreamAuthority."""
+        actor = self._actor(user, vhost)
+        actor.require("configure", "exchange", name)
+        streams = {each: self._find_any(vhost, each) for each in self.partitions(vhost, name)}
+        actor.delete_super_stream(name, streams)
+
+    def partitions(self, vhost: str, super_stream: str) -> list[str]:
+        """See StreamAuthority."""
+        self._broker.exchange(vhost, super_stream)
+        bindings = self._broker.topology(vhost).exchanges[super_stream].bindings.values()
+        found = [
+            binding
+            for binding in bindings
+            if binding.destination_type == "queue" and self._is_stream(vhost, binding.destination)
+        ]
+        found.sort(key=lambda binding: binding.arguments.get(PARTITION_ORDER, 0))
+        return [binding.destination for binding in found]
+
+    def _is_stream(self, vhost: str, name: str) -> bool:
+        queue = self._broker.queues.get((vhost, name))
+        return queue is not None and _is_stream(queue)
+
+    def route(self, vhost: str, super_stream: str, routing_key: str) -> list[str]:
+        """See StreamAuthority."""
+        queues = self._broker.route(vhost, super_stream, routing_key, dict)
+        return [queue.definition.name for queue in queues if _is_stream(queue)]
+
+    # -- standby ------------------------------------------------------------------------------
+
+    @property
+    def is_downstream(self) -> bool:
+        """See StreamAuthority."""
+        return self.standby_mode() is OperatingMode.DOWNSTREAM
+
+    def outgoing_log(self, user: str, vhost: str) -> OutgoingLog:
+        """See StreamHost."""
+        log = self._collector.logs.get(vhost)
+        if log is None:
+            raise NotFound(f"vhost '{vhost}' has no outgoing log: it is not tagged standby_replication")
+        if not self._authority.may_read(user, vhost, OUTGOING_STREAM):
+            raise AccessRefused(
+                f"access to queue '{OUTGOING_STREAM}' in vhost '{vhost}' refused for user '{user}'"
+            )
+        return log
+
+    def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryIngest:
+        """See StreamHost: for this node's own recovery jobs and for administrators."""
+        broker = self._authority.broker
+        held = broker.definitions.by_kind["users"].get((user,))
+        if user not in self._authority.internal and "administrator" not in getattr(held, "tags", ()):
+            raise AccessRefused(f"recovery into queue '{queue}' in vhost '{vhost}' refused for user '{user}'")
+        key = (vhost, queue)
+        if key not in broker.queues and not broker.pen.is_here:
+            raise LedElsewhere(
+                f"there is no queue '{queue}' in vhost '{vhost}': declare it before it is recovered"
+            )
+        if key in broker.queues and broker.queues[key].is_remote:
+            raise LedElsewhere(f"queue '{queue}' in vhost '{vhost}' is led by another node: recover it there")
+        ingest = RecoveryIngest(broker, key, self._engine, self._commit, self.deleted_at)
+        ingest.check()
+        return ingest
+
+    def store_offset(self, vhost: str, reference: str, offset: int) -> None:
+        """See StreamHost."""
+        self._collector.note_downstream(vhost, reference, offset)
+
+    def query_offset(self, vhost: str, reference: str) -> int | None:
+        """See StreamHost."""
+        if reference.startswith(TRANSFERRED_PREFIX):
+            log_id = reference.removeprefix(TRANSFERRED_PREFIX)
+            return self.transferred(vhost, int(log_id)) if log_id.isdecimal() else None
+        if reference.startswith(TRANSFERRED_MARK_PREFIX):
+            log_id = reference.removeprefix(TRANSFERRED_MARK_PREFIX)
+            return self.transferred_mark(vhost, int(log_id)) if log_id.isdecimal() else None
+        if reference.startswith(BEGINNING_PREFIX):
+            return self._collector.begin_downstream(vhost, reference.removeprefix(BEGINNING_PREFIX))
+        log = self._collector.logs.get(vhost)
+        for prefix, ask in ((EPOCH_PREFIX, OutgoingLog.epoch_before), (MARK_PREFIX, OutgoingLog.mark_before)):
+            at = reference.removeprefix(prefix)
+            if reference.startswith(prefix):
+                return ask(log, int(at)) if log is not None and at.isdecimal() else None
+        known = log.downstreams.by_name.get(reference) if log is not None else None
+        return known.offset if known is not None else None
+
+
+def _no_other_node(name: str, tls: bool) -> tuple[str, int] | None:
+    """Of a node that is alone."""
+    return None
+
+
+def _is_stream(queue: Queue) -> bool:
+    """Be it led here or elsewhere."""
+    return queue_type(queue.definition.arguments) == STREAM
+
+
+def _leader(queue: Queue) -> str:
+    return queue.leader if isinstance(queue, RemoteQueue) else ""
+
+
+def _nothing_transferred(vhost: str, log_id: int) -> int | None:
+    """Of a node that took nobody's place."""
+    return None
+
+
+class OpenStream:
+    """runtime.clients.stream_host.StreamHandle: one stream, for one connection.
+
+    Attributes:
+        log: what is served of it.
+    """
+
+    def __init__(self, stream: Stream, log: CommittedLog, broker: Broker, engine: Engine) -> None:
+        """Of `stream` with its `log`."""
+        self.log = log
+        self._stream = stream
+        self._broker = broker
+        self._engine = engine
+
+    def last_sequence(self, reference: str) -> int:
+        """See SequenceBook."""
+        return max(self._stream.sequences.logged.get(reference.encode(), 0), 0)
+
+    def stored_offset(self, reference: str) -> int | None:
+        """See StreamBook."""
+        return self._stream.offset_of(reference.encode())
+
+    def publish(self, batch: StreamBatch) -> None:
+        """See StreamHandle."""
+        if self._is_gone:
+            batch.done(NotFound("the stream was deleted"))
+            return
+        self._stream.publish(batch)
+        self._mark()
+
+    def store_offset(self, reference: str, offset: int) -> None:
+        """See StreamHandle."""
+        if not self._is_gone:
+            self._stream.store_offset(reference.encode(), offset)
+            self._mark()
+
+    @property
+    def _is_gone(self) -> bool:
+        return self._broker.queues.get(self._stream.key) is not self._stream
+
+    def _mark(self) -> None:
+        self._broker.dirty[self._stream] = None
+        self._engine.touch()
+
+
+def _queue_arguments(given: Mapping[str, str]) -> dict[str, Any]:
+    """A stream's arguments as those of a queue; unknown ones are left out, as RabbitMQ does.
+
+    Raises:
+        PreconditionFailed: one that has to be a number is none.
+    """
+    arguments: dict[str, Any] = {"x-queue-type": "stream"}
+    for name in _NUMBERS:
+        if name in given:
+            if not given[name].isdecimal():
+                raise PreconditionFailed(
+                    f"stream argument '{name}' is {given[name]!r}, expected a whole number"
+                )
+            arguments[f"x-{name}"] = int(given[name])
+    for name in _TEXTS:
+        if name in given:
+            arguments[f"x-{name}"] = given[name]
+    return arguments

@@ -1,0 +1,153 @@
+"""Fetches the pen for this node, and gives it away: who has it may change definitions (core.broker.definitions_lock).
+
+It is a key in etcd, bound to the holder's lease. It has arrived once its key is in the events that this node has
+taken: then all that others changed before is known here. It is given away when another node wants it and nothing of
+this node's changes is on its way; a node that still has work asks for it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from leveret.core.broker.definitions_lock import DefinitionsLock
+from leveret.core.replication.cluster import ClusterState, encode
+from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
+from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.store import ClusterStore
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.1
+_NEVER: Final = 1 << 62
+"""A revision that no key was ever written at."""
+
+
+class DefinitionsLockHolder:
+    """See the module.
+
+    Attributes:
+        is_here: whether this node holds it, and has told the broker so.
+    """
+
+    def __init__(
+        self,
+        store: ClusterStore,
+        state: ClusterState,
+        me: str,
+    ) -> None:
+        """Nobody here wants it yet."""
+        self.is_here = False
+        self._store = store
+        self._state = state
+        self._pen = DefinitionsLock()
+        self._me = me
+        self._is_busy: Callable[[], bool] = lambda: False
+        self._on_arrived: Callable[[], None] = lambda: None
+        self._key = state.keys.pen
+        self._wanted_key = state.keys.pen_wanted(me)
+        self._wants = False
+        self._taken_at = 0
+        self._pins = 0
+        self._waiting: list[asyncio.Future[None]] = []
+        self._wake = asyncio.Event()
+        self.serve(self._pen)
+
+    def serve(
+        self,
+        pen: DefinitionsLock,
+        is_busy: Callable[[], bool] = lambda: False,
+        on_arrived: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Fetch it for this broker; `is_busy` while changes are on their way; `on_arrived` after what was put off."""
+        self._pen, self._is_busy, self._on_arrived = pen, is_busy, on_arrived
+        pen.is_here = self.is_here
+        pen.on_wanted = self.want
+
+    def want(self) -> None:
+        """Somebody here waits for it."""
+        self._wants = True
+        self._wake.set()
+
+    def look(self) -> None:
+        """Who has it, who wants it, or whether this node is busy, may have changed."""
+        self._arrive_if_due()
+        self._wake.set()
+
+    @property
+    def held(self) -> Unchanged:
+        """The condition that this node still has it."""
+        return Unchanged(self._key, self._taken_at or _NEVER)
+
+    async def fetched(self) -> None:
+        """Wait until it is here."""
+        if not self.is_here:
+            waits: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waits)
+            self.want()
+            await waits
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """It stays here as long as this lasts."""
+        self._pins += 1
+        try:
+            yield
+        finally:
+            self._pins -= 1
+            self.look()
+
+    async def run(self) -> None:
+        """Fetch and give away, for ever."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._step()
+            except LeveretError as error:
+                logger.warning("pen_not_moved error=%s", error)
+                await asyncio.sleep(_RETRY_S)
+                self._wake.set()
+
+    async def _step(self) -> None:
+        if self.is_here:
+            if self._state.pen_wanted - {self._me} and not self._pins and not self._is_busy():
+                await self._give_away()
+        elif self._wants and not self._taken_at:
+            if self._state.pen is None:
+                await self._take()
+            elif self._me not in self._state.pen_wanted:
+                put = PutKey(self._wanted_key, encode(self._me), leased=True)
+                await self._store.transact(StoreTransaction((), (put,)))
+
+    async def _take(self) -> None:
+        free = self._state.unchanged(self._key)
+        writes = (PutKey(self._key, encode(self._me), leased=True), DeleteKey(self._wanted_key))
+        revision = await self._store.transact(StoreTransaction((free,), writes))
+        if revision is not None:
+            self._taken_at = revision
+            self._arrive_if_due()
+
+    def _arrive_if_due(self) -> None:
+        if self.is_here or not self._taken_at or self._state.pen_modified != self._taken_at:
+            return
+        self.is_here, self._wants = True, False
+        self._pen.arrived()
+        waiting, self._waiting = self._waiting, []
+        for waits in waiting:
+            if not waits.done():
+                waits.set_result(None)
+        self._on_arrived()
+        self._wake.set()
+
+    async def _give_away(self) -> None:
+        """All that it changed has been taken by all nodes, this one too (sharing): from here on it changes nothing."""
+        held = self.held
+        self.is_here = self._pen.is_here = False
+        self._taken_at = 0
+        await self._store.transact(StoreTransaction((held,), (DeleteKey(self._key),)))
+        if self._pen.has_work or self._waiting:
+            self.want()

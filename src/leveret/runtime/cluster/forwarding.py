@@ -1,0 +1,254 @@
+"""Relays: queues that other nodes lead, and other nodes' clients at the queues led here.
+
+`Relays` is the store of the queues led elsewhere (log_store.QueueStoring): what they gather goes to their leaders.
+It dials one link a leader and vhost while anything goes there, and again when it ends. At the other end `accept`
+makes of such a link a connection of the engine, as amqp_peer does of a client's socket.
+
+A relay is read from always: what was sent and is not confirmed its sender keeps, and reads no publisher while that is
+too much (`is_overloaded`). So beats come through however long this node is busy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.forwarding_ends import AcceptedEnd, DialledEnd, InsideEnd
+from leveret.runtime.link.peer import LinkPeer, Receiver
+from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
+from leveret.session.forwarding.leader_client import Asking
+from leveret.session.forwarding.leaders import RelayedLeaders
+from leveret.session.link_handshake import Kind
+
+if TYPE_CHECKING:
+    from leveret.runtime.node.node import Node
+
+logger = logging.getLogger(__name__)
+
+UNCONFIRMED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Publishers are not read from while leaders have not confirmed more than this."""
+LINK_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The same while a link has so much to send."""
+_TICK_S: Final = 0.1
+
+
+class Dial(Protocol):
+    """Makes links; see runtime.cluster.links."""
+
+    def __call__(self, node: str, kind: Kind, *, vhost: str) -> Coroutine[Any, Any, LinkPeer]:
+        """A link to a node, whose receiver is to be set next. Raises LeveretError."""
+
+
+class ForwardingPeer(Protocol):
+    """Which node came."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+
+class Relays:
+    """See the module.
+
+    Attributes:
+        leaders: what it does without sockets.
+        accepted: links of other nodes to this one.
+        engine, host, clock_ms: the node's.
+    """
+
+    def __init__(self, name: str, node: Node, dial: Dial, incarnation: str) -> None:
+        """Nothing is led elsewhere yet; `incarnation` is this run's of the node `name`."""
+        self._name = name
+        self.engine = node.engine
+        self.host = node.amqp.host
+        self.clock_ms = node.engine.clock_ms
+        self._alarms = node.alarms
+        self._dial_link = dial
+        self._links: dict[Asking, DialledEnd] = {}
+        self.accepted: set[AcceptedEnd] = set()
+        self._is_stopped = False
+        self._keepers: set[asyncio.Task[None]] = set()
+        self._relieved: list[Callable[[], None]] = []
+        self._ticker: asyncio.Task[None] | None = None
+        self.leaders = RelayedLeaders(name, node.broker, node.engine.outbox, incarnation.encode(), self._dial)
+        self.leaders.kept.on_freed = self._relieve
+        self.host.leaders = self.leaders
+        node.alarms.on_change.append(self._alarms_changed)
+
+    # -- queues, as log_store.QueueStoring ------------------------------------------------------
+
+    def append_messages(self, queue: Queue) -> None:
+        """Hand what the queue gathered to its leader."""
+        if isinstance(queue, RemoteQueue):
+            self.leaders.append_messages(queue)
+
+    def append_settlements(self, queue: Queue) -> None:
+        """Nothing is settled here."""
+
+    def delete(self, queue: Queue) -> None:
+        """The queue is gone: what no leader confirmed will not be."""
+        self.leaders.ceased(queue)
+        self.engine.touch()
+
+    # -- who leads ----------------------------------------------------------------------------
+
+    def led_by(self, queue: RemoteQueue, leader: str) -> None:
+        """Another node leads the queue now."""
+        self.leaders.led_by(queue, leader)
+        self.engine.touch()
+
+    def led_here(self, before: Queue, queue: Queue) -> None:
+        """This node leads it: `queue` is in the broker, where `before` stood for it.
+
+        What was published and not confirmed is gathered before this returns.
+        """
+        self.leaders.led_here(before, queue)
+        self.engine.touch()
+
+    def waits(self, before: Queue, stands: RemoteQueue) -> None:
+        """This node led `before`, for which `stands` stands now; `led_by` or `led_here` is to follow."""
+        self.leaders.waits(before, stands)
+        self.engine.touch()
+
+    def down(self, queue: RemoteQueue) -> None:
+        """Its leader is gone, and no other node can lead it: it is refused until `led_by` or `led_here`."""
+        self.leaders.down(queue)
+        self.engine.touch()
+
+    # -- what waits ---------------------------------------------------------------------------
+
+    def when_confirmed(
+        self, queue: RemoteQueue, told: Callable[[bool], None], place: int | None = None
+    ) -> None:
+        """Tell once its leader has confirmed all that was published to it so far; False: it has refused some of it.
+
+        With a `place` of a message in the queue (RemoteQueue.place) what became of that one.
+        """
+        self.leaders.when_confirmed(queue, told, place)
+
+    def when_batch_confirmed(self, batch: ConfirmBatch, told: Callable[[bool], None]) -> None:
+        """The same of all of a batch that is led elsewhere, settlements too; none is told if nothing is."""
+        self.leaders.when_batch_confirmed(batch, told)
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Octets of bodies that leaders have not confirmed yet."""
+        return self.leaders.kept.size_bytes
+
+    def is_overloaded(self) -> bool:
+        """Whether publishers should wait for the leaders of queues; for a queue that is down nobody waits."""
+        kept = self.leaders.kept
+        if kept.size_bytes > UNCONFIRMED_BYTES_MAX < kept.expected_bytes:
+            return True
+        return any(link.peer.waiting_bytes > LINK_BYTES_MAX for link in self._links.values())
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        """Call back once they have caught up."""
+        self._relieved.append(callback)
+
+    def _relieve(self) -> None:
+        if self._relieved and not self.is_overloaded():
+            relieved, self._relieved = self._relieved, []
+            for callback in relieved:
+                callback()
+
+    def go_on(self) -> None:
+        """Things have changed, such as who may change definitions: what other nodes' clients ask may go on."""
+        for link in list(self.accepted):
+            link.go_on()
+
+    def _alarms_changed(self) -> None:
+        for link in list(self.accepted):
+            link.alarms_changed()
+
+    def alarms_elsewhere(self) -> None:
+        """A leader has told that it is short of memory or disk, or no longer: publishers wait for that."""
+        short = {each: None for asking in self._links for each in asking.blocked_by}
+        self._alarms.set_elsewhere(tuple(short))
+
+    # -- links to leaders ---------------------------------------------------------------------
+
+    def _dial(self, asking: Asking) -> None:
+        self._begin_ticks()
+        if asking.leader == self._name:
+            InsideEnd(self, asking, self._name)
+            return
+        keeper = asyncio.get_running_loop().create_task(self._keep(asking))
+        self._keepers.add(keeper)
+        keeper.add_done_callback(self._keepers.discard)
+
+    async def _keep(self, asking: Asking) -> None:
+        """Have a link to a leader for as long as it is wanted."""
+        failures = 0
+        while self.leaders.wants(asking):
+            try:
+                peer = await self._dial_link(asking.leader, "relay", vhost=asking.vhost)
+            except LeveretError as error:
+                level = logging.DEBUG if failures else logging.INFO
+                logger.log(level, "relay_not_connected leader=%s error=%s", asking.leader, error)
+                await asyncio.sleep(delay_s(QUICK_RETRY_S, failures))
+                failures += 1
+                continue
+            failures = 0
+            link = self._links[asking] = DialledEnd(self, asking, peer)
+            try:
+                await link.is_over.wait()
+            finally:
+                peer.close()
+        self.leaders.discard(asking)
+
+    def link_ended(self, dialled: DialledEnd) -> None:
+        """See Owner; what went over it waits, and is sent again."""
+        self._links.pop(dialled.asking, None)
+        if not self._is_stopped:
+            self.leaders.lost(dialled.asking)
+            self.alarms_elsewhere()
+            self.engine.touch()
+            self._relieve()
+
+    # -- links of others ----------------------------------------------------------------------
+
+    def accept(self, peer: LinkPeer, caller: ForwardingPeer) -> Receiver:
+        """Another node's relay: a connection of this node's engine."""
+        self._begin_ticks()
+        link = AcceptedEnd(self, peer, caller.name)
+        self.accepted.add(link)
+        return link
+
+    def forget(self, accepted: AcceptedEnd) -> None:
+        """See Owner."""
+        self.accepted.discard(accepted)
+
+    # -- time and end -------------------------------------------------------------------------
+
+    def _begin_ticks(self) -> None:
+        if self._ticker is None:
+            self._ticker = asyncio.get_running_loop().create_task(self._tick())
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now_ms = self.clock_ms()
+            if self.leaders.tick(now_ms):
+                self.engine.touch()
+            for accepted in list(self.accepted):
+                accepted.tick(now_ms)
+            for dialled in list(self._links.values()):
+                dialled.tick(now_ms)
+            self._relieve()
+
+    async def stop(self) -> None:
+        """End all links; what was not confirmed is forgotten, and its publishers are not told."""
+        self._is_stopped = True
+        tasks = [*self._keepers, *([self._ticker] if self._ticker is not None else [])]
+        for task in tasks:
+            task.cancel()
+        for peer in [*(each.peer for each in self._links.values()), *(each.peer for each in self.accepted)]:
+            peer.close()
+        await asyncio.gather(*tasks, return_exceptions=True)

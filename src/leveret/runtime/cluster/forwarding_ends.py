@@ -1,0 +1,272 @@
+"""The ends of relays: links to leaders, links that other nodes made to this one, and the way that stays inside."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from leveret.runtime.link.peer import LinkPeer
+from leveret.runtime.logs.engine import Engine
+from leveret.runtime.sockets.held_output import HeldOutput
+from leveret.session.amqp091.connection import AmqpState
+from leveret.session.amqp091.stalls import Stall
+from leveret.session.forwarding.leader_client import Asking
+from leveret.session.forwarding.leader_server import RelayConnection
+from leveret.session.forwarding.leaders import RelayedLeaders
+from leveret.session.host import SessionHost
+from leveret.wire.link import LENGTH, LinkError, Type
+
+WRITE_BUFFER_HIGH_BYTES: Final = 4 * 1024 * 1024
+"""No deliveries to another node for which more than this waits."""
+IDLE_MS: Final = 120_000
+"""A link without channels ends after this."""
+_AMQP: Final = bytes((Type.AMQP,))
+
+
+def write_amqp(peer: LinkPeer, octets: bytes) -> None:
+    """Send whole frames as one message."""
+    if octets:
+        peer.write(LENGTH.pack(len(octets) + 1) + _AMQP, octets)
+
+
+def amqp_of(kind: Type, payload: memoryview) -> bytes:
+    """The frames in a message.
+
+    Raises:
+        LinkError: it holds something else.
+    """
+    if kind is not Type.AMQP:
+        raise LinkError(f"{kind.name} on a relay")
+    return bytes(payload)
+
+
+class ForwardingOwner(Protocol):
+    """Who keeps the ends; runtime.cluster.forwarding."""
+
+    leaders: RelayedLeaders
+    engine: Engine
+    host: SessionHost
+    clock_ms: Callable[[], int]
+
+    def link_ended(self, dialled: DialledEnd) -> None:
+        """A link to a leader is gone."""
+
+    def alarms_elsewhere(self) -> None:
+        """A leader is short of something, or not any more."""
+
+    def forget(self, accepted: AcceptedEnd) -> None:
+        """A link of another node is gone."""
+
+
+class DialledEnd:
+    """A link to a leader (link_peer.Receiver, engine.Peer).
+
+    Attributes:
+        is_over: set when it is gone.
+    """
+
+    def __init__(self, owner: ForwardingOwner, asking: Asking, peer: LinkPeer) -> None:
+        """Everything that waits for it goes on."""
+        self.asking = asking
+        self.peer = peer
+        self.is_over = asyncio.Event()
+        self._owner = owner
+        self._used_at_ms = owner.clock_ms()
+        owner.engine.peers[asking] = self
+        peer.receiver = self
+        owner.leaders.connected(asking)
+        owner.engine.touch()
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """See Receiver."""
+        short = self.asking.blocked_by
+        self.asking.receive(amqp_of(kind, payload))
+        if self.asking.blocked_by != short:
+            self._owner.alarms_elsewhere()
+        self._owner.engine.touch()
+
+    def ended(self, error: Exception | None) -> None:
+        """See Receiver."""
+        self._owner.engine.peers.pop(self.asking, None)
+        self.is_over.set()
+        self._owner.link_ended(self)
+
+    def write(self, octets: bytes, *, hold: int) -> None:
+        """See engine.Peer; nothing is promised to a leader, so nothing is held."""
+        write_amqp(self.peer, octets)
+
+    def release(self, hold: int) -> None:
+        """See engine.Peer."""
+
+    def end(self) -> None:
+        """See engine.Peer."""
+        self.peer.close()
+
+    def tick(self, now_ms: int) -> None:
+        """End it when nothing has gone over it for long."""
+        if self.asking.channels:
+            self._used_at_ms = now_ms
+        elif now_ms - self._used_at_ms > IDLE_MS:
+            self.peer.close()
+
+
+class AcceptedEnd:
+    """Another node's link to this one, as a leader (link_peer.Receiver, engine.Peer)."""
+
+    def __init__(self, owner: ForwardingOwner, peer: LinkPeer, node: str) -> None:
+        """Wait for what it asks."""
+        self.peer = peer
+        self.connection = RelayConnection(owner.host, node=node, now_ms=owner.clock_ms())
+        self.connection.wake = self._wake
+        self._owner = owner
+        self._held = HeldOutput()
+        self._draining: asyncio.Task[None] | None = None
+        owner.engine.peers[self.connection] = self
+        owner.leaders.serving.add(self.connection)
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """See Receiver."""
+        self.connection.receive(amqp_of(kind, payload), self._owner.clock_ms())
+        self._settle()
+
+    def ended(self, error: Exception | None) -> None:
+        """See Receiver: what its clients had returns to the queues."""
+        owner = self._owner
+        owner.engine.peers.pop(self.connection, None)
+        owner.leaders.serving.discard(self.connection)
+        owner.forget(self)
+        self.connection.lost()
+        owner.engine.touch()
+        if self._draining is not None:
+            self._draining.cancel()
+
+    def _settle(self) -> None:
+        self._owner.engine.touch(self.connection)
+        if self.connection.state is AmqpState.CLOSED:
+            asyncio.get_running_loop().call_soon(self.end)
+
+    def _wake(self) -> None:
+        asyncio.get_running_loop().call_soon(self.go_on)
+
+    def go_on(self) -> None:
+        """Things have changed: what stalls may go on."""
+        if not self.peer.is_closed:
+            self.connection.go_on(self._owner.clock_ms())
+            self._settle()
+
+    def alarms_changed(self) -> None:
+        """Tell the other node what this one is short of."""
+        if not self.peer.is_closed:
+            self.connection.alarms_changed(self._owner.clock_ms())
+            self._settle()
+
+    def tick(self, now_ms: int) -> None:
+        """A goodbye must not take for ever; and who waits to change definitions asks whether it may."""
+        self.connection.tick(now_ms)
+        if self.connection.state is AmqpState.CLOSED:
+            self.end()
+        elif self.connection.stall is not None:
+            self.go_on()
+
+    def write(self, octets: bytes, *, hold: int) -> None:
+        """See engine.Peer."""
+        if hold or self._held:
+            self._held.add(hold, octets)
+        else:
+            self._send(octets)
+
+    def release(self, hold: int) -> None:
+        """See engine.Peer."""
+        self._send(self._held.release(hold))
+
+    def _send(self, octets: bytes) -> None:
+        write_amqp(self.peer, octets)
+        connection = self.connection
+        if self.peer.waiting_bytes > WRITE_BUFFER_HIGH_BYTES:
+            connection.is_paused = True
+            if self._draining is None or self._draining.done():
+                self._draining = asyncio.get_running_loop().create_task(self._drained())
+        elif connection.is_throttled and not connection.is_paused:
+            connection.resume()
+            self._owner.engine.touch()
+        if connection.stall is Stall.OUTPUT:
+            self._wake()
+
+    async def _drained(self) -> None:
+        await self.peer.drain()
+        if not self.peer.is_closed:
+            self.connection.resume()
+            self.go_on()
+
+    def end(self) -> None:
+        """See engine.Peer."""
+        self.peer.close()
+
+
+class InsideEnd:
+    """What this node published elsewhere, on its way to a queue that it leads by now: to itself, at once.
+
+    It goes the same way as what other nodes send, so what the queue has already is left out.
+    """
+
+    def __init__(self, owner: ForwardingOwner, asking: Asking, node: str) -> None:
+        """The way is open when this returns."""
+        self._owner = owner
+        self._asking = asking
+        self._held = HeldOutput()
+        self._connection = RelayConnection(owner.host, node=node, now_ms=owner.clock_ms())
+        owner.engine.peers[self._connection] = self
+        owner.leaders.serving.add(self._connection)
+        owner.engine.peers[asking] = _Inwards(self)
+        asking.push = self.push
+        asking.up()
+
+    def push(self) -> None:
+        """Take what waits to be sent."""
+        self.take(self._asking.take_output())
+
+    def take(self, octets: bytes) -> None:
+        """Take what was sent."""
+        if octets:
+            self._connection.receive(octets, self._owner.clock_ms())
+            self._owner.engine.touch(self._connection)
+
+    def write(self, octets: bytes, *, hold: int) -> None:
+        """See engine.Peer: confirms."""
+        if hold or self._held:
+            self._held.add(hold, octets)
+        else:
+            self._answer(octets)
+
+    def release(self, hold: int) -> None:
+        """See engine.Peer."""
+        self._answer(self._held.release(hold))
+
+    def _answer(self, octets: bytes) -> None:
+        if octets:
+            asyncio.get_running_loop().call_soon(self._take, octets)
+
+    def _take(self, octets: bytes) -> None:
+        self._asking.receive(octets)
+        self._owner.engine.touch()
+
+    def end(self) -> None:
+        """See engine.Peer; it stays for as long as the node."""
+
+
+class _Inwards:
+    """Where the octets of an asking end go, for the engine."""
+
+    def __init__(self, inside: InsideEnd) -> None:
+        self._inside = inside
+
+    def write(self, octets: bytes, *, hold: int) -> None:
+        """See engine.Peer."""
+        self._inside.take(octets)
+
+    def release(self, hold: int) -> None:
+        """See engine.Peer."""
+
+    def end(self) -> None:
+        """See engine.Peer."""

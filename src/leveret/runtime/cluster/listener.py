@@ -1,0 +1,214 @@
+"""Where other nodes of the cluster connect: one listener, one handshake, then the handler for the link's kind.
+
+door = ClusterDoor(config.cluster, credentials, {"member": links.answer, "mirror": sources, "relay": relays})
+await door.start()
+announce(door.uri)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, TypeAlias
+
+from leveret.config.cluster import Cluster
+from leveret.config.kinds import Address
+from leveret.config.uris import NodeUri
+from leveret.core.rules.descriptors import ListenerKind as Listener
+from leveret.model.errors import LeveretError
+from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, UNPROVEN_MAX, proven
+from leveret.runtime.link.heartbeat import Heart
+from leveret.runtime.link.peer import LinkPeer, Receiver
+from leveret.runtime.sockets.acceptor import Acceptor, listen
+from leveret.runtime.sockets.connection_budget import process_sockets
+from leveret.runtime.sockets.tls import server_context
+from leveret.session.link_handshake import (
+    CLUSTER,
+    NONCE_BYTES,
+    HandshakeDeclined,
+    HandshakeMessage,
+    Kind,
+    LeaderHandshake,
+    ProvenFollower,
+    Reign,
+    refusal,
+)
+from leveret.storage.secret_file import Secret
+from leveret.wire.link import LinkError, Type
+
+logger = logging.getLogger(__name__)
+
+TLS_PREFIX: Final = "cluster.ssl_options"
+NOBODY: Final = Reign(0, "")
+"""Who leads in a handshake of two nodes of a cluster."""
+
+
+class NodeCredentials(NamedTuple):
+    """Who this node is to the others.
+
+    Attributes:
+        secret: that all nodes of the cluster have.
+        node_id: of its data.
+        name: in the cluster, such as `rabbit@host`.
+        incarnation: of this run.
+    """
+
+    secret: Secret
+    node_id: str
+    name: str
+    incarnation: str
+
+
+class ClusterPeer(NamedTuple):
+    """Which node came, and what for; `vhost` of a relay, which is as clients named it."""
+
+    kind: Kind
+    name: str
+    node_id: str
+    incarnation: str
+    vhost: str
+
+
+Handler: TypeAlias = Callable[[LinkPeer, ClusterPeer], Receiver]
+"""Takes a link whose two ends have proven themselves; what it raises as LeveretError ends the link."""
+
+
+class ClusterDoor:
+    """See the module.
+
+    Attributes:
+        address: where it listens; None while it does not.
+        links: everybody who is connected, those too who have not proven themselves.
+    """
+
+    def __init__(
+        self,
+        settings: Cluster,
+        credentials: NodeCredentials,
+        handlers: Mapping[Kind, Handler],
+        why_not: Callable[[ClusterPeer], str] = lambda caller: "",
+    ) -> None:
+        """Listen nowhere yet.
+
+        Args:
+            settings: where to listen.
+            credentials: what to prove, and what others have to.
+            handlers: who takes a link, by what it is for.
+            why_not: why a node that has proven itself cannot come now; empty if it can. It is told.
+        """
+        self.address: Address | None = None
+        self.links: list[LinkPeer] = []
+        self.credentials = credentials
+        self.handlers = handlers
+        self.why_not = why_not
+        self._settings = settings
+        self._unproven_max = min(UNPROVEN_MAX, process_sockets().budget.unproven(Listener.CLUSTER))
+        self._server: Acceptor | None = None
+
+    async def start(self) -> None:
+        """Listen, with TLS if there is a certificate for it.
+
+        Raises:
+            LeveretError: the address cannot be had, or the certificate not be read.
+        """
+        settings = self._settings
+        tls = server_context(settings.tls, TLS_PREFIX) if settings.tls.certfile else None
+        try:
+            listening = listen(settings.bind, settings.port)
+        except OSError as error:
+            where = f"cannot listen on {settings.bind}:{settings.port} for the other nodes of the cluster"
+            raise LeveretError(f"{where}: {error.strerror or error}; see cluster.port") from error
+        self._server = Acceptor(
+            listening,
+            lambda _: LinkPeer(self._connected),
+            Listener.CLUSTER,
+            tls=tls,
+            timeout_s=HANDSHAKE_TIMEOUT_S,
+        )
+        self.address = Address(settings.bind, listening.getsockname()[1])
+        logger.info("cluster Listening on %s tls=%s", self.address, "yes" if tls else "no")
+
+    @property
+    def uri(self) -> NodeUri:
+        """Where the other nodes find this one, once it listens."""
+        if self._settings.advertised_uri is not None:
+            return self._settings.advertised_uri
+        if self.address is None:
+            raise LeveretError("the cluster's door is closed")
+        scheme = "tls" if self._settings.tls.certfile else "tcp"
+        return NodeUri(scheme, self.address.ip, self.address.port)
+
+    async def stop(self) -> None:
+        """Listen no more, and end every link."""
+        if self._server is not None:
+            self._server.close()
+        for peer in list(self.links):
+            peer.close()
+        self.address = None
+
+    def _connected(self, peer: LinkPeer) -> None:
+        peer.receiver = _Arrival(self, peer)
+        self.links = [link for link in self.links if not link.is_closed]
+        self.links.append(peer)
+        unproven = [link for link in self.links if not link.is_trusted]
+        if len(unproven) > self._unproven_max:
+            unproven[0].abort(LinkError("too many others connected, and it did not say who it is"))
+
+
+class _Arrival:
+    """A link whose peer has not proven itself (link_peer.Receiver)."""
+
+    def __init__(self, door: ClusterDoor, peer: LinkPeer) -> None:
+        own = door.credentials
+        self._door = door
+        self._peer = peer
+        self._handshake = LeaderHandshake(
+            own.secret.octets,
+            node_id=own.node_id,
+            name=own.name,
+            nonce=os.urandom(NONCE_BYTES),
+            channel=peer.channel,
+            kinds=CLUSTER & door.handlers.keys(),
+        )
+        self._late = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._is_late)
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """See link_peer.Receiver."""
+        said = HandshakeMessage(kind, bytes(payload))
+        follower = proven(self._peer, self._handshake, said, refused="cluster_link_refused")
+        if follower is not None:
+            self._pass_on(follower)
+
+    def _pass_on(self, follower: ProvenFollower) -> None:
+        peer, door = self._peer, self._door
+        caller = ClusterPeer(
+            follower.kind, follower.name, follower.node_id, follower.incarnation, follower.vhost
+        )
+        reason = door.why_not(caller)
+        if reason:
+            logger.warning(
+                "cluster_link_refused peer=%s node=%s kind=%s reason=%s",
+                peer.address,
+                caller.name,
+                caller.kind,
+                reason,
+            )
+            self._peer.say(refusal(reason))
+            raise LinkError(reason)
+        self._late.cancel()
+        peer.is_trusted = True
+        self._peer.say(self._handshake.welcome(reign=NOBODY, uri=""))
+        logger.info("cluster_link peer=%s node=%s kind=%s", peer.address, caller.name, caller.kind)
+        peer.receiver = door.handlers[caller.kind](peer, caller)
+        Heart(peer)
+
+    def _is_late(self) -> None:
+        self._peer.abort(LinkError(f"it did not say who it is within {HANDSHAKE_TIMEOUT_S:.0f} s"))
+
+    def ended(self, error: Exception | None) -> None:
+        """See link_peer.Receiver."""
+        self._late.cancel()
+        if error is not None and not isinstance(error, HandshakeDeclined):
+            logger.info("cluster_link_ended peer=%s reason=%s", self._peer.address, error)

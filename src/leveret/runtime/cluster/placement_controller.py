@@ -1,0 +1,501 @@
+"""Sees to it that each queue is where it should be, and that etcd says so.
+
+One task, which looks at queues that are *due*: when a node came or went, a policy changed, a mirror caught up or fell
+behind, or a record was written. What it does for a queue depends on who leads it by the record:
+
+- this node: its mirrors are as the policy says, and as synchronised as they are
+  (`core.replication.placement.following`). Promises wait for those in the old record and in the new one from before
+  it is written until it is known to stand.
+- a node that does not run: the successor writes itself in, on condition that neither the record nor the leader's
+  absence has changed meanwhile. Only the record makes it the leader: a second candidate, or the leader that came
+  back, fails.
+- another node: this one copies the log if the record names it, and keeps its copy as long as it is named at all.
+
+Who cannot read what it has does not lead. It says so in the record before its copy is put away: until then others
+take it for one that has everything (`core.replication.placement.stood_aside`; a leader has a mirror follow that has
+all).
+
+A write that fails, or of which nothing is known, is followed by another look: the record itself says what became of
+it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from leveret.core.broker.broker import Broker
+from leveret.core.replication.cluster import ClusterState, Placement, placement_write
+from leveret.core.replication.election import StoreTransaction, Unchanged
+from leveret.core.replication.mirroring import QueuePromotion, successor
+from leveret.core.replication.placement import (
+    RequiredMirrors,
+    Surroundings,
+    following,
+    handed_over,
+    is_lost,
+    led_after_asking,
+    must_be_gone,
+    promotion,
+    step,
+    stood_aside,
+    taken_over,
+    with_loss,
+)
+from leveret.core.rules.mirror_policy import MirrorPolicy
+from leveret.model import definitions as d
+from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.local_queues import LocalQueues, QueueKey
+from leveret.runtime.cluster.queue_locations import QueueLocations
+from leveret.runtime.cluster.store import ClusterStore
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 40
+"""Queues whose records one transaction writes."""
+_LOOKED_AT: Final = 500
+"""Queues that are looked at before the loop may do something else."""
+_MOVES_AT_ONCE: Final = 32
+_RETRY_S: Final = 0.1
+_FIRST_LISTED_S: Final = 1.0
+
+
+class RecordWrite(NamedTuple):
+    """A record to be written, on condition that the one before stands, and that `absent` do not run."""
+
+    key: QueueKey
+    before: Placement
+    after: Placement
+    absent: tuple[str, ...] = ()
+
+
+class _Found:
+    """What comes of looking at queues: what is to be written, moved, deleted, and who is to be asked first."""
+
+    def __init__(self) -> None:
+        self.writes: list[RecordWrite] = []
+        self.moves: list[tuple[QueueKey, str]] = []
+        self.lost: list[tuple[QueueKey, Placement]] = []
+        self.asks: list[tuple[QueueKey, Placement, QueuePromotion]] = []
+
+
+class PlacementController:
+    """See the module.
+
+    Attributes:
+        is_held: whether nothing is to be changed of queues that are led here, as the node stops.
+    """
+
+    def __init__(
+        self,
+        store: ClusterStore,
+        state: ClusterState,
+        broker: Broker,
+        locations: QueueLocations,
+        local_queues: LocalQueues,
+        around: Callable[[], Surroundings],
+        log: Callable[[QueueKey, str], None],
+    ) -> None:
+        """Nothing is due. `log` says something of a mirrored queue."""
+        self.is_held = False
+        self._locations = locations
+        self._store = store
+        self._state = state
+        self._broker = broker
+        self._local_queues = local_queues
+        self._around = around
+        self._log = log
+        self._due: dict[QueueKey, None] = {}
+        self._fulfilled: dict[QueueKey, RequiredMirrors] = {}
+        self._in_flight: set[QueueKey] = set()
+        self._unseen: dict[QueueKey, int] = {}
+        self._moving: set[QueueKey] = set()
+        self._patient_since_s: dict[QueueKey, float] = {}
+        self._calm = asyncio.Event()
+        self._changed: dict[QueueKey, None] = {}
+        self._wake = asyncio.Event()
+
+    # -- what is due --------------------------------------------------------------------------
+
+    def changed(self, key: QueueKey) -> None:
+        """The record of a queue was written."""
+        self._locations.recorded(key)
+        if self._unseen.get(key, 0) <= self._state.revision:
+            self._unseen.pop(key, None)
+        self._changed[key] = None
+        self._due[key] = None
+        self._wake.set()
+
+    def due(self, keys: Iterable[QueueKey]) -> None:
+        """Look at these queues again."""
+        self._due.update(dict.fromkeys(keys))
+        self._wake.set()
+
+    def node_changed(self, name: str) -> None:
+        """A node came or went: all queues that it has, or that are led here, may be concerned."""
+        me = self._around().me
+        self.due(
+            key
+            for key, (placement, _) in self._state.placements.items()
+            if placement.leader in (me, name) or name in placement.mirrors
+        )
+
+    def is_at_rest(self, key: QueueKey) -> bool:
+        """Whether the record of a queue that is led here is the one that was followed, and none is being written."""
+        return not any(key in each for each in (self._in_flight, self._unseen, self._changed, self._due))
+
+    def vhost_changed(self, vhost: str) -> None:
+        """Policies changed."""
+        self.due(key for key in self._state.placements if key[0] == vhost)
+
+    async def run(self) -> None:
+        """Do what is due, for ever."""
+        while True:
+            # Set for those that wait for it now; who comes later waits for the next pass.
+            self._calm.set()
+            self._calm.clear()
+            await self._wake.wait()
+            self._wake.clear()
+            try:
+                await self._follow_records()
+                await self._write_records()
+            except LeveretError as error:
+                logger.warning("queues_not_placed error=%s action=retry", error)
+                await asyncio.sleep(_RETRY_S)
+                self._wake.set()
+
+    async def begin(self) -> None:
+        """Do what the records say: before clients are let in, for what is led here must wait for its mirrors."""
+        for key in self._state.placements:
+            self.changed(key)
+        await self._follow_records()
+
+    async def _follow_records(self) -> None:
+        while self._changed:
+            key = next(iter(self._changed))
+            del self._changed[key]
+            if key in self._unseen:
+                # It was replaced; it is followed when that is seen.
+                continue
+            placed = self._state.placements.get(key)
+            self._in_flight.add(key)
+            try:
+                await self._local_queues.follow(key, placed.placement if placed is not None else None)
+            except LeveretError as error:
+                self._retry(key, error)
+            finally:
+                self._in_flight.discard(key)
+                # What confirms have waited for is another now, even if it is the same again later.
+                self._fulfilled.pop(key, None)
+
+    async def _write_records(self) -> None:
+        due, self._due = self._due, {}
+        found = _Found()
+        self._in_flight.update(due)
+        try:
+            for count, key in enumerate(due):
+                placed = self._state.placements.get(key)
+                queue = self._broker.queues.get(key)
+                if placed is not None and queue is not None:
+                    self._look_at(key, queue.definition, placed.placement, found)
+                if count % _LOOKED_AT == _LOOKED_AT - 1:
+                    await asyncio.sleep(0)
+            await self._write(found.writes)
+            for key, placement, promoted in found.asks:
+                await self._take_over(key, placement, promoted)
+        except BaseException:
+            self._due = due | self._due
+            raise
+        finally:
+            self._in_flight.clear()
+        for key, node in found.moves:
+            try:
+                await self.move(key, node)
+            except LeveretError as error:
+                self._retry(key, error)
+        self._delete(found.lost)
+
+    async def _take_over(self, key: QueueKey, placement: Placement, promoted: QueuePromotion) -> None:
+        try:
+            after = await self._most_advanced(placement, promoted)
+        except LeveretError as error:
+            self._retry(key, error)
+        else:
+            after = self._with_loss(placement, promoted, after)
+            await self._write([RecordWrite(key, placement, after, must_be_gone(placement, promoted))])
+
+    def _retry(self, key: QueueKey, error: LeveretError) -> None:
+        """Other queues need not wait for one that cannot be placed now."""
+        logger.warning("queue_not_placed vhost=%s queue=%s error=%s action=retry", *key, error)
+        asyncio.get_running_loop().call_later(_RETRY_S, self.changed, key)
+
+    def _look_at(self, key: QueueKey, definition: d.Queue, placement: Placement, found: _Found) -> None:
+        if key in self._moving or key in self._unseen or key in self._changed:
+            # It is looked at again when that is over: nothing is decided by a record that does not stand any more,
+            # or was not followed yet.
+            return
+        around = self._around()
+        policy = self._locations.policy(definition)
+        lost = is_lost(placement, around.alive, durable=definition.durable)
+        if placement.leader == around.me:
+            if lost:
+                found.lost.append((key, placement))
+            elif not self.is_held:
+                self._look_at_led(key, placement, policy, found)
+        elif placement.leader not in around.alive:
+            promoted = promotion(placement, policy, around.alive)
+            if self._local_queues.is_damaged(key):
+                after = stood_aside(placement, around.me)
+                if after != placement:
+                    found.writes.append(RecordWrite(key, placement, after))
+            elif promoted.leader == around.me:
+                self._follow_on(key, placement, promoted, found)
+            if promoted.leader is None:
+                self._local_queues.leader_is(key, alive=False)
+                if self._is_first(around) and lost:
+                    found.lost.append((key, placement))
+        else:
+            self._local_queues.leader_is(key, alive=True)
+            if self._is_first(around) and lost:
+                found.lost.append((key, placement))
+
+    def _look_at_led(self, key: QueueKey, placement: Placement, policy: MirrorPolicy, found: _Found) -> None:
+        around = self._around()
+        if self._local_queues.is_damaged(key):
+            # As good as gone; but that no mirror has all is no reason to lead it with less than may yet be mended.
+            others = {name: presence for name, presence in around.alive.items() if name != around.me}
+            promoted = promotion(placement, policy, others)
+            if promoted.leader is not None and promoted.is_complete:
+                self._follow_on(key, placement, promoted, found)
+            return
+        wanted, move_to = following(placement, policy, self._local_queues.ready(key), around)
+        after = self._prepared(key, placement, wanted, policy)
+        if not move_to:
+            self._patient_since_s.pop(key, None)
+        if after != placement:
+            found.writes.append(RecordWrite(key, placement, after))
+        elif move_to and self._is_turn_of(key, move_to, policy):
+            found.moves.append((key, move_to))
+
+    def _is_turn_of(self, key: QueueKey, node: str, policy: MirrorPolicy) -> bool:
+        """Whether a queue moves to this node now: the first that its policy lists has a moment to be ready first."""
+        around, loop = self._around(), asyncio.get_running_loop()
+        listed = policy.params if isinstance(policy.params, tuple) else ()
+        since_s = self._patient_since_s.setdefault(key, loop.time())
+        is_first = next((each for each in listed if each in around.alive), node) == node
+        if is_first or loop.time() - since_s >= _FIRST_LISTED_S:
+            del self._patient_since_s[key]
+            return True
+        loop.call_later(_FIRST_LISTED_S, self.due, [key])
+        return False
+
+    def _follow_on(
+        self, key: QueueKey, placement: Placement, promoted: QueuePromotion, found: _Found
+    ) -> None:
+        self._log(key, promoted.log)
+        if promoted.asks:
+            found.asks.append((key, placement, promoted))
+        else:
+            after = self._with_loss(placement, promoted, taken_over(placement, promoted, self._around()))
+            found.writes.append(RecordWrite(key, placement, after, must_be_gone(placement, promoted)))
+
+    def _with_loss(self, before: Placement, promoted: QueuePromotion, after: Placement) -> Placement:
+        """The record says if messages are lost: so that copies from before keep them when they come back."""
+        if promoted.is_complete:
+            return after
+        begins_at = self._local_queues.begins_at(before) if after.leader == self._around().me else 0
+        return with_loss(before, after, begins_at)
+
+    async def _most_advanced(self, placement: Placement, promoted: QueuePromotion) -> Placement:
+        """See core.replication.placement.led_after_asking. Raises LeveretError: too few say what they have."""
+        asked = (promoted.leader or "", *promoted.asks)
+        ends = await self.ends(asked, placement)
+        after = led_after_asking(placement, promoted, ends, self._around())
+        if after is None:
+            silent = ", ".join(node for node in asked if node not in ends)
+            raise LeveretError(f"cannot tell which node has most of the queue until these answer: {silent}")
+        return after
+
+    async def ends(self, nodes: Sequence[str], placement: Placement) -> dict[str, tuple[int, int]]:
+        """How far those of these nodes that say so have a queue, see core.replication.placement.led_after_asking."""
+        found = await asyncio.gather(
+            *(self._local_queues.end_of(node, placement) for node in nodes), return_exceptions=True
+        )
+        ends: dict[str, tuple[int, int]] = {}
+        for node, end in zip(nodes, found, strict=True):
+            if not isinstance(end, BaseException):
+                ends[node] = end
+            elif not isinstance(end, LeveretError):
+                raise end
+        return ends
+
+    def _prepared(
+        self, key: QueueKey, before: Placement, wanted: Placement, policy: MirrorPolicy
+    ) -> Placement:
+        """What may be written now of what is wanted, see replication.placement.step; confirms wait for that."""
+        found = step(before, wanted, self._fulfilled.get(key))
+        if self._fulfilled.get(key) != found.waits:
+            self._fulfilled.pop(key, None)
+
+        def fulfilled() -> None:
+            self._fulfilled[key] = found.waits
+            self.due([key])
+
+        self._local_queues.lead_by(key, policy, found.waits, fulfilled if found.is_open else None)
+        return found.placement
+
+    def _is_first(self, around: Surroundings) -> bool:
+        """Whether this node is the one that tidies up after others."""
+        return next((name for name in around.members if name in around.alive), "") == around.me
+
+    def _delete(self, lost: list[tuple[QueueKey, Placement]]) -> None:
+        for key, placement in lost:
+            queue = self._broker.queues.get(key)
+            if queue is not None and self._stands(key, placement):
+                logger.info("queue_gone_with_its_node vhost=%s queue=%s", *key)
+                self._broker.delete_when_writable(queue)
+
+    # -- writing ------------------------------------------------------------------------------
+
+    async def _write(self, writes: list[RecordWrite]) -> None:
+        for at in range(0, len(writes), _AT_ONCE):
+            await self._write_some(writes[at : at + _AT_ONCE])
+
+    def _stands(self, key: QueueKey, looked_at: Placement) -> bool:
+        """Whether the record is still the one that was looked at: what came since was not decided upon."""
+        placed = self._state.placements.get(key)
+        return placed is not None and placed.placement is looked_at
+
+    async def _write_some(self, writes: list[RecordWrite]) -> None:
+        # What came meanwhile is due itself.
+        writes = [each for each in writes if self._stands(each.key, each.before)]
+        if not writes:
+            return
+        around, keys = self._around(), self._state.keys
+        conditions: dict[Unchanged, None] = {}
+        for key, before, _, absent in writes:
+            conditions[self._state.unchanged(keys.placement(*key))] = None
+            gone = absent if before.leader == around.me else (before.leader, *absent)
+            conditions |= {Unchanged(keys.alive(node), 0): None for node in gone}
+        puts = tuple(placement_write(keys, write.key, write.after) for write in writes)
+        revision = await self._store.transact(StoreTransaction(tuple(conditions), puts))
+        if revision is not None:
+            for write in writes:
+                self._wrote(write.key, revision)
+            return
+        if len(writes) > 1:
+            # One of them is not as it was; the others may be.
+            for write in writes:
+                await self._write_some([write])
+        else:
+            # What came instead is on its way here.
+            asyncio.get_running_loop().call_later(_RETRY_S, self.due, [writes[0].key])
+
+    def _wrote(self, key: QueueKey, revision: int) -> None:
+        """Nothing is decided by an older record of that queue from now on."""
+        if self._state.revision < revision:
+            self._unseen[key] = revision
+
+    async def move(self, key: QueueKey, to: str, *, loses: bool = False) -> bool:
+        """Have another node lead a queue that is led here: one that has all of it, or that `loses` the rest.
+
+        Returns:
+            Whether it does.
+
+        Raises:
+            LeveretError: it does not come to have it.
+        """
+        while key in self._in_flight or key in self._unseen or key in self._changed:
+            await self._calm.wait()
+        placed = self._state.placements.get(key)
+        around = self._around()
+        if placed is None or placed.placement.leader != around.me or key in self._moving:
+            return False
+        if to not in around.alive or to not in placed.placement.mirrors:
+            return False
+        if not (loses or to in self._local_queues.ready(key)):
+            return False
+        self._log(key, f"Moving leader to {to}")
+        self._moving.add(key)
+        self._fulfilled.pop(key, None)
+        revision: int | None = None
+        try:
+            complete = await self._local_queues.give_to(
+                key, to, frozenset(placed.placement.synchronised), loses=loses
+            )
+            around = self._around()
+            has_all = loses or to in self._local_queues.ready(key)
+            if has_all and self._state.placements.get(key) == placed and to in around.alive:
+                conditions = (self._state.unchanged(self._state.keys.placement(*key)),)
+                after = handed_over(placed.placement, to, complete, around)
+                lack = self._local_queues.lacks(key, to)
+                if lack.messages:
+                    logger.warning(
+                        "messages_lost vhost=%s queue=%s messages=%d from=%s to=%s reason=unsynchronised_hand_over",
+                        *key,
+                        lack.messages,
+                        around.me,
+                        to,
+                    )
+                    after = with_loss(placed.placement, after, lack.begins_at)
+                write = placement_write(self._state.keys, key, after)
+                revision = await self._store.transact(StoreTransaction(conditions, (write,)))
+        finally:
+            # Where it is not known whether that was written, the lease is lost, and nothing is promised any more.
+            self._moving.discard(key)
+            if revision is not None:
+                self._wrote(key, revision)
+            else:
+                self._local_queues.take_back(key)
+                self.due([key])
+        return revision is not None
+
+    async def leave(self) -> None:
+        """The node stops in order: it takes with it what nobody may lead instead."""
+        self.is_held = True
+        closed = await self.hand_over()
+        try:
+            await self._write(closed)
+        except LeveretError as error:
+            # Not written, this stop counts as a failure, and `ha-promote-on-failure` decides.
+            logger.warning("closed_not_recorded queues=%d error=%s", len(closed), error)
+
+    async def hand_over(self) -> list[RecordWrite]:
+        """Have each queue that is led here led by whom its policy allows; what to write of those that nobody may."""
+        around = self._around()
+        others = {name: presence for name, presence in around.alive.items() if name != around.me}
+        moves: list[tuple[QueueKey, QueuePromotion]] = []
+        staying: list[QueueKey] = []
+        for key, (placement, _) in list(self._state.placements.items()):
+            queue = self._broker.queues.get(key)
+            if placement.leader != around.me or queue is None:
+                continue
+            policy = self._locations.policy(queue.definition)
+            promoted = successor(policy, placement.mirrors, placement.synchronised, others, is_graceful=True)
+            if promoted.log:
+                self._log(key, promoted.log)
+            if promoted.leader is not None:
+                moves.append((key, promoted))
+            elif placement.mirrors:
+                staying.append(key)
+        at_once = asyncio.Semaphore(_MOVES_AT_ONCE)
+
+        async def move(key: QueueKey, promoted: QueuePromotion) -> None:
+            async with at_once:
+                try:
+                    await self.move(key, promoted.leader or "", loses=not promoted.is_complete)
+                except LeveretError as error:
+                    logger.warning("queue_not_handed_over vhost=%s queue=%s error=%s", *key, error)
+
+        await asyncio.gather(*(move(key, promoted) for key, promoted in moves))
+        # As they are recorded now: a mirror may have been taken out meanwhile.
+        found = [(key, placed.placement) for key in staying if (placed := self._state.placements.get(key))]
+        return [
+            RecordWrite(key, placement, msgspec.structs.replace(placement, closed=True))
+            for key, placement in found
+            if placement.leader == around.me
+        ]

@@ -1,0 +1,1 @@
+"""Collecting: the upstream of message replication - the outgoing logs that downstreams transfer."""

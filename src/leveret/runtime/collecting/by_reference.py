@@ -1,0 +1,215 @@
+"""Chunks that an outgoing log only names: their data stands in their queue's own log, and is not written twice.
+
+A large chunk of messages stands in the outgoing log with its header and its trailer, and in place of the data with a
+`NAMED` attribute: how long it is, and its CRC. Who reads the log gets the whole chunk, the data from the queue's log.
+Why it is there then:
+
+- a chunk is named after the fdatasync that made it durable in its queue's log;
+- from the first chunk on that is named (`Named.first_of`) a queue's log drops no segment, and it outlives its queue;
+  only the outgoing log's own retention lets go of both;
+- where nothing waits for the queue's log to be on disk (durability = os) nothing is named, all is copied.
+
+What is not there nevertheless is nothing that is wanted: a follower that lost its power may have the name and not the
+data, which its queue then lost as well, and the life ends with a settlement of all; the log of a vhost that was not
+tagged for a time names what its queues settled and dropped meanwhile. A settlement of these messages stands in for
+them, as long as they were, so that offsets go on. A queue's log that cannot be read is another matter: it may be
+restored, or be given up by deleting the queue; nothing behind it is served before.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Final, Protocol
+
+from isal.isal_zlib import crc32
+
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.stream import Stream
+from leveret.model.errors import StorageError
+from leveret.model.reasons import Reason
+from leveret.runtime.collecting.lowest_offsets import LowestOffsets
+from leveret.storage.log import Log
+from leveret.wire.chunk import (
+    HEADER_BYTES,
+    Attribute,
+    Chunk,
+    ChunkType,
+    Header,
+    decode_trailer,
+    encode_attribute,
+    encode_entry,
+    encode_header,
+    encode_trailer,
+    verify,
+)
+from leveret.wire.life import epoch_of
+from leveret.wire.record import Settlement, encode_settlements
+
+logger = logging.getLogger(__name__)
+
+NAMED_BYTES_MIN: Final = 16 * 1024
+"""Data that is shorter is copied: to look for it in another file costs a reader more than that costs the disk."""
+_CRC_SHIFT: Final = 32
+
+
+class QueueLogSource(Protocol):
+    """Where the data is: runtime.logs.queue_store."""
+
+    def log_of(self, epoch: int) -> Log | None:
+        """The log of a queue, also of one that is deleted; None if it is gone for good. Raises StorageError."""
+
+    def is_ended(self, epoch: int) -> bool:
+        """Whether the queue is deleted: nobody will mend its log."""
+
+
+class Named:
+    """What an outgoing log names: in each queue from which offset on, and how many octets in each of its segments.
+
+    Attributes:
+        bytes_of: by the first offset of a segment of the outgoing log, octets of all data that is named in it.
+    """
+
+    def __init__(self) -> None:
+        """Of an empty log."""
+        self._reach: LowestOffsets[int] = LowestOffsets()
+        self._ends: dict[int, int] = {}
+        self.bytes_of: dict[int, int] = {}
+        self._bytes_of_queues: dict[int, Counter[int]] = {}
+
+    @property
+    def bytes(self) -> int:
+        """Octets of all data that is named."""
+        return sum(self.bytes_of.values())
+
+    @property
+    def epochs(self) -> set[int]:
+        """Of the queues of which anything is named."""
+        return self._reach.keys
+
+    def note(self, life: int, offset: int, size: int, *, segment: int, end: int) -> None:
+        """A chunk at that offset of a queue is named in the newest segment; `end` is the outgoing log's after it."""
+        self._reach.note(epoch_of(life), segment, offset)
+        self._ends[epoch_of(life)] = end
+        self.bytes_of[segment] = self.bytes_of.get(segment, 0) + size
+        self._bytes_of_queues.setdefault(segment, Counter())[epoch_of(life)] += size
+
+    def forget_before(self, segment: int) -> None:
+        """The outgoing log begins with this segment now."""
+        self._reach.forget_before(segment)
+        self._ends = {epoch: end for epoch, end in self._ends.items() if end > segment}
+        for first in [first for first in self.bytes_of if first < segment]:
+            del self.bytes_of[first], self._bytes_of_queues[first]
+
+    def first_of(self, epoch: int) -> int | None:
+        """The first offset of a queue that is named; None if nothing of it is."""
+        return self._reach.begin_of(epoch)
+
+    def bytes_of_queue(self, epoch: int) -> int:
+        """Octets of the data of a queue that is named."""
+        return sum(sizes[epoch] for sizes in self._bytes_of_queues.values())
+
+    def end_of(self, epoch: int) -> int:
+        """The outgoing log's offset after the last chunk that it names of a queue; 0 if there is none."""
+        return self._ends.get(epoch, 0)
+
+
+def may_be_named(queue: Queue, header: Header) -> bool:
+    """Whether a chunk of a log that is fdatasynced before it is collected can do without a copy of its data.
+
+    Not of streams: their logs follow their own retention, and what they hold is packed as messages.
+    """
+    return (
+        header.type == ChunkType.USER
+        and header.data_bytes >= NAMED_BYTES_MIN
+        and queue.definition.durable
+        and not isinstance(queue, Stream)
+    )
+
+
+def naming(header: Header) -> bytes:
+    """The attribute that stands for the data of a queue's chunk."""
+    return encode_attribute(Attribute.NAMED, b"", _naming(header))
+
+
+def _naming(header: Header) -> int:
+    return header.crc << _CRC_SHIFT | header.data_bytes
+
+
+def named_bytes(value: int) -> int:
+    """How much data the value of such an attribute stands for."""
+    return value & (1 << _CRC_SHIFT) - 1
+
+
+def is_naming(header: Header) -> bool:
+    """Whether a chunk of the outgoing log only names its messages."""
+    return header.type == ChunkType.USER and not header.data_bytes
+
+
+def whole(header: Header, octets: bytes, logs: QueueLogSource) -> memoryview:
+    """The chunk that a naming one stands for: under its own offset, with what its trailer says of the queue.
+
+    Raises:
+        ChunkError: the naming one is damaged.
+        StorageError: the queue's log is damaged there, or cannot be read.
+    """
+    verify(Chunk(header, b"", octets[HEADER_BYTES:]))
+    said = {kind: (name, value) for kind, name, value in decode_trailer(octets[HEADER_BYTES:])}
+    (queue, life), (_, offset) = said[Attribute.QUEUE_EPOCH], said[Attribute.QUEUE_OFFSET]
+    _, named = said.pop(Attribute.NAMED)
+    trailer = encode_trailer(*(encode_attribute(kind, *each) for kind, each in said.items()))
+    try:
+        found = _found(header, offset, named, trailer, logs.log_of(epoch_of(life)))
+    except StorageError:
+        if not logs.is_ended(epoch_of(life)):
+            raise
+        found = None
+    return found if found is not None else _stand_in(header, queue, offset, trailer)
+
+
+def _found(header: Header, offset: int, named: int, trailer: bytes, log: Log | None) -> memoryview | None:
+    """With the data at that offset of the queue's log, if that is what is named; raises StorageError."""
+    place = log.place_of(offset) if log is not None else None
+    if log is None or place is None:
+        return None
+    # An offset that was lost with the power is handed out again, for other messages.
+    if (header.records, named) != (place.header.records, _naming(place.header)):
+        return None
+    size = place.header.data_bytes
+    chunk = memoryview(_chunk(header, header.type, place.header.crc, size, trailer))
+    log.read_data(place, chunk[HEADER_BYTES : HEADER_BYTES + size])
+    return chunk
+
+
+def _chunk(header: Header, kind: int, crc: int, data_bytes: int, trailer: bytes) -> bytearray:
+    """A chunk that has its data yet to get."""
+    head = encode_header(
+        kind,
+        header.entries,
+        header.records,
+        header.timestamp_ms,
+        header.epoch,
+        header.chunk_id,
+        crc,
+        data_bytes,
+        len(trailer),
+    )
+    chunk = bytearray(HEADER_BYTES + data_bytes + len(trailer))
+    chunk[:HEADER_BYTES] = head
+    chunk[HEADER_BYTES + data_bytes :] = trailer
+    return chunk
+
+
+def _stand_in(header: Header, queue: bytes, offset: int, trailer: bytes) -> memoryview:
+    """A settlement of messages that are gone, in as many entries as they were."""
+    logger.warning(
+        "named_messages_gone queue=%r offset=%d messages=%d replaced_by=settlement",
+        queue.decode(errors="replace"),
+        offset,
+        header.records,
+    )
+    settled = encode_settlements([Settlement(Reason.DROPPED, offset, header.records)])
+    data = encode_entry(settled) + encode_entry(b"") * (header.records - 1)
+    chunk = _chunk(header, ChunkType.TRACKING, crc32(data), len(data), trailer)
+    chunk[HEADER_BYTES : HEADER_BYTES + len(data)] = data
+    return memoryview(chunk)

@@ -1,0 +1,629 @@
+"""The outgoing log of a vhost: copies of the chunks of its replicated queues, for downstreams.
+
+A chunk is copied after the fdatasync that made it durable in its queue's log, data octets unchanged,
+with a trailer that says which queue, epoch and offset it came from (formats: wire.chunk). So the
+outgoing log never holds what its queue could still lose. Of a large chunk no copy is made: its data stays where it
+is for as long (runtime.collecting.by_reference). The log is outside the confirm path: its own
+fdatasync runs on a timer, in its own thread, and downstreams are served only what that covered, and what
+followers in sync have of it.
+
+On start it is completed from the queue logs: the last position of each queue is read back from the
+outgoing log, and the queue's log is copied from there. A queue that is deleted, or that its policy
+no longer names, ends with a settlement of all its offsets, so that no downstream brings it back.
+
+Should its fdatasync fail, it serves nothing more, and what it had not served is cut off at the next start
+and copied again. Damage in what was served is another matter: a downstream counts by offsets that would
+come to mean something else. Such a log stays down until an operator removes it.
+
+What streams hold is collected as well, with what their readers and publishers stored, in the trailers of the chunks
+in which it stands there; what their own retention takes is settled here. Downstreams tell how far
+they are (`outgoing_log`): what all of them have may go, if the operator chose so, and whom retention overtook is
+told of; for who begins, what queues still hold of what retention took is collected anew, or told of.
+
+What downstreams see as a queue's epoch is a **life**: the epoch, and above LIFE_BITS how often its policy
+was taken away. So a queue that is replicated again comes whole, under an identity that is not settled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, unquote
+
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.stream import Stream
+from leveret.model.errors import StorageError
+from leveret.runtime.collecting.by_reference import QueueLogSource
+from leveret.runtime.collecting.lowest_offsets import Key
+from leveret.runtime.collecting.outgoing_log import OutgoingLog, remove_log
+from leveret.storage.directory import sync_directory
+from leveret.storage.log import Log, sync_descriptors
+from leveret.storage.log_reader import uncache
+from leveret.storage.summary import summarise
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import Header
+
+logger = logging.getLogger(__name__)
+
+FLUSH_INTERVAL_S: Final = 0.05
+ANEW_SHARE: Final = 0.5
+"""More than this of what is retained is not collected anew: retention would take it again before it is transferred."""
+_COPY_BYTES: Final = 1024 * 1024
+
+
+class Collector:
+    """Keeps the outgoing logs of all tagged vhosts; see the module.
+
+    Attributes:
+        logs: by vhost.
+        released: called when logs of queues may be needed no more, or less of them.
+        has_resigned: nothing is collected, and no log is opened; see `resign`.
+    """
+
+    def __init__(
+        self,
+        tree: Tree,
+        clock_ms: Callable[[], int],
+        queue_log: Callable[[Queue], Log],
+        logs_of_queues: QueueLogSource,
+        durable: Callable[[], Awaitable[None]],
+        shared: Callable[[], Awaitable[None]],
+        *,
+        by_name: bool,
+        segment_bytes_max: int,
+        retain_bytes_max: int,
+        retain_ms: int | None,
+        truncates: bool,
+    ) -> None:
+        """`queue_log` gives a queue's log.
+
+        `durable` waits until what was appended so far is on disk, `shared` until followers in sync have it.
+        `by_name`: what is in the log of a queue is on disk when it is collected, and need not be copied.
+        `truncates`: what all known downstreams have is dropped, whatever else is retained.
+        """
+        self.logs: dict[str, OutgoingLog] = {}
+        self._tree = tree
+        self._directory = tree.root / "outgoing"
+        self._clock_ms = clock_ms
+        self.released: Callable[[], None] = _ignore
+        self._queue_log = queue_log
+        self._logs_of_queues = logs_of_queues
+        self._by_name = by_name
+        self._segment_bytes_max = segment_bytes_max
+        self._retain_bytes_max = retain_bytes_max
+        self._retain_ms = retain_ms
+        self._truncates = truncates
+        self._overtaken: set[tuple[str, str]] = set()
+        self._durable = durable
+        self._shared = shared
+        self._following: set[Queue] = set()
+        self._retained: dict[Queue, int] = {}
+        self._catching_up: dict[Queue, asyncio.Task[None]] = {}
+        self._durable_end: dict[Queue, int] = {}
+        self._unended: list[tuple[OutgoingLog, Key, int]] = []
+        self._broken: dict[str, str] = {}
+        self._has_stopped = False
+        self.has_resigned = False
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="outgoing")
+
+    # -- which vhosts and queues --------------------------------------------------------------
+
+    def open_vhost(self, vhost: str) -> OutgoingLog:
+        """The vhost's outgoing log, made when it is tagged for the first time.
+
+        Raises:
+            StorageError: it cannot be served; it is not tried again before the next start.
+        """
+        log = self.logs.get(vhost)
+        if log is None:
+            if vhost in self._broken:
+                raise StorageError(self._broken[vhost])
+            directory = self._directory / directory_name(vhost)
+            try:
+                log = OutgoingLog(
+                    self._tree, directory, self._logs_of_queues, segment_bytes_max=self._segment_bytes_max
+                )
+            except StorageError as error:
+                logger.error("outgoing_log_down vhost=%s error=%s", vhost, error)
+                self._broken[vhost] = str(error)
+                raise
+            log.has_stopped = self._has_stopped
+            self.logs[vhost] = log
+        return log
+
+    def resign(self) -> None:
+        """Be no upstream any more: what becomes of the queues from now on is no news for downstreams.
+
+        They keep what they have. A log that is opened later is another one, and nobody takes it for the continuation,
+        not even who never asks in between.
+
+        Raises:
+            StorageError: the disk refused it; nobody is served, and it may be tried again.
+        """
+        self.has_resigned = True
+        for vhost in list(self.logs):
+            self.close_vhost(vhost, delete=False)
+        for path in self._beside(()):
+            remove_log(self._tree, path)
+        if self._directory.exists():
+            # Before any queue goes: a log that the power brought back would tell of that.
+            sync_directory(self._directory)
+        self._broken.clear()
+
+    def open_tagged(self, vhost: str, queues: list[Queue]) -> None:
+        """Open the log of a tagged vhost with these queues; one that is damaged never stops the broker."""
+        if vhost not in self.logs:
+            with suppress(StorageError):
+                self.open_vhost(vhost)
+                self.close_missing(vhost, queues)
+
+    def close_vhost(self, vhost: str, *, delete: bool) -> None:
+        """The vhost is gone, or is not tagged any more."""
+        log = self.logs.pop(vhost, None)
+        if log is not None:
+            # They may be there for as long as the disk does not take the change.
+            for queue in [each for each in self._collected() if each.key[0] == vhost]:
+                self._stop(queue)
+            log.close(delete=delete)
+            self.released()
+
+    def remove_former(self, vhosts: Iterable[str]) -> None:
+        """Remove the logs of all vhosts but these, for a new one of such a name is another one."""
+        for path in self._beside(vhosts):
+            self._remove(path)
+
+    def remove_closed(self, vhost: str) -> None:
+        """A vhost is gone: remove the log that it had while it was tagged, and one that is damaged."""
+        path = self._directory / directory_name(vhost)
+        if vhost not in self.logs and path.exists():
+            self._remove(path)
+        self._broken.pop(vhost, None)
+
+    def _beside(self, vhosts: Iterable[str]) -> list[Path]:
+        """Directories that are of none of these vhosts."""
+        own = {directory_name(vhost) for vhost in vhosts}
+        found = sorted(self._directory.iterdir()) if self._directory.exists() else []
+        return [path for path in found if path.name not in own]
+
+    def _remove(self, path: Path) -> None:
+        """Never fails the broker: the next start tries again."""
+        try:
+            remove_log(self._tree, path)
+        except (OSError, StorageError) as error:
+            logger.error("outgoing_log_not_removed error=%s", error)
+
+    def follow(self, queue: Queue) -> None:
+        """Collect this queue from now on, and beside live traffic what its log holds already."""
+        if queue not in self._following and queue not in self._catching_up and not self.has_resigned:
+            task = asyncio.get_running_loop().create_task(self._catch_up(queue))
+            self._catching_up[queue] = task
+
+    async def _catch_up(self, queue: Queue) -> None:
+        try:
+            await self.complete(queue)
+        finally:
+            if self._catching_up.get(queue) is asyncio.current_task():
+                del self._catching_up[queue]
+                self._durable_end.pop(queue, None)
+
+    async def complete(self, queue: Queue) -> None:
+        """As `catch_up`, but never fails: the queue's log still has everything, `resume` tries again."""
+        try:
+            await self.catch_up(queue)
+        except StorageError as error:
+            logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)
+
+    async def catch_up(self, queue: Queue) -> None:
+        """Copy what the queue's log holds beyond the last copy, then collect live.
+
+        Only what is durable is copied: the log's end of now, once the disk has it, then in small steps all
+        that became durable meanwhile, as `collect` noted. What is not durable then, `collect` will bring.
+
+        Raises:
+            StorageError: a log cannot be read or written; nothing is skipped.
+        """
+        outgoing = self.open_vhost(queue.key[0])
+        log = self._queue_log(queue)
+        key = outgoing.key_of(queue)
+        position = outgoing.position_of(queue)
+        reach = outgoing.reach_of(key)
+        if reach is not None and reach > log.next_offset:
+            # The queue's log lost its end with the power (durability = os) and hands those offsets out again.
+            outgoing.begin_life(queue, renumbers=True)
+            self._end(outgoing, key, reach)
+            key, position = outgoing.key_of(queue), 0
+        first = log.first_offset if key in outgoing.positions else _first_wanted(queue, log)
+        end = log.next_offset
+        await self._durable()
+        if position < first and not outgoing.is_closed:
+            # All that is before was settled, and that is durable. Say so, a message of it may be out.
+            outgoing.settle_below(key, first, self._clock_ms(), at=first - 1)
+            position = first
+        while position < max(end, self._durable_end.get(queue, 0)) and not outgoing.is_closed:
+            end = max(end, self._durable_end.get(queue, 0))
+            for chunk in log.read(position, _COPY_BYTES, check=True):
+                if chunk.header.next_offset > end:
+                    break
+                outgoing.copy(
+                    queue, chunk.header, bytes(chunk.data), bytes(chunk.trailer), by_name=self._by_name
+                )
+                position = chunk.header.next_offset
+            await asyncio.sleep(0)
+        if not outgoing.is_closed:
+            outgoing.positions.setdefault(key, position)
+            self._following.add(queue)
+
+    def unfollow(self, queue: Queue, *, deleted: bool = False) -> None:
+        """Stop collecting; downstreams learn that nothing of the queue is to be recovered."""
+        self._stop(queue)
+        outgoing = self.logs.get(queue.key[0])
+        if outgoing is None:
+            return
+        key = outgoing.key_of(queue)
+        if outgoing.reach_of(key) is not None:
+            if not deleted:
+                outgoing.begin_life(queue)
+            self._end(outgoing, key, queue.next_offset)
+
+    def _stop(self, queue: Queue) -> None:
+        self._following.discard(queue)
+        self._retained.pop(queue, None)
+        catching_up = self._catching_up.pop(queue, None)
+        if catching_up is not None:
+            catching_up.cancel()
+
+    def _end(self, outgoing: OutgoingLog, key: Key, offset: int) -> None:
+        """End a life in the log, later if the disk refuses it now."""
+        outgoing.positions.pop(key, None)
+        try:
+            outgoing.end(key, offset, self._clock_ms())
+        except StorageError as error:
+            logger.error("end_of_queue_not_logged queue=%r error=%s", key[0], error)
+            self._unended.append((outgoing, key, offset))
+
+    def close_missing(self, vhost: str, queues: list[Queue]) -> None:
+        """At start: end every queue that went while nobody could say so."""
+        outgoing = self.open_vhost(vhost)
+        for queue in queues:
+            if not queue.replicated:
+                self.unfollow(queue)
+        alive = {outgoing.key_of(queue) for queue in queues if queue.replicated}
+        for key in outgoing.lives - alive:
+            self._end(outgoing, key, outgoing.reach_of(key) or 0)
+
+    def collect(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
+        """A durable chunk of a replicated queue: copy it. Never fails the broker."""
+        if queue not in self._following:
+            if queue in self._catching_up:
+                self._durable_end[queue] = header.next_offset
+            return
+        try:
+            self.logs[queue.key[0]].copy(queue, header, data, trailer, by_name=self._by_name)
+        except StorageError as error:
+            # The queue's log still has it: `resume` takes collection up again from there.
+            logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)
+            self._following.discard(queue)
+
+    def keep_from(self, queue: Queue) -> int:
+        """The first offset of the queue's log that is still needed here."""
+        outgoing = self.logs.get(queue.key[0])
+        if outgoing is None:
+            # What is dropped before it could be copied was settled; `catch_up` says so.
+            return queue.settled.floor
+        named = outgoing.named.first_of(queue.epoch)
+        if queue.replicated:
+            position = outgoing.position_of(queue)
+            return position if named is None else min(named, position)
+        if named is not None:
+            named = outgoing.needs_of(queue.epoch, self._queue_log(queue), self._retain_bytes_max)
+        return queue.settled.floor if named is None else named
+
+    def needed_from(self, epoch: int, log: Log) -> int | None:
+        """The first offset of a deleted queue's log that is still needed here; None if it may go."""
+        needs = (each.needs_of(epoch, log, self._retain_bytes_max) for each in self.logs.values())
+        return next((first for first in needs if first is not None), None)
+
+    @property
+    def epochs(self) -> set[int]:
+        """Of all queues that anything here knows of."""
+        return set().union(*(log.epochs for log in self.logs.values()))
+
+    @property
+    def named_epochs(self) -> set[int]:
+        """Of all queues whose logs are needed here."""
+        return set().union(*(log.named.epochs for log in self.logs.values()))
+
+    def resume(self, queues: list[Queue]) -> None:
+        """Begin to collect what should be and is not, such as what a full disk had stopped."""
+        unended, self._unended = self._unended, []
+        for outgoing, key, offset in unended:
+            if not outgoing.is_closed:
+                self._end(outgoing, key, offset)
+        for queue in queues:
+            if queue.replicated and queue.damage is None and queue.key[0] not in self._broken:
+                self.follow(queue)
+
+    # -- durability and retention -------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Sync and serve, every FLUSH_INTERVAL_S, until cancelled."""
+        loop = asyncio.get_running_loop()
+        refused = ""
+        while True:
+            await asyncio.sleep(FLUSH_INTERVAL_S)
+            try:
+                pending = self._begin_commits()
+            except StorageError as error:
+                # Such as when there are no descriptors for a moment. Nothing counts as synced: it is due again.
+                if str(error) != refused:
+                    refused = str(error)
+                    logger.error("collected_not_synced error=%s action=try_again", error)
+                continue
+            refused = ""
+            descriptors = [fd for _, fds, _, _ in pending for fd in fds]
+            if descriptors:
+                try:
+                    await loop.run_in_executor(self._executor, sync_descriptors, descriptors)
+                except OSError as error:
+                    # What was not synced may be gone from memory too: nothing more is served until a restart
+                    # has completed the outgoing logs from the queues' logs. The broker itself goes on.
+                    logger.critical("outgoing_fdatasync_failed error=%s action=restart_the_node", error)
+                    for log, *_ in pending:
+                        with suppress(StorageError):
+                            log.sync_failed()
+                    self._stop_all()
+                    return
+                # Not before followers in sync have it: who takes over completes its logs in an order of its own, and
+                # what had been served from offsets that come to mean something else would be missing at downstreams.
+                try:
+                    await self._shared()
+                except StorageError:
+                    return
+                for log, _, end, last in pending:
+                    try:
+                        log.log.synced()
+                    except StorageError as error:
+                        logger.critical("outgoing_log_gone error=%s action=restart_the_node", error)
+                        self._stop_all()
+                        return
+                    log.commit(end, last)
+                    for segment in log.log.take_sealed():
+                        self._executor.submit(summarise, segment)
+            for log in self.logs.values():
+                if transferred := log.take_transferred():
+                    self._executor.submit(uncache, transferred)
+
+    def _stop_all(self) -> None:
+        """Who has all that was committed is not to take it for all there is."""
+        self._has_stopped = True
+        for log in self.logs.values():
+            log.has_stopped = True
+
+    def _begin_commits(self) -> list[tuple[OutgoingLog, list[int], int, int]]:
+        """What each log has to sync, see `begin_commit`; of all or of none."""
+        pending: list[tuple[OutgoingLog, list[int], int, int]] = []
+        try:
+            for log in self.logs.values():
+                pending.append((log, *log.begin_commit()))
+        except StorageError:
+            for fd in (fd for _, fds, _, _ in pending for fd in fds):
+                os.close(fd)
+            raise
+        return pending
+
+    def retain(self) -> None:
+        """Drop what is beyond the configured size or age, or is transferred; first keep how far downstreams are."""
+        before_ms = None if self._retain_ms is None else self._clock_ms() - self._retain_ms
+        dropped = False
+        for vhost, log in self.logs.items():
+            first = log.first_offset
+            try:
+                log.downstreams.save()
+                log.retain(
+                    bytes_max=self._retain_bytes_max,
+                    written_before_ms=before_ms,
+                    transferred=self._truncates,
+                )
+            except StorageError as error:
+                logger.error("retention_failed vhost=%s error=%s", vhost, error)
+            dropped |= log.first_offset > first
+            self._tell_overtaken(vhost, log)
+        if dropped:
+            self.released()
+        self.count_missing()
+        for queue in self._following:
+            if isinstance(queue, Stream):
+                self._tell_retained(queue)
+
+    def count_missing(self) -> None:
+        """Have each log know how much its queues hold that retention has taken from it."""
+        queues: dict[str, list[Queue]] = {vhost: [] for vhost in self.logs}
+        for queue in self._collected():
+            if queue.key[0] in queues:
+                queues[queue.key[0]].append(queue)
+        for vhost, own in queues.items():
+            self.logs[vhost].count_missing(own)
+
+    def _collected(self) -> list[Queue]:
+        """Every queue that is collected, or is being caught up with."""
+        return [*self._following, *self._catching_up]
+
+    def _tell_retained(self, stream: Stream) -> None:
+        """What a stream's own retention took is not to come back at the standby either."""
+        first = stream.log.first_offset
+        if first <= self._retained.get(stream, 0):
+            return
+        outgoing = self.logs[stream.key[0]]
+        try:
+            outgoing.settle_below(outgoing.key_of(stream), first, self._clock_ms(), at=first - 1)
+            self._retained[stream] = first
+        except StorageError as error:
+            logger.error("end_of_retained_not_logged vhost=%s queue=%s error=%s", *stream.key, error)
+
+    def _tell_overtaken(self, vhost: str, log: OutgoingLog) -> None:
+        """Whom retention overtook misses something: say so once, not each time."""
+        for name, downstream in log.downstreams.by_name.items():
+            missing = log.first_offset - downstream.offset
+            if missing <= 0:
+                self._overtaken.discard((vhost, name))
+            elif (vhost, name) not in self._overtaken:
+                self._overtaken.add((vhost, name))
+                logger.warning(
+                    "retention_overtook_downstream vhost=%s downstream=%s first_missing=%d first_retained=%d",
+                    vhost,
+                    name,
+                    downstream.offset,
+                    log.first_offset,
+                )
+
+    # -- what an operator asks ----------------------------------------------------------------
+
+    def downstream_rows(self) -> list[dict[str, Any]]:
+        """A row a vhost and known downstream: how far it is, and how much it misses that is retained no more."""
+        return [
+            {
+                "virtual_host": vhost,
+                "downstream": name,
+                "transferred": each.offset,
+                "lag_records": max(0, log.committed_offset - each.offset),
+                "missing_records": max(0, log.first_offset - each.offset),
+                "missing_messages": each.missing_messages,
+                "last_seen": each.seen_ms,
+            }
+            for vhost, log in sorted(self.logs.items())
+            for name, each in sorted(log.downstreams.by_name.items())
+        ]
+
+    def note_downstream(self, vhost: str, name: str, offset: int) -> None:
+        """A downstream has everything of a vhost before `offset`; one that begins too late is told of."""
+        log = self.logs.get(vhost)
+        if log is not None and log.note_downstream(name, offset, self._clock_ms()):
+            logger.warning(
+                "downstream_begins_incomplete vhost=%s downstream=%s missing_messages=%d "
+                "reason=retention_took_what_queues_hold",
+                vhost,
+                name,
+                log.missing_messages,
+            )
+
+    def begin_downstream(self, vhost: str, name: str) -> int | None:
+        """Where a downstream begins that has nothing yet; None if nothing is collected of the vhost.
+
+        What its queues hold and retention has taken is collected anew for it, all of it: if retention leaves it
+        there, and no other downstream would miss what gives way to it. Else it is told how much is missing.
+        """
+        log = self.logs.get(vhost)
+        if log is None:
+            return None
+        own = [queue for queue in self._collected() if queue.key[0] == vhost]
+        log.count_missing(own)
+        missing = log.missing_messages
+        try:
+            if missing and log.is_transferred_by_others(name) and self._would_stay(own):
+                self._begin_anew(log, own)
+                self.resume(own)
+                logger.info("collected_anew vhost=%s downstream=%s missing_messages=%d", vhost, name, missing)
+        except StorageError as error:
+            logger.error("not_collected_anew vhost=%s downstream=%s error=%s", vhost, name, error)
+            self.resume(own)
+        return log.first_offset
+
+    def _would_stay(self, queues: list[Queue]) -> bool:
+        """Whether all that these queues hold could be retained, for some time.
+
+        Raises:
+            StorageError: the log of one cannot be read.
+        """
+        size = sum(_wanted_bytes(queue, self._queue_log(queue)) for queue in queues)
+        return size <= self._retain_bytes_max * ANEW_SHARE
+
+    def _begin_anew(self, log: OutgoingLog, queues: list[Queue]) -> None:
+        """Drop all that is in a log; these queues, which are all of its vhost, are collected no more until `resume`.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        for queue in queues:
+            self._stop(queue)
+        log.begin_anew()
+        for queue in queues:
+            if not isinstance(queue, Stream) and not queue.settling and queue.damage is None:
+                # What is settled is not collected anew: it would only push out what is held.
+                with suppress(StorageError):
+                    self._queue_log(queue).drop_before(queue.settled.floor)
+        self.released()
+
+    def forget_downstream(self, name: str) -> bool:
+        """Keep nothing for a downstream any more, in any vhost; whether it was known.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        known = any([log.downstreams.forget(name) for log in self.logs.values()])
+        self.released()
+        return known
+
+    def delete_all(self, queues: list[Queue]) -> list[dict[str, Any]]:
+        """Delete every outgoing log; a tagged vhost's begins anew with what its queues hold now.
+
+        Returns:
+            A row a vhost or directory of a former one: vhost, bytes.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        rows = []
+        for vhost, log in self.logs.items():
+            rows.append({"vhost": vhost, "bytes": log.bytes})
+            self._begin_anew(log, [queue for queue in queues if queue.key[0] == vhost])
+        for path in self._beside(self.logs):
+            size = sum(file.stat().st_size for file in path.iterdir())
+            rows.append({"vhost": vhost_of_directory(path.name), "bytes": size})
+            remove_log(self._tree, path)
+        # A damaged log is gone now, too.
+        self._broken.clear()
+        self.resume(queues)
+        return rows
+
+    def close(self) -> None:
+        """Sync what is left and close."""
+        for log in self.logs.values():
+            log.close(delete=False)
+        self._executor.shutdown(wait=True)
+
+
+def _first_wanted(queue: Queue, log: Log) -> int:
+    """From which segment on a queue's log is what it needs for itself; those before it are kept for others."""
+    if isinstance(queue, Stream) or queue.settling:
+        return log.first_offset
+    first = log.segment_before(min(queue.settled.floor + 1, log.next_offset))
+    return log.next_offset if first is None else first
+
+
+def _wanted_bytes(queue: Queue, log: Log) -> int:
+    """Octets of that."""
+    return log.bytes_from(_first_wanted(queue, log))
+
+
+def _ignore() -> None:
+    """Nobody kept anything."""
+
+
+def directory_name(vhost: str) -> str:
+    """A vhost's name as a directory name that tells it from all others, also from `.` and `..`."""
+    quoted = quote(vhost, safe="").replace(".", "%2E") or "%"
+    if len(quoted) <= 200:
+        return quoted
+    return "sha256-" + hashlib.sha256(vhost.encode()).hexdigest()
+
+
+def vhost_of_directory(name: str) -> str:
+    """The vhost that `directory_name` made this of; a name that is told by its digest only stays that."""
+    return "" if name == "%" else unquote(name)

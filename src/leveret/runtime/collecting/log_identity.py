@@ -1,0 +1,84 @@
+"""What an outgoing log is called, and who wrote what of it: `identity.json` beside the log, made with it.
+
+A log that replaces another one is not taken for its continuation: it has another name. And whoever has the log up to
+some place, and the record before that of another epoch, has something else than this log does.
+"""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_left
+from typing import Final
+
+import msgspec
+
+from leveret.model.errors import StorageError
+from leveret.storage.log import Log
+from leveret.storage.state_file import StateFile
+
+ID_BITS: Final = 62
+REIGNS_MAX: Final = 1000
+"""Epochs that are told of; what is older was transferred long ago."""
+
+
+class _Reign(msgspec.Struct, frozen=True, array_like=True):
+    """Who wrote the log from the offset `first` on: each start and each promotion of a node has an epoch of its own."""
+
+    epoch: int
+    first: int
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    """What the file holds; versions before did not say who wrote what."""
+
+    log_id: int | None = None
+    reigns: list[_Reign] = []
+
+
+class OutgoingLogIdentity:
+    """See the module.
+
+    Attributes:
+        log_id: what the log is called.
+        is_new: whether it was called so just now: nobody has anything of it.
+    """
+
+    def __init__(self, file: StateFile, log: Log) -> None:
+        """Of a log that was read. One in which nothing is yet gets a name, as its segments may have been lost.
+
+        Raises:
+            StorageError: the file is damaged, or the disk refused it.
+        """
+        self._file, self._log = file, log
+        try:
+            found = msgspec.convert(file.load(), _Saved)
+        except msgspec.ValidationError as error:
+            raise StorageError(f"{file.path}: {error}; remove the file, and downstreams begin anew") from None
+        # In what is not here any more nothing was served by this node: a leader before it may have done so.
+        self._reigns = [reign for reign in found.reigns if reign.first < log.next_offset][-REIGNS_MAX:]
+        self._is_told = False
+        self.is_new = found.log_id is None or not log.next_offset
+        self.log_id = secrets.randbits(ID_BITS) if found.log_id is None or self.is_new else found.log_id
+        if self.is_new:
+            self._save()
+
+    def begin_reign(self) -> None:
+        """On disk, and on its way to followers, before anything is written in the log's epoch.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        if self._is_told:
+            return
+        if not self._reigns or self._reigns[-1].epoch != self._log.epoch:
+            self._reigns.append(_Reign(self._log.epoch, self._log.next_offset))
+            self._save()
+        self._is_told = True
+
+    def epoch_before(self, offset: int) -> int | None:
+        """In which epoch the record before `offset` was written; None if that is not known."""
+        at = bisect_left(self._reigns, offset, key=lambda reign: reign.first)
+        return self._reigns[at - 1].epoch if at else None
+
+    def _save(self) -> None:
+        self._file.save(msgspec.to_builtins(_Saved(self.log_id, self._reigns)))

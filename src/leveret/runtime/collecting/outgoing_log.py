@@ -1,0 +1,494 @@
+"""One vhost's outgoing log: what is in it, how far it has each queue, and who has transferred how far.
+
+See `runtime.collecting.collector`, which fills it. Beside its segments are state files: the lives of queues
+(`lives.json`), what the log is called (`identity.json`, made with it: a log that replaces another one is not
+taken for its continuation), how far each downstream has it (`downstreams.json`), and how far it has queues of which
+no record is retained (`positions.json`; `runtime.collecting.positions_checkpoint`).
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from builtins import bytes as octets_type
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.stream import Stream
+from leveret.model.errors import StorageError
+from leveret.model.reasons import Reason
+from leveret.runtime.collecting.by_reference import (
+    Named,
+    QueueLogSource,
+    is_naming,
+    may_be_named,
+    named_bytes,
+    naming,
+    whole,
+)
+from leveret.runtime.collecting.downstreams import Downstreams
+from leveret.runtime.collecting.log_identity import ID_BITS, OutgoingLogIdentity
+from leveret.runtime.collecting.lowest_offsets import Key, LowestOffsets, count_held_before
+from leveret.runtime.collecting.positions_checkpoint import PositionsCheckpoint
+from leveret.runtime.logs.committed_log import CommittedLog
+from leveret.storage.log import Log
+from leveret.storage.log_reader import Extent
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import (
+    Attribute,
+    Chunk,
+    ChunkError,
+    ChunkType,
+    Header,
+    decode_trailer,
+    encode_attribute,
+    encode_entry,
+    encode_trailer,
+    mark_of,
+)
+from leveret.wire.life import LIFE_BITS, epoch_of, next_count
+from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
+from leveret.wire.stream_entry import pack_entries
+
+logger = logging.getLogger(__name__)
+
+STATE_FILES: Final = ("lives.json", "failed_sync.json", "identity.json", "downstreams.json", "positions.json")
+"""Beside the segments: lives of queues, a failed sync, the log's name, how far downstreams and queues are."""
+_UNNAMED_BYTES_MAX: Final = 1024 * 1024
+"""Of what a queue holds behind what is named of it, so much is no reason yet to give that up."""
+_READ_BYTES: Final = 16 * 1024
+"""At once, of a log of which most chunks are named, or small."""
+_GONE: Final = "the outgoing log is closed: its vhost is gone or is not tagged standby_replication"
+
+
+class OutgoingLog(CommittedLog):
+    """See the module.
+
+    Attributes:
+        named: what it holds without a copy, of the logs of its queues.
+        log_id: what the log is called; another one in its place is called otherwise.
+        writer: drawn each time that it is opened, so that none takes what another serves for the same.
+        positions: by queue and life, the offset up to which the queue is copied.
+        downstreams: how far each of them has the log.
+        missing_messages: how many its queues hold that are in it no more, as of the last `count_missing`.
+        has_stopped: an fdatasync failed, so nothing more is committed before a restart; what was is served.
+    """
+
+    def __init__(
+        self, tree: Tree, directory: Path, queues: QueueLogSource, *, segment_bytes_max: int
+    ) -> None:
+        """Recover the log, the position of every queue in it, and who has transferred how far.
+
+        What is named in it is read from the logs of `queues`, when it is asked for.
+
+        Raises:
+            StorageError: the log, or a state file in its directory, is damaged.
+        """
+        self._tree = tree
+        self.missing_messages = 0
+        self.has_stopped = False
+        self.named = Named()
+        self._queues = queues
+        self._unreadable_id = -1
+        self._reach: LowestOffsets[Key] = LowestOffsets()
+        self._lives_file, self._failed_file, identity_file, downstreams_file, positions_file = (
+            tree.file(directory / name) for name in STATE_FILES
+        )
+        self._carried = PositionsCheckpoint(positions_file)
+        self._lives: dict[str, int] = self._lives_file.load()
+        self._lives_saved = True
+        self.downstreams = Downstreams(downstreams_file)
+        last_chunk_id = -1
+
+        def on_chunk(chunk: Chunk) -> None:
+            nonlocal last_chunk_id
+            last_chunk_id = chunk.header.chunk_id
+            # Of a log that was open already all is read, and the newest segment is not the one that is read.
+            self._recovered(chunk, log.segment_with(chunk.header.chunk_id))
+
+        cut_at = self._failed_file.load().get("committed_offset")
+        log = tree.log(directory, segment_bytes_max=segment_bytes_max)
+        log.open(on_chunk, with_messages=False, cut_at=cut_at)
+        if cut_at is not None:
+            logger.warning("outgoing_log_cut log=%s offset=%d octets=%d", directory, cut_at, log.torn_bytes)
+            self._failed_file.save({})
+        super().__init__(log, last_chunk_id, gone=_GONE)
+        self.positions = self._carried.load(log)
+        self.writer = secrets.randbits(ID_BITS)
+        self._identity = OutgoingLogIdentity(identity_file, log)
+        if self._identity.is_new:
+            self.downstreams.clear()
+        self.downstreams.cut(log.next_offset)
+        # What is older was hardly read at the start.
+        self._cached_from = self.log.next_offset
+
+    @property
+    def log_id(self) -> int:
+        """See the class."""
+        return self._identity.log_id
+
+    def mark_before(self, offset: int) -> int | None:
+        """The mark of the chunk that ends at `offset` (`chunk.mark_of`), 0 if none does; None: that is not retained.
+
+        Raises:
+            StorageError: it cannot be read.
+        """
+        if not self.log.first_offset < offset <= self.log.next_offset:
+            return None
+        [(header, _)] = self.log.headers_before(offset, 1)
+        return mark_of(header) if header.next_offset == offset else 0
+
+    def epoch_before(self, offset: int) -> int | None:
+        """In which epoch the record before `offset` was written; None if that is not known."""
+        return self._identity.epoch_before(offset)
+
+    def _recovered(self, chunk: Chunk, segment: int) -> None:
+        key, offset = b"", 0
+        epoch = named = 0
+        for kind, name, value in decode_trailer(chunk.trailer):
+            if kind == Attribute.QUEUE_EPOCH:
+                key, epoch = name, value
+            elif kind == Attribute.QUEUE_OFFSET:
+                offset = value
+            elif kind == Attribute.NAMED:
+                named = value
+        if named:
+            self.named.note(epoch, offset, named_bytes(named), segment=segment, end=chunk.header.next_offset)
+        if chunk.header.type == ChunkType.USER:
+            self._reach.note((key, epoch), segment, offset)
+        ends = chunk.header.type == ChunkType.TRACKING and _closes(chunk, offset)
+        self._carried.note((key, epoch), segment, None if ends else offset + chunk.header.records)
+
+    @property
+    def epochs(self) -> set[int]:
+        """Of all queues that it knows of."""
+        return self.named.epochs | {epoch_of(life) for _, life in (*self._reach.keys, *self.lives)}
+
+    @property
+    def lives(self) -> set[Key]:
+        """Those that downstreams may have something of, and that have not ended."""
+        return self.positions.keys() | self._carried.former.keys()
+
+    def reach_of(self, key: Key) -> int | None:
+        """Up to where downstreams may have the life; None if it is not among `lives`."""
+        reach = max(self.positions.get(key, -1), self._carried.former.get(key, -1))
+        return reach if reach >= 0 else None
+
+    def key_of(self, queue: Queue) -> Key:
+        """How the log names the queue: its name, and its life."""
+        return queue.name_octets, queue.epoch + (self._lives.get(str(queue.epoch), 0) << LIFE_BITS)
+
+    def position_of(self, queue: Queue) -> int:
+        """The queue's offset up to which its log was copied."""
+        return self.positions.get(self.key_of(queue), 0)
+
+    def begin_life(self, queue: Queue, *, renumbers: bool = False) -> None:
+        """From now on the queue goes by a name that nothing here is settled under.
+
+        `renumbers` says that it may give offsets, that this log knows, to other messages.
+        """
+        count = self._lives.get(str(queue.epoch), 0)
+        self._lives[str(queue.epoch)] = next_count(count, renumbers=renumbers)
+        self._lives_saved = False
+
+    def end(self, key: Key, offset: int, timestamp_ms: int) -> None:
+        """Settle everything of a life that ended at `offset`; the next life is durable before that.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        if not self._lives_saved:
+            self._lives_file.save(self._lives)
+            self._lives_saved = True
+        self.settle_below(key, offset, timestamp_ms, at=offset)
+        self._carried.note(key, self.log.newest_segment, None)
+
+    # -- what the collector appends -----------------------------------------------------------
+
+    def copy(self, queue: Queue, header: Header, data: bytes, trailer: bytes, *, by_name: bool) -> None:
+        """Append a chunk of the queue's log unless it is here already; `by_name` without its data, if that is worth it.
+
+        A stream's entries are packed as messages (wire.stream_entry), and its books of readers and publishers go
+        along; where they have no message to ride on, with a settlement of nothing.
+
+        Raises:
+            StorageError: the disk refused it, or the stream's entries cannot be told from each other.
+        """
+        key = self.key_of(queue)
+        if header.chunk_id < self.positions.get(key, 0):
+            return
+        if self.named.bytes_of.get(self.log.newest_segment, 0) >= self.log.segment_bytes_max:
+            # Its own octets are few: retention takes whole segments, with what they name.
+            self.log.roll()
+        entries, records = header.entries, header.records
+        crc: int | None = header.crc
+        is_stream = isinstance(queue, Stream)
+        is_named = by_name and may_be_named(queue, header)
+        attributes = _books_of(trailer) if is_stream else []
+        if is_named:
+            data, crc, attributes = b"", None, [naming(header)]
+        elif is_stream and header.type == ChunkType.USER:
+            try:
+                data, entries = pack_entries(data)
+            except ChunkError as error:
+                raise StorageError(f"stream '{queue.key[1]}', offset {header.chunk_id}: {error}") from None
+            records, crc = entries, None
+        elif is_stream:
+            data, entries, records, crc = encode_entry(b""), 1, 1, None
+        if not is_stream or header.type == ChunkType.USER or attributes:
+            self._append(
+                key,
+                header.type,
+                entries,
+                records,
+                data,
+                header.timestamp_ms,
+                header.chunk_id,
+                crc,
+                attributes,
+            )
+        segment = self.log.newest_segment
+        if header.type == ChunkType.USER:
+            self._reach.note(key, segment, header.chunk_id)
+        if is_named:
+            end = self.log.next_offset
+            self.named.note(key[1], header.chunk_id, header.data_bytes, segment=segment, end=end)
+        self.positions[key] = header.next_offset
+
+    def settle_below(self, key: Key, offset: int, timestamp_ms: int, *, at: int) -> None:
+        """Append a settlement of all offsets below `offset`, at the place `at` of the queue."""
+        ranges = [
+            Settlement(Reason.DROPPED, first, min(COUNT_MAX, offset - first))
+            for first in range(0, offset, COUNT_MAX)
+        ]
+        data = encode_entry(encode_settlements(ranges))
+        self._append(key, ChunkType.TRACKING, 1, 1, data, timestamp_ms, at, None)
+
+    def _append(
+        self,
+        key: Key,
+        kind: int,
+        entries: int,
+        records: int,
+        data: bytes,
+        timestamp_ms: int,
+        offset: int,
+        crc: int | None,
+        attributes: Sequence[bytes] = (),
+    ) -> None:
+        self._identity.begin_reign()
+        trailer = encode_trailer(
+            encode_attribute(Attribute.QUEUE_EPOCH, *key),
+            encode_attribute(Attribute.QUEUE_OFFSET, b"", offset),
+            *attributes,
+        )
+        header = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc)
+        self.last_appended_id = header.chunk_id
+        self._carried.note(key, self.log.newest_segment, offset + records)
+
+    def count_missing(self, queues: Iterable[Queue]) -> None:
+        """Retention took something, or queues gave something: count what these hold and the log does not."""
+        self.missing_messages = sum(map(self._missing_of, queues))
+
+    def _missing_of(self, queue: Queue) -> int:
+        key = self.key_of(queue)
+        begin = self._reach.begin_of(key)
+        # What is not copied yet is not missing: it is to come.
+        return count_held_before(queue, self.positions.get(key, 0) if begin is None else begin)
+
+    # -- what is read of it, and goes ---------------------------------------------------------
+
+    @property
+    def bytes(self) -> int:
+        """Octets retained, also those that are in the logs of queues for it."""
+        return self.log.size_bytes + self.named.bytes
+
+    def read(self, offset: int, bytes_max: int) -> list[octets_type | memoryview]:
+        """See CommittedLog; with all data, wherever it stands."""
+        chunks: list[octets_type | memoryview] = []
+        size = 0
+        for header, octets in self._committed(offset, bytes_max, _READ_BYTES):
+            try:
+                chunks.append(self._whole(header, octets) if is_naming(header) else octets)
+            except StorageError:
+                if not chunks:
+                    raise
+                # What is whole before it is served; who goes on behind that is told.
+                break
+            size += len(chunks[-1])
+            if size >= bytes_max:
+                break
+        return chunks
+
+    def _whole(self, header: Header, octets: octets_type) -> memoryview:
+        try:
+            return whole(header, octets, self._queues)
+        except (ChunkError, StorageError) as error:
+            if header.chunk_id != self._unreadable_id:
+                logger.error("collected_chunk_unreadable log=%s error=%s", self.log.directory, error)
+                self._unreadable_id = header.chunk_id
+            raise StorageError(f"outgoing log, offset {header.chunk_id}: {error}") from error
+
+    def retain(self, *, bytes_max: int, written_before_ms: int | None, transferred: bool) -> None:
+        """Drop what is beyond a size or an age, or, if `transferred`, what all downstreams have.
+
+        Its age is not that of the messages: a queue may hold old ones when it comes to be collected, or when all is
+        collected anew, and downstreams have as long to transfer these as any others.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        first = self.log.retained_from(
+            before=self.transferred_offset if transferred else 0,
+            bytes_max=bytes_max,
+            written_before_ms=written_before_ms,
+            beside=self.named.bytes_of,
+        )
+        if first <= self.first_offset:
+            return
+        self._carried.save(first)
+        try:
+            self.log.drop_before(first)
+        finally:
+            self._forget_dropped()
+
+    def needs_of(self, epoch: int, log: Log, bytes_max: int) -> int | None:
+        """From where on the log of a collected queue is still needed; None if it is not.
+
+        It is kept until every known downstream has what is named of it, unless it holds much besides from there on, or
+        more than is retained: an outgoing log that stands still, and drops nothing, must not fill the disk with it.
+        """
+        named = self.named
+        first = named.first_of(epoch)
+        if first is None or (self.downstreams.by_name and self.transferred_offset >= named.end_of(epoch)):
+            return None
+        room = min(bytes_max, 2 * named.bytes_of_queue(epoch) + _UNNAMED_BYTES_MAX)
+        return first if log.bytes_from(first) <= room else None
+
+    def _forget_dropped(self) -> None:
+        self._reach.forget_before(self.first_offset)
+        self.named.forget_before(self.first_offset)
+        self._carried.forget_before(self.first_offset)
+
+    # -- downstreams --------------------------------------------------------------------------
+
+    def note_downstream(self, name: str, offset: int, now_ms: int) -> bool:
+        """A downstream has everything before `offset`; see Downstreams.note."""
+        return self.downstreams.note(
+            name,
+            offset,
+            now_ms,
+            first=self.first_offset,
+            committed=self.committed_offset,
+            missing_messages=self.missing_messages,
+        )
+
+    @property
+    def transferred_offset(self) -> int:
+        """All known downstreams have everything before this; the begin of the log when none is known."""
+        return self.downstreams.all_have(self.first_offset)
+
+    def is_transferred_by_others(self, name: str) -> bool:
+        """Whether all known downstreams but that one have everything, also what is not served yet."""
+        return self.downstreams.others_have(name, self.log.next_offset)
+
+    def take_transferred(self) -> list[Extent]:
+        """What all known downstreams have since the last call: nobody will read it soon."""
+        end = self.transferred_offset
+        if end <= self._cached_from:
+            return []
+        try:
+            extents = self.log.extents(self._cached_from, end)
+        except StorageError as error:
+            logger.warning("outgoing_log_not_uncached log=%s error=%s", self.log.directory, error)
+            return []
+        self._cached_from = end
+        return extents
+
+    # -- durability ---------------------------------------------------------------------------
+
+    def begin_commit(self) -> tuple[list[int], int, int]:
+        """Descriptors to sync, and the end and last chunk that are committed once that is done."""
+        return self.log.unsynced(), self.log.next_offset, self.last_appended_id
+
+    def sync_failed(self) -> None:
+        """What is not committed may be anything on disk, and nobody was served it: let the next start cut it off.
+
+        Raises:
+            StorageError: the disk refuses to remember that, too.
+        """
+        self._failed_file.save({"committed_offset": self.committed_offset})
+
+    def begin_anew(self) -> None:
+        """Drop all that is in the log; offsets go on, so that who has it all misses nothing.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        # Before all is dropped: what downstreams have is to end there, and nothing else will say what it was.
+        try:
+            self.log.sync()
+        except OSError as error:
+            raise StorageError(f"outgoing log {self.log.directory}: cannot be synced: {error}") from error
+        self._carried.begin_anew(self.log.next_offset)
+        self.log.empty()
+        self._forget_dropped()
+        self._carried.clear()
+        self.positions.clear()
+        self.count_missing([])
+        self.committed_offset, self.last_chunk_id = self.log.next_offset, -1
+        self.last_appended_id = -1
+        self._tell()
+
+    def close(self, *, delete: bool) -> None:
+        """Serve nothing more; with `delete` nothing is left of the log."""
+        if delete:
+            try:
+                remove_log(self._tree, self.log.directory)
+            except (OSError, StorageError) as error:
+                logger.error("outgoing_log_not_removed error=%s", error)
+        else:
+            self._close_log()
+        self.stop_serving()
+
+    def _close_log(self) -> None:
+        """Whoever opens it again takes all that is in it for durable."""
+        try:
+            self.log.sync()
+        except OSError as error:
+            logger.critical("outgoing_fdatasync_failed error=%s action=restart_the_node", error)
+            with suppress(StorageError):
+                self.sync_failed()
+        with suppress(StorageError):
+            # Downstreams tell again what could not be kept.
+            self.downstreams.save()
+        self.log.close()
+
+
+def remove_log(tree: Tree, directory: Path) -> None:
+    """Remove an outgoing log and all beside it, damaged or not.
+
+    Raises:
+        StorageError: the disk refused it.
+    """
+    for name in STATE_FILES:
+        tree.file(directory / name).remove()
+    tree.log(directory).delete()
+
+
+def _books_of(trailer: bytes) -> list[bytes]:
+    """What readers and publishers of a stream stored, of a chunk's trailer."""
+    return [
+        encode_attribute(*attribute)
+        for attribute in decode_trailer(trailer)
+        if attribute[0] in (Attribute.SEQUENCE, Attribute.OFFSET)
+    ]
+
+
+def _closes(chunk: Chunk, offset: int) -> bool:
+    """Whether a settlement record covers everything before itself: the queue's end."""
+    ranges = list(decode_settlements(chunk.data[4:]))
+    return bool(ranges) and ranges[0].first == 0 and sum(r.count for r in ranges) == offset > 0

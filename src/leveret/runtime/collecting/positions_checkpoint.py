@@ -1,0 +1,131 @@
+"""How far an outgoing log has each queue, also where the records that say so are retained no more.
+
+What is copied of a queue is at downstreams, and is to be ended there with the queue (`runtime.collecting.collector`),
+however long ago retention dropped the last record of it. So where the log begins, a state file says how far it had
+each queue that had not ended there. Order: the file is on disk before the records are dropped. It says what they said
+and nothing of what is behind them, which may still be lost with the power; and where it is ahead of the log, as
+nothing was dropped after all, reading those records once more changes nothing.
+
+It is written only with a drop, so of some 50 octets a queue for each segment that goes, and never appended to the
+log: what is carried there would be transferred, and pushed out what is held, by thousands of queues that stand still.
+
+A log that begins anew has its queues copied anew, and says nothing of what it held before; downstreams have that all
+the same. So the file says then up to where they may have each life that had not ended (`former`), until it ends, before
+all is dropped. A log that drops nothing after all copies some queues once more.
+
+A file that is behind the begin of the log, or ahead of its end, is of a log that was lost: nothing of it counts, and
+queues are copied anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from leveret.model.errors import StorageError
+from leveret.runtime.collecting.lowest_offsets import Key
+from leveret.storage.log import Log
+from leveret.storage.state_file import StateFile
+
+
+class _Saved(msgspec.Struct, frozen=True):
+    """Where the log began, or was about to, and how far it had been with whom: name, life, position."""
+
+    first: int = -1
+    positions: list[tuple[bytes, int, int]] = []
+    former: list[tuple[bytes, int, int]] = []
+
+
+class PositionsCheckpoint:
+    """By queue and life, what each segment of the log says of it, and what those before said.
+
+    Attributes:
+        former: up to where downstreams may have lives of which the log began anew; read only.
+    """
+
+    def __init__(self, file: StateFile) -> None:
+        """Of a log that is yet to be read; `file` is the one beside it."""
+        self.former: dict[Key, int] = {}
+        self._file = file
+        self._before: dict[Key, int] = {}
+        self._former_before: dict[Key, int] = {}
+        self._said: dict[int, dict[Key, int | None]] = {}
+
+    def note(self, key: Key, segment: int, position: int | None) -> None:
+        """A record in the newest segment says how far the queue is copied; None: that it ended."""
+        said = self._said.setdefault(segment, {})
+        # A settlement of what was dropped stands at a place that is copied already.
+        said[key] = None if position is None else max(position, said.get(key) or 0)
+        if position is None:
+            self.former.pop(key, None)
+
+    def load(self, log: Log) -> dict[Key, int]:
+        """All positions in a log that was read: how far it has each queue that has not ended.
+
+        Raises:
+            StorageError: the file is damaged.
+        """
+        try:
+            saved = msgspec.convert(self._file.load(), _Saved)
+        except msgspec.ValidationError as error:
+            raise StorageError(
+                f"{self._file.path}: {error}; remove it, messages of queues that are gone may come back at downstreams"
+            ) from None
+        if log.first_offset <= saved.first <= log.next_offset:
+            self._before = {(name, life): position for name, life, position in saved.positions}
+            self._former_before = {(name, life): position for name, life, position in saved.former}
+            self.former = self._former_up_to(log.next_offset + 1)
+        return self._up_to(log.next_offset + 1)
+
+    def save(self, first: int) -> None:
+        """The log is about to begin with the segment at `first`. Blocks for the disk.
+
+        Raises:
+            StorageError: the disk refused it; what is before is not to be dropped.
+        """
+        self._write(first, self._up_to(first), self._former_up_to(first))
+
+    def forget_before(self, first: int) -> None:
+        """The log begins with the segment at `first` now."""
+        if any(segment < first for segment in self._said):
+            self._before, self._former_before = self._up_to(first), self._former_up_to(first)
+            self._said = {segment: said for segment, said in self._said.items() if segment >= first}
+
+    def begin_anew(self, first: int) -> None:
+        """The log, all of which is on disk, is about to drop that and to go on at `first`. Blocks for the disk.
+
+        Raises:
+            StorageError: the disk refused it; nothing is to be dropped.
+        """
+        for key, position in self._up_to(first + 1).items():
+            self.former[key] = max(position, self.former.get(key, 0))
+        self._write(first, {}, self.former)
+
+    def clear(self) -> None:
+        """The log is empty."""
+        self._before, self._former_before, self._said = {}, dict(self.former), {}
+
+    def _write(self, first: int, positions: dict[Key, int], former: dict[Key, int]) -> None:
+        rows = ([(*key, position) for key, position in each.items()] for each in (positions, former))
+        self._file.replace(msgspec.json.encode(_Saved(first, *rows)))
+
+    def _up_to(self, end: int) -> dict[Key, int]:
+        """What is said by all segments that begin before an offset."""
+        positions = dict(self._before)
+        for key, position in self._said_before(end):
+            if position is None:
+                positions.pop(key, None)
+            else:
+                positions[key] = max(position, positions.get(key, 0))
+        return positions
+
+    def _former_up_to(self, end: int) -> dict[Key, int]:
+        """Of the lives of before, those that no segment which begins before an offset says to have ended."""
+        ended = {key for key, position in self._said_before(end) if position is None}
+        return {key: position for key, position in self._former_before.items() if key not in ended}
+
+    def _said_before(self, end: int) -> Iterator[tuple[Key, int | None]]:
+        for segment, said in self._said.items():
+            if segment < end:
+                yield from said.items()

@@ -1,0 +1,56 @@
+"""What a node that took this one's place lacks: all of the outgoing logs behind what had been transferred to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from leveret.model.errors import StorageError
+from leveret.runtime.collecting.lowest_offsets import Key
+from leveret.runtime.collecting.outgoing_log import OutgoingLog
+from leveret.wire.chunk import Attribute, ChunkError, decode_chunk, decode_trailer
+
+logger = logging.getLogger(__name__)
+
+_READ_BYTES: Final = 4 * 1024 * 1024
+
+
+async def first_unseen(log: OutgoingLog, position: int) -> dict[Key, int] | None:
+    """By queue and life, the first of its offsets that is in the log from `position` on; None if nobody can tell.
+
+    Nobody can where the log begins behind `position` or ends before it, where a downstream began without what retention
+    had taken, and where the log cannot be read.
+    """
+    found: dict[Key, int] = {}
+    if position <= 0 or not log.downstreams.lack_nothing:
+        return None
+    try:
+        while log.first_offset <= position < log.log.next_offset:
+            position = _note_unseen(log, position, found)
+            await asyncio.sleep(0)
+    except (StorageError, ChunkError) as error:
+        logger.error("outgoing_log_unreadable log=%s error=%s", log.log.directory, error)
+        return None
+    return found if position == log.log.next_offset else None
+
+
+def _note_unseen(log: OutgoingLog, position: int, found: dict[Key, int]) -> int:
+    """Some of that; up to where. Also of what is not served yet, for it counts as collected.
+
+    Raises:
+        StorageError, ChunkError: it cannot be read.
+    """
+    begin = position
+    for header, octets in log.log.read_raw(position, _READ_BYTES):
+        key, epoch, offset = b"", 0, 0
+        for kind, name, value in decode_trailer(decode_chunk(octets).trailer):
+            if kind == Attribute.QUEUE_EPOCH:
+                key, epoch = name, value
+            elif kind == Attribute.QUEUE_OFFSET:
+                offset = value
+        found[key, epoch] = min(offset, found.get((key, epoch), offset))
+        position = header.next_offset
+    if position == begin:
+        raise StorageError(f"outgoing log {log.log.directory}: nothing can be read at offset {position}")
+    return position

@@ -1,0 +1,198 @@
+"""The upstream's side of message replication: which vhosts are collected for downstreams, and how that stands."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from leveret.core.broker.broker import STANDBY_TAG, Broker
+from leveret.core.broker.policy_validation import REPLICATE
+from leveret.core.queues.queue import Queue
+from leveret.model.definitions import Policy
+from leveret.model.errors import StorageError
+from leveret.runtime.collecting.collector import Collector
+from leveret.runtime.collecting.outgoing_log import OutgoingLog
+from leveret.runtime.logs.log_store import LogStore
+
+logger = logging.getLogger(__name__)
+
+
+def _collected(vhost: str, log: OutgoingLog, queues: int) -> dict[str, Any]:
+    end, first = log.committed_offset, log.first_offset
+    oldest_ms = None
+    with suppress(StorageError, StopIteration):
+        if end > first:
+            oldest_ms = next(log.log.read_raw(first, 1))[0].timestamp_ms
+    lags = [max(0, end - each.offset) for each in log.downstreams.by_name.values()]
+    stopped = "an fdatasync failed: nothing more is served before a restart" if log.has_stopped else ""
+    return {
+        "virtual_host": vhost,
+        "queues": queues,
+        "records": end,
+        "kept": end - first,
+        "bytes": log.bytes,
+        "oldest_ms": oldest_ms,
+        "newest_ms": log.last_timestamp_ms if end > first else None,
+        "downstreams": len(lags),
+        "slowest_lag_records": max(lags, default=0),
+        "missing_messages": log.missing_messages,
+        "error": stopped,
+    }
+
+
+class UpstreamCollection:
+    """Has the collector keep an outgoing log for each vhost that is tagged; see runtime.collecting.collector."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        collector: Collector,
+        stores: LogStore,
+        clock_ms: Callable[[], int],
+        is_one_of_many: Callable[[], bool],
+    ) -> None:
+        """Collect nothing yet; `is_one_of_many` tells whether other nodes lead some of the queues."""
+        self._broker = broker
+        self._collector = collector
+        self._stores = stores
+        self._clock_ms = clock_ms
+        self._is_one_of_many = is_one_of_many
+        self._not_collected: set[str] = set()
+        self._asked_in_vain: set[str] = set()
+        self._vhosts: set[str] = set()
+
+    # -- which vhosts -------------------------------------------------------------------------
+
+    def open_logs(self) -> None:
+        """Know what the outgoing logs hold, before the queues are recovered; one that is damaged stays down."""
+        for vhost in self._tagged():
+            with suppress(StorageError):
+                self._collector.open_vhost(vhost)
+
+    async def restore(self, queues: Sequence[Queue]) -> None:
+        """Complete the outgoing logs, which are open, from the logs of these queues, which are recovered."""
+        self._broker.replication_changes.clear()
+        self._vhosts = self._existing()
+        if self._vhosts and not self._is_one_of_many():
+            # Not where none is known yet: a cluster may have them, or definitions that are to be brought back.
+            self._collector.remove_former(self._vhosts)
+        for vhost in list(self._collector.logs):
+            own = [queue for queue in queues if queue.key[0] == vhost]
+            self._collector.close_missing(vhost, own)
+            for queue in own:
+                if queue.replicated and queue.damage is None:
+                    await self._collector.complete(queue)
+        self._collector.count_missing()
+
+    def follow_tags(self) -> None:
+        """Vhosts gain and lose their outgoing log with their tag."""
+        collector, tagged = self._collector, set(self._tagged())
+        if self._is_one_of_many():
+            # Each node would collect what it leads, and a downstream that asks one of them would miss the rest.
+            for name in tagged - self._not_collected:
+                logger.error("standby_not_collected vhost=%s reason=node_of_a_cluster", name)
+            self._not_collected, tagged = tagged, set()
+        for name in tagged:
+            own = [queue for queue in self._broker.led_queues() if queue.key[0] == name]
+            collector.open_tagged(name, own)
+        self._tell_untagged()
+        for name in set(collector.logs) - tagged:
+            collector.close_vhost(name, delete=(name,) not in self._broker.definitions.by_kind["vhosts"])
+        self._follow_deletions()
+
+    def untagged(self) -> list[str]:
+        """Vhosts with a policy that has queues replicated, where nothing is: they do not have the tag."""
+        by_kind = self._broker.definitions.by_kind
+        asking = {
+            policy.vhost
+            for policy in by_kind["policies"].values()
+            if isinstance(policy, Policy) and policy.definition.get(REPLICATE) is True
+        }
+        return sorted(
+            name
+            for name in asking
+            if STANDBY_TAG not in getattr(by_kind["vhosts"].get((name,)), "tags", (STANDBY_TAG,))
+        )
+
+    def _tell_untagged(self) -> None:
+        """Once, as it comes to be so: whoever set the policy believes that there is a copy."""
+        before, self._asked_in_vain = self._asked_in_vain, set(self.untagged())
+        for name in sorted(self._asked_in_vain - before):
+            logger.warning(
+                "standby_not_collected vhost=%s reason=policy_without_the_tag_%s see=update_vhost_metadata",
+                name,
+                STANDBY_TAG,
+            )
+
+    def _follow_deletions(self) -> None:
+        """Of a vhost that is gone nothing stays, was it tagged or not; one that is not tagged keeps its log."""
+        before, self._vhosts = self._vhosts, self._existing()
+        if not self._is_one_of_many():
+            for name in before - self._vhosts:
+                self._collector.remove_closed(name)
+
+    def _existing(self) -> set[str]:
+        return {name for (name,) in self._broker.definitions.by_kind["vhosts"]}
+
+    def _tagged(self) -> list[str]:
+        """Vhosts to collect."""
+        if self._collector.has_resigned:
+            return []
+        vhosts = self._broker.definitions.by_kind["vhosts"]
+        return [name for (name,), vhost in vhosts.items() if STANDBY_TAG in getattr(vhost, "tags", ())]
+
+    # -- how it stands: management.node.UpstreamOperations ------------------------------------
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """One row a replicated queue: when its oldest message arrived, and how much is collected."""
+        return list(self._rows())
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        now = self._clock_ms()
+        for (vhost, name), queue in sorted(self._broker.queues.items()):
+            log = self._collector.logs.get(vhost)
+            if queue.replicated and not queue.is_remote and log is not None and queue.damage is None:
+                oldest = None
+                with suppress(StopIteration):
+                    oldest = self._stores.oldest_timestamp_ms(queue)
+                collected = log.position_of(queue)
+                yield {
+                    "queue": name,
+                    "timestamp": now if oldest is None else oldest,
+                    "vhost": vhost,
+                    "messages": queue.message_count,
+                    "collected_offset": collected,
+                }
+
+    def collected(self) -> list[dict[str, Any]]:
+        """A row a vhost that is collected.
+
+        Returns:
+            virtual_host; queues: those that are replicated; records: all that were ever collected, of which so many
+            are kept, in so many bytes; oldest_ms, newest_ms: when the oldest and the newest of those came to their
+            queues (None: there are none); downstreams: how many are known; slowest_lag_records: of one of them;
+            missing_messages: see Collector; error.
+        """
+        by_vhost: dict[str, int] = {}
+        for (vhost, _), queue in self._broker.queues.items():
+            by_vhost[vhost] = by_vhost.get(vhost, 0) + (queue.replicated and not queue.is_remote)
+        return [
+            _collected(vhost, log, by_vhost.get(vhost, 0))
+            for vhost, log in sorted(self._collector.logs.items())
+        ]
+
+    def downstreams(self) -> list[dict[str, Any]]:
+        """A row a vhost and known downstream; see Collector."""
+        return self._collector.downstream_rows()
+
+    def forget_downstream(self, name: str) -> bool:
+        """See Collector."""
+        return self._collector.forget_downstream(name)
+
+    def delete_logs(self) -> list[dict[str, Any]]:
+        """Delete what is collected for downstreams; see Collector."""
+        rows = self._collector.delete_all(self._broker.led_queues())
+        self.follow_tags()
+        return rows

@@ -1,0 +1,141 @@
+"""A node whose role etcd decides: it leads while it has the lease, and follows whoever has it otherwise.
+
+Only a node that the record names as in sync may win, so the record is kept ahead of every promise: see
+core.replication.in_sync for the order, and `election.Election.holds_lease_now` for what is asked at each of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from leveret.config.etcd import EtcdOptions
+from leveret.config.uris import NodeUri, parse_node_uri
+from leveret.core.replication.election import ElectedLeader
+from leveret.core.replication.in_sync import InSync
+from leveret.model.errors import LeveretError
+from leveret.runtime.coordination.election import Deposed, Election, Won
+from leveret.runtime.coordination.etcd import etcd_context
+
+logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.2
+
+
+class ElectionCandidate(Protocol):
+    """The node that is elected; see roles.Roles."""
+
+    role: str
+
+    @property
+    def is_torn(self) -> bool:
+        """Whether it may lack what was promised, whatever the record says."""
+
+    def standing_for(self) -> tuple[str, str, int]:
+        """Its id, where it is followed, and the highest epoch it has led or followed in."""
+
+    async def lead_in(self, epoch: int, recorded: frozenset[str]) -> None:
+        """Lead from now on; promises wait for all that are recorded."""
+
+    async def follow_leader(self, uri: NodeUri) -> None:
+        """Follow this leader from now on."""
+
+    async def fence(self) -> None:
+        """Stop serving."""
+
+
+class Elected:
+    """See the module."""
+
+    def __init__(self, settings: EtcdOptions, candidate: ElectionCandidate) -> None:
+        """Ask nobody yet.
+
+        Raises:
+            ConfigError: the authorities for etcd's certificates cannot be read.
+        """
+        self._candidate = candidate
+        self._election = Election(settings, on_deposed=self._deposed, tls=etcd_context(settings))
+        self._recording: asyncio.Task[None] | None = None
+        self._fencing: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        """Do what etcd says, for ever."""
+        self._election.start()
+        async for leader in self._election.watch_leader():
+            try:
+                await self._told(leader)
+            except LeveretError as error:
+                logger.error("election_failed error=%s", error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _told(self, leader: ElectedLeader | None) -> None:
+        candidate = self._candidate
+        node_id, _, _ = candidate.standing_for()
+        if leader is None:
+            if candidate.role != "leader":
+                await self.campaign(force=False)
+        elif leader.node_id != node_id:
+            if candidate.role == "leader":
+                await candidate.fence()
+            try:
+                uri = parse_node_uri(leader.uri)
+            except ValueError:
+                logger.error("leader_without_address node_id=%s uri=%s", leader.node_id, leader.uri)
+            else:
+                await candidate.follow_leader(uri)
+
+    async def campaign(self, *, force: bool) -> str:
+        """Try to lead; why that did not succeed, empty if it did.
+
+        Raises:
+            LeveretError: etcd does not answer, or the node cannot be started.
+        """
+        if not force and self._candidate.is_torn:
+            return "this node's logs were being brought in line with a leader's, and that was not finished"
+        outcome = await self._election.campaign(*self._candidate.standing_for(), force=force)
+        if isinstance(outcome, Won):
+            await self._candidate.lead_in(outcome.epoch, outcome.in_sync)
+            return ""
+        logger.info("not_elected reason=%s", outcome.reason)
+        return outcome.reason
+
+    def _deposed(self, why: str) -> None:
+        """The lease is gone; nothing was promised since, see `may_promise`."""
+        logger.error("deposed reason=%s action=stop_serving", why)
+        # Kept, or it may be collected.
+        self._fencing = asyncio.get_running_loop().create_task(self._candidate.fence())
+
+    def may_promise(self) -> bool:
+        """Whether this node leads at this moment."""
+        return self._election.holds_lease_now()
+
+    def record(self, in_sync: InSync, recorded: Callable[[], None]) -> None:
+        """Have etcd name those that are in sync; `recorded` is called when it does."""
+        if (self._recording is None or self._recording.done()) and in_sync.wanted is not None:
+            self._recording = asyncio.get_running_loop().create_task(self._record(in_sync, recorded))
+
+    async def _record(self, in_sync: InSync, recorded: Callable[[], None]) -> None:
+        members = in_sync.wanted
+        if members is None:
+            return
+        in_sync.writing(members)
+        try:
+            await self._election.record_in_sync(members)
+        except Deposed:
+            return
+        except LeveretError as error:
+            logger.error("in_sync_not_recorded error=%s", error)
+            await asyncio.sleep(_RETRY_S)
+            return
+        in_sync.written(members)
+        recorded()
+
+    async def stop(self) -> None:
+        """Let another node lead."""
+        await self._election.close()
+
+    def status(self) -> dict[str, Any]:
+        """See election.Election.status."""
+        return self._election.status()

@@ -1,0 +1,332 @@
+"""A client of etcd, for elections and for clusters: read, transact, lease, watch.
+
+etcd (3.4 and later) answers JSON over HTTP at the port of its own protocol; this speaks that through httpx's
+transport. There are several endpoints: a request goes to the one that answered last, then to each of the
+others, and no attempt takes longer than `attempt_timeout_s`. A connection on which something went wrong is
+not used again. Only a linearizable read counts as what etcd holds; a watch tells what happened since, late perhaps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Coroutine, Sequence
+from contextlib import aclosing, suppress
+from typing import Any, Final, TypeVar
+
+import httpx
+import msgspec
+
+from leveret.config.etcd import EtcdOptions
+from leveret.config.tls import TlsOptions
+from leveret.config.uris import EtcdEndpoint
+from leveret.core.replication.election import StoredValue, StoreTransaction
+from leveret.runtime.coordination.etcd_wire import (
+    CLOSE_TIMEOUT_S,
+    FAILURES,
+    ConnectionPool,
+    EtcdAway,
+    EtcdCompacted,
+    EtcdError,
+    EtcdRefused,
+    Granted,
+    GrantedLease,
+    LoggedIn,
+    Ranged,
+    Renewed,
+    Revoked,
+    Snapshot,
+    Transacted,
+    Watched,
+    WatchEvents,
+    decoded,
+    post,
+    prefix_range,
+    sent,
+    transaction_body,
+    words,
+)
+from leveret.runtime.sockets.tls import client_context
+from leveret.wire.tls import be_forward_secret
+
+__all__ = [
+    "Etcd",
+    "EtcdAway",
+    "EtcdCompacted",
+    "EtcdError",
+    "EtcdRefused",
+    "GrantedLease",
+    "Snapshot",
+    "WatchEvents",
+    "etcd_context",
+]
+
+CONNECT_SHARE: Final = 0.45
+"""Of an attempt's time, for TCP and for TLS each."""
+PAGE: Final = 1000
+"""Keys that are read at once: a few hundred kilobytes of them."""
+READS_MAX: Final = 3
+"""Tries to read all pages before their revision is forgotten."""
+_NOT_FOUND: Final = 5
+_OUT_OF_RANGE: Final = 11
+_UNAUTHENTICATED: Final = 16
+_TOKEN_IS_OLD: Final = ("invalid auth token", "auth: revision in header is old")
+_NO_AUTHENTICATION: Final = "authentication is not enabled"
+
+Answer = TypeVar("Answer")
+
+
+def etcd_context(options: EtcdOptions) -> ssl.SSLContext | None:
+    """Whom to trust to be etcd; None for whom the system trusts.
+
+    Raises:
+        ConfigError: the file is missing, or holds no certificates.
+    """
+    if options.cacertfile is None:
+        return None
+    trust = TlsOptions(verify="verify_peer", cacertfile=options.cacertfile)
+    return client_context(trust, "cluster.etcd.ssl_options")
+
+
+class Etcd:
+    """The client; close it when it is no longer needed.
+
+    Attributes:
+        endpoint: the one that the next request goes to first.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[EtcdEndpoint],
+        attempt_timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Connect to nothing yet; reads the system's certificates where an endpoint is `https`.
+
+        Args:
+            endpoints: members of one etcd, at least one.
+            attempt_timeout_s: how long one endpoint has for an answer.
+            tls: whom to trust instead of whom the system trusts, and which certificate to show.
+        """
+        self._endpoints = list(endpoints)
+        self._attempt_timeout_s = attempt_timeout_s
+        self.endpoint = self._endpoints[0]
+        if tls is None and any(one.url.startswith("https:") for one in endpoints):
+            tls = be_forward_secret(ssl.create_default_context())
+        self._tls = tls
+        self._shared: ConnectionPool | None = None
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._tokens: dict[str, str] = {}
+
+    async def close(self) -> None:
+        """End the connections; what is under way gets a moment for that."""
+        if self._shared is not None:
+            await self._shared.retire()
+        if self._under_way:
+            await asyncio.wait(self._under_way, timeout=CLOSE_TIMEOUT_S)
+        for task in self._under_way:
+            task.cancel()
+        await asyncio.gather(*self._under_way, return_exceptions=True)
+
+    async def read(self, prefix: str, page: int = PAGE) -> Snapshot:
+        """All keys that begin with `prefix`, as a majority of etcd has them, read `page` at a time.
+
+        Raises:
+            EtcdError: it cannot be had.
+        """
+        for _ in range(READS_MAX):
+            with suppress(EtcdCompacted):
+                return await self._read(prefix, page)
+        raise EtcdCompacted(f"etcd forgets revisions faster than all keys below {prefix} can be read")
+
+    async def _read(self, prefix: str, page: int) -> Snapshot:
+        question: dict[str, object] = {**prefix_range(prefix), "limit": page}
+        entries: dict[str, StoredValue] = {}
+        while True:
+            try:
+                answer = await self._call("kv/range", question, Ranged)
+            except EtcdRefused as error:
+                if error.code == _OUT_OF_RANGE:
+                    raise EtcdCompacted(
+                        f"etcd has forgotten a revision that was being read: {error}"
+                    ) from error
+                raise
+            for pair in answer.kvs:
+                entries[pair.name] = StoredValue(pair.value, pair.mod_revision, pair.lease)
+            # All further pages are of the revision of the first.
+            revision = int(str(question.setdefault("revision", answer.header.revision)))
+            if not answer.more:
+                return Snapshot(revision, entries)
+            question["key"] = answer.kvs[-1].key + b"\0"
+
+    async def transact(self, transaction: StoreTransaction, lease_id: int = 0) -> int | None:
+        """Do the writes if the conditions hold: the revision they made, or None when one did not hold.
+
+        None may also mean that an attempt at another endpoint did them, whose answer was lost: the caller has
+        to read what etcd holds. Deletes of what there is not make no revision: then it is an earlier one.
+
+        Raises:
+            EtcdAway: whether they were done is not known; they may yet be, for as long as the conditions hold.
+            EtcdRefused: they were not done; code 5 when the lease is over.
+        """
+        answer = await self._call("kv/txn", transaction_body(transaction, lease_id), Transacted)
+        return answer.header.revision if answer.succeeded else None
+
+    async def grant(self, ttl_s: int) -> GrantedLease:
+        """A new lease.
+
+        Raises:
+            EtcdError: there is none to be had.
+        """
+        answer = await self._call("lease/grant", {"TTL": ttl_s}, Granted)
+        return GrantedLease(answer.id, answer.ttl_s)
+
+    async def keep_alive(self, lease_id: int) -> int:
+        """Have a lease begin anew: the seconds it lasts from now, 0 when it is over.
+
+        Raises:
+            EtcdError: it may last or not.
+        """
+        return (await self._call("lease/keepalive", {"ID": lease_id}, Renewed)).result.ttl_s
+
+    async def revoke(self, lease_id: int) -> None:
+        """End a lease, and with it the keys that are tied to it; nothing happens when it is over.
+
+        Raises:
+            EtcdError: it may last until it ends by itself.
+        """
+        try:
+            await self._call("lease/revoke", {"ID": lease_id}, Revoked)
+        except EtcdRefused as error:
+            if error.code != _NOT_FOUND:
+                raise
+
+    async def watch(self, prefix: str, revision: int) -> AsyncGenerator[WatchEvents, None]:
+        """Yield what happens to the keys under `prefix` behind `revision`, in order and without gaps; ends never.
+
+        On a connection of its own. A peer that is gone is noticed in seconds; one that hangs, or a member of
+        etcd without the others, is not: ask for something else from time to time, at the same endpoint.
+
+        Raises:
+            EtcdCompacted: what happened just behind `revision` is forgotten: read, and watch from there.
+            EtcdError: there is no more to be had here.
+        """
+        endpoint, own = self.endpoint, ConnectionPool(self._tls)
+        try:
+            token = await self._in_time(self._connect(own, endpoint, prefix))
+            body = {"create_request": {**prefix_range(prefix), "start_revision": revision + 1}}
+            request = self._request(endpoint, "watch", body, token, read=None)
+            async with asyncio.timeout(self._attempt_timeout_s):
+                response = await sent(own.transport, request)
+            async with aclosing(response):
+                async for line in response.aiter_lines():
+                    result = decoded(response, line.encode(), Watched).result
+                    if result.compact_revision:
+                        raise EtcdCompacted(
+                            f"etcd at {endpoint} has forgotten what was before revision {result.compact_revision}"
+                        )
+                    if result.canceled:
+                        raise EtcdAway(
+                            f"etcd at {endpoint} cancels the watch of {prefix}: {result.cancel_reason}"
+                        )
+                    for batch in result.batches():
+                        yield batch
+            raise EtcdAway(f"etcd at {endpoint} ended the watch of {prefix}")
+        except FAILURES as error:
+            raise EtcdAway(f"etcd at {endpoint}: {words(error)}") from error
+        finally:
+            await own.retire()
+
+    async def _connect(self, connections: ConnectionPool, endpoint: EtcdEndpoint, prefix: str) -> str:
+        """Leave a connection that the next request finds; return what that is to show."""
+        async with connections as transport:
+            token = await self._token(transport, endpoint)
+            question = {**prefix_range(prefix), "serializable": True, "count_only": True}
+            await post(transport, self._request(endpoint, "kv/range", question, token), Ranged)
+            return token
+
+    async def _call(self, path: str, body: object, kind: type[Answer]) -> Answer:
+        """Ask one endpoint after the other; the first answer counts."""
+        failures: list[str] = []
+        begin = self._endpoints.index(self.endpoint)
+        for endpoint in self._endpoints[begin:] + self._endpoints[:begin]:
+            self.endpoint = endpoint
+            if self._shared is None or self._shared.is_retired:
+                self._shared = ConnectionPool(self._tls)
+            connections = self._shared
+            try:
+                return await self._in_time(self._ask(connections, endpoint, path, body, kind))
+            except FAILURES as error:
+                failures.append(f"{endpoint} ({words(error)})")
+                await connections.retire()
+        raise EtcdAway(
+            f"no endpoint of etcd answers: {', '.join(failures)}; "
+            "see that etcd runs and that cluster.etcd.endpoints says where"
+        )
+
+    async def _in_time(self, attempt: Coroutine[Any, Any, Answer]) -> Answer:
+        """Wait for an attempt as long as it may take.
+
+        Nobody's waiting any more does not cut it off, as that would leave a socket behind that was about to
+        connect: it ends by its own timeouts.
+        """
+        task = asyncio.get_running_loop().create_task(attempt)
+        self._under_way.add(task)
+        task.add_done_callback(self._over)
+        async with asyncio.timeout(self._attempt_timeout_s):
+            return await asyncio.shield(task)
+
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._under_way.discard(task)
+        if not task.cancelled():
+            task.exception()  # Nobody waits for it any more, perhaps: then it is no news.
+
+    async def _ask(
+        self,
+        connections: ConnectionPool,
+        endpoint: EtcdEndpoint,
+        path: str,
+        body: object,
+        kind: type[Answer],
+    ) -> Answer:
+        """Ask one endpoint, logging in where it wants that, and anew when it has forgotten the login."""
+        async with connections as transport:
+            token = await self._token(transport, endpoint)
+            try:
+                return await post(transport, self._request(endpoint, path, body, token), kind)
+            except EtcdRefused as error:
+                is_old = error.code == _UNAUTHENTICATED or any(text in str(error) for text in _TOKEN_IS_OLD)
+                if not (endpoint.username and is_old):
+                    raise
+            self._tokens.pop(endpoint.url, None)
+            token = await self._token(transport, endpoint)
+            return await post(transport, self._request(endpoint, path, body, token), kind)
+
+    async def _token(self, transport: httpx.AsyncHTTPTransport, endpoint: EtcdEndpoint) -> str:
+        """What shows an endpoint who we are; empty where nobody asks."""
+        if not endpoint.username:
+            return ""
+        if endpoint.url not in self._tokens:
+            login = {"name": endpoint.username, "password": endpoint.password}
+            try:
+                request = self._request(endpoint, "auth/authenticate", login, "")
+                self._tokens[endpoint.url] = (await post(transport, request, LoggedIn)).token
+            except EtcdRefused as error:
+                if _NO_AUTHENTICATION not in str(error):
+                    raise EtcdRefused(
+                        error.code, f"etcd at {endpoint} refuses user {endpoint.username}: {error}"
+                    ) from error
+                self._tokens[endpoint.url] = ""
+        return self._tokens[endpoint.url]
+
+    def _request(
+        self, endpoint: EtcdEndpoint, path: str, body: object, token: str, **timeouts: float | None
+    ) -> httpx.Request:
+        connect_s, answer_s = self._attempt_timeout_s * CONNECT_SHARE, self._attempt_timeout_s
+        return httpx.Request(
+            "POST",
+            f"{endpoint.url}/v3/{path}",
+            headers={"Authorization": token} if token else {},
+            content=msgspec.json.encode(body),
+            extensions={"timeout": {"connect": connect_s, "write": answer_s, "read": answer_s, **timeouts}},
+        )

@@ -1,0 +1,325 @@
+"""Requests to etcd and its answers, as JSON over HTTP, and the connections for them; see coordination.etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Iterator, Mapping
+from contextlib import aclosing, suppress
+from http import HTTPStatus
+from itertools import groupby
+from typing import Final, NamedTuple, TypeVar
+
+import httpx
+import msgspec
+
+from leveret.core.replication.cluster import Event
+from leveret.core.replication.election import (
+    DeleteKey,
+    Holds,
+    PutKey,
+    StoredValue,
+    StoreTransaction,
+    Unchanged,
+)
+from leveret.model.errors import LeveretError
+
+CLOSE_TIMEOUT_S: Final = 1.0
+_AGAIN_ELSEWHERE: Final = frozenset({1, 4, 14})
+"""gRPC's codes of a member that cannot answer now: canceled, deadline exceeded, unavailable."""
+_UNKNOWN: Final = 2
+_ALIVE: Final = (
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 2),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 3),
+)
+"""A machine that is gone is noticed within five seconds, though nothing is sent to it: a watch only listens."""
+
+Answer = TypeVar("Answer")
+
+
+class EtcdError(LeveretError):
+    """etcd did not do what it was asked."""
+
+
+class EtcdAway(EtcdError):
+    """No endpoint answered in time. Whether what was asked for happened is not known."""
+
+
+class EtcdRefused(EtcdError):
+    """etcd answered that it will not.
+
+    Attributes:
+        code: gRPC's.
+    """
+
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class EtcdCompacted(EtcdAway):
+    """What was asked for of the past is no longer there: the keys have to be read again."""
+
+
+class EndpointFailed(Exception):
+    """This endpoint does not answer as it should; the text says how."""
+
+
+FAILURES: Final = (httpx.HTTPError, OSError, TimeoutError, EndpointFailed)
+
+
+class Snapshot(NamedTuple):
+    """Keys at one revision of etcd."""
+
+    revision: int
+    entries: Mapping[str, StoredValue]
+
+
+class WatchEvents(NamedTuple):
+    """All that one revision of etcd did to the keys that are watched."""
+
+    revision: int
+    events: list[Event]
+
+
+class GrantedLease(NamedTuple):
+    """A lease that etcd gave; `ttl_s` may be more than was asked for."""
+
+    id: int
+    ttl_s: int
+
+
+# What etcd answers, as far as it is asked. Zeros are left out, 64-bit numbers are strings, octets are base64.
+
+
+class ResponseHeader(msgspec.Struct):
+    """What every answer begins with: the store's revision."""
+
+    revision: int
+
+
+class KeyValue(msgspec.Struct):
+    """A key, its value, the revision that wrote it and the lease it ends with."""
+
+    key: bytes
+    mod_revision: int
+    value: bytes = b""
+    lease: int = 0
+
+    @property
+    def name(self) -> str:
+        """The key as text; one that is none is not ours."""
+        return self.key.decode(errors="replace")
+
+
+class Ranged(msgspec.Struct):
+    """Keys that were read; `more` follow."""
+
+    header: ResponseHeader
+    kvs: list[KeyValue] = []
+    more: bool = False
+
+
+class Transacted(msgspec.Struct):
+    """Whether the conditions of a transaction held."""
+
+    header: ResponseHeader
+    succeeded: bool = False
+
+
+class Granted(msgspec.Struct):
+    """A new lease."""
+
+    id: int = msgspec.field(name="ID")
+    ttl_s: int = msgspec.field(name="TTL")
+
+
+class Renewal(msgspec.Struct):
+    """How long a lease lasts from now on; 0: it is over."""
+
+    ttl_s: int = msgspec.field(name="TTL", default=0)
+
+
+class Renewed(msgspec.Struct):
+    """The first of a stream of renewals."""
+
+    result: Renewal
+
+
+class Revoked(msgspec.Struct):
+    """A lease is over."""
+
+    header: ResponseHeader
+
+
+class LoggedIn(msgspec.Struct):
+    """What shows from now on who we are."""
+
+    token: str
+
+
+class Happened(msgspec.Struct):
+    """A key was written, or deleted."""
+
+    kv: KeyValue
+    type: str = "PUT"
+
+    @property
+    def event(self) -> Event:
+        """As the rest of the node sees it."""
+        return Event(self.kv.name, None if self.type == "DELETE" else self.kv.value, self.kv.mod_revision)
+
+
+class Watching(msgspec.Struct):
+    """What a watch has to tell."""
+
+    created: bool = False
+    canceled: bool = False
+    compact_revision: int = 0
+    cancel_reason: str = ""
+    events: list[Happened] = []
+
+    def batches(self) -> Iterator[WatchEvents]:
+        """What happened, one revision after the other."""
+        for revision, events in groupby(self.events, key=lambda event: event.kv.mod_revision):
+            yield WatchEvents(revision, [one.event for one in events])
+
+
+class Watched(msgspec.Struct):
+    """One of a stream of what a watch tells."""
+
+    result: Watching
+
+
+class _Trouble(msgspec.Struct):
+    message: str = ""
+    code: int = 0
+    grpc_code: int = 0
+
+
+class _Problem(msgspec.Struct):
+    """A refusal: flat, or within `error` where the answers are a stream."""
+
+    error: str | _Trouble = ""
+    message: str = ""
+    code: int = 0
+
+
+class ConnectionPool:
+    """Connections that several requests share; once something went wrong, until the last of them is done.
+
+    Attributes:
+        transport: what makes, keeps and uses them.
+        is_retired: no other request is to begin here.
+    """
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        # No limit: a connection that was given up while it was made would count for ever. And without a
+        # context there is no https endpoint, so there is nothing to verify.
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        self.transport = httpx.AsyncHTTPTransport(
+            verify=tls or False, limits=limits, trust_env=False, socket_options=_ALIVE
+        )
+        self.is_retired = False
+        self._users = 0
+
+    async def __aenter__(self) -> httpx.AsyncHTTPTransport:
+        self._users += 1
+        return self.transport
+
+    async def __aexit__(self, *error: object) -> None:
+        self._users -= 1
+        if self.is_retired:
+            await self.retire()
+
+    async def retire(self) -> None:
+        """Close them now, or when they are no longer used: what is closed while it connects is not closed at all."""
+        self.is_retired = True
+        if not self._users:
+            # A peer that hangs does not keep us.
+            with suppress(httpx.HTTPError, OSError, TimeoutError):
+                async with asyncio.timeout(CLOSE_TIMEOUT_S):
+                    await self.transport.aclose()
+
+
+async def sent(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+    """A request whose answer begins.
+
+    Raises:
+        FAILURES: it does not.
+    """
+    try:
+        return await transport.handle_async_request(request)
+    except AttributeError as error:
+        # httpcore sets options of the new connection's socket, which is gone if it was reset by then.
+        raise EndpointFailed("the connection was reset as it was made") from error
+
+
+async def post(transport: httpx.AsyncHTTPTransport, request: httpx.Request, kind: type[Answer]) -> Answer:
+    """One request and its answer.
+
+    Raises:
+        EtcdRefused: as etcd says.
+        Failed: this endpoint cannot answer now, or is no etcd.
+    """
+    response = await sent(transport, request)
+    async with aclosing(response):
+        return decoded(response, await response.aread(), kind)
+
+
+def decoded(response: httpx.Response, octets: bytes, kind: type[Answer]) -> Answer:
+    """An answer, or a piece of one, as `post` describes it."""
+    try:
+        if response.status_code == HTTPStatus.OK:
+            with suppress(msgspec.ValidationError):
+                return msgspec.json.decode(octets, type=kind, strict=False)
+        problem = msgspec.json.decode(octets, type=_Problem, strict=False)
+    except msgspec.DecodeError:
+        raise EndpointFailed(
+            f"HTTP status {response.status_code}, not the words of etcd 3.4 or later"
+        ) from None
+    inner = problem.error if isinstance(problem.error, _Trouble) else _Trouble(problem.error)
+    code = problem.code or inner.code or inner.grpc_code or _UNKNOWN
+    text = problem.message or inner.message or f"HTTP status {response.status_code} without a reason"
+    if code in _AGAIN_ELSEWHERE:
+        raise EndpointFailed(text)
+    raise EtcdRefused(code, text)
+
+
+def prefix_range(prefix: str) -> dict[str, bytes]:
+    """All keys with this prefix: those from it to before the next text of its length."""
+    octets = prefix.encode()
+    return {"key": octets, "range_end": octets[:-1] + bytes((octets[-1] + 1,))}
+
+
+def transaction_body(transaction: StoreTransaction, lease_id: int) -> dict[str, object]:
+    """A transaction in etcd's words."""
+    return {
+        "compare": [_compare(condition) for condition in transaction.conditions],
+        "success": [_request(write, lease_id) for write in transaction.writes],
+    }
+
+
+def _compare(condition: Unchanged | Holds) -> dict[str, str | bytes | int]:
+    match condition:
+        case Unchanged(key, modified):
+            return {"key": key.encode(), "result": "EQUAL", "target": "MOD", "mod_revision": modified}
+        case Holds(key, value):
+            return {"key": key.encode(), "result": "EQUAL", "target": "VALUE", "value": value}
+
+
+def _request(write: PutKey | DeleteKey, lease_id: int) -> dict[str, object]:
+    match write:
+        case PutKey(key, value, leased):
+            return {"request_put": {"key": key.encode(), "value": value, "lease": lease_id * leased}}
+        case DeleteKey(key, is_prefix):
+            return {"request_delete_range": prefix_range(key) if is_prefix else {"key": key.encode()}}
+
+
+def words(error: BaseException) -> str:
+    """An error in words; some of those of time have none."""
+    is_late = isinstance(error, TimeoutError | httpx.TimeoutException)
+    return str(error) or ("no answer in time" if is_late else type(error).__name__)

@@ -1,0 +1,172 @@
+"""A lease of etcd that is kept alive, and relied on by this node's own clock.
+
+    lease = await KeptLease.granted(etcd, 2.0, on_error=told)
+    lease.keep(on_lost=stop_serving)
+    if lease.is_held_now(): ...                              # before a promise is kept, each time
+    lease.end(); await lease.revoke()
+
+What is decided is in core.replication.election.Lease; this asks etcd and looks at the clock. The clock goes on while
+the machine sleeps, and it is asked at the moment of a promise: a node that was stopped, or whose event loop stood
+still, for longer than its lease finds out before it says anything, not when a timer gets its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Final, Self
+
+from leveret.core.replication import election as core
+from leveret.runtime.coordination.etcd import Etcd, EtcdError
+
+logger = logging.getLogger(__name__)
+
+ATTEMPT_TIMEOUT_S_MAX: Final = 2.0
+"""One endpoint has a keepalive's interval for an answer, and no longer than this when leases are long."""
+RETRY_S: Final = 0.1
+TIMER_S_MIN: Final = 0.001
+
+
+def boot_clock_s() -> float:
+    """Seconds since the machine started, those included in which it slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def attempt_timeout_s(ttl_s: float) -> float:
+    """How long one endpoint of etcd has for an answer, where leases last for `ttl_s`."""
+    return min(ttl_s / core.KEEPALIVES_PER_LEASE, ATTEMPT_TIMEOUT_S_MAX)
+
+
+class KeptLease:
+    """See the module. All of it in one event loop.
+
+    Attributes:
+        id: etcd's.
+        last_error: of a request about it; empty before there was one.
+    """
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        lease_id: int,
+        lease: core.LeaseClock,
+        *,
+        on_error: Callable[[str], None],
+        clock_s: Callable[[], float],
+    ) -> None:
+        """Of a lease that etcd gave; see `granted`."""
+        self.id = lease_id
+        self.last_error = ""
+        self._etcd = etcd
+        self._lease = lease
+        self._on_error = on_error
+        self._clock_s = clock_s
+        self._on_lost: Callable[[str], None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._keeper: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def granted(
+        cls,
+        etcd: Etcd,
+        ttl_s: float,
+        *,
+        on_error: Callable[[str], None],
+        clock_s: Callable[[], float] = boot_clock_s,
+    ) -> Self:
+        """Get a lease; it is kept alive from `keep` on.
+
+        Args:
+            etcd: to be asked, now and later.
+            ttl_s: how long it lasts without being kept alive; whole seconds are asked for.
+            on_error: told in words of each request about it that failed.
+            clock_s: seconds that go on while the machine sleeps.
+
+        Raises:
+            EtcdError: there is none to be had.
+        """
+        sent_s = clock_s()
+        lease_id, granted_s = await etcd.grant(round(ttl_s))
+        return cls(etcd, lease_id, core.LeaseClock(granted_s, sent_s), on_error=on_error, clock_s=clock_s)
+
+    @property
+    def left_s(self) -> float:
+        """How long it may be relied on, if no keepalive comes; 0 or less when it is over."""
+        return self._lease.ends_s - self._clock_s()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether no keepalive is due yet."""
+        return self._clock_s() < self._lease.keepalive_s
+
+    def is_held_now(self) -> bool:
+        """Whether nobody else can have what is tied to it yet, by the clock: cheap."""
+        if self._lease.is_held(self._clock_s()):
+            return True
+        self.lose(f"no keepalive of the lease in time; last error: {self.last_error or 'none'}")
+        return False
+
+    def keep(self, on_lost: Callable[[str], None]) -> None:
+        """Keep it alive until `end`; `on_lost` is told why, once, when it is over before that.
+
+        It is told from within `is_held_now`, or from the event loop as soon as that has its turn.
+        """
+        self._on_lost = on_lost
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        self._set_timer()
+
+    def lose(self, reason: str) -> None:
+        """It is over against this node's will: it is not held any more, whatever answer comes late."""
+        self._lease.give_up()
+        on_lost, self._on_lost = self._on_lost, None
+        self._stop()
+        if on_lost is not None:
+            on_lost(reason)
+
+    def end(self) -> None:
+        """Give it up: nobody is told."""
+        self._on_lost = None
+        self._lease.give_up()
+        self._stop()
+
+    async def revoke(self) -> None:
+        """Have etcd end it now, so that others need not wait for its end; without an answer it ends by itself."""
+        try:
+            await self._etcd.revoke(self.id)
+        except EtcdError as error:
+            self._failed(error)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._keeper is not None and self._keeper is not asyncio.current_task():
+            self._keeper.cancel()
+
+    def _set_timer(self) -> None:
+        wait_s = max(TIMER_S_MIN, self.left_s)
+        self._timer = asyncio.get_running_loop().call_later(wait_s, self._look_at_clock)
+
+    def _look_at_clock(self) -> None:
+        if self._on_lost is not None and self.is_held_now():
+            self._set_timer()
+
+    async def _keep(self) -> None:
+        while self._on_lost is not None:
+            await asyncio.sleep(max(0.0, self._lease.keepalive_s - self._clock_s()))
+            sent_s = self._clock_s()
+            try:
+                ttl_s = await self._etcd.keep_alive(self.id)
+            except EtcdError as error:
+                self._failed(error)
+                await asyncio.sleep(RETRY_S)
+                continue
+            if ttl_s > 0:
+                self._lease.renewed(ttl_s, sent_s, self._clock_s())
+            else:
+                self.lose("etcd has ended the lease")
+
+    def _failed(self, error: EtcdError) -> None:
+        self.last_error = str(error)
+        self._on_error(self.last_error)

@@ -1,0 +1,67 @@
+"""A user as the API and a definitions file describe it -> the stored one."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+import msgspec
+
+from leveret.core.broker.access import SALT_BYTES, hash_password
+from leveret.model.definitions import User
+from leveret.model.errors import InvalidCommand
+from leveret.model.tags import tags_of
+
+ALGORITHMS: Final = (
+    "rabbit_password_hashing_sha256",
+    "rabbit_password_hashing_sha512",
+    "rabbit_password_hashing_md5",
+)
+
+
+class WantedUser(msgspec.Struct):
+    """What RabbitMQ takes: a password or its hash, not both; neither for a user who cannot log in."""
+
+    tags: str | list[str]
+    name: str = ""
+    password: str | None = None
+    password_hash: str | None = None
+    hashing_algorithm: str = ALGORITHMS[0]
+    limits: dict[str, int] | None = None
+
+
+def user_of(name: str, wanted: WantedUser, held_limits: Mapping[str, int] = MappingProxyType({})) -> User:
+    """The user to store; a password is hashed with a new salt. Without other limits it keeps those it had.
+
+    Raises:
+        InvalidCommand: in RabbitMQ's words.
+    """
+    if not name:
+        raise InvalidCommand("a user needs a name")
+    if wanted.password is not None and wanted.password_hash is not None:
+        raise InvalidCommand("both_password_and_password_hash_are_provided")
+    if wanted.hashing_algorithm not in ALGORITHMS:
+        raise InvalidCommand(
+            f"hashing_algorithm '{wanted.hashing_algorithm}' is not one of {', '.join(ALGORITHMS)}"
+        )
+    stored = wanted.password_hash or ""
+    if wanted.password:  # with an empty one nobody can log in, as without one
+        stored = hash_password(wanted.password, os.urandom(SALT_BYTES), wanted.hashing_algorithm)
+    _check_base64(stored)
+    return User(
+        name=name,
+        password_hash=stored,
+        hashing_algorithm=wanted.hashing_algorithm,
+        tags=tags_of(wanted.tags),
+        limits=dict(held_limits) if wanted.limits is None else wanted.limits,
+    )
+
+
+def _check_base64(text: str) -> None:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:  # also what letters beyond ASCII give
+        raise InvalidCommand("password_hash is not base64") from None

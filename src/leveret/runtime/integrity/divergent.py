@@ -1,0 +1,33 @@
+"""What was set aside on this node, for whoever asks: reports, and the messages in them. See storage.divergent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from leveret.session.divergent_messages import Tail, message_rows
+from leveret.storage.divergent_report import DivergentReport, chunks_of, reports
+
+
+def divergent_reports(data_dir: Path) -> list[dict[str, Any]]:
+    """A row a report, oldest first.
+
+    Raises:
+        StorageError: one cannot be read.
+    """
+    return [report.summary() for report in reports(data_dir) if report.logs]
+
+
+def divergent_messages(data_dir: Path, report_id: str | None) -> Iterator[dict[str, Any]]:
+    """The messages of a report, or of all, as `session.divergent_messages` has them; read as they are asked for.
+
+    Raises:
+        NotFound: there is no such report.
+        StorageError: files cannot be read.
+    """
+    for report in reports(data_dir) if report_id is None else [DivergentReport.load(data_dir, report_id)]:
+        for log in report.logs:
+            tail = Tail(report.id, log.kind, log.vhost, log.queue, log.from_offset)
+            yield from message_rows(tail, partial(chunks_of, data_dir, report.id, log))

@@ -1,0 +1,254 @@
+"""What a node's data are worth: compared with another node's, read again and mended, or set aside.
+
+The scrub in the background begins when the last one is `interval_ms` ago. When that was is kept in a state file
+that is this node's alone, so restarts do not put it off. Damage that nobody could mend, as no other node was
+connected perhaps, is tried again sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, StorageError
+from leveret.runtime.integrity.answering import Answers
+from leveret.runtime.integrity.divergent import divergent_messages, divergent_reports
+from leveret.runtime.integrity.peers import Side
+from leveret.runtime.integrity.scrubbing import Pace, Scrubbed, Scrubber, Stopped
+from leveret.runtime.integrity.verifying import Verification
+from leveret.storage.state_file import StateFile
+from leveret.storage.tree import Tree
+
+logger = logging.getLogger(__name__)
+
+FILE: Final = "scrub.json"
+BACKGROUND_SHARE: Final = 0.2
+"""Of the time that a scrub in the background takes, the part in which it reads."""
+RETRY_MS: Final = 600_000
+"""From damage that is left to the first time that it is tried again; twice as long each time after."""
+_PUT_OFF_S: Final = 60.0
+_LOOK_AGAIN_S: Final = 3600.0
+"""The clock by which a scrub is due may be set."""
+
+
+class _Past(msgspec.Struct):
+    """What is remembered: when the first scrub was looked forward to, and when the last one ended."""
+
+    since_ms: int = 0
+    last_at_ms: int | None = None
+
+
+class Inspection:
+    """See the module."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        *,
+        name: str,
+        node_id: str,
+        tree: Callable[[], Tree],
+        state: Callable[[], str],
+        queue_of: Callable[[str], tuple[str, str] | None],
+        is_down: Callable[[str, str], bool],
+        sides: Callable[[], Iterable[Side]],
+        clock_ms: Callable[[], int],
+        interval_ms: int | None,
+    ) -> None:
+        """Inspect nothing yet.
+
+        Args:
+            data_dir: where `tree` is.
+            name: this node's, as other nodes tell it.
+            node_id: which one it is.
+            tree: all that is held now.
+            state: what this node is at, as management.node.ReplicationOperations has it.
+            queue_of: vhost and name of the queue with this log.
+            is_down: whether a queue, by vhost and name, is not served as its log is damaged.
+            sides: the nodes at the other ends of all links, its leader first.
+            clock_ms: the time.
+            interval_ms: between scrubs in the background; None for none.
+        """
+        self._data_dir = data_dir
+        self._name = name
+        self._node_id = node_id
+        self._queue_of = queue_of
+        self._sides = sides
+        self._clock_ms = clock_ms
+        self._interval_ms = interval_ms
+        self._answers = Answers(tree, state)
+        self._scrubber = Scrubber(tree, state, queue_of, is_down, sides)
+        self._file = StateFile(data_dir / FILE)
+        self._past = self._load()
+        self._total = Scrubbed()
+        self._now: Scrubbed | None = None
+        self._pace: Pace | None = None
+        self._unmended: set[str] = set()
+        self._retry_ms = RETRY_MS
+        self._retry_at_ms = 0
+        self._error = ""
+        self._stops = False
+
+    def stop(self) -> None:
+        """End what is going on, soon, and begin nothing more."""
+        self._stops = True
+        if self._pace is not None:
+            self._pace.stop()
+        self._scrubber.close()
+
+    # -- the other side -----------------------------------------------------------------------
+
+    def answer(self, what: str, about: dict[str, Any]) -> dict[str, Any]:
+        """What another node asks, see answering; for a thread.
+
+        Raises:
+            LeveretError: that cannot be answered.
+        """
+        return self._answers.answer(what, about)
+
+    async def settled(self) -> None:
+        """Wait until no chunk is being mended: a join that begins may cut the log that it is in."""
+        await self._scrubber.settled()
+
+    # -- comparing ----------------------------------------------------------------------------
+
+    async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
+        """See management.node.ReplicationOperations."""
+        sides = [side for side in self._sides() if follower in (None, *self._follower(side))]
+        if not sides and follower is not None:
+            raise NotFound(f"no follower '{follower}' is connected")
+        rows: list[dict[str, Any]] = []
+        for side in sides:
+            verification = Verification(self._answers, side, self._name, self._queue_of, deep=deep)
+            rows += [row async for row in verification.rows()]
+        return rows
+
+    def _follower(self, side: Side) -> tuple[str, str]:
+        """Name and id of the follower of the two."""
+        return (self._name, self._node_id) if side.is_leader else (side.name, side.node_id)
+
+    # -- scrubbing ----------------------------------------------------------------------------
+
+    async def scrub(self) -> dict[str, Any]:
+        """See management.node.ReplicationOperations."""
+        return (await self._scrub(Pace(1.0), None)).shown()
+
+    async def run(self) -> None:
+        """Scrub in the background, for ever."""
+        if self._interval_ms is None:
+            return
+        if not self._past.since_ms:
+            await self._remember(_Past(self._clock_ms(), self._past.last_at_ms))
+        while not self._stops:
+            due_s = self._due_ms(self._interval_ms) / 1000
+            if due_s > 0:
+                await asyncio.sleep(min(due_s, _LOOK_AGAIN_S))
+                continue
+            is_whole = self._is_whole_due(self._interval_ms)
+            try:
+                await self._scrub(Pace(BACKGROUND_SHARE), None if is_whole else sorted(self._unmended))
+            except Stopped:
+                return
+            except LeveretError as error:
+                logger.warning("scrub_put_off reason=%s", error)
+                await asyncio.sleep(_PUT_OFF_S)
+
+    def _whole_at_ms(self, interval_ms: int) -> int:
+        past = self._past
+        return (past.since_ms if past.last_at_ms is None else past.last_at_ms) + interval_ms
+
+    def _is_whole_due(self, interval_ms: int) -> bool:
+        return self._whole_at_ms(interval_ms) <= self._clock_ms()
+
+    def _due_ms(self, interval_ms: int) -> int:
+        at_ms = self._whole_at_ms(interval_ms)
+        return (min(at_ms, self._retry_at_ms) if self._unmended else at_ms) - self._clock_ms()
+
+    async def _scrub(self, pace: Pace, names: Iterable[str] | None) -> Scrubbed:
+        """Scrub these logs, or all.
+
+        Raises:
+            PreconditionFailed: one is going on already.
+            Stopped: the node stops.
+        """
+        if self._now is not None:
+            raise PreconditionFailed("a scrub is going on already; see leveretctl replication_status")
+        if self._stops:
+            raise Stopped("the node stops")
+        scrubbed = self._now = Scrubbed()
+        self._pace = pace
+        began_s = asyncio.get_running_loop().time()
+        try:
+            await self._scrubber.scrub(scrubbed, pace, names)
+        except LeveretError as error:
+            self._error = str(error)
+            raise
+        finally:
+            self._now = self._pace = None
+            self._total.add(scrubbed)
+        self._error = "; ".join(scrubbed.unrepaired[:1])
+        if len(scrubbed.unrepaired) > 1:
+            self._error += f"; and {len(scrubbed.unrepaired) - 1} more are not repaired"
+        self._unmended = scrubbed.unmended
+        self._retry_ms = 2 * self._retry_ms if names is not None else RETRY_MS
+        self._retry_at_ms = self._clock_ms() + self._retry_ms
+        logger.log(
+            logging.ERROR if scrubbed.unrepaired else logging.INFO,
+            "scrubbed chunks=%d octets=%d damaged=%d repaired=%d unrepaired=%d took_s=%.1f",
+            scrubbed.chunks,
+            scrubbed.octets,
+            scrubbed.damaged,
+            scrubbed.repaired,
+            len(scrubbed.unrepaired),
+            asyncio.get_running_loop().time() - began_s,
+        )
+        if names is None:
+            await self._remember(_Past(self._past.since_ms, self._clock_ms()))
+        return scrubbed
+
+    def scrub_status(self) -> dict[str, Any]:
+        """`scrub` of the status, see management.node.ReplicationOperations; it counts since the node was started."""
+        shown = Scrubbed()
+        for each in (self._total, self._now or Scrubbed()):
+            shown.add(each)
+        return {
+            "running": self._now is not None,
+            "last_at_ms": self._past.last_at_ms,
+            "chunks": shown.chunks,
+            "damaged": shown.damaged,
+            "repaired": shown.repaired,
+            "error": self._error,
+        }
+
+    def _load(self) -> _Past:
+        try:
+            past = msgspec.convert(self._file.load(), _Past)
+        except (StorageError, msgspec.ValidationError) as error:
+            # It only says when to scrub: nothing that a node should not start for.
+            logger.warning("scrub_time_forgotten error=%s", error)
+            return _Past()
+        # A clock that was ahead once must not put the next one off for as long.
+        now_ms = self._clock_ms()
+        return _Past(min(past.since_ms, now_ms), past.last_at_ms and min(past.last_at_ms, now_ms))
+
+    async def _remember(self, past: _Past) -> None:
+        self._past = past
+        try:
+            await asyncio.to_thread(self._file.save, msgspec.to_builtins(past))
+        except StorageError as error:
+            logger.warning("scrub_time_not_kept error=%s", error)
+
+    # -- what was set aside -------------------------------------------------------------------
+
+    def divergent(self) -> list[dict[str, Any]]:
+        """See management.node.ReplicationOperations."""
+        return divergent_reports(self._data_dir)
+
+    def divergent_messages(self, report_id: str | None) -> Iterator[dict[str, Any]]:
+        """See management.node.ReplicationOperations."""
+        return divergent_messages(self._data_dir, report_id)

@@ -1,0 +1,1 @@
+"""Link: one connection between nodes - framing, proof of the secret, heartbeats, questions."""

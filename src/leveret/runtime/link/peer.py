@@ -1,0 +1,252 @@
+"""The socket of a replication link: whole messages in, pieces out.
+
+Messages are handed on where they were received, without being copied: a frame's chunks go from there to disk. One
+that is too long for the buffer of the link is received into one of its own. Who has not proven the secret gets a
+small buffer, and can fill no more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, cast
+
+from leveret.model.errors import LeveretError
+from leveret.session.link_handshake import HandshakeMessage
+from leveret.wire.link import (
+    GREETING,
+    LENGTH,
+    MESSAGE_BYTES_MAX,
+    SMALL_BYTES_MAX,
+    LinkError,
+    Octets,
+    Type,
+    message,
+)
+
+logger = logging.getLogger(__name__)
+
+_BUFFER_BYTES: Final = 1024 * 1024
+"""Measured on loopback: half the cost of 256 KiB, and more brings nothing."""
+WRITE_BUFFER_BYTES: Final = 1024 * 1024
+"""With more waiting for the socket, `drain` waits."""
+CLOSE_TIMEOUT_S: Final = 3.0
+"""A peer that does not take what was written before the end does not keep the socket, and what waits for it."""
+
+
+class Receiver(Protocol):
+    """Who uses a link."""
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """A message; its octets stay as they are only until this returns. What is raised ends the link."""
+
+    def ended(self, error: Exception | None) -> None:
+        """The link is gone, once; None if the other side closed it."""
+
+
+class LinkPeer(asyncio.BufferedProtocol):
+    """One end of a link.
+
+    Attributes:
+        address: of the other end.
+        sent_bytes, received_bytes: octets of messages so far.
+        is_closed: nothing more is sent or received.
+        is_trusted: the other side has proven the secret, and may send long messages.
+    """
+
+    def __init__(self, on_connected: Callable[[LinkPeer], None] | None = None) -> None:
+        """Not connected yet; set `receiver` before octets can come, or in `on_connected`; another one may follow.
+
+        That is called when there is a connection, with TLS if that is spoken: not for who tries and fails.
+        """
+        self._receiver: Receiver
+        self._is_held = False
+        self.address = ""
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.is_closed = False
+        self.is_trusted = False
+        self._transport: asyncio.Transport
+        self._on_connected = on_connected
+        self._closing: asyncio.TimerHandle | None = None
+        self._buffer = memoryview(bytearray(LENGTH.size + SMALL_BYTES_MAX))
+        self._filled = 0
+        self._long: bytearray | None = None
+        self._long_filled = 0
+        self._greeted = False
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._error: Exception | None = None
+
+    @property
+    def receiver(self) -> Receiver:
+        """Who gets the messages."""
+        return self._receiver
+
+    @receiver.setter
+    def receiver(self, receiver: Receiver) -> None:
+        self._receiver = receiver
+        if self._is_held:
+            self._is_held = False
+            asyncio.get_running_loop().call_soon(self._release)
+
+    def hold(self) -> None:
+        """Keep back what follows the message that is being received, until another receiver is set."""
+        self._is_held = True
+        self._transport.pause_reading()
+
+    def _release(self) -> None:
+        if not self.is_closed:
+            self._transport.resume_reading()
+            self.buffer_updated(0)
+
+    # -- what asyncio calls -------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Greet."""
+        self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+        peer = transport.get_extra_info("peername")
+        self.address = f"{peer[0]}:{peer[1]}" if peer else ""
+        if self._on_connected is not None:
+            self._on_connected(self)
+        self._transport.write(GREETING)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next octets go."""
+        if self._long is not None:
+            return memoryview(self._long)[self._long_filled :]
+        if self.is_trusted and len(self._buffer) < _BUFFER_BYTES:
+            grown = memoryview(bytearray(_BUFFER_BYTES))
+            grown[: self._filled] = self._buffer[: self._filled]
+            self._buffer = grown
+        return self._buffer[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many octets came."""
+        self.received_bytes += nbytes
+        try:
+            if self._long is None:
+                self._filled += nbytes
+                self._take()
+            else:
+                self._long_filled += nbytes
+                if self._long_filled == len(self._long):
+                    whole, self._long = self._long, None
+                    self._give(memoryview(whole))
+        except Exception as error:
+            # Whatever a peer makes us do wrong ends its link, and nothing else.
+            if not isinstance(error, LeveretError):
+                logger.exception("replication_link_failed peer=%s", self.address)
+            self.close(error)
+
+    def eof_received(self) -> bool:
+        """The other side sends no more: nothing is left to be said to it."""
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The link is gone."""
+        self.is_closed = True
+        self._writable.set()
+        if self._closing is not None:
+            self._closing.cancel()
+        self._receiver.ended(self._error or exc)
+
+    def pause_writing(self) -> None:
+        """The socket takes no more for now."""
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        """The socket takes more."""
+        self._writable.set()
+
+    # -- messages -----------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        """Hand on every whole message in the buffer; begin a long one."""
+        at = 0
+        if not self._greeted:
+            if self._filled < len(GREETING):
+                return
+            if bytes(self._buffer[: len(GREETING)]) != GREETING:
+                raise LinkError(
+                    f"{self.address} is no replication link of this version: it began with "
+                    f"{bytes(self._buffer[: len(GREETING)])!r}; is it the replication port of a Leveret?"
+                )
+            self._greeted, at = True, len(GREETING)
+        buffer = self._buffer
+        while self._filled - at >= LENGTH.size and not self.is_closed and not self._is_held:
+            (size,) = LENGTH.unpack_from(buffer, at)
+            if not 0 < size <= (MESSAGE_BYTES_MAX if self.is_trusted else SMALL_BYTES_MAX):
+                raise LinkError(f"a message of {size} octets")
+            start = at + LENGTH.size
+            if self._filled - start < size:
+                if size > len(buffer) - LENGTH.size:
+                    self._long, self._long_filled = bytearray(size), self._filled - start
+                    self._long[: self._long_filled] = buffer[start : self._filled]
+                    self._filled = at
+                break
+            at = start + size
+            self._give(buffer[start:at])
+        rest = self._filled - at
+        if at and rest:
+            buffer[:rest] = bytes(buffer[at : self._filled])
+        self._filled = rest
+
+    def _give(self, octets: memoryview) -> None:
+        try:
+            kind = Type(octets[0])
+        except ValueError:
+            raise LinkError(f"message of unknown type {octets[0]}") from None
+        if kind is Type.BEAT:
+            return
+        self._receiver.received(kind, octets[1:])
+
+    def write(self, *pieces: Octets) -> None:
+        """Send; what is too much at once is kept, see `waiting_bytes`."""
+        if self.is_closed:
+            return
+        self.sent_bytes += sum(map(len, pieces))
+        if len(pieces) == 1:
+            self._transport.write(pieces[0])
+        else:
+            self._transport.writelines(cast("Sequence[bytes]", pieces))
+
+    def say(self, said: HandshakeMessage) -> None:
+        """Send a message of a handshake."""
+        self.write(message(Type(said.type), said.payload))
+
+    @property
+    def channel(self) -> bytes:
+        """What this TLS connection has and no other one has, on both sides alike; empty without TLS.
+
+        It is the client's Finished message, which RFC 5929 calls `tls-unique`.
+        """
+        tls = self._transport.get_extra_info("ssl_object")
+        return (tls.get_channel_binding("tls-unique") or b"") if tls is not None else b""
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Octets that the socket has not taken yet."""
+        return 0 if self.is_closed else self._transport.get_write_buffer_size()
+
+    async def drain(self) -> None:
+        """Wait until the socket takes more, or the link is gone."""
+        await self._writable.wait()
+
+    def close(self, error: Exception | None = None) -> None:
+        """End the link, for a reason; what was written before is still sent, if the peer takes it soon."""
+        if not self.is_closed:
+            self.is_closed = True
+            self._error = error
+            self._writable.set()
+            self._transport.close()
+            self._closing = asyncio.get_running_loop().call_later(CLOSE_TIMEOUT_S, self._transport.abort)
+
+    def abort(self, error: Exception | None = None) -> None:
+        """End the link at once."""
+        if self._error is None:
+            self._error = error
+        self.is_closed = True
+        self._transport.abort()

@@ -1,0 +1,107 @@
+"""Questions over a link between nodes, asked by either side beside what else it carries."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from leveret.model.errors import LeveretError
+from leveret.runtime.link.peer import LinkPeer
+from leveret.wire.link import Answer, LinkError, Question, Type, pack
+
+logger = logging.getLogger(__name__)
+
+ANSWER_TIMEOUT_S: Final = 60.0
+
+Finder = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""What was found for a question; what it raises is told."""
+
+
+class Unanswered(LeveretError):
+    """The other side could not answer, did not in time, or is gone."""
+
+
+def in_thread(answer: Callable[[str, dict[str, Any]], dict[str, Any]]) -> Finder:
+    """A finder that runs in a thread, as it reads from disk."""
+
+    async def find(what: str, about: dict[str, Any]) -> dict[str, Any]:
+        return await asyncio.to_thread(answer, what, about)
+
+    return find
+
+
+class Questions:
+    """Asks, answers, and remembers who waits."""
+
+    def __init__(self, find: Finder) -> None:
+        """`find` answers the other side; it ends with the link."""
+        self._find_answer = find
+        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._last_number = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def ask(self, peer: LinkPeer, what: str, about: dict[str, Any]) -> dict[str, Any]:
+        """What the other side found.
+
+        Raises:
+            Unanswered: nothing.
+        """
+        self._last_number += 1
+        number = self._last_number
+        waits: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = waits
+        peer.write(pack(Type.QUESTION, Question(number, what, about)))
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                return await waits
+        except TimeoutError:
+            raise Unanswered(f"{peer.address} did not answer within {ANSWER_TIMEOUT_S:.0f} s") from None
+        finally:
+            self._waiting.pop(number, None)
+
+    def received(self, peer: LinkPeer, kind: Type, payload: memoryview) -> None:
+        """A QUESTION or an ANSWER came.
+
+        Raises:
+            LinkError: it is malformed.
+        """
+        try:
+            if kind is Type.QUESTION:
+                question = msgspec.msgpack.decode(payload, type=Question)
+                task = asyncio.get_running_loop().create_task(self._find(peer, question))
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+                return
+            answer = msgspec.msgpack.decode(payload, type=Answer)
+        except msgspec.DecodeError as error:
+            raise LinkError(f"{kind.name} is malformed: {error}") from None
+        waits = self._waiting.get(answer.number)
+        if waits is not None and not waits.done():
+            if answer.error:
+                waits.set_exception(Unanswered(answer.error))
+            else:
+                waits.set_result(dict(answer.found))
+
+    async def _find(self, peer: LinkPeer, question: Question) -> None:
+        try:
+            found = await self._find_answer(question.what, dict(question.about))
+            answer = Answer(question.number, "", found)
+        except LeveretError as error:
+            answer = Answer(question.number, str(error) or type(error).__name__, {})
+        except Exception as bug:
+            # Who asked must not wait for it in vain.
+            logger.exception("question_failed what=%s", question.what)
+            answer = Answer(question.number, f"it failed there: {type(bug).__name__}", {})
+        peer.write(pack(Type.ANSWER, answer))
+
+    def ended(self) -> None:
+        """The link is gone: nobody answers any more, and nobody waits for what is asked here."""
+        for task in self._tasks:
+            task.cancel()
+        for waits in self._waiting.values():
+            if not waits.done():
+                waits.set_exception(Unanswered("the link ended"))

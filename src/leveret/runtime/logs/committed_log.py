@@ -1,0 +1,94 @@
+"""A log that is served: readers get its chunks as they stand in the file, up to the committed end.
+
+The committed end rises when the fdatasync that covers a chunk has ended. So a reader never has what a
+crash could still take away.
+"""
+
+from __future__ import annotations
+
+from builtins import bytes as octets_type
+from collections.abc import Callable, Iterator, Sequence
+
+from leveret.model.errors import NotFound
+from leveret.storage.log import Log
+from leveret.storage.log_reader import READ_BYTES
+from leveret.wire.chunk import Header
+
+
+class CommittedLog:
+    """runtime.clients.stream_host.ServedLog, of a log on disk.
+
+    Attributes:
+        log: what is appended to; its owner says by `commit` how far that is durable.
+        committed_offset: the offset after the last one that is durable.
+        last_chunk_id: first offset of the last durable chunk that readers may begin at, -1 for none.
+        last_appended_id: the same of what was appended; the owner's to set.
+        is_closed: nothing more will be served.
+    """
+
+    def __init__(self, log: Log, last_chunk_id: int, *, gone: str) -> None:
+        """Everything in `log`, which is open, is durable; `gone` is what readers are told once it is closed."""
+        self.log = log
+        self.committed_offset = log.next_offset
+        self.last_chunk_id = self.last_appended_id = last_chunk_id
+        self.is_closed = False
+        self._gone = gone
+        self._listeners: list[Callable[[], None]] = []
+
+    @property
+    def first_offset(self) -> int:
+        """The oldest offset retained."""
+        return self.log.first_offset
+
+    @property
+    def last_timestamp_ms(self) -> int:
+        """Timestamp of the newest chunk."""
+        return self.log.last_timestamp_ms
+
+    @property
+    def bytes(self) -> int:
+        """Octets retained."""
+        return self.log.size_bytes
+
+    def read(self, offset: int, bytes_max: int) -> Sequence[octets_type | memoryview]:
+        """Whole raw chunks from the one that holds `offset`, below the committed end.
+
+        Raises:
+            NotFound: the log was closed. StorageError: it cannot be read.
+        """
+        return [octets for _, octets in self._committed(offset, bytes_max)]
+
+    def _committed(
+        self, offset: int, bytes_max: int, ahead: int = READ_BYTES
+    ) -> Iterator[tuple[Header, octets_type]]:
+        if self.is_closed:
+            raise NotFound(self._gone)
+        if offset < self.committed_offset:
+            for header, octets in self.log.read_raw(offset, bytes_max, ahead=ahead):
+                if header.next_offset > self.committed_offset:
+                    return
+                yield header, octets
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """First offset of the first durable chunk that is not older, the committed end if all are."""
+        return min(self.log.offset_at(timestamp_ms), self.committed_offset)
+
+    def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back whenever the committed end rose, and when the log is closed; returns what ends that."""
+        self._listeners.append(callback)
+        return lambda: self._listeners.remove(callback) if callback in self._listeners else None
+
+    def commit(self, next_offset: int, last_chunk_id: int) -> None:
+        """Everything before `next_offset` is durable: serve it."""
+        if next_offset > self.committed_offset:
+            self.committed_offset, self.last_chunk_id = next_offset, last_chunk_id
+            self._tell()
+
+    def stop_serving(self) -> None:
+        """Serve nothing more, and say so to who is being served."""
+        self.is_closed = True
+        self._tell()
+
+    def _tell(self) -> None:
+        for callback in list(self._listeners):
+            callback()

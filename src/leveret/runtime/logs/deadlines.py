@@ -1,0 +1,73 @@
+"""When queues want to be looked at though nothing happened to them: expiry of messages and of queues.
+
+One timer of the event loop for all queues, set to the earliest deadline; a heap holds the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable
+from itertools import count
+from typing import Final
+
+from leveret.core.queues.queue import Queue
+
+WAIT_MS_MAX: Final = 86_400_000
+"""A policy may say more milliseconds than the event loop, or any machine number, can hold."""
+
+
+class Deadlines:
+    """Calls back with the queues whose time has come."""
+
+    def __init__(self, clock_ms: Callable[[], int], on_due: Callable[[list[Queue]], None]) -> None:
+        """Nothing is due."""
+        self._clock_ms = clock_ms
+        self._on_due = on_due
+        self._deadline_ms: dict[Queue, int] = {}
+        self._heap: list[tuple[int, int, Queue]] = []
+        self._order = count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+
+    def set(self, queue: Queue, deadline_ms: int | None) -> None:
+        """The queue wants to be looked at then, or not at all."""
+        if self._deadline_ms.get(queue) == deadline_ms:
+            return
+        if deadline_ms is None:
+            self._deadline_ms.pop(queue, None)
+            return
+        self._deadline_ms[queue] = deadline_ms
+        # What stands in the heap for the queue from before is skipped when it comes up.
+        heapq.heappush(self._heap, (deadline_ms, next(self._order), queue))
+        if len(self._heap) > 2 * len(self._deadline_ms) + 64:
+            self._heap = [(at_ms, next(self._order), held) for held, at_ms in self._deadline_ms.items()]
+            heapq.heapify(self._heap)
+        if self._timer is None or deadline_ms < self._timer_ms:
+            self._arm()
+
+    def stop(self) -> None:
+        """Nobody is to be called any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _arm(self) -> None:
+        self.stop()
+        if self._heap:
+            self._timer_ms = self._heap[0][0]
+            wait_ms = min(max(0, self._timer_ms - self._clock_ms()), WAIT_MS_MAX)
+            self._timer = asyncio.get_running_loop().call_later(wait_ms / 1000, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        now_ms = self._clock_ms()
+        due: list[Queue] = []
+        while self._heap and self._heap[0][0] <= now_ms:
+            deadline_ms, _, queue = heapq.heappop(self._heap)
+            if self._deadline_ms.get(queue) == deadline_ms:
+                del self._deadline_ms[queue]
+                due.append(queue)
+        self._arm()
+        if due:
+            self._on_due(due)

@@ -1,0 +1,263 @@
+"""The definitions log: every change of a durable entity, in order, one record each.
+
+Beside the changes it holds **marks** (chunks of type TRACKING): the epochs of queues that have a log. A
+mark is appended once the first chunk is in the queue's log, so a marked queue without a log has lost it.
+
+**Compaction.** When the log is far larger than what is live, all live entities are logged once more, as
+ordinary puts from the start of a new segment, a few with each later append; once the last of them is on
+disk for good, the segments before the first are deleted. There is no other format and no switch-over: each
+put says what is so at its own place in the log, so whatever the log held before it, between, or after a
+crash half-way, replaying it ends in the same state. Offsets go on, and with them the epochs made from them.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from leveret.core.broker.broker import Broker
+from leveret.model.definitions import Change, Definitions, Delete, Put, Queue, decode_change, encode_change
+from leveret.model.errors import Corrupt, Refusal, StorageError
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.storage.log import Log
+from leveret.wire.chunk import ENTRIES_MAX, Chunk, ChunkType, encode_entry, split_entries
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+COMPACT_BYTES_MIN: Final = 16 * 1024 * 1024
+"""A smaller log is read in well under a second and left alone."""
+COMPACT_RATIO: Final = 4
+"""How many times larger than what is live a log may be."""
+RELOG_AT_ONCE: Final = 512
+"""Live entities that are logged again with one append: about 3 ms of the event loop."""
+
+
+class DefinitionsStore:
+    """Reads the definitions at start, appends changes afterwards.
+
+    Attributes:
+        definitions: what the log says.
+        last_epoch: no queue had a later epoch when the log was opened; a new queue's is beyond it.
+    """
+
+    def __init__(self, log: Log, commit: GroupCommit, clock_ms: Callable[[], int]) -> None:
+        """Read the log, and open it if it is not.
+
+        Raises:
+            Corrupt: the definitions cannot be read; the node must not start without them.
+            StorageError: the disk refused to be read or synced.
+        """
+        self.definitions = Definitions()
+        self._marked: set[int] = set()
+        self._commit = commit
+        self._clock_ms = clock_ms
+        self._log = log
+        self._log.open(self._recovered)
+        self._relogging: Iterator[bool] | None = None
+        self._relogged_from = 0
+        self._relogged_to: int | None = None
+        live = {queue.epoch for queue in self._queues()}
+        self.last_epoch = max(self._log.next_offset, *live, *self._marked, 0)
+        self._marked &= live
+        self._compact_above_bytes = COMPACT_BYTES_MIN
+
+    def _recovered(self, chunk: Chunk) -> None:
+        self.replayed(chunk)
+
+    def replayed(self, chunk: Chunk) -> list[Change]:
+        """Take over a chunk that stands in the log; the changes in it.
+
+        Raises:
+            Corrupt: it holds something else.
+        """
+        changes: list[Change] = []
+        marks = chunk.header.type == ChunkType.TRACKING
+        for index, entry in enumerate(split_entries(chunk.data)):
+            try:
+                if marks:
+                    self._marked.update(epoch for (epoch,) in struct.iter_unpack(">Q", entry))
+                else:
+                    changes.append(decode_change(entry))
+                    self._apply(changes[-1])
+            except (msgspec.DecodeError, struct.error) as error:
+                offset = chunk.header.chunk_id + index
+                raise Corrupt(
+                    str(self._log.directory), "", offset, -1, f"not a change of a definition: {error}"
+                ) from None
+        return changes
+
+    def restore(self, broker: Broker) -> None:
+        """Give a broker that has nothing yet all that the log says."""
+        broker.epochs.last = self.last_epoch
+        for entity in self.definitions.entities():
+            take_over(broker, Put(entity))
+        broker.changes.clear()
+
+    def _apply(self, change: Change) -> None:
+        match change:
+            case Put(Queue() as entity):
+                self._unmark(entity.key, entity.epoch)
+            case Delete("queues", key):
+                self._unmark(key, 0)
+        self.definitions.apply(change)
+
+    def _unmark(self, key: tuple[str, ...], epoch: int) -> None:
+        """The queue of that name is gone, unless it is the one of this epoch."""
+        queue = self.definitions.by_kind["queues"].get(key)
+        if isinstance(queue, Queue) and queue.epoch != epoch:
+            self._marked.discard(queue.epoch)
+
+    def _queues(self) -> Iterator[Queue]:
+        for queue in self.definitions.by_kind["queues"].values():
+            if isinstance(queue, Queue):
+                yield queue
+
+    @property
+    def next_offset(self) -> int:
+        """How many records were ever logged."""
+        return self._log.next_offset
+
+    # -- which queues have a log --------------------------------------------------------------
+
+    def has_log(self, epoch: int) -> bool:
+        """Whether the queue of this epoch was marked as having a log."""
+        return epoch in self._marked
+
+    def mark_log(self, epoch: int) -> None:
+        """A queue's log has its first chunk: should it be missing one day, that is a loss and no empty queue.
+
+        A mark that the disk refuses is made at the next start.
+        """
+        if epoch not in self._marked:
+            try:
+                self._append_marks([epoch])
+            except StorageError as error:
+                logger.warning("log_not_marked epoch=%d error=%s", epoch, error)
+            else:
+                self._commit.appended(self._log)
+
+    def _append_marks(self, epochs: Sequence[int]) -> None:
+        data = encode_entry(struct.pack(f">{len(epochs)}Q", *epochs))
+        self._log.append(ChunkType.TRACKING, 1, 1, data, self._clock_ms())
+        self._marked.update(epochs)
+
+    # -- changes ------------------------------------------------------------------------------
+
+    def append(self, changes: Sequence[Change]) -> None:
+        """Log changes; durable after the next group commit.
+
+        Raises:
+            StorageError: the disk refused them; some may be logged, and are harmless when they come again.
+        """
+        for at in range(0, len(changes), ENTRIES_MAX):
+            self._append(changes[at : at + ENTRIES_MAX])
+        self._compact_a_little()
+        self._commit.appended(self._log)
+
+    def _append(self, changes: Sequence[Change]) -> None:
+        data = b"".join([encode_entry(encode_change(change)) for change in changes])
+        count = len(changes)
+        if count:
+            self._log.append(ChunkType.USER, count, count, data, self._clock_ms())
+        for change in changes:
+            self._apply(change)
+
+    # -- compaction ---------------------------------------------------------------------------
+
+    def compact_at_start(self) -> None:
+        """Before anything is logged: compact what is far too large, in one go.
+
+        Raises:
+            StorageError: what was logged cannot be synced.
+        """
+        if self._log.size_bytes <= COMPACT_BYTES_MIN:
+            return
+        live_bytes = sum(len(encode_change(Put(entity))) for entity in self.definitions.entities())
+        self._compact_above_bytes = max(COMPACT_BYTES_MIN, COMPACT_RATIO * live_bytes)
+        while self._log.size_bytes > self._compact_above_bytes:
+            if self._relog_some():
+                self._sync()
+                self._drop_old()
+                return
+
+    def _sync(self) -> None:
+        try:
+            self._log.sync()
+        except OSError as error:
+            raise StorageError(f"log {self._log.directory}: cannot be synced: {error}") from error
+
+    def _compact_a_little(self) -> None:
+        if self._relogged_to is not None:
+            self._drop_old()
+        elif (
+            self._relogging is not None or self._log.size_bytes > self._compact_above_bytes
+        ) and self._relog_some():
+            self._commit.when_durable(self._drop_old)
+
+    def _relog_some(self) -> bool:
+        """Log a few live entities again; return whether that were the last of them.
+
+        What the disk refuses is given up until the log has grown; the changes themselves are logged.
+        """
+        if self._relogging is None:
+            self._relogged_from = self._log.roll().first_offset
+            self._relogging = self._relog()
+        try:
+            if next(self._relogging, False):
+                return False
+            self._relogged_to = self._log.next_offset
+        except StorageError as error:
+            logger.warning("definitions_not_compacted error=%s", error)
+            self._compact_above_bytes = self._log.size_bytes + COMPACT_BYTES_MIN
+        self._relogging = None
+        return self._relogged_to is not None
+
+    def _relog(self) -> Iterator[bool]:
+        """All that is live, as it is when its turn comes; true as long as there may be more."""
+        for marks in _parts(self._marked):
+            self._append_marks([epoch for epoch in marks if epoch in self._marked])
+            yield True
+        for entities in self.definitions.by_kind.values():
+            for keys in _parts(entities):
+                self._append([Put(entities[key]) for key in keys if key in entities])
+                yield True
+
+    def _drop_old(self) -> None:
+        """Delete what came before the live entities were logged again, once all of those are on disk for good."""
+        if self._relogged_to is None or self._log.synced_offset < self._relogged_to:
+            return
+        before_bytes = self._log.size_bytes
+        try:
+            self._log.drop_before(self._relogged_from)
+        except StorageError as error:
+            logger.warning("definitions_not_compacted error=%s", error)
+            return
+        self._relogged_to = None
+        self._compact_above_bytes = max(COMPACT_BYTES_MIN, COMPACT_RATIO * self._log.size_bytes)
+        logger.info("definitions_compacted bytes=%d before=%d", self._log.size_bytes, before_bytes)
+
+    def close(self) -> None:
+        """Sync and close."""
+        self._sync()
+        self._log.close()
+
+
+def take_over(broker: Broker, change: Change) -> None:
+    """Have a broker know of a change that stands in the log; without what it refuses the rest is still of use."""
+    try:
+        broker.apply(change)
+    except Refusal as error:
+        logger.error("definition_not_restored change=%s error=%s", change, error)
+
+
+def _parts(items: Iterable[T]) -> Iterator[list[T]]:
+    """Lists of what is there now, each small enough for one append."""
+    held = list(items)
+    for at in range(0, len(held), RELOG_AT_ONCE):
+        yield held[at : at + RELOG_AT_ONCE]

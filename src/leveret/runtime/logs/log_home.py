@@ -1,0 +1,135 @@
+"""Where the queues of one kind have their logs: one directory each, named after the queue's epoch.
+
+A log that is damaged, or that is missing although it was marked, takes its queue down and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from leveret.core.queues.queue import Queue
+from leveret.model.errors import StorageError
+from leveret.storage.log import Log
+from leveret.storage.segment import OnChunk
+from leveret.wire.chunk import ChunkError
+
+logger = logging.getLogger(__name__)
+
+_NAME: Final = re.compile("[0-9a-f]{16}")
+
+
+class LogHome:
+    """See the module.
+
+    Attributes:
+        directory: what the logs' directories are in.
+        has_log: whether a queue's epoch is marked as one that has a log.
+        mark_log: marks one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Nothing is marked, and nobody keeps marks, until somebody says so."""
+        self.directory = directory
+        self.has_log: Callable[[int], bool] = _unmarked
+        self.mark_log: Callable[[int], None] = _do_not_mark
+        self._seen_ns = 0
+
+    def place(self, epoch: int) -> Path:
+        """The directory of one log."""
+        return self.directory / directory_of(epoch)
+
+    def recover(self, queue: Queue, log: Log, on_chunk: OnChunk) -> bool:
+        """Open a queue's log if it has one, and hand what it holds to `on_chunk`, messages without their data.
+
+        What a killed process had not synced is due to be: the caller gives the log to the group commit, which syncs
+        thousands of them in the time that a few would take one by one, before anybody is served.
+
+        Returns:
+            Whether it is open. If not, the queue is down, or has no log yet.
+        """
+        marked = self.has_log(queue.epoch)
+        if not marked and not log.directory.exists():
+            return False
+        try:
+            log.open(on_chunk, must_exist=marked, with_messages=False, sync=False)
+        except (StorageError, ChunkError) as error:
+            take_down(queue, error)
+            return False
+        if log.torn_bytes:
+            logger.warning(
+                "torn_tail_cut vhost=%s queue=%s offset=%d octets=%d",
+                *queue.key,
+                log.next_offset,
+                log.torn_bytes,
+            )
+        if log.size_bytes:
+            self.mark_log(queue.epoch)
+        return True
+
+    def names(self) -> set[str]:
+        """Of the directories that are there.
+
+        Raises:
+            StorageError: they cannot be listed.
+        """
+        try:
+            return set(os.listdir(self.directory))
+        except FileNotFoundError:
+            return set()
+        except OSError as error:
+            raise StorageError(f"{self.directory}: cannot be listed: {error}") from error
+
+    def epochs(self) -> set[int]:
+        """Of all logs that are there."""
+        return {int(name, 16) for name in self.names() if _NAME.fullmatch(name)}
+
+    def has_changed(self) -> bool:
+        """Whether a log's directory was made, or went, since this was asked last."""
+        try:
+            changed_ns = self.directory.stat().st_mtime_ns
+        except OSError:
+            changed_ns = -1
+        seen_ns, self._seen_ns = self._seen_ns, changed_ns
+        return changed_ns != seen_ns
+
+    def has_logs(self) -> bool:
+        """Whether there is any."""
+        return self.directory.exists() and any(self.directory.iterdir())
+
+    def remove_orphans(self, epochs: set[int]) -> None:
+        """Delete logs of queues whose deletion was durable before their log was removed.
+
+        `epochs` are those of all queues that the definitions log holds, also of one that could not be put
+        this time: its messages must not go for that.
+        """
+        known = set(map(directory_of, epochs))
+        for directory in self.directory.iterdir() if self.directory.exists() else ():
+            if directory.name not in known:
+                logger.info("orphaned_log_removed directory=%s", directory.name)
+                shutil.rmtree(directory)
+
+
+def take_down(queue: Queue, error: Exception) -> None:
+    """Its log cannot be used: the queue is there, and says so to whoever wants something of it."""
+    logger.error("queue_down vhost=%s queue=%s error=%s", *queue.key, error)
+    queue.damage = str(error)
+
+
+def directory_of(epoch: int) -> str:
+    """The directory that a queue's log is in, after its epoch."""
+    return f"{epoch:016x}"
+
+
+def _unmarked(epoch: int) -> bool:
+    """Nobody knows which queues had a log."""
+    return False
+
+
+def _do_not_mark(epoch: int) -> None:
+    """Nobody wants to know it."""

@@ -1,0 +1,208 @@
+"""The logs of all queues, whichever kind: each kind has a store of its own, and nobody else asks which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from leveret.core.queues.head import Run
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.stream import Stream
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.log_home import directory_of
+from leveret.runtime.logs.queue_store import OnAppend, QueueStore
+from leveret.runtime.logs.stream_store import StreamStore
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import Chunk
+
+
+def log_name(queue: Queue) -> str:
+    """What the log of a durable queue is called in the tree (storage.tree)."""
+    return (
+        f"streams/{directory_of(queue.epoch)}" if isinstance(queue, Stream) else queue_log_name(queue.epoch)
+    )
+
+
+def queue_log_name(epoch: int) -> str:
+    """What the log of a queue that is no stream is called, in the tree of every node of a cluster."""
+    return f"queues/{directory_of(epoch)}"
+
+
+def epoch_of(name: str) -> int:
+    """The epoch of the queue whose log is called that."""
+    return int(name.rpartition("/")[2], 16)
+
+
+class QueueStoring(Protocol):
+    """Where the queues of one kind are kept."""
+
+    def append_messages(self, queue: Queue) -> None:
+        """Append what the queue gathered. Raises StorageError."""
+
+    def append_settlements(self, queue: Queue) -> None:
+        """Append what else the queue has to remember. Raises StorageError."""
+
+    def delete(self, queue: Queue) -> None:
+        """Remove a deleted queue's log. Raises StorageError."""
+
+
+class QueueLogs(QueueStoring, Protocol):
+    """What the engine and the node need of a store."""
+
+    on_append: OnAppend
+
+
+class LogStore:
+    """See the module.
+
+    Attributes:
+        queues: all that are no streams.
+        streams: streams.
+        relays: queues that other nodes lead; None on a node alone, which has none.
+    """
+
+    def __init__(
+        self, tree: Tree, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
+    ) -> None:
+        """See QueueStore and StreamStore."""
+        self.queues = QueueStore(tree, commit, clock_ms, segment_bytes_max)
+        self.streams = StreamStore(tree, commit, clock_ms, segment_bytes_max)
+        self.relays: QueueStoring | None = None
+        self._tree = tree
+        self._homes = (self.queues.home, self.streams.home)
+
+    def use_marks(self, has_log: Callable[[int], bool], mark_log: Callable[[int], None]) -> None:
+        """Ask and tell who keeps the epochs of queues that have a log, so that a missing one is noticed."""
+        for home in self._homes:
+            home.has_log, home.mark_log = has_log, mark_log
+
+    @property
+    def on_append(self) -> OnAppend:
+        """Told of every chunk that was appended."""
+        return self.queues.on_append
+
+    @on_append.setter
+    def on_append(self, told: OnAppend) -> None:
+        self.queues.on_append = self.streams.on_append = told
+
+    def append_messages(self, queue: Queue) -> None:
+        """See QueueStoring."""
+        if queue.is_remote and self.relays is not None:
+            self.relays.append_messages(queue)
+        elif isinstance(queue, Stream):
+            self.streams.append_messages(queue)
+        else:
+            self.queues.append_messages(queue)
+
+    def append_settlements(self, queue: Queue) -> None:
+        """See QueueStoring."""
+        if queue.is_remote and self.relays is not None:
+            self.relays.append_settlements(queue)
+        elif isinstance(queue, Stream):
+            self.streams.append_settlements(queue)
+        else:
+            self.queues.append_settlements(queue)
+
+    def read(self, queue: Queue, offset: int) -> list[Run]:
+        """The core's Reader."""
+        if isinstance(queue, Stream):
+            return self.streams.read(queue, offset)
+        return self.queues.read(queue, offset)
+
+    def log(self, queue: Queue) -> Log:
+        """The queue's log.
+
+        Raises:
+            StorageError: it is damaged, or the disk refuses it.
+        """
+        return self.streams.log(queue).log if isinstance(queue, Stream) else self.queues.log(queue)
+
+    def oldest_timestamp_ms(self, queue: Queue) -> int | None:
+        """When the oldest message that the queue still holds arrived, None for an empty queue."""
+        if isinstance(queue, Stream):
+            return self.streams.oldest_timestamp_ms(queue)
+        return self.queues.oldest_timestamp_ms(queue)
+
+    def recover(self, queue: Queue) -> None:
+        """Give a queue what its log holds."""
+        if isinstance(queue, Stream):
+            self.streams.recover(queue)
+        else:
+            self.queues.recover(queue)
+
+    def show(self) -> None:
+        """These queues are another node's to serve: recover them only to be counted, and follow with `replayed`."""
+        self.queues.replays = {}
+
+    def replayed(self, queue: Queue, log: Log, chunk: Chunk) -> None:
+        """A chunk was appended to the log of a queue that another node serves."""
+        if isinstance(queue, Stream):
+            self.streams.replayed(queue, log, chunk)
+        else:
+            self.queues.replayed(queue, log, chunk)
+
+    def forget(self, queue: Queue) -> None:
+        """A queue that another node serves is gone."""
+        if isinstance(queue, Stream):
+            self.streams.forget(queue)
+        else:
+            self.queues.forget(queue)
+
+    def cede(self, queue: Queue) -> None:
+        """Another node serves the queue from now on; its log stays where it is."""
+        if isinstance(queue, Stream):
+            self.streams.forget(queue)
+        else:
+            self.queues.cede(queue)
+
+    def queue_of(self, log: Log) -> Queue | None:
+        """Whose log it is, of the queues that this node serves."""
+        if self.queues.replays is not None:
+            return None
+        return self.queues.queue_of(log) or self.streams.stream_of(log)
+
+    def names_there(self) -> dict[str, set[str]]:
+        """By kind, the directories of logs that are there, where one was made or has gone since this was asked last.
+
+        For a thread. Raises StorageError.
+        """
+        return {home.directory.name: home.names() for home in self._homes if home.has_changed()}
+
+    def gone(self, there: dict[str, set[str]]) -> list[tuple[Queue, Log]]:
+        """Queues that this node serves, and their logs, whose directories are not among these, nor anywhere."""
+        found = []
+        for name, log in self._tree.logs.items():
+            kind, _, directory = name.partition("/")
+            if directory not in there.get(kind, {directory}) and not log.directory.exists():
+                queue = self.queue_of(log)
+                if queue is not None:
+                    found.append((queue, log))
+        return found
+
+    def delete(self, queue: Queue) -> None:
+        """See QueueStoring."""
+        if queue.is_remote and self.relays is not None:
+            self.relays.delete(queue)
+        elif isinstance(queue, Stream):
+            self.streams.delete(queue)
+        else:
+            self.queues.delete(queue)
+
+    def has_logs(self) -> bool:
+        """Whether there is a log of any durable queue."""
+        return any(home.has_logs() for home in self._homes)
+
+    def epochs(self) -> set[int]:
+        """Of all logs that are there, whosever they are."""
+        return set().union(*(home.epochs() for home in self._homes))
+
+    def remove_orphans(self, epochs: set[int], named: set[int]) -> None:
+        """Delete logs whose queue is none of these `epochs`, but not yet those that are `named`."""
+        self.queues.remove_orphans(epochs, named)
+        self.streams.home.remove_orphans(epochs)
+
+    def close(self) -> None:
+        """Close every log."""
+        self.queues.close()
+        self.streams.close()

@@ -1,0 +1,481 @@
+"""Queues and their logs: what the core gathered becomes chunks, chunks become what the core asks for.
+
+The order within a flush: messages are appended first, then handed out, then settlements are appended.
+A settlement therefore always stands behind its message, and any prefix of the log is a consistent
+queue. Nothing is promised here; the group commit does that.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from typing import Final
+
+from leveret.core.queues.head import Head, Run
+from leveret.core.queues.offsets import OffsetSet
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.sequences import NumberedRun
+from leveret.model.errors import Corrupt, StorageError
+from leveret.model.reasons import Reason
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.log_home import LogHome, directory_of, take_down
+from leveret.runtime.logs.reclaiming import Reclaiming
+from leveret.session.stored import Heads
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import (
+    ENTRIES_MAX,
+    Attribute,
+    Chunk,
+    ChunkError,
+    ChunkType,
+    Header,
+    decode_trailer,
+    encode_attribute,
+    encode_entry,
+    encode_trailer,
+)
+from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
+
+logger = logging.getLogger(__name__)
+
+READ_BYTES: Final = 512 * 1024
+TRY_AGAIN_MS: Final = 60_000
+"""A log that cannot be opened is looked at again after this: a scrub may have mended it."""
+CHUNK_BYTES_MAX: Final = 16 * 1024 * 1024
+
+OnAppend = Callable[[Queue, Header, bytes, bytes], None]
+"""(queue, header, data, trailer) of a chunk that was just appended to the queue's log."""
+
+
+class Replay:
+    """What the chunks of a queue's log say, from the first that is held on."""
+
+    def __init__(self, queue: Queue) -> None:
+        """No chunk was seen."""
+        self._queue = queue
+        self._settled = OffsetSet()
+
+    def add(self, chunk: Chunk) -> None:
+        """The next chunk; one of messages may come without its data."""
+        header = chunk.header
+        for kind, name, value in decode_trailer(chunk.trailer):
+            if kind == Attribute.SEQUENCE:
+                self._queue.sequences.note_logged({name: value})
+            elif kind == Attribute.EXPIRES:
+                self._queue.may_expire = True
+            elif kind == Attribute.EPOCH_END:
+                self._queue.chunk_epochs.logged(int.from_bytes(name), value)
+        self._queue.chunk_epochs.appended(header.epoch, header.next_offset)
+        if header.type == ChunkType.TRACKING:
+            self._settled.add(header.chunk_id, header.next_offset)
+            for _, first, count in decode_settlements(chunk.data[4:]):
+                self._settled.add(first, first + count)
+
+    def restore(self, log: Log) -> None:
+        """Give the queue all of it, to serve it."""
+        self._queue.restore(*self._state(log))
+
+    def show(self, log: Log) -> None:
+        """Give the queue what it has so far, to count it."""
+        self._queue.show(*self._state(log))
+
+    def _state(self, log: Log) -> tuple[int, int, OffsetSet, int]:
+        self._settled.add(0, log.first_offset)
+        left = self._settled.count_missing(log.next_offset)
+        # What is settled may be kept for others, much of it, and be of quite another size.
+        records, octets = log.user_totals(self._settled.floor)
+        body_bytes = octets * left // max(1, records)
+        return log.first_offset, log.next_offset, self._settled, body_bytes
+
+
+class QueueStore:
+    """One log a queue.
+
+    Attributes:
+        on_append: told of every chunk that was appended.
+        keep_from: the first offset of a queue's log that somebody still needs.
+        needed_from: the same of the log of a queue that is deleted, by its epoch; None for nothing.
+        home: where the logs of durable queues are.
+        reclaiming: which logs are to begin anew.
+        replays: of queues that another node serves, what their logs say so far; None on a node that serves them.
+    """
+
+    def __init__(
+        self, tree: Tree, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
+    ) -> None:
+        """Durable queues live in `queues`, others in `transient`, which is emptied at start."""
+        self.on_append: OnAppend = _ignore
+        self.keep_from: Callable[[Queue], int] = _keep_nothing
+        self.needed_from: Callable[[int, Log], int | None] = _need_nothing
+        self.home = LogHome(tree.root / "queues")
+        self._tree = tree
+        self._transient = LogHome(tree.root / "transient")
+        self._commit = commit
+        self._clock_ms = clock_ms
+        self._segment_bytes_max = segment_bytes_max
+        self.replays: dict[Queue, Replay] | None = None
+        self._logs: dict[Queue, Log] = {}
+        self._ended: set[int] = set()
+        self._ended_read: Log | None = None
+        self._unreadable: dict[int, tuple[int, StorageError]] = {}
+        self._heads = Heads()
+        self.reclaiming = Reclaiming(self)
+        shutil.rmtree(self._transient.directory, ignore_errors=True)
+
+    # -- life of a log ------------------------------------------------------------------------
+
+    def log(self, queue: Queue) -> Log:
+        """The queue's log, made on first use."""
+        log = self._logs.get(queue)
+        if log is None:
+            log = self._logs[queue] = self._describe(queue)
+            if not log.is_open:
+                log.open()
+        return log
+
+    def _describe(self, queue: Queue) -> Log:
+        home = self.home if queue.definition.durable else self._transient
+        return self._tree.log(
+            home.place(queue.epoch),
+            segment_bytes_max=self._segment_bytes_max,
+            durable=queue.definition.durable,
+        )
+
+    def recover(self, queue: Queue) -> None:
+        """Give the queue what its log holds; a damaged log takes the queue down, and nothing else."""
+        log = self._describe(queue)
+        replay = Replay(queue)
+        if not self.home.recover(queue, log, replay.add):
+            return
+        self._logs[queue] = log
+        self._commit.appended(log)
+        if self.replays is not None:
+            self.replays[queue] = replay
+            replay.show(log)
+            return
+        try:
+            replay.restore(log)
+            self.reclaiming.note(queue, log)
+        except StorageError as error:
+            take_down(queue, error)
+
+    def replayed(self, queue: Queue, log: Log, chunk: Chunk) -> None:
+        """A chunk was appended to the log of a queue that another node serves."""
+        if self.replays is not None:
+            self._logs[queue] = log
+            replay = self.replays.get(queue)
+            if replay is None:
+                replay = self.replays[queue] = Replay(queue)
+            replay.add(chunk)
+            replay.show(log)
+
+    def forget(self, queue: Queue) -> None:
+        """A queue that another node serves is gone; its log is not this store's to delete."""
+        self._logs.pop(queue, None)
+        if self.replays is not None:
+            self.replays.pop(queue, None)
+
+    def cede(self, queue: Queue) -> None:
+        """Another node serves the queue: its log stays, as a mirror's, and is this store's no more."""
+        log = self._logs.pop(queue, None)
+        if log is not None and queue.definition.durable:
+            self._commit.forget(log)
+            log.close()
+            self._tree.logs.pop(self._tree.name_of(log.directory), None)
+
+    def queue_of(self, log: Log) -> Queue | None:
+        """Whose log it is; None for one that is no queue's here."""
+        return next((queue for queue, held in self._logs.items() if held is log), None)
+
+    def _log_at(self, epoch: int) -> Log:
+        """The log of a durable queue, open or not."""
+        return self._tree.log(self.home.place(epoch), segment_bytes_max=self._segment_bytes_max)
+
+    def log_of(self, epoch: int) -> Log | None:
+        """The log of a durable queue, which may be deleted by now; None if it is gone for good.
+
+        Raises:
+            StorageError: it cannot be read, or is missing; that may be mended while there is its queue.
+        """
+        found = self._tree.logs.get(f"{self.home.directory.name}/{directory_of(epoch)}")
+        if found is not None:
+            self._note_read(epoch, found)
+            return found
+        log = self._log_at(epoch)
+        must_exist = self.home.has_log(epoch)
+        found_ms, error = self._unreadable.get(epoch, (0, None))
+        if error is not None and self._clock_ms() - found_ms < TRY_AGAIN_MS:
+            raise error
+        if not must_exist and not log.directory.exists():
+            return None
+        try:
+            self._note_read(epoch, log.open(must_exist=must_exist, with_messages=False))
+            return log
+        except StorageError as damage:
+            # It may take long to find it: not with each try to read.
+            self._unreadable[epoch] = self._clock_ms(), damage
+            raise
+
+    def _note_read(self, epoch: int, log: Log) -> None:
+        """Of thousands of deleted queues whose logs are read one after the other, one is held open."""
+        if epoch in self._ended and log is not self._ended_read:
+            if self._ended_read is not None:
+                self._ended_read.close()
+            self._ended_read = log
+
+    def is_ended(self, epoch: int) -> bool:
+        """Whether the queue is deleted, and its log only waits to go."""
+        return epoch in self._ended
+
+    def delete(self, queue: Queue) -> None:
+        """Remove a deleted queue's log; what is needed of it still, when that is so no more.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        log = self._logs.pop(queue, None)
+        if log is None:
+            log = self._describe(queue)
+        if queue.definition.durable and self.needed_from(queue.epoch, log) is not None:
+            self._ended.add(queue.epoch)
+            self._release(queue.epoch)
+        elif queue.damage is None or log.is_open:
+            log.delete()
+
+    def release(self) -> None:
+        """Less is needed than before: drop what is not. What the disk refuses goes another time."""
+        for queue, log in self._logs.items():
+            self.drop_settled(queue, log)
+        self.release_ended()
+
+    def release_ended(self) -> None:
+        """Drop what is not needed any more of the logs of deleted queues."""
+        for epoch in tuple(self._ended):
+            try:
+                self._release(epoch)
+            except StorageError as error:
+                logger.error("log_not_released epoch=%d error=%s", epoch, error)
+
+    def _release(self, epoch: int) -> None:
+        log = self._log_at(epoch)
+        first = self.needed_from(epoch, log)
+        if first is None:
+            log.delete()
+            self._ended.discard(epoch)
+            self._unreadable.pop(epoch, None)
+        elif log.is_open:
+            log.drop_before(first)
+            # Who reads it opens what it needs; there may be thousands.
+            log.close()
+
+    def remove_orphans(self, epochs: set[int], named: set[int]) -> None:
+        """Delete logs of queues that are not among these `epochs`; those that are `named` when they are not needed."""
+        self._ended = {epoch for epoch in named - epochs if self.home.place(epoch).exists()}
+        self.home.remove_orphans(epochs | named)
+
+    def close(self) -> None:
+        """Close every log."""
+        for log in self._logs.values():
+            log.close()
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def append_messages(self, queue: Queue) -> None:
+        """Append what the queue gathered.
+
+        Raises:
+            StorageError: the disk refused it; what was gathered is dropped, to be nacked.
+        """
+        gathered = queue.take_gathered()
+        numbered = queue.sequences.take_numbered()
+        if not gathered:
+            return
+        if queue.damage is not None:
+            raise StorageError(f"queue '{queue.key[1]}' is down: {queue.damage}")
+        log = self.log(queue)
+        batches = _split(gathered)
+        end = 0
+        for batch in batches:
+            data = b"".join([head.entry.join([b"", *bodies]) for head, bodies in batch])
+            count = sum(len(bodies) for _, bodies in batch)
+            expires = any(head.expiration_ms is not None for head, _ in batch)
+            end += count
+            sequences = sequences_in(numbered, end - count, end, is_last=batch is batches[-1])
+            trailer = self._trailer(queue, log, sequences, expires=expires)
+            header = self._append(queue, log, ChunkType.USER, count, data, trailer)
+            queue.appended(header.chunk_id, batch, header.timestamp_ms)
+            queue.sequences.note_logged(sequences)
+
+    def append_settlements(self, queue: Queue) -> None:
+        """Append what the queue settled, then drop segments that hold nothing else.
+
+        Raises:
+            StorageError: the disk refused it; the settlements stay to be logged by a later flush.
+        """
+        settling = queue.settling
+        if self.reclaiming.take_due(queue) and not settling:
+            self.begin_segment(queue)
+            self.reclaiming.note(queue, self.log(queue))
+        if settling:
+            log = self.log(queue)
+            ranges = [
+                Settlement(reason, at, min(end - at, COUNT_MAX))
+                for reason, first, end in settling
+                for at in range(first, end, COUNT_MAX)
+            ]
+            data = encode_entry(encode_settlements(ranges))
+            header = self._append(queue, log, ChunkType.TRACKING, 1, data, self._trailer(queue, log, {}))
+            queue.settling = []
+            queue.logged_settlement(header.chunk_id)
+            self._drop_settled(queue, log)
+            self.reclaiming.note(queue, log)
+
+    def held(self, queue: Queue) -> Log | None:
+        """See reclaiming.ReclaimableLogs."""
+        log = self._logs.get(queue)
+        return log if self.replays is None and queue.damage is None else None
+
+    def drop_settled(self, queue: Queue, log: Log) -> None:
+        """See reclaiming.ReclaimableLogs."""
+        # What is settled and not logged yet may not go before that.
+        if not queue.settling:
+            try:
+                self._drop_settled(queue, log)
+            except StorageError as error:
+                logger.error("log_not_released vhost=%s queue=%s error=%s", *queue.key, error)
+
+    def _drop_settled(self, queue: Queue, log: Log) -> None:
+        log.drop_before(min(queue.settled.floor, self.keep_from(queue)))
+
+    def begin_segment(self, queue: Queue) -> int:
+        """Begin a segment with a chunk that settles itself only, and says what stands at the start of each.
+
+        So a mirror that begins there has a chunk, by which it is known what the log had before, from the first.
+
+        Returns:
+            The offset at which it begins.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        if queue.damage is not None:
+            raise StorageError(f"queue '{queue.key[1]}' is down: {queue.damage}")
+        log = self.log(queue)
+        log.roll()
+        offset = log.next_offset
+        data = encode_entry(encode_settlements([Settlement(Reason.ACKED, offset, 1)]))
+        self._append(queue, log, ChunkType.TRACKING, 1, data, self._trailer(queue, log, {}))
+        queue.logged_settlement(offset)
+        return offset
+
+    def _append(self, queue: Queue, log: Log, kind: int, records: int, data: bytes, trailer: bytes) -> Header:
+        header = log.append(kind, records, records, data, self._clock_ms(), trailer)
+        queue.chunk_epochs.appended(header.epoch, header.next_offset)
+        if queue.definition.durable:
+            self._commit.appended(log)
+            if not header.chunk_id:
+                self.home.mark_log(queue.epoch)
+        self.on_append(queue, header, data, trailer)
+        return header
+
+    def _trailer(self, queue: Queue, log: Log, new: dict[bytes, int], *, expires: bool = False) -> bytes:
+        """Publisher sequences: new ones with their messages, all of them at the start of a segment.
+
+        So the newest segment, which is never dropped, always knows every publisher's last sequence, and where
+        epochs ended (core.queues.chunk_epochs). Whether messages have a time to live of their own stands there as well,
+        for a start reads no messages.
+        """
+        starts_segment = log.starts_segment
+        sequences = queue.sequences.logged | new if starts_segment else new
+        attributes = [encode_attribute(Attribute.SEQUENCE, name, value) for name, value in sequences.items()]
+        if starts_segment or queue.chunk_epochs.last != log.epoch:
+            attributes += [
+                encode_attribute(Attribute.EPOCH_END, epoch.to_bytes(8), end)
+                for epoch, end in queue.chunk_epochs.before(log.epoch)
+            ]
+        if expires:
+            attributes.append(encode_attribute(Attribute.EXPIRES, b"", 1))
+        return encode_trailer(*attributes)
+
+    # -- reading ------------------------------------------------------------------------------
+
+    def read(self, queue: Queue, offset: int) -> list[Run]:
+        """The core's Reader: messages at and after `offset`, about half a megabyte of them.
+
+        Raises:
+            StorageError: the log cannot be read back at `offset`; what is whole before damage is returned.
+        """
+        log = self.log(queue)
+        runs: list[Run] = []
+        while offset < log.next_offset and not runs:
+            try:
+                for chunk in log.read(offset, READ_BYTES, check=True):
+                    if chunk.header.type == ChunkType.USER:
+                        runs += self._runs(log, chunk, offset)
+                    offset = max(offset, chunk.header.next_offset)
+            except StorageError:
+                if not runs:
+                    raise
+        return runs
+
+    def _runs(self, log: Log, chunk: Chunk, offset: int) -> list[Run]:
+        try:
+            header = chunk.header
+            return self._heads.runs(bytes(chunk.data), header.chunk_id, offset, header.timestamp_ms)
+        except ChunkError as error:
+            raise Corrupt(str(log.directory), "", chunk.header.chunk_id, -1, str(error)) from None
+
+    def oldest_timestamp_ms(self, queue: Queue) -> int | None:
+        """When the oldest message that the queue still holds arrived, None for an empty queue."""
+        if not queue.message_count:
+            return None
+        return next(self.log(queue).read(queue.settled.floor, 1)).header.timestamp_ms
+
+
+def sequences_in(numbered: list[NumberedRun], first: int, end: int, *, is_last: bool) -> dict[bytes, int]:
+    """How far publishers' messages are in the log with the chunk of what was gathered from `first` up to `end`.
+
+    The chunk itself has to tell, and of no more than what is in it: after a crash it may be the last one.
+    """
+    sequences: dict[bytes, int] = {}
+    for place, count, reference, sequence in numbered:
+        if not count:
+            if is_last:
+                sequences[reference] = sequence
+        elif place > first and place - count < end:
+            sequences[reference] = sequence - max(0, place - end)
+    return sequences
+
+
+def _split(gathered: list[tuple[Head, list[bytes]]]) -> list[list[tuple[Head, list[bytes]]]]:
+    """Batches of what fits a chunk; nearly always one."""
+    batches: list[list[tuple[Head, list[bytes]]]] = [[]]
+    count = size = 0
+    for head, bodies in gathered:
+        step = max(1, min(ENTRIES_MAX, CHUNK_BYTES_MAX // (len(head.entry) + head.body_bytes)))
+        for at in range(0, len(bodies), step):
+            part = bodies[at : at + step] if len(bodies) > step else bodies
+            added = len(part) * (len(head.entry) + head.body_bytes)
+            if batches[-1] and (count + len(part) > ENTRIES_MAX or size + added > CHUNK_BYTES_MAX):
+                batches.append([])
+                count = size = 0
+            batches[-1].append((head, part))
+            count += len(part)
+            size += added
+    return batches
+
+
+def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
+    """Nobody collects."""
+
+
+def _need_nothing(epoch: int, log: Log) -> int | None:
+    """A log goes with its queue."""
+    return None
+
+
+def _keep_nothing(queue: Queue) -> int:
+    """Nobody needs settled messages any more."""
+    return queue.settled.floor

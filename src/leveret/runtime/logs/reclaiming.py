@@ -1,0 +1,104 @@
+"""Logs of queues that were consumed begin anew, so that disk follows what is not settled.
+
+A log gives disk back by whole segments, the oldest first, and the newest one never goes. So a queue that was drained
+would keep up to a whole segment of settled messages, for as long as nobody publishes to it. Instead, its log goes on in
+a new segment, and the others are dropped once that one counts (storage.log):
+
+- A queue that is **drained and quiet** has nothing unsettled, and nothing was appended since it was looked at last. A
+  settlement of nothing is appended as the first chunk of a new segment. It carries what a start has to find there: the
+  log's name, the chunk before it and the publishers' sequences; the offsets go on.
+- A queue that is **kept empty** by its consumers is never quiet. Once its newest segment is of some size, most of it
+  settled, its next chunk begins a new one; what is left in the old one is settled soon, and then it goes. Not more
+  often than every ROLL_EVERY_MS: what a busy queue keeps is what it does in that time.
+
+Only queues that settled something since the last look are looked at, not all there are. Copies follow: followers and
+mirrors get each chunk with the segment that it begins, and are told what is dropped.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple, Protocol
+
+from leveret.core.queues.queue import Queue
+from leveret.storage.log import Log
+
+QUIET_BYTES_MIN: Final = 64 * 1024
+"""What a quiet queue may keep: to begin anew costs a file, and that a directory is synced."""
+BUSY_BYTES_MIN: Final = 1024 * 1024
+ROLL_EVERY_MS: Final = 4_000
+
+
+class ReclaimableLogs(Protocol):
+    """Where the logs are: runtime.logs.queue_store."""
+
+    def held(self, queue: Queue) -> Log | None:
+        """The queue's log, if it is served from here and can be."""
+
+    def drop_settled(self, queue: Queue, log: Log) -> None:
+        """Drop what nobody needs any more; what the disk refuses goes another time."""
+
+
+class _Look(NamedTuple):
+    """Where a log ended when it was looked at last, and since when it is watched or goes on in its newest segment."""
+
+    end: int
+    since_ms: int
+
+
+class Reclaiming:
+    """Which logs may begin anew; see the module."""
+
+    def __init__(self, logs: ReclaimableLogs) -> None:
+        """None yet."""
+        self._logs = logs
+        self._looks: dict[Queue, _Look | None] = {}
+        self._due: set[Queue] = set()
+
+    def note(self, queue: Queue, log: Log) -> None:
+        """The queue settled something, or was recovered."""
+        if (log.newest_bytes >= QUIET_BYTES_MIN or log.is_rolling) and queue not in self._looks:
+            self._looks[queue] = None
+
+    def take_due(self, queue: Queue) -> bool:
+        """Whether the queue's log is to begin anew with what is appended now: it is due, and still drained."""
+        if queue not in self._due:
+            return False
+        self._due.discard(queue)
+        return is_drained(queue)
+
+    def look(self, now_ms: int) -> list[Queue]:
+        """Do what is due; the queues whose log is to begin anew in their next flush."""
+        for queue, look in list(self._looks.items()):
+            log = self._logs.held(queue)
+            if log is not None:
+                self._logs.drop_settled(queue, log)
+                look = self._look(queue, log, look or _Look(-1, now_ms), now_ms)
+            if log is None or look is None:
+                del self._looks[queue]
+                self._due.discard(queue)
+            else:
+                self._looks[queue] = look
+        return list(self._due)
+
+    def _look(self, queue: Queue, log: Log, before: _Look, now_ms: int) -> _Look | None:
+        """Do what is due; None if nothing is to come."""
+        end, size = log.next_offset, log.newest_bytes
+        if is_drained(queue) and end == before.end and (size >= QUIET_BYTES_MIN or not size):
+            self._due.add(queue)
+        elif size >= BUSY_BYTES_MIN and not log.is_rolling and _is_mostly_settled(queue, log):
+            if now_ms - before.since_ms >= ROLL_EVERY_MS:
+                log.roll()
+                return _Look(end, now_ms)
+        elif not log.is_rolling and (not is_drained(queue) or size < QUIET_BYTES_MIN):
+            return None
+        return _Look(end, before.since_ms)
+
+
+def is_drained(queue: Queue) -> bool:
+    """Whether all that is in the queue's log is settled."""
+    return queue.settled.floor >= queue.next_offset
+
+
+def _is_mostly_settled(queue: Queue, log: Log) -> bool:
+    """Whether more than half of the newest segment is, and all before it."""
+    return 2 * queue.settled.floor > log.newest_segment + log.next_offset

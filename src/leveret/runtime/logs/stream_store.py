@@ -1,0 +1,415 @@
+"""Streams and their logs: appending, what is committed, reading, retention.
+
+A chunk is one flush of one stream. Its data are the entries as publishers sent them, so readers of the
+stream protocol get it as it stands in the file. Beside them its trailer holds what the stream remembers:
+the last publishing id of each publisher in it, and offsets that readers stored since the last chunk (a
+chunk of type TRACKING with one empty record if there is no message to ride on). The first chunk of a
+segment repeats all of both, so that the newest segment, which retention never takes, knows everything.
+
+Readers are served up to the committed end, see `runtime.logs.committed_log`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from typing import Final, NamedTuple
+
+from leveret.core.queues.head import Run
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.sequences import NumberedRun
+from leveret.core.queues.stream import Stream, StreamBatch, records_of, retained_before_ms
+from leveret.model.errors import Corrupt, StorageError
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.committed_log import CommittedLog
+from leveret.runtime.logs.log_home import LogHome
+from leveret.runtime.logs.queue_store import OnAppend, sequences_in
+from leveret.session.stream.messages import entries_of, runs_of
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import (
+    ENTRIES_MAX,
+    Attribute,
+    Chunk,
+    ChunkError,
+    ChunkType,
+    Header,
+    decode_trailer,
+    encode_attribute,
+    encode_entry,
+    encode_trailer,
+)
+from leveret.wire.record import COUNT_MAX
+
+logger = logging.getLogger(__name__)
+
+CHUNK_BYTES_MAX: Final = 1_000_000
+"""A chunk is one frame to a reader, which may take no more than a mebibyte; a larger message is alone in its."""
+READ_BYTES: Final = 512 * 1024
+FILTERS_MAX: Final = 128
+"""With more filter values than that in a chunk it is sent to every reader."""
+
+UNKNOWN_FILTERS: Final = frozenset(b"%d" % number for number in range(FILTERS_MAX + 1))
+"""Stands for filter values that are not known, so that their chunk is sent to every reader."""
+
+
+class StreamStore:
+    """One log a stream.
+
+    Attributes:
+        home: where the logs are.
+        on_append: told of every chunk that was appended.
+        on_commit: told of every stream whose committed end rose.
+    """
+
+    def __init__(
+        self, tree: Tree, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
+    ) -> None:
+        """Streams live in `streams`; `segment_bytes_max` holds unless a stream has its own."""
+        self.on_append: OnAppend = _ignore
+        self.on_commit: Callable[[Stream], None] = _unheard
+        self.home = LogHome(tree.root / "streams")
+        self._tree = tree
+        self._commit = commit
+        self._clock_ms = clock_ms
+        self._segment_bytes_max = segment_bytes_max
+        self._logs: dict[Stream, CommittedLog] = {}
+
+    # -- life of a log ------------------------------------------------------------------------
+
+    def log(self, stream: Stream) -> CommittedLog:
+        """The stream's log, made on first use.
+
+        Raises:
+            StorageError: the stream's log is damaged, or the disk refuses it.
+        """
+        found = self._logs.get(stream)
+        if found is None:
+            if stream.damage is not None:
+                raise StorageError(f"stream '{stream.key[1]}' is down: {stream.damage}")
+            log = self._describe(stream)
+            found = self._keep(stream, log if log.is_open else log.open(), -1)
+        return found
+
+    def _describe(self, stream: Stream) -> Log:
+        return self._tree.log(
+            self.home.place(stream.epoch),
+            segment_bytes_max=stream.settings.segment_bytes_max or self._segment_bytes_max,
+        )
+
+    def _keep(self, stream: Stream, log: Log, last_chunk_id: int) -> CommittedLog:
+        kept = CommittedLog(log, last_chunk_id, gone="the stream was deleted")
+        self._logs[stream] = stream.log = kept
+        return kept
+
+    def stream_of(self, log: Log) -> Stream | None:
+        """Whose log it is; None for one that is no stream's here."""
+        return next((stream for stream, held in self._logs.items() if held.log is log), None)
+
+    def recover(self, stream: Stream) -> None:
+        """Give the stream what its log holds; a damaged log takes the stream down, and nothing else."""
+        log = self._describe(stream)
+        last_chunk_id = -1
+
+        def on_chunk(chunk: Chunk) -> None:
+            nonlocal last_chunk_id
+            if chunk.header.type == ChunkType.USER:
+                last_chunk_id = chunk.header.chunk_id
+            _remember(stream, chunk)
+
+        if self.home.recover(stream, log, on_chunk):
+            self._keep(stream, log, last_chunk_id)
+            self._commit.appended(log)
+
+    def replayed(self, stream: Stream, log: Log, chunk: Chunk) -> None:
+        """A chunk was appended to the log of a stream that another node serves."""
+        kept = self._logs.get(stream) or self._keep(stream, log, -1)
+        _remember(stream, chunk)
+        kept.commit(
+            log.next_offset,
+            chunk.header.chunk_id if chunk.header.type == ChunkType.USER else kept.last_chunk_id,
+        )
+
+    def forget(self, stream: Stream) -> None:
+        """A stream that another node serves is gone; its log is not this store's to delete."""
+        self._logs.pop(stream, None)
+
+    def delete(self, stream: Stream) -> None:
+        """Remove a deleted stream's log, and tell its readers.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        held = self._logs.pop(stream, None)
+        if held is not None:
+            held.stop_serving()
+            held.log.delete()
+        elif stream.damage is None:
+            self._describe(stream).delete()
+
+    def close(self) -> None:
+        """Close every log."""
+        for held in self._logs.values():
+            held.log.close()
+
+    # -- appending ----------------------------------------------------------------------------
+
+    def append_messages(self, stream: Stream) -> None:
+        """Append what was published since the last flush, by either protocol.
+
+        Raises:
+            StorageError: the disk refused it; what was published is dropped, and its publishers are told.
+        """
+        batches, stream.incoming = stream.incoming, []
+        gathered = stream.take_gathered()
+        sequences = stream.sequences.unlogged
+        numbered = stream.sequences.take_numbered()
+        # The time of arrival is not kept by itself: RabbitMQ's streams have the chunk's.
+        converted = entries_of(gathered) if gathered else []
+        if converted:
+            batches.append(StreamBatch(b"", (), converted, len(converted), None))
+        if not batches:
+            return
+        try:
+            kept = self._log_at(stream)
+            self._append_parts(stream, kept, _split(batches, sequences, numbered, len(converted)), batches)
+        except StorageError as error:
+            for batch in batches:
+                batch.done(error)
+            raise
+        count = sum(batch.records for batch in batches)
+        stream.published_total += count
+        stream.counters.publish += count
+        stream.backlog.next_offset = kept.log.next_offset
+        self._promise(stream, kept, [batch for batch in batches if batch.ids])
+
+    def _log_at(self, stream: Stream) -> CommittedLog:
+        """The log, whose next offset is not before the one that its next message is to have."""
+        offset = stream.next_offset_min
+        if stream not in self._logs and offset and not (log := self._describe(stream)).is_open:
+            self._keep(stream, log.open(first_offset=offset), -1)
+        kept = self.log(stream)
+        if kept.log.next_offset < offset:
+            kept.log.begin_at(offset)
+        while (missing := offset - kept.log.next_offset) > 0:
+            # As what took these offsets where the messages come from: no messages.
+            trailer = self._trailer(stream, kept.log, {}, {}, None)
+            records = min(missing, COUNT_MAX)
+            self._append(stream, kept, ChunkType.TRACKING, [encode_entry(b"")], records, trailer)
+        return kept
+
+    def _append_parts(
+        self, stream: Stream, kept: CommittedLog, parts: list[_Part], batches: list[StreamBatch]
+    ) -> None:
+        filters = _filters_of(batches)
+        offsets = stream.unlogged_offsets
+        for part in parts:
+            newest = part is parts[-1]
+            trailer = self._trailer(stream, kept.log, part.sequences, offsets if newest else {}, filters)
+            header = self._append(stream, kept, ChunkType.USER, part.entries, part.records, trailer)
+            kept.last_appended_id = header.chunk_id
+            stream.sequences.note_logged(part.sequences)
+        if parts:
+            stream.offsets.update(offsets)
+            stream.unlogged_offsets = {}
+
+    def append_settlements(self, stream: Stream) -> None:
+        """Append offsets that readers stored and no message took along; then apply retention to a new segment.
+
+        Raises:
+            StorageError: the disk refused it; they are kept for the next flush.
+        """
+        if stream.unlogged_offsets:
+            kept = self.log(stream)
+            trailer = self._trailer(stream, kept.log, {}, stream.unlogged_offsets, None)
+            self._append(stream, kept, ChunkType.TRACKING, [encode_entry(b"")], 1, trailer)
+            stream.offsets.update(stream.unlogged_offsets)
+            stream.unlogged_offsets = {}
+            stream.backlog.next_offset = kept.log.next_offset
+            self._promise(stream, kept, [])
+
+    def _append(
+        self,
+        stream: Stream,
+        kept: CommittedLog,
+        kind: int,
+        entries: list[bytes],
+        records: int,
+        trailer: bytes,
+    ) -> Header:
+        log = kept.log
+        log.segment_bytes_max = stream.settings.segment_bytes_max or self._segment_bytes_max
+        starts_segment = log.starts_segment
+        data = entries[0] if len(entries) == 1 else b"".join(entries)
+        # A clock that was set back must not make the log's times fall: they are searched.
+        now_ms = max(self._clock_ms(), log.last_timestamp_ms)
+        header = log.append(kind, len(entries), records, data, now_ms, trailer)
+        self._commit.appended(log)
+        if header.chunk_id == log.first_offset:
+            self.home.mark_log(stream.epoch)
+        self.on_append(stream, header, data, trailer)
+        if starts_segment:
+            self._retain(stream, kept)
+        return header
+
+    def _trailer(
+        self,
+        stream: Stream,
+        log: Log,
+        sequences: dict[bytes, int],
+        offsets: dict[bytes, int],
+        filters: set[bytes] | None,
+    ) -> bytes:
+        if log.starts_segment:
+            # Who published last is last, as a start reads it back.
+            logged = stream.sequences.logged
+            sequences = {name: logged[name] for name in logged if name not in sequences} | sequences
+            offsets = stream.live_offsets() | offsets
+        if not sequences and not offsets and filters is None:
+            return b""
+        found = [encode_attribute(Attribute.SEQUENCE, name, value) for name, value in sequences.items()]
+        found += [encode_attribute(Attribute.OFFSET, name, value) for name, value in offsets.items()]
+        if filters is not None:
+            many = len(filters) > FILTERS_MAX
+            found += [encode_attribute(Attribute.FILTER, name, many) for name in ({b""} if many else filters)]
+        return encode_trailer(*found)
+
+    def _promise(self, stream: Stream, kept: CommittedLog, batches: list[StreamBatch]) -> None:
+        end, last = kept.log.next_offset, kept.last_appended_id
+        self._commit.when_confirmable(partial(self._committed, stream, kept, end, last, batches))
+
+    def _committed(
+        self, stream: Stream, kept: CommittedLog, end: int, last_chunk_id: int, batches: list[StreamBatch]
+    ) -> None:
+        gone = StorageError(f"stream '{stream.key[1]}' is down: {stream.damage}") if stream.damage else None
+        for batch in batches:
+            batch.done(gone)
+        if gone is not None:
+            return
+        kept.commit(end, last_chunk_id)
+        self.on_commit(stream)
+
+    # -- retention ----------------------------------------------------------------------------
+
+    def retain(self) -> None:
+        """Delete the segments that are beyond their streams' limits, never the newest of a stream."""
+        for stream, kept in self._logs.items():
+            try:
+                self._retain(stream, kept)
+            except StorageError as error:
+                logger.error("retention_failed vhost=%s queue=%s error=%s", *stream.key, error)
+
+    def _retain(self, stream: Stream, kept: CommittedLog) -> None:
+        settings = stream.settings
+        before_ms = retained_before_ms(settings, self._clock_ms())
+        if settings.max_length_bytes is not None or before_ms is not None:
+            kept.log.retain(bytes_max=settings.max_length_bytes, older_than_ms=before_ms)
+
+    def oldest_timestamp_ms(self, stream: Stream) -> int | None:
+        """When the oldest messages retained arrived, None for an empty stream."""
+        kept = self.log(stream)
+        chunk = next(kept.log.read(kept.first_offset, 1), None)
+        return None if chunk is None else chunk.header.timestamp_ms
+
+    # -- reading for AMQP 0-9-1 ---------------------------------------------------------------
+
+    def read(self, stream: Stream, offset: int) -> list[Run]:
+        """The core's Reader: durable messages at and after the offset, about half a megabyte of them.
+
+        Raises:
+            StorageError: the log cannot be read back at `offset`.
+        """
+        kept = self.log(stream)
+        runs: list[Run] = []
+        while offset < kept.committed_offset and not runs:
+            for chunk in kept.log.read(offset, READ_BYTES, check=True):
+                if chunk.header.next_offset > kept.committed_offset:
+                    break
+                if chunk.header.type == ChunkType.USER:
+                    try:
+                        runs += runs_of(bytes(chunk.data), chunk.header.chunk_id, offset, stream.name_octets)
+                    except ChunkError as error:
+                        raise Corrupt(
+                            str(kept.log.directory), "", chunk.header.chunk_id, -1, str(error)
+                        ) from None
+                offset = max(offset, chunk.header.next_offset)
+        return runs
+
+
+def _remember(stream: Stream, chunk: Chunk) -> None:
+    """Take over the publishers' sequences and the readers' offsets of a chunk."""
+    for kind, name, value in decode_trailer(chunk.trailer):
+        if kind == Attribute.SEQUENCE:
+            stream.sequences.note_logged({name: value})
+        elif kind == Attribute.OFFSET:
+            stream.offsets[name] = value
+    stream.backlog.next_offset = chunk.header.next_offset
+
+
+def _filters_of(batches: list[StreamBatch]) -> set[bytes] | None:
+    """The filter values of a chunk, b"" among them if a message has none; None if no message has one."""
+    filters: set[bytes] = set()
+    for batch in batches:
+        filters |= {b""} if batch.filters is None else batch.filters
+    return None if filters == {b""} else {name[:255] for name in filters}
+
+
+class _Part(NamedTuple):
+    """What goes into one chunk: entries, the messages in them, and how far publishers are in the log with it."""
+
+    entries: list[bytes]
+    records: int
+    sequences: dict[bytes, int]
+
+
+def _split(
+    batches: list[StreamBatch], sequences: dict[bytes, int], numbered: list[NumberedRun], gathered: int
+) -> list[_Part]:
+    """What fits a chunk each; nearly always one, which tells of all sequences.
+
+    Of several each tells of what is in it, and of nothing more: after a crash it may be the last one.
+
+    Args:
+        batches: what was published, those that were gathered by AMQP 0-9-1 last.
+        sequences: how far publishers are with all of it.
+        numbered: which of those that were gathered are whose.
+        gathered: how many those are.
+    """
+    entries = [entry for batch in batches for entry in batch.entries]
+    if len(entries) <= ENTRIES_MAX and sum(map(len, entries)) <= CHUNK_BYTES_MAX:
+        return [_Part(entries, sum(batch.records for batch in batches), sequences)] if entries else []
+    cuts, size = [0], 0
+    for at, entry in enumerate(entries):
+        if at > cuts[-1] and (at - cuts[-1] == ENTRIES_MAX or size + len(entry) > CHUNK_BYTES_MAX):
+            cuts.append(at)
+            size = 0
+        size += len(entry)
+    parts: list[_Part] = []
+    for first, end in pairwise([*cuts, len(entries)]):
+        part, before = entries[first:end], len(entries) - gathered
+        own = _ids_in(batches, first, end)
+        own |= sequences_in(numbered, first - before, end - before, is_last=end == len(entries))
+        parts.append(_Part(part, sum(map(records_of, part)), own))
+    return parts
+
+
+def _ids_in(batches: list[StreamBatch], first: int, end: int) -> dict[bytes, int]:
+    """By publisher the last publishing id among the entries from `first` up to `end` of all batches together."""
+    found: dict[bytes, int] = {}
+    at = 0
+    for batch in batches:
+        last = min(end, at + len(batch.entries)) - at
+        if batch.reference and last > max(0, first - at):
+            found[batch.reference] = batch.entry_ids[last - 1]
+        at += len(batch.entries)
+    return found
+
+
+def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
+    """Nobody counts."""
+
+
+def _unheard(stream: Stream) -> None:
+    """Nobody consumes by AMQP 0-9-1."""

@@ -1,0 +1,137 @@
+"""Looks at the node's memory and disk once a second, and tells who must know of an alarm."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from leveret.config.limits import Watermarks
+from leveret.core.broker.alarms import Alarms, Watermark
+from leveret.runtime.process.allocator import give_back_memory
+from leveret.runtime.process.proc import read_proc
+from leveret.runtime.sockets.connection_budget import process_sockets
+from leveret.storage.disk import free_disk_bytes
+from leveret.storage.reserve import Reserve
+
+logger = logging.getLogger(__name__)
+
+PROBE_EVERY_S: Final = 1.0
+GIVE_BACK_EVERY_S: Final = 10.0
+_CGROUP_LIMITS: Final = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+class AlarmWatch(Alarms):
+    """The node's alarms, kept up to date.
+
+    Attributes:
+        on_change: called after the alarms in effect have changed.
+    """
+
+    def __init__(self, watermarks: Watermarks, directory: Path, reserve_bytes: int = 0) -> None:
+        """Watch the process, and the disk that `directory` is on; hold so much of it (storage.reserve)."""
+        self._reserve = Reserve(directory, reserve_bytes)
+        super().__init__(
+            Watermark(watermarks.memory_relative, watermarks.memory_absolute_bytes),
+            Watermark(
+                watermarks.disk_relative,
+                watermarks.disk_absolute_bytes if watermarks.disk_relative is None else None,
+            ),
+            watermarks.memory_total_bytes or total_memory_bytes(),
+        )
+        self.on_change: list[Callable[[], None]] = []
+        self._directory = directory
+        self._gave_back_at_s = -GIVE_BACK_EVERY_S
+
+    async def run(self) -> None:
+        """Measure, for ever, and hold the reserve of the disk while there is room for it."""
+        while True:
+            try:
+                self.probe()
+                free, limit = free_disk_bytes(self._directory), self.disk_limit_bytes
+                if await asyncio.to_thread(self._reserve.take, free, limit):
+                    logger.info("disk_reserve_held size_bytes=%d", self._reserve.size_bytes)
+            except OSError as error:
+                # A node that cannot look at itself for a moment goes on with what it saw last.
+                logger.warning("alarm_probe_failed error=%s action=try_again", error)
+            await asyncio.sleep(PROBE_EVERY_S)
+
+    def probe(self) -> None:
+        """Measure once; while memory is low, have what is free of it counted as free first."""
+        if self.mem_alarm and time.monotonic() - self._gave_back_at_s >= GIVE_BACK_EVERY_S:
+            give_back_memory()
+            self._gave_back_at_s = time.monotonic()
+        process_sockets().judge()
+        free = free_disk_bytes(self._directory)
+        if self._reserve.give_up(free):
+            logger.warning("disk_reserve_given_up size_bytes=%d reason=disk_full", self._reserve.size_bytes)
+            free = free_disk_bytes(self._directory)
+        if free is not None:
+            # What was held back is for the node itself: publishers are not let in by it.
+            free = max(0, free - self._reserve.missing_bytes)
+        self._tell(self.measure(used_memory_bytes(), free))
+
+    def set_memory(self, limit: Watermark) -> bool:
+        """Block publishers from this on, until the node stops; whoever must know of a change is told."""
+        changed = super().set_memory(limit)
+        self._tell(changed)
+        return changed
+
+    def set_disk(self, limit: Watermark) -> bool:
+        """Block publishers below this, until the node stops; whoever must know of a change is told."""
+        changed = super().set_disk(limit)
+        self._tell(changed)
+        return changed
+
+    def set_replicas_short(self, is_short: bool) -> bool:
+        """Block publishers while so; whoever must know of a change is told."""
+        changed = super().set_replicas_short(is_short)
+        self._tell(changed)
+        return changed
+
+    def set_elsewhere(self, resources: tuple[str, ...]) -> bool:
+        """Block publishers while other nodes are short; whoever must know of a change is told."""
+        changed = super().set_elsewhere(resources)
+        self._tell(changed)
+        return changed
+
+    def _tell(self, changed: bool) -> None:
+        if not changed:
+            return
+        level = logging.WARNING if self.active else logging.INFO
+        logger.log(
+            level,
+            ("alarm_in_effect action=block_publishers" if self.active else "alarms_cleared")
+            + " resources=%s memory_used_bytes=%d memory_limit_bytes=%s disk_free_bytes=%s disk_limit_bytes=%s",
+            ",".join(self.active) or "none",
+            self.memory_used_bytes,
+            self.memory_limit_bytes,
+            self.disk_free_bytes,
+            self.disk_limit_bytes,
+        )
+        for call in self.on_change:
+            call()
+
+
+def used_memory_bytes() -> int:
+    """The resident memory of this process."""
+    pages = int(read_proc("/proc/self/statm").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def total_memory_bytes() -> int:
+    """The memory this process may have: the machine's, or less if its control group says so."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for path in _CGROUP_LIMITS:
+        # No such file, or the word `max`: no limit.
+        with suppress(OSError, ValueError):
+            found.append(int(path.read_text()))
+    return min(found)

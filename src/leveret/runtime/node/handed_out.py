@@ -1,0 +1,76 @@
+"""What was handed out before a restart, so that it is redelivered with the flag and nothing else is.
+
+A node that stops in order writes down, for each queue, before which offset it handed messages out (`handed_out.json`).
+Of whatever ended otherwise nobody knows that: a killed node, a leader whose follower is promoted, a lease that was
+lost. There everything may have been handed out, and so all of it is redelivered, as RabbitMQ does after a crash: an
+application that looks for what it did twice only among what has the flag must find it there.
+
+The file counts for one start only, the next one in the same epoch (`Identity.stamp`), and is no follower's: one that
+was left behind by an earlier stop, or came with a copy of the directory, says nothing of what was done since.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.stream import Stream
+from leveret.model.errors import StorageError
+from leveret.storage.state_file import StateFile
+
+logger = logging.getLogger(__name__)
+
+FILE: Final = "handed_out.json"
+_STAMP: Final = "stamp"
+_BEFORE: Final = "before"
+
+
+class HandedOut:
+    """See the module."""
+
+    def __init__(self, data_dir: Path, stamp: int) -> None:
+        """Of the node that runs in `data_dir` with this stamp."""
+        self._file = StateFile(data_dir / FILE)
+        self._stamp = stamp
+        self._before: dict[str, int] | None = None
+
+    def load(self) -> None:
+        """Read what the stop before this start wrote; nothing is known if there was none, or it was not that."""
+        self._before = None
+        try:
+            found = self._file.load()
+        except StorageError as error:
+            logger.warning("handed_out_unknown error=%s action=redeliver_all", error)
+            return
+        if found.get(_STAMP) == self._stamp - 1:
+            with suppress(msgspec.ValidationError):
+                self._before = msgspec.convert(found.get(_BEFORE), dict[str, int])
+
+    def give_back(self, queue: Queue) -> None:
+        """What a queue had handed out, or may have, is redelivered; the queue was recovered from its log."""
+        if isinstance(queue, Stream) or queue.damage is not None:
+            return
+        before = queue.next_offset if self._before is None else self._before.get(str(queue.epoch), 0)
+        if before > queue.settled.floor:
+            queue.backlog.give_back_before(before)
+
+    def save(self, queues: Iterable[Queue]) -> None:
+        """Write it down: nothing more is handed out from now on, and all is logged."""
+        before = {
+            str(queue.epoch): queue.backlog.handed_out_before
+            for queue in queues
+            if queue.definition.durable
+            and not isinstance(queue, Stream)
+            and queue.damage is None
+            and queue.backlog.handed_out_before > queue.settled.floor
+        }
+        try:
+            self._file.save({_STAMP: self._stamp, _BEFORE: before})
+        except StorageError as error:
+            logger.warning("handed_out_not_noted error=%s next_start=redelivers_all", error)

@@ -1,0 +1,561 @@
+"""The node: builds every room, passes each what it needs, starts and stops them in order.
+
+Start: definitions log, queues from their logs, outgoing logs completed from the queues, then the
+listeners; so nobody is served before everything is whole. Stop goes the other way round: no new
+work, what was promised is made durable, files are closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import os
+import ssl
+import sys
+from collections.abc import Coroutine
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import leveret
+from leveret.config import Config
+from leveret.core.broker.access import SALT_BYTES, hash_password
+from leveret.core.broker.broker import Broker
+from leveret.core.schema.operating_mode import OperatingMode
+from leveret.model import definitions as d
+from leveret.model.errors import StorageError
+from leveret.runtime.clients.amqp_listener import AmqpListener
+from leveret.runtime.clients.hosts import AmqpHost, Authority, SchemaHost
+from leveret.runtime.clients.maintenance import Maintenance
+from leveret.runtime.clients.stream_listener import StreamListener
+from leveret.runtime.clients.stream_server import StreamServer
+from leveret.runtime.collecting.collector import Collector
+from leveret.runtime.collecting.upstream import UpstreamCollection
+from leveret.runtime.definitions.boot import BootDefinitions
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.definitions_store import DefinitionsStore
+from leveret.runtime.logs.engine import Engine
+from leveret.runtime.logs.log_store import LogStore, log_name
+from leveret.runtime.node.alarms import AlarmWatch
+from leveret.runtime.node.epoch_file import EpochFile
+from leveret.runtime.node.handed_out import HandedOut
+from leveret.runtime.node.read_only_view import ReadOnlyView
+from leveret.runtime.process.allocator import keep_freed_memory
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.loop_watch import LoopWatch
+from leveret.runtime.schema_sync.schema_sync import SchemaSync
+from leveret.runtime.sockets.connection_budget import process_sockets
+from leveret.runtime.sockets.tls import server_context
+from leveret.runtime.standby.downstream import StandbyDownstream
+from leveret.runtime.standby.rejoin import STATE_FILE as REJOIN_FILE
+from leveret.runtime.standby.rejoin import Rejoin
+from leveret.session.ingest import Outsider
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+
+logger = logging.getLogger(__name__)
+
+_RETAIN_EVERY_S: Final = 5.0
+_WATCH_EVERY_S: Final = 1.0
+_RECLAIM_EVERY_S: Final = 1.0
+_RECLAIM_REST_S: Final = 0.01
+_RECLAIMED_AT_ONCE: Final = 32
+_RECOVERED_AT_ONCE: Final = 100
+_SETTLE_TIMEOUT_S: Final = 2.0
+GC_THRESHOLDS: Final = (7000, 4, 1000)
+"""A collection stops everything. Of 50,000 new objects it took 50 ms, and of what 20 such left 330; messages come and
+go without one, so the collector finds work only where queues and connections are made by the thousand."""
+SWITCH_INTERVAL_S: Final = 0.0005
+"""A thread that comes back from fdatasync waits as long for the event loop's thread to let it go on. Python's
+own 5 ms tripled the latency of confirms and halved the rate of a hundred queues; shorter brings no more."""
+
+
+class ClusterSide(Protocol):
+    """What a node asks of the cluster that it is a member of (see runtime.cluster.coordinator)."""
+
+    @property
+    def is_founder(self) -> bool:
+        """Whether the cluster begins with what this node has."""
+
+    def take_definitions(self, stored: d.Definitions) -> None:
+        """Give the broker the definitions that the cluster has."""
+
+    async def begin(self) -> None:
+        """The node has recovered: follow what the other nodes do. Raises LeveretError."""
+
+
+class Node:
+    """One broker process.
+
+    Attributes:
+        broker: what exists; change it with `broker.apply`, then `await commit()`.
+        schema_sync: schema replication, both sides.
+        upstream: the upstream side of message replication.
+        standby: the downstream side.
+        replication: who follows it, or whom it follows; set by the one who builds it.
+        cluster: the cluster it is a member of, None for none; set by the one who builds it.
+        coordinator: brings it together with that cluster.
+        stores: the logs of its queues.
+        showing: what it shows while another node leads its data.
+        loop_watch: measures how long the event loop is held up.
+        maintenance: takes the node out of service for clients.
+        failed: set when the disk failed for good; the process must end.
+        ended: set when it serves nobody any more: who waits for it to do something waits in vain.
+    """
+
+    def __init__(
+        self, config: Config, data_dir: Path, tree: Tree | None = None, commits: GroupCommit | None = None
+    ) -> None:
+        """Read what is on disk; listen nowhere yet.
+
+        `tree` is what `data_dir` holds, by default just that; `commits` makes it durable, by default its own.
+
+        Raises:
+            Corrupt: the definitions cannot be read.
+        """
+        self.config = config
+        self.data_dir = data_dir
+        self.started_at_ms = clock_ms()
+        self.failed = asyncio.Event()
+        self.ended = asyncio.Event()
+        self._opened = False
+        self.replication: Any = None
+        self.cluster: Any = None
+        self.coordinator: ClusterSide | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._tls: ssl.SSLContext | None = None
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.tree = tree or Tree(data_dir, segments_open_max=process_sockets().budget.logs)
+        storage = config.storage
+        self.commits = commits or GroupCommit(
+            fsync=storage.durability == "fsync",
+            on_failure=self._disk_failed,
+            logs_at_once=process_sockets().budget.syncing,
+        )
+        self._definitions = DefinitionsStore(self.tree.log(data_dir / "definitions"), self.commits, clock_ms)
+        self.log_store = LogStore(self.tree, self.commits, clock_ms, storage.segment_bytes_max)
+        self.log_store.use_marks(self._definitions.has_log, self._definitions.mark_log)
+        self._queues = self.log_store.queues
+        self.broker = Broker(
+            self.log_store.read,
+            default_queue_type=config.objects.default_queue_type,
+            queue_max=config.objects.queue_max,
+        )
+        self._epochs = EpochFile(self.tree.file(data_dir / "epochs.json"))
+        self.broker.epochs.reserve = self._epochs.reserve
+        self._handed_out = HandedOut(data_dir, self.tree.epoch)
+        self._build_upstream()
+        self.showing = ReadOnlyView(self.tree, self.broker, self.log_store, self._definitions)
+        self.engine = Engine(
+            self.broker,
+            self.commits,
+            self.log_store,
+            self._definitions,
+            self.collector,
+            clock_ms,
+            self.failed.set,
+        )
+        self.commits.on_gone = self._log_gone
+        self.authority = Authority(self.broker, config.access.loopback_users)
+        self.alarms = AlarmWatch(config.watermarks, data_dir, storage.reserve_bytes)
+        self.loop_watch = LoopWatch()
+        state = self.tree.file(data_dir / "boot_definitions.json")
+        self._boot_definitions = BootDefinitions(config.definitions, state)
+        self._build_doors()
+
+    def _build_upstream(self) -> None:
+        storage, standby = self.config.storage, self.config.standby
+        self.collector = Collector(
+            self.tree,
+            clock_ms,
+            self.log_store.log,
+            self._queues,
+            self.commits.settle,
+            self.commits.shared,
+            by_name=storage.durability == "fsync",
+            segment_bytes_max=storage.segment_bytes_max,
+            retain_bytes_max=standby.retention_bytes_max,
+            retain_ms=standby.retention_ms_max,
+            truncates=standby.truncates_transferred,
+        )
+        self._queues.keep_from, self._queues.needed_from = (
+            self.collector.keep_from,
+            self.collector.needed_from,
+        )
+        self.collector.released = self._queues.release
+        self.upstream = UpstreamCollection(
+            self.broker, self.collector, self.log_store, clock_ms, lambda: self.coordinator is not None
+        )
+
+    def _build_doors(self) -> None:
+        config = self.config
+        host = AmqpHost(
+            self.authority,
+            self.engine.outbox,
+            self.engine.append_now,
+            cluster_name=config.cluster_name,
+            node_name=config.node_name,
+            version=leveret.__version__,
+            limits=config.amqp,
+            certificate_login=config.certificate_login,
+            alarms=self.alarms,
+        )
+        self._amqp_host = host
+        self.schema_sync = SchemaSync(
+            self,
+            self.tree.file(self.data_dir / "schema_sync.json"),
+            self.tree.file(self.data_dir / "schema_history.json"),
+        )
+        schema_host = SchemaHost(
+            self.authority,
+            config.node_name,
+            self.schema_sync.serve_request,
+            self.schema_sync.state,
+            config.amqp.connection_max,
+        )
+        self.amqp = AmqpListener(host, schema_host, self.engine, clock_ms, config.listeners)
+        self.alarms.on_change.append(self.amqp.go_on)
+        self.stream_door = StreamServer(
+            self.authority,
+            self.collector,
+            self.log_store.streams,
+            self.engine,
+            self.commits,
+            node_name=config.node_name,
+            config=config.streams,
+            mechanisms=config.amqp.auth_mechanisms,
+            alarms=self.alarms,
+            certificate_login=config.certificate_login,
+            connection_max=config.amqp.connection_max,
+        )
+        self.log_store.streams.on_commit = self.stream_door.wake
+        self.streams = StreamListener(
+            self.stream_door,
+            frame_max_bytes=config.streams.frame_max_bytes,
+            heartbeat_s=config.streams.heartbeat_s,
+        )
+        self.alarms.on_change.append(self.streams.alarms_changed)
+        self.maintenance = Maintenance(self.amqp, self.streams)
+        self.standby = StandbyDownstream(self, self.tree.file(self.data_dir / "standby.json"))
+        self.stream_door.transferred = self.standby.decided.transferred
+        self.stream_door.transferred_mark = self.standby.decided.transferred_mark
+        self.stream_door.deleted_at = self.standby.decided.deleted_at
+        self.stream_door.standby_mode = lambda: self.standby.mode
+        self.engine.on_deleted = self.standby.decided.note_deleted
+        self.engine.keeps_unused = self._keeps_unused
+        self.rejoin = Rejoin(self, self.tree.file(self.data_dir / REJOIN_FILE))
+
+    def _keeps_unused(self) -> bool:
+        """Whether who uses queues is at the upstream, or was, and has not been let in here yet."""
+        return self.schema_sync.mode is OperatingMode.DOWNSTREAM or self.standby.decided.promoting is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether clients are served: what there is was recovered, and the doors stand open."""
+        return self._opened and not self.ended.is_set()
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Recover everything, then open the doors.
+
+        Raises:
+            LeveretError: a log is damaged, or an address cannot be had.
+        """
+        await self.recover()
+        await self.open()
+
+    async def recover(self) -> None:
+        """Recover everything, and have it durable; nobody is served yet.
+
+        Raises:
+            LeveretError: a log is damaged, or a certificate that is needed later cannot be used.
+        """
+        # Before anything else: a certificate that cannot be used is the operator's to put right.
+        if self.config.listeners.amqp_tls or self.config.streams.listeners_tls:
+            self._tls = server_context(self.config.tls, "ssl_options")
+        self._definitions.compact_at_start()
+        await self._unless_failed(self._restore())
+        await self._unless_failed(self.commit())
+        if self.broker.changes:
+            raise StorageError(
+                f"{self.data_dir / 'definitions'}: the first definitions cannot be written; see the log for why"
+            )
+        self._boot_definitions.remember()
+        self.alarms.probe()
+
+    async def open(self) -> None:
+        """Open the doors.
+
+        Raises:
+            LeveretError: an address cannot be had.
+        """
+        # Before anybody is let in: it deletes queues.
+        await self.rejoin.resume()
+        for address in self.config.listeners.amqp:
+            await self.amqp.start(address.ip, address.port)
+        for address in self.config.listeners.amqp_tls:
+            await self.amqp.start(address.ip, address.port, self._tls)
+        for address in self.config.listeners.stream:
+            await self.streams.start(address.ip, address.port)
+            self.stream_door.listening(self.streams.addresses[-1])
+        for address in self.config.streams.listeners_tls:
+            await self.streams.start(address.ip, address.port, self._tls)
+            self.stream_door.listening_tls(self.streams.addresses[-1])
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(self.collector.run()),
+            loop.create_task(self._retain()),
+            loop.create_task(self._watch_logs()),
+            loop.create_task(self._reclaim()),
+            loop.create_task(self.alarms.run()),
+            loop.create_task(self.loop_watch.run()),
+        ]
+        for task in self._tasks:
+            task.add_done_callback(self._task_ended)
+        await self.schema_sync.start()
+        await self.standby.start()
+        self._opened = True
+        # What was built so far stays for good; the collector need not look at it again and again.
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
+        keep_freed_memory()
+
+    async def _unless_failed(self, step: Coroutine[None, None, None]) -> None:
+        """Take a step of the start; a disk that fails would let it wait for ever."""
+        taken = asyncio.ensure_future(step)
+        failed = asyncio.ensure_future(self.failed.wait())
+        try:
+            await asyncio.wait((taken, failed), return_when=asyncio.FIRST_COMPLETED)
+            if not taken.done():
+                raise StorageError(f"{self.data_dir}: what was found cannot be synced; see the log for why")
+            await taken
+        finally:
+            taken.cancel()
+            failed.cancel()
+
+    async def _restore(self) -> None:
+        broker = self.broker
+        stored = self._definitions.definitions
+        if not self._definitions.next_offset and self.log_store.has_logs():
+            # Were this taken for a first start, the logs would be removed as nobody's.
+            raise StorageError(
+                f"{self.data_dir / 'definitions'} is missing or empty, and yet there are logs of queues: restore "
+                f"it from a copy, or move {self.data_dir} aside to start anew; nothing was changed"
+            )
+        epochs = [queue.epoch for queue in stored.by_kind["queues"].values() if isinstance(queue, d.Queue)]
+        if self.coordinator is None or self.coordinator.is_founder:
+            self._definitions.restore(broker)
+        self.collector.has_resigned = self.rejoin.is_under_way
+        self.upstream.open_logs()
+        known = self.collector.epochs | self.log_store.epochs()
+        broker.epochs.last = max(broker.epochs.last, self._epochs.last(), *known)
+        if self.coordinator is not None:
+            self.coordinator.take_definitions(stored)
+            epochs = [queue.epoch for queue in broker.queues.values()]
+        queues = broker.led_queues()
+        self.log_store.remove_orphans(set(epochs), self.collector.named_epochs)
+        self._handed_out.load()
+        for count, queue in enumerate(queues):
+            self.log_store.recover(queue)
+            self._handed_out.give_back(queue)
+            if count % _RECOVERED_AT_ONCE == 0:
+                # A lease that was won is kept alive meanwhile: of thousands of queues it would end before this does.
+                await asyncio.sleep(0)
+        await self.upstream.restore(queues)
+        # Times to live, and of queues, go on.
+        broker.dirty |= {queue: None for queue in queues if queue.damage is None}
+        if self.coordinator is not None and not self.coordinator.is_founder:
+            # The cluster has its users and vhosts.
+            return
+        if self._boot_definitions.is_configured:
+            self._boot_definitions.into(broker)
+        elif not stored.by_kind["users"] and not stored.by_kind["vhosts"]:
+            self._seed()
+
+    def _seed(self) -> None:
+        """The first start: one vhost, and one user in it."""
+        access = self.config.access
+        user, vhost = access.default_user, access.default_vhost
+        password_hash = hash_password(access.default_pass, os.urandom(SALT_BYTES))
+        queue_type = self.broker.default_queue_type
+        default = d.Vhost(name=vhost, description="Default virtual host", default_queue_type=queue_type)
+        self.broker.apply(d.Put(default))
+        tags = tuple(sorted(access.default_tags))
+        self.broker.apply(d.Put(d.User(name=user, password_hash=password_hash, tags=tags)))
+        self.broker.apply(
+            d.Put(
+                d.Permission(
+                    user=user,
+                    vhost=vhost,
+                    configure=access.default_configure,
+                    write=access.default_write,
+                    read=access.default_read,
+                )
+            )
+        )
+
+    def show(self) -> None:
+        """Recover everything to be looked at, instead of `start`: another node leads these data.
+
+        What is appended to the tree's logs from now on is to be told to `showing`.
+        """
+        self.showing.begin()
+        self.alarms.probe()
+
+    async def stop(self) -> None:
+        """Close the doors, keep what was promised, close the files.
+
+        What was received is durable and confirmed before clients are told to go.
+        """
+        self.amqp.stop_reading()
+        await self._settle()
+        await self._close_doors(self.config.process.shutdown_timeout_ms / 1000)
+        await self._settle()
+        self._handed_out.save(self.broker.led_queues())
+        self.close()
+
+    async def abandon(self) -> None:
+        """Close the doors at once and promise nothing more: another node leads.
+
+        The group commit's fence sees to it that nothing was promised before this could be called.
+        """
+        self.ended.set()
+        self.amqp.stop_reading()
+        await self._close_doors(0)
+        self.close()
+
+    async def _close_doors(self, timeout_s: float) -> None:
+        await self.amqp.stop(timeout_s)
+        await self.rejoin.stop()
+        # A disk that failed would let it wait for ever; what was applied is settled with all else.
+        await self.schema_sync.close()
+        await self.standby.stop()
+        await self.streams.stop()
+        for task in self._tasks:
+            task.cancel()
+
+    def close(self) -> None:
+        """Close the files of a node that serves nobody."""
+        self.ended.set()
+        self.engine.stop()
+        self.commits.close()
+        self.collector.close()
+        self.log_store.close()
+        self._definitions.close()
+
+    async def _settle(self) -> None:
+        """Make what was received durable and say so.
+
+        A disk that failed lets nothing be promised any more, and followers have a bounded time to acknowledge.
+        """
+        self.engine.flush()
+        if not self.failed.is_set():
+            failed = asyncio.create_task(self.failed.wait())
+            settled = asyncio.create_task(self.commits.settle())
+            timeout_s = self.config.followers.ack_timeout_ms / 1000 + _SETTLE_TIMEOUT_S
+            await asyncio.wait(
+                (failed, settled),
+                return_when=asyncio.FIRST_COMPLETED,
+                timeout=timeout_s if self.commits.fence else None,
+            )
+            for task in (failed, settled):
+                task.cancel()
+
+    def _disk_failed(self, error: BaseException) -> None:
+        logger.critical("fdatasync_failed error=%s action=stop", error)
+        self.failed.set()
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """What goes on as long as the node does was to end with it only: a node that goes on without lies."""
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.critical("task_failed action=stop", exc_info=error)
+            self.failed.set()
+
+    async def _retain(self) -> None:
+        while True:
+            await asyncio.sleep(_RETAIN_EVERY_S)
+            try:
+                self.collector.retain()
+                self._queues.release_ended()
+                self.log_store.streams.retain()
+                self.collector.resume(self.broker.led_queues())
+            except StorageError as error:
+                logger.error("retention_failed error=%s action=try_again", error)
+
+    def _log_gone(self, log: Log, error: StorageError) -> bool:
+        """Files of a log were removed while it was open; of the definitions, or of another's copy, the node ends."""
+        queue = self.log_store.queue_of(log)
+        if queue is None:
+            return False
+        self.engine.gone(queue, error)
+        return True
+
+    async def _reclaim(self) -> None:
+        """Have the logs of queues that were consumed begin anew, a few at a time: each makes a file."""
+        while True:
+            await asyncio.sleep(_RECLAIM_EVERY_S)
+            due = self._queues.reclaiming.look(clock_ms())
+            for at in range(0, len(due), _RECLAIMED_AT_ONCE):
+                for queue in due[at : at + _RECLAIMED_AT_ONCE]:
+                    if self.broker.queues.get(queue.key) is queue:
+                        self.broker.dirty[queue] = None
+                self.engine.touch()
+                await asyncio.sleep(_RECLAIM_REST_S)
+
+    async def _watch_logs(self) -> None:
+        """A queue that nobody publishes to is down as well, once its directory is gone."""
+        while True:
+            await asyncio.sleep(_WATCH_EVERY_S)
+            try:
+                there = await asyncio.to_thread(self.log_store.names_there)
+            except StorageError as error:
+                logger.error("logs_not_watched error=%s action=try_again", error)
+                continue
+            for queue, log in self.log_store.gone(there) if there else ():
+                self.engine.gone(queue, StorageError(f"log {log.directory} was removed while the node ran"))
+
+    # -- what the doors use -------------------------------------------------------------------
+
+    def changing(self) -> AbstractAsyncContextManager[None]:
+        """In it definitions may be changed; in a cluster, where one node at a time may, as soon as it is this one."""
+        changing: AbstractAsyncContextManager[None] = (
+            nullcontext() if self.cluster is None else self.cluster.changing()
+        )
+        return changing
+
+    async def commit(self) -> None:
+        """Return once every change applied so far is durable, and outgoing logs exist where they should."""
+        self.upstream.follow_tags()
+        self._follow_cluster_name()
+        self.engine.flush()
+        await self.commits.settle()
+        await self.engine.all_known()
+
+    def _follow_cluster_name(self) -> None:
+        """AMQP clients are told the name that an operator gave, else the configured one."""
+        held = self.broker.definitions.by_kind["global_parameters"].get(("cluster_name",))
+        given = held.value if isinstance(held, d.GlobalParameter) else None
+        self._amqp_host.cluster_name = given if isinstance(given, str) else self.config.cluster_name
+
+    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
+        """See Authority."""
+        return self.authority.authenticate(username, password, from_loopback)
+
+    def outsider(self, user: str | None, vhost: str) -> Outsider:
+        """A way to publish and to get without a connection, as a user or, for None, as the operator."""
+        return Outsider(self._amqp_host, user, vhost, now_ms=clock_ms(), touch=self.engine.touch)
+
+    def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
+        """See Authority."""
+        return self.authority.internal_user(purpose)
+
+    def queue_of(self, name: str) -> tuple[str, str] | None:
+        """The vhost and name of the queue whose log has that name in the tree."""
+        queue = self.showing.queue_of(name) or next(
+            (queue for queue in self.broker.queues.values() if log_name(queue) == name), None
+        )
+        return None if queue is None else (queue.key[0], queue.key[1])

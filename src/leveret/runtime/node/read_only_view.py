@@ -1,0 +1,76 @@
+"""What a node shows of data that another one leads: its queues and definitions as of the last chunk that was appended.
+
+Nobody is served and nothing changes by itself. Whoever appends to the tree's logs tells of each chunk (`replayed`).
+"""
+
+from __future__ import annotations
+
+import sys
+
+from leveret.core.broker.broker import Broker
+from leveret.core.queues.queue import Queue
+from leveret.model import definitions as d
+from leveret.runtime.logs.definitions_store import DefinitionsStore, take_over
+from leveret.runtime.logs.log_store import LogStore, log_name
+from leveret.storage.log import Log
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import Chunk
+
+
+class ReadOnlyView:
+    """See the module."""
+
+    def __init__(self, tree: Tree, broker: Broker, stores: LogStore, definitions: DefinitionsStore) -> None:
+        """Show nothing yet."""
+        self._tree = tree
+        self._broker = broker
+        self._stores = stores
+        self._definitions = definitions
+        self._queues: dict[str, Queue] = {}
+
+    def begin(self) -> None:
+        """Read all there is."""
+        self._stores.show()
+        self._definitions.restore(self._broker)
+        for queue in self._broker.queues.values():
+            self._stores.recover(queue)
+            self._queues[log_name(queue)] = queue
+        self._quieten()
+
+    def queue_of(self, name: str) -> Queue | None:
+        """The queue whose log has that name in the tree."""
+        return self._queues.get(name)
+
+    def replayed(self, name: str, log: Log, chunk: Chunk) -> None:
+        """A chunk was appended to the log of that name in the tree."""
+        if name == "definitions":
+            self._replay_definitions(chunk)
+        elif name in self._queues:
+            self._stores.replayed(self._queues[name], log, chunk)
+
+    def _replay_definitions(self, chunk: Chunk) -> None:
+        for change in self._definitions.replayed(chunk):
+            take_over(self._broker, change)
+            match change:
+                case d.Put(d.Queue() as definition):
+                    self._show_new(self._broker.queues.get(definition.key))
+        for queue in self._broker.deleted:
+            self._stores.forget(queue)
+            self._queues.pop(log_name(queue), None)
+        self._quieten()
+
+    def _show_new(self, queue: Queue | None) -> None:
+        """Its first messages may have been appended before it was told of: a flush appends definitions last."""
+        if queue is None or log_name(queue) in self._queues:
+            return
+        self._queues[log_name(queue)] = queue
+        log = self._tree.logs.get(log_name(queue))
+        if log is not None:
+            for chunk in log.read(0, sys.maxsize):
+                self._stores.replayed(queue, log, chunk)
+
+    def _quieten(self) -> None:
+        """Forget what is to be done about changes: their leader does it."""
+        broker = self._broker
+        for due in (broker.changes, broker.deleted, broker.dirty, broker.replication_changes):
+            due.clear()

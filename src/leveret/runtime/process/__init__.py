@@ -1,0 +1,1 @@
+"""The process: its clock and the memory that its allocator keeps."""

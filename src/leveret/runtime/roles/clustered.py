@@ -1,0 +1,151 @@
+"""A node that is one of a cluster: enters it at its start, and again whenever it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from leveret.config import Config
+from leveret.core.replication.cluster import ClusterKeys, ClusterState
+from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.coordinator import Coordinator
+from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.operations import ClusterCommands
+from leveret.runtime.cluster.suspended import Suspended
+from leveret.runtime.coordination.etcd import EtcdError
+from leveret.runtime.sockets.backoff import RETRY_S, delay_s
+
+if TYPE_CHECKING:
+    from leveret.runtime.node.node import Node
+    from leveret.storage.secret_file import Secret
+
+logger = logging.getLogger(__name__)
+
+
+class NodeHost(Protocol):
+    """Who builds and ends nodes: runtime.roles.roles."""
+
+    failed: asyncio.Event
+    """To be set when the process must end."""
+
+    async def serve_with(self, attach: Callable[[Node], Coordinator]) -> None:
+        """Build a node, attach it to the cluster before it recovers, and open its doors."""
+
+    async def fence(self) -> None:
+        """Serve nobody."""
+
+
+class Clustered:
+    """See the module.
+
+    Attributes:
+        coordinator: of the node that serves now; None while none does.
+    """
+
+    def __init__(self, config: Config, data_dir: Path, node_id: str, secret: Secret, host: NodeHost) -> None:
+        """Enter nothing yet."""
+        self.coordinator: Coordinator | None = None
+        self._config = config
+        self._data_dir = data_dir
+        self._node_id = node_id
+        self._secret = secret
+        self._host = host
+        self._member: ClusterMember | None = None
+        self._lost = asyncio.Event()
+        self._watching: asyncio.Task[None] | None = None
+        self._is_stopping = False
+
+    async def start(self) -> None:
+        """Serve as one of the cluster's nodes; waits for etcd if need be.
+
+        Raises:
+            LeveretError: this node cannot be one of them; says what to do.
+        """
+        failures = 0
+        while not await self._try():
+            await self._host.fence()
+            await self._leave()
+            await asyncio.sleep(delay_s(RETRY_S, failures))
+            failures += 1
+        self._watching = asyncio.get_running_loop().create_task(self._watch(self._lost))
+
+    async def _try(self) -> bool:
+        """Enter once; whether this node serves now. False: the lease was lost on the way, or etcd does not answer."""
+        loop = asyncio.get_running_loop()
+        lost = self._lost = asyncio.Event()
+        self._member = ClusterMember(
+            self._config, self._data_dir, self._node_id, self._secret, lambda reason: lost.set()
+        )
+        entering = loop.create_task(self._serve(self._member))
+        losing = loop.create_task(lost.wait())
+        try:
+            await asyncio.wait((entering, losing), return_when=asyncio.FIRST_COMPLETED)
+            if entering.done():
+                entering.result()
+            return entering.done() and not lost.is_set()
+        except EtcdError as error:
+            logger.warning("cluster_not_entered error=%s action=retry", error)
+            return False
+        except BaseException:
+            await self._leave()
+            raise
+        finally:
+            for task in (entering, losing):
+                task.cancel()
+            await asyncio.gather(entering, losing, return_exceptions=True)
+
+    async def _serve(self, member: ClusterMember) -> None:
+        await member.enter()
+        await self._host.serve_with(partial(self._attach, member))
+
+    def _attach(self, member: ClusterMember, node: Node) -> Coordinator:
+        self.coordinator = Coordinator(member, node, self._secret)
+        node.cluster = ClusterCommands(self.coordinator)
+        return self.coordinator
+
+    async def _watch(self, lost: asyncio.Event) -> None:
+        """Begin anew when the lease is lost; nothing was promised since (coordinator.ClusterBarrier)."""
+        await lost.wait()
+        if self._is_stopping:
+            return
+        try:
+            await self._host.fence()
+            await self._leave()
+            await self.start()
+        except Exception as error:
+            is_bug = not isinstance(error, LeveretError)
+            logger.critical("cluster_not_entered error=%s action=stop", error, exc_info=is_bug)
+            self._host.failed.set()
+
+    async def _leave(self) -> None:
+        member, self._member = self._member, None
+        if member is not None:
+            await member.leave()
+
+    def suspended(self) -> Suspended:
+        """What is shown of the cluster while this node serves nobody."""
+        state = self._member.state if self._member is not None else ClusterState(ClusterKeys.under(""))
+        return Suspended(self._config.node_name, self._config.etcd, state)
+
+    async def hand_over(self) -> None:
+        """The node is about to stop in order."""
+        self._is_stopping = True
+        if self.coordinator is not None:
+            await self.coordinator.hand_over_all()
+
+    async def detach(self) -> None:
+        """The node has stopped, or is to serve nobody: it decides nothing more."""
+        if self.coordinator is not None:
+            await self.coordinator.stop()
+            self.coordinator = None
+
+    async def stop(self) -> None:
+        """Leave."""
+        self._is_stopping = True
+        if self._watching is not None:
+            self._watching.cancel()
+        await self._leave()

@@ -1,0 +1,150 @@
+"""Tells a former leader that it was replaced, and by whom, until it follows or the process ends."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from leveret.config.uris import NodeUri
+from leveret.model.errors import LeveretError
+from leveret.runtime.link.peer import LinkPeer
+from leveret.runtime.replication.identity import IdentityFile
+from leveret.session.link_handshake import (
+    NONCE_BYTES,
+    FollowerHandshake,
+    HandshakeError,
+    HandshakeMessage,
+    ProvenLeader,
+)
+from leveret.storage.secret_file import Secret
+from leveret.wire.link import Type
+
+logger = logging.getLogger(__name__)
+
+EVERY_S: Final = 0.5
+"""A leader that comes back may confirm for so long what will be divergent; `replication.min_in_sync` forbids that."""
+_TIMEOUT_S: Final = 3.0
+
+
+class Fencer:
+    """See the module."""
+
+    def __init__(
+        self,
+        uri: NodeUri,
+        *,
+        secret: Secret,
+        identity: IdentityFile,
+        name: str,
+        own_uri: Callable[[], str],
+        tls: Callable[[], ssl.SSLContext],
+    ) -> None:
+        """Tell nobody yet; `tls` makes a context for a `tls://` leader."""
+        self._uri = uri
+        self._secret = secret
+        self._identity = identity
+        self._name = name
+        self._own_uri = own_uri
+        self._tls = tls
+        self._told = False
+
+    async def run(self, heard: Callable[[ProvenLeader], None]) -> None:
+        """Tell it, again and again: it may come back at any time, from a copy of its disk as well.
+
+        `heard` is told what it knows.
+        """
+        while True:
+            try:
+                async with asyncio.timeout(_TIMEOUT_S):
+                    known = await self.tell()
+            except (OSError, TimeoutError, LeveretError) as error:
+                logger.debug("former_leader_not_reached uri=%s error=%s", self._uri, error)
+                self._told = False
+            else:
+                heard(known)
+                if not self._told and known.reign <= self._identity.identity.reign:
+                    logger.info(
+                        "former_leader_fenced uri=%s epoch=%d", self._uri, self._identity.identity.epoch
+                    )
+                self._told = True
+            await asyncio.sleep(EVERY_S)
+
+    async def tell(self) -> ProvenLeader:
+        """Tell it once; who it is, and the latest reign that it knows of.
+
+        Raises:
+            OSError: it is not there.
+            LeveretError: it has another secret, or is no such node.
+        """
+        return await _Telling(self).tell()
+
+    async def connect(self, peer: LinkPeer) -> FollowerHandshake:
+        """Connect, and begin the handshake."""
+        context = self._tls() if self._uri.is_tls else None
+        await asyncio.get_running_loop().create_connection(
+            lambda: peer,
+            self._uri.host,
+            self._uri.port,
+            ssl=context,
+            server_hostname=self._uri.host if context else None,
+        )
+        return FollowerHandshake(
+            self._secret.octets,
+            kind="fence",
+            node_id=self._identity.identity.node_id,
+            name=self._name,
+            nonce=os.urandom(NONCE_BYTES),
+            channel=peer.channel,
+        )
+
+    def prove(self, handshake: FollowerHandshake, hello: HandshakeMessage) -> HandshakeMessage:
+        """This node's proof, with its epoch in it."""
+        identity = self._identity.identity
+        return handshake.answer_hello(
+            hello,
+            reign=identity.reign,
+            followed_epoch=identity.followed_epoch,
+            led=identity.led,
+            uri=self._own_uri(),
+        )
+
+
+class _Telling:
+    """One conversation."""
+
+    def __init__(self, fencer: Fencer) -> None:
+        self._fencer = fencer
+        self._peer = LinkPeer()
+        self._peer.receiver = self
+        self._handshake: FollowerHandshake | None = None
+        self._welcome: asyncio.Future[ProvenLeader] = asyncio.get_running_loop().create_future()
+        self._proven = False
+
+    async def tell(self) -> ProvenLeader:
+        """The former leader has taken note; what it knows."""
+        self._handshake = await self._fencer.connect(self._peer)
+        try:
+            self._peer.say(self._handshake.hello())
+            return await self._welcome
+        finally:
+            self._peer.close()
+
+    def received(self, kind: Type, payload: memoryview) -> None:
+        """See link_peer.Receiver."""
+        if self._handshake is None or self._welcome.done():
+            return
+        said = HandshakeMessage(kind, bytes(payload))
+        if not self._proven:
+            self._peer.say(self._fencer.prove(self._handshake, said))
+            self._proven = True
+            return
+        self._welcome.set_result(self._handshake.take_welcome(said))
+
+    def ended(self, error: Exception | None) -> None:
+        """See link_peer.Receiver."""
+        if not self._welcome.done():
+            self._welcome.set_exception(error or HandshakeError("it closed the link"))

@@ -1,0 +1,189 @@
+"""Where other nodes follow this one, whether it leads or follows itself, and what a leader owes those that do.
+
+A leader's promises wait for its followers from the moment on at which the door is made, so that is before clients
+are let in. A follower's own followers are sent what it applies; it promises nobody anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final
+
+from leveret.config import Config
+from leveret.config.followers import Followers
+from leveret.config.kinds import Address
+from leveret.config.uris import NodeUri
+from leveret.core.replication.in_sync import InSync
+from leveret.model.errors import PreconditionFailed, StorageError
+from leveret.runtime.logs.log_store import log_name
+from leveret.runtime.node.node import Node
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.replication.feed import Feed
+from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.listener import ReplicationListener
+from leveret.runtime.replication.outbound import Leading
+from leveret.runtime.sockets.tls import server_context
+from leveret.session.link_handshake import ProvenFollower
+from leveret.storage.secret_file import Secret
+
+if TYPE_CHECKING:
+    from leveret.runtime.coordination.elected import Elected
+
+TLS: Final = "replication.ssl_options"
+
+
+class FollowerServer:
+    """See the module.
+
+    Attributes:
+        feed: what is sent to all that follow.
+        listener: where they connect.
+    """
+
+    def __init__(
+        self,
+        node: Callable[[], Node],
+        config: Config,
+        *,
+        leads: bool,
+        identity: IdentityFile,
+        secret: Secret,
+        elected: Elected | None,
+        recorded: frozenset[str],
+        unreadable: set[str],
+        own_uri: Callable[[], str],
+        met: Callable[[ProvenFollower], bool],
+        answer: Callable[[str, dict[str, Any]], dict[str, Any]],
+    ) -> None:
+        """Have the node's promises wait from now on; let nobody in yet.
+
+        Args:
+            node: the one that is followed; another one of the same tree may take its place.
+            config: of the process.
+            leads: whether the node does; else it follows.
+            identity: of the node.
+            secret: what followers have to have.
+            elected: where etcd decides who leads: the record of who is in sync is kept there.
+            recorded: whom that names; promises wait for them too.
+            unreadable: names of logs that cannot be read.
+            own_uri: where this door is found.
+            met: told of every node that comes; returns whether that, or whom it follows, leads in this node's place.
+            answer: answers what followers ask.
+        """
+        settings = config.followers
+        self._node = node
+        self._settings = settings
+        self._leads = leads
+        self._identity = identity
+        self._elected = elected
+        self._unreadable = unreadable
+        self._met = met
+        self._is_closed = False
+        served = node()
+        self.feed = served.commits.fence = self._begin_feed(served, recorded)
+        leading = Leading(
+            tree=served.tree,
+            feed=self.feed,
+            commits=served.commits,
+            secret=secret,
+            identity=identity,
+            name=config.node_name,
+            bandwidth_bytes_s=settings.bandwidth_bytes_s,
+            clock_ms=clock_ms,
+            uri=own_uri,
+            met=met,
+            noticed=self._noticed,
+            damaged=self._damaged,
+            unreadable=self._log_unreadable,
+            hand_over=self._hand_over,
+            answer=answer,
+        )
+        self.listener = ReplicationListener(leading)
+
+    def _begin_feed(self, node: Node, recorded: frozenset[str]) -> Feed:
+        settings = self._settings
+        waits = self._leads and settings.confirm == "in_sync"
+        in_sync = InSync(
+            ack_timeout_ms=settings.ack_timeout_ms,
+            min_in_sync=settings.min_in_sync if waits else 0,
+            records_shrink=waits and self._elected is not None,
+            recorded=recorded,
+        )
+        return Feed(
+            node.tree,
+            in_sync,
+            clock_ms,
+            waits=waits,
+            compress=settings.compression == "zstd",
+            may_promise=self._may_promise if self._leads else lambda: True,
+        )
+
+    async def open(self, ip: str) -> None:
+        """Let followers in.
+
+        Raises:
+            LeveretError: the address cannot be had, or a certificate cannot be used.
+        """
+        settings = self._settings
+        tls = server_context(settings.tls, TLS) if settings.tls.certfile else None
+        await self.listener.start(ip, settings.port, tls)
+
+    async def close(self) -> None:
+        """Send all followers away; what is still heard of them counts for nothing."""
+        self._is_closed = True
+        await self.listener.stop()
+
+    # -- what a leader promises ---------------------------------------------------------------
+
+    def _may_promise(self) -> bool:
+        """Whether nobody has taken this node's place, as far as can be known at this moment."""
+        is_elected = self._elected is None or self._elected.may_promise()
+        return is_elected and not self._identity.identity.is_fenced
+
+    def _noticed(self) -> None:
+        """Publishers are blocked, or their publishes refused, while too few followers are in sync."""
+        if not self._leads or self._is_closed:
+            return
+        node, in_sync = self._node(), self.feed.in_sync
+        if self._elected is not None:
+            self._elected.record(in_sync, node.commits.keep)
+        blocks = self._settings.below_min_in_sync == "block"
+        node.alarms.set_replicas_short(in_sync.is_short and blocks)
+        node.broker.refuses_durable = in_sync.is_short and not blocks
+        if node.broker.refuses_durable:
+            node.commits.give_up()
+
+    def _hand_over(self, follower: ProvenFollower, epoch: int) -> None:
+        """See outbound.Leading: what was received is appended, and goes to the follower with the next cut."""
+        if not self._leads:
+            raise PreconditionFailed("this node does not lead")
+        self._node().engine.flush()
+        self._met(replace(follower, epoch=epoch, leader_id=follower.node_id))
+
+    # -- what it cannot send ------------------------------------------------------------------
+
+    def _damaged(self) -> set[str]:
+        """See outbound.Leading."""
+        queues = self._node().broker.queues.values()
+        return self._unreadable | {log_name(queue) for queue in queues if queue.damage is not None}
+
+    def _log_unreadable(self, name: str, error: StorageError) -> None:
+        """See outbound.Leading: a queue or stream is taken down; without any other log a follower is no copy."""
+        node = self._node()
+        for queue in node.broker.queues.values():
+            if log_name(queue) == name:
+                if queue.damage is None:
+                    node.engine.take_down(queue, error)
+                return
+        raise error
+
+
+def uri_of(settings: Followers, address: Address | None) -> str:
+    """Where other nodes find a door at that address; empty if there is none, or nobody says where."""
+    if settings.advertised_uri is not None:
+        return str(settings.advertised_uri)
+    if address is None or ip_address(address.ip).is_unspecified:
+        return ""
+    return str(NodeUri("tls" if settings.tls.certfile else "tcp", *address))

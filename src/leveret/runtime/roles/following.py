@@ -1,0 +1,216 @@
+"""A node that follows a leader: its link, and what becomes of the node's own at a join.
+
+A join cuts the node's logs to what its leader has (core.replication.join). What only this node has is set aside
+before; its logs are no copy of anything that was promised until the join has ended, which is on disk before the first
+is touched; and a node is built anew to show what there is then, for what was shown may be of chunks that are gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from leveret.config import Config
+from leveret.config.uris import NodeUri
+from leveret.model.errors import LeveretError
+from leveret.runtime.node.node import Node
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.replication.applier import Applier
+from leveret.runtime.replication.delaying import Delaying, follower_data
+from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.inbound import Inbound
+from leveret.runtime.roles import holding
+from leveret.runtime.roles.follower_server import TLS
+from leveret.runtime.roles.succession import Succession
+from leveret.runtime.sockets.tls import client_context
+from leveret.session.link_handshake import ProvenLeader
+from leveret.storage.divergent import Quarantine
+from leveret.storage.log import Log
+from leveret.storage.secret_file import Secret
+from leveret.wire.chunk import Chunk
+
+logger = logging.getLogger(__name__)
+
+
+class FollowerRole:
+    """See the module; inbound.Followed.
+
+    Attributes:
+        uri: of the leader.
+        node: shows what was followed so far.
+        inbound: the link; there once this has started.
+        delaying: holds back what came, in front of the node; None for one that applies everything at once.
+    """
+
+    inbound: Inbound
+
+    def __init__(
+        self,
+        uri: NodeUri,
+        node: Node,
+        config: Config,
+        *,
+        identity: IdentityFile,
+        succession: Succession,
+        own_uri: Callable[[], str],
+        took: Callable[[Node], None],
+        send_away: Callable[[str], None],
+    ) -> None:
+        """Follow nobody yet.
+
+        Args:
+            uri: of the leader.
+            node: what is to follow it; it is shown.
+            config: of the process.
+            identity: of the node.
+            succession: remembers the leader.
+            own_uri: where others follow this node.
+            took: told of the node that takes the place of `node`, before it shows anything.
+            send_away: sends those away who follow this node, which may come again; told why.
+        """
+        self.uri = uri
+        self.node = node
+        self.delaying: Delaying | None = None
+        self._config = config
+        self._identity = identity
+        self._succession = succession
+        self._own_uri = own_uri
+        self._took = took
+        self._send_away = send_away
+        self._applier = Applier(
+            node.tree, node.commits, self._replayed, self._rewriting, self._joining, self._joined
+        )
+
+    async def start(
+        self,
+        secret: Secret,
+        answer: Callable[[str, dict[str, Any]], dict[str, Any]],
+        on_hopeless: Callable[[LeveretError], None],
+    ) -> None:
+        """Make the link, of which `run` is to be called; `answer` and `on_hopeless` are as it says.
+
+        Raises:
+            StorageError: what waits from before cannot be read, or the disk refuses it.
+        """
+        identity, settings = self._identity.identity, self._config.followers
+        data = await follower_data(
+            self.node.data_dir,
+            self._applier,
+            self.node.commits,
+            apply_delay_ms=settings.apply_delay_ms,
+            has_joined=identity.followed_epoch > 0 and identity.is_clean and not identity.rewriting,
+            clock_ms=clock_ms,
+        )
+        self.delaying = data if isinstance(data, Delaying) else None
+        self.inbound = Inbound(
+            self.uri,
+            secret=secret,
+            identity=self._identity,
+            name=self._config.node_name,
+            own_uri=self._own_uri,
+            data=data,
+            commits=self.node.commits,
+            followed=self,
+            clock_ms=clock_ms,
+            tls=lambda: client_context(settings.tls, TLS),
+            answer=answer,
+            on_hopeless=on_hopeless,
+        )
+        logger.info("following leader=%s node_id=%s epoch=%d", self.uri, identity.node_id, identity.epoch)
+
+    async def stop(self) -> None:
+        """End the link, and apply nothing more."""
+        self.inbound.stop()
+        if self.delaying is not None:
+            await self.delaying.stop()
+
+    # -- what the link asks: inbound.Followed -------------------------------------------------
+
+    def files(self) -> list[str]:
+        """See inbound.Followed."""
+        return [name for name, _ in self.node.tree.files()]
+
+    def leader_epoch(self, leader: ProvenLeader) -> None:
+        """See inbound.Followed: from here on its chunks may come."""
+        self._succession.followed(leader, self.uri)
+
+    # -- what is applied ----------------------------------------------------------------------
+
+    def _replayed(self, name: str, log: Log, chunk: Chunk) -> None:
+        self.node.showing.replayed(name, log, chunk)
+
+    def _rewriting(self) -> None:
+        """Durable before a log is touched: until the join ends this node is no copy of anything that was promised."""
+        self._identity.identity.rewriting = True
+        self._identity.save()
+        self._send_away("it is being brought in line with its leader")
+
+    def _joining(self, leader: ProvenLeader) -> None:
+        """What this leader makes superfluous is kept."""
+        self._applier.aside = self._set_aside(leader)
+
+    def _set_aside(self, leader: ProvenLeader, logs_dir: Path | None = None) -> Quarantine:
+        """Keeps what this node has, and the leader has not."""
+        identity = self._identity.identity
+        return Quarantine(
+            self.node.data_dir,
+            at_ms=clock_ms(),
+            from_epoch=identity.epoch,
+            to_epoch=leader.epoch,
+            node_id=identity.node_id,
+            leader_id=leader.node_id,
+            leader_uri=leader.uri or str(self.uri),
+            name_of=self.node.queue_of,
+            logs_dir=logs_dir,
+        )
+
+    def _joined(self, leader: ProvenLeader) -> None:
+        """All that this node has is the leader's."""
+        identity, applier = self._identity.identity, self._applier
+        if isinstance(applier.aside, Quarantine):
+            report = applier.aside.finish()
+            if report is not None:
+                logger.warning(
+                    "divergent_messages_set_aside report=%s see=list_divergent_messages", report.id
+                )
+            applier.aside = None
+        is_same_reign = identity.reign == leader.reign
+        identity.epoch = identity.followed_epoch = leader.epoch
+        identity.leader_id, identity.led, identity.rewriting = leader.leader_id, False, False
+        self._identity.save()
+        if not is_same_reign:
+            self._send_away("its leader is another one now")
+        if applier.has_rewritten:
+            applier.has_rewritten = False
+            self._show_anew()
+
+    def _show_anew(self) -> None:
+        """What was shown may be of chunks that are gone."""
+        self.node = holding.build_anew(self.node)
+        self._took(self.node)
+        self.node.show()
+
+    # -- to be promoted -----------------------------------------------------------------------
+
+    async def end_delay(self, until_ms: int, epoch: int) -> str | None:
+        """Apply what was cut until a time, and set the rest aside, as this node is to lead in `epoch`; the link ends.
+
+        Returns:
+            The id of the report of what was set aside; None if nothing was, or nothing is held back.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        if self.delaying is None:
+            return None
+        own = ProvenLeader(
+            node_id=self._identity.identity.node_id,
+            name=self._config.node_name,
+            epoch=epoch,
+            uri=self._own_uri(),
+        )
+        self.inbound.stop()
+        report = await self.delaying.finish(until_ms, lambda logs_dir: self._set_aside(own, logs_dir))
+        return report.id if report is not None else None

@@ -1,0 +1,83 @@
+"""A node that holds everything and serves nobody: of a follower, and of a leader that was replaced.
+
+What is damaged does not keep it from showing the rest, nor from following: it gets a damaged log anew from its leader.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from leveret.config import Config
+from leveret.model.errors import Corrupt, StorageError
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.node.node import Node
+from leveret.runtime.sockets.connection_budget import process_sockets
+from leveret.storage.tree import Tree
+
+logger = logging.getLogger(__name__)
+
+_SETTLE_S: Final = 5.0
+
+
+def build(config: Config, data_dir: Path, *, stamp: int, failed: asyncio.Event) -> Node:
+    """A node that is to be shown; `failed` is set when the disk fails for good.
+
+    Raises:
+        StorageError: what is damaged cannot be put away.
+    """
+
+    def disk_failed(error: BaseException) -> None:
+        logger.critical("fdatasync_failed error=%s action=stop", error)
+        failed.set()
+
+    tree = Tree(data_dir, epoch=stamp, segments_open_max=process_sockets().budget.logs)
+    commits = GroupCommit(
+        fsync=config.storage.durability == "fsync",
+        on_failure=disk_failed,
+        logs_at_once=process_sockets().budget.syncing,
+    )
+    try:
+        return Node(config, data_dir, tree, commits)
+    except Corrupt as error:
+        _put_away(data_dir, tree, "definitions", error)
+        return Node(config, data_dir, tree, commits)
+
+
+def build_anew(old: Node) -> Node:
+    """A node of the same logs, of which some are not what they were when the old one read them."""
+    return Node(old.config, old.data_dir, old.tree, old.commits)
+
+
+def show(node: Node, *, is_ones_own: bool = False) -> None:
+    """Read all it has.
+
+    What is damaged is put away: it comes anew from a leader. Not what is the node's own, or counted on to be here by
+    others, who hear of the damage first (runtime.cluster.placement_controller): that stays as it is.
+
+    Raises:
+        StorageError: what is damaged cannot be put away.
+    """
+    node.show()
+    for name, damage in node.tree.open_all().items():
+        if is_ones_own:
+            logger.error("damaged_log log=%s error=%s action=left", name, damage)
+            continue
+        _put_away(node.data_dir, node.tree, name, damage)
+
+
+def _put_away(data_dir: Path, tree: Tree, name: str, error: StorageError) -> None:
+    """What is left of a damaged log is kept."""
+    place = data_dir / "divergent" / f"damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+    logger.error("damaged_log_put_away log=%s to=%s error=%s", name, place, error)
+    tree.put_away(name, place)
+
+
+async def settle(node: Node) -> None:
+    """Return once what was applied is durable, or a disk that is slow has had its time."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(node.commits.settle(), _SETTLE_S)

@@ -1,0 +1,128 @@
+"""What an operator sees of a node's replication, and does there (management.node.ReplicationOperations)."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.replication.delaying import ALL_MS
+from leveret.runtime.roles.promotion import undecided, why_not
+from leveret.runtime.roles.status import follower_status, held_back, leader_status, would_lose
+
+if TYPE_CHECKING:
+    from leveret.runtime.roles.roles import Roles
+
+logger = logging.getLogger(__name__)
+
+
+class ReplicationCommands:
+    """See the module."""
+
+    def __init__(self, roles: Roles) -> None:
+        """Of the process with these roles."""
+        self._roles = roles
+
+    # -- how it is ----------------------------------------------------------------------------
+
+    @property
+    def role(self) -> str:
+        """See ReplicationOperations."""
+        return self._roles.role
+
+    @property
+    def epoch(self) -> int:
+        """See ReplicationOperations."""
+        return self._roles.identity.epoch
+
+    @property
+    def state(self) -> str:
+        """See ReplicationOperations."""
+        return self._roles.state
+
+    def status(self) -> dict[str, Any]:
+        """See ReplicationOperations."""
+        roles = self._roles
+        identity, config, inbound, listener = roles.identity, roles.config, roles.inbound, roles.listener
+        settings = config.followers
+        address = listener.address if listener is not None else None
+        return {
+            "role": roles.role,
+            "epoch": identity.epoch,
+            "node_id": identity.node_id,
+            "node": config.node_name,
+            "state": roles.state,
+            "error": inbound.error if inbound is not None else "",
+            "listener": str(address) if address else None,
+            "confirm": settings.confirm,
+            "min_in_sync": settings.min_in_sync,
+            "below_min_in_sync": settings.below_min_in_sync,
+            **leader_status(roles.door),
+            "leader": follower_status(inbound, identity, settings.apply_delay_ms, clock_ms()),
+            "etcd": roles.elected.status() if roles.elected is not None else None,
+            "scrub": roles.inspection.scrub_status(),
+        }
+
+    # -- to be promoted -----------------------------------------------------------------------
+
+    async def promote(
+        self, *, dry_run: bool, force: bool, apply_until_ms: int | None = None
+    ) -> dict[str, Any]:
+        """See ReplicationOperations."""
+        roles, following = self._roles, self._roles.following
+        roles.refuse_if_leading()
+        outcome: dict[str, Any] = {
+            "would_lose": would_lose(roles.inbound, clock_ms()),
+            "state": roles.state,
+            "epoch": self.epoch,
+            "promoted": False,
+            "took_ms": None,
+            "held_back": None,
+            "set_aside": None,
+        }
+        choice = undecided(following, apply_until_ms)
+        reason = choice or why_not(roles.role, roles.identity, following, apply_until_ms)
+        if following is not None and following.delaying is not None:
+            outcome["held_back"] = held_back(await following.delaying.left_after(apply_until_ms))
+        if dry_run or choice or (reason and not force):
+            return outcome | {"reason": reason or None}
+        began_s = time.perf_counter()
+        if roles.elected is not None:
+            declined = await roles.elected.campaign(force=force)
+            if declined:
+                return outcome | {"reason": declined}
+        else:
+            until_ms = ALL_MS if apply_until_ms is None else apply_until_ms
+            outcome["set_aside"] = await roles.take_over(until_ms)
+        return outcome | self._promoted(began_s)
+
+    def _promoted(self, began_s: float) -> dict[str, Any]:
+        took_ms = round((time.perf_counter() - began_s) * 1000)
+        logger.warning("promoted epoch=%d took_ms=%d", self.epoch, took_ms)
+        return {
+            "promoted": True,
+            "epoch": self.epoch,
+            "state": self.state,
+            "took_ms": took_ms,
+            "reason": None,
+        }
+
+    # -- what the data are worth --------------------------------------------------------------
+
+    async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
+        """See ReplicationOperations."""
+        return await self._roles.inspection.verify(follower, deep)
+
+    async def scrub(self) -> dict[str, Any]:
+        """See ReplicationOperations."""
+        return await self._roles.inspection.scrub()
+
+    def divergent(self) -> list[dict[str, Any]]:
+        """See ReplicationOperations."""
+        return self._roles.inspection.divergent()
+
+    def divergent_messages(self, report_id: str | None) -> Iterator[dict[str, Any]]:
+        """See ReplicationOperations."""
+        return self._roles.inspection.divergent_messages(report_id)

@@ -1,0 +1,35 @@
+"""Whether a follower may be promoted: what its operator has to decide first, and what only force overrides."""
+
+from __future__ import annotations
+
+from leveret.runtime.replication.delaying import ALL_MS
+from leveret.runtime.replication.identity import NodeIdentity
+from leveret.runtime.roles.following import FollowerRole
+
+
+def undecided(following: FollowerRole | None, apply_until_ms: int | None) -> str:
+    """Why it is not clear, or not possible, what is to become of what this node holds back; empty if it is."""
+    if following is not None and following.delaying is not None:
+        return following.delaying.why_not(apply_until_ms)
+    is_in_vain = apply_until_ms is not None and apply_until_ms < ALL_MS
+    return "this node holds nothing back: what its leader did is applied" if is_in_vain else ""
+
+
+def why_not(
+    role: str, identity: NodeIdentity, following: FollowerRole | None, apply_until_ms: int | None
+) -> str:
+    """Why a promotion needs force, empty if it does not."""
+    if role == "fenced":
+        return "this node was replaced by another leader: what that has taken since would be lost"
+    if identity.followed_epoch == 0:
+        return "this node has never finished joining a leader: it does not have all data"
+    delaying = following.delaying if following is not None else None
+    if delaying is not None and delaying.waits:
+        is_torn = delaying.is_torn and apply_until_ms == ALL_MS
+        return "this node was catching up with its leader: not all it has can be applied" if is_torn else ""
+    if identity.rewriting:
+        return "this node's logs were being brought in line with its leader's: it does not have all data"
+    progress = following.inbound.progress if following is not None else None
+    if progress is not None and (progress.state == "catching_up" or progress.is_torn):
+        return "this node is catching up with its leader: it does not have all data yet"
+    return ""

@@ -1,0 +1,478 @@
+"""What this process is - leader, follower, fenced - and how it changes.
+
+    leader      serves clients, and followers if it listens for them
+    follower    serves nobody: it shows what was followed so far, see following
+    fenced      was a leader and was replaced: shows what it has
+    suspended   a node of a cluster that has lost its lease: shows what it has
+
+    follower, fenced -> leader      promoted by an operator, or elected
+    leader -> fenced                it has heard of a higher epoch
+    leader -> follower              etcd decides who leads, and that is another one now
+    leader -> suspended -> leader   the lease of a node of a cluster was lost, and it has another one
+
+Each of these ends the node that there is and builds another one of the same directory; one at a time.
+
+**Promotion** is a restart on the follower's directory without the process's end: the link ends, the epoch is raised
+on disk, a node is built from the logs and its doors open. So what was tested by every restart is what promotes, and
+any state that a crash in between leaves is one of a restart.
+
+**Fencing.** The order of a promotion is: no more changes are taken from the old leader; the higher epoch is
+durable; only then is anybody served. The node then tells its former leader of it until that follows. A leader
+that meets a higher epoch writes that down, promises nothing from that instant on (`Feed.may_promise`, asked at
+each promise), and only then closes its doors. It stays fenced over restarts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from leveret.config import Config
+from leveret.config.uris import NodeUri
+from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.runtime.cluster.membership_file import MembershipFile
+from leveret.runtime.integrity.inspection import Inspection
+from leveret.runtime.integrity.peers import sides_of
+from leveret.runtime.node.node import Node
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.replication.delaying import refuse_to_lead
+from leveret.runtime.replication.identity import IdentityFile, NodeIdentity
+from leveret.runtime.replication.inbound import Inbound
+from leveret.runtime.replication.listener import ReplicationListener
+from leveret.runtime.roles import holding
+from leveret.runtime.roles.fencer import Fencer
+from leveret.runtime.roles.follower_server import TLS, FollowerServer, uri_of
+from leveret.runtime.roles.following import FollowerRole
+from leveret.runtime.roles.operations import ReplicationCommands
+from leveret.runtime.roles.succession import Succession
+from leveret.runtime.sockets.connection_budget import process_sockets
+from leveret.runtime.sockets.tls import client_context
+from leveret.session.link_handshake import ProvenFollower, ProvenLeader
+from leveret.storage.secret_file import SECRET_FILE, Secret, SecretError, make_or_read, read
+from leveret.storage.tree import Tree
+
+if TYPE_CHECKING:
+    from leveret.runtime.cluster.coordinator import Coordinator
+    from leveret.runtime.coordination.elected import Elected
+    from leveret.runtime.roles.clustered import Clustered
+
+logger = logging.getLogger(__name__)
+
+
+class Roles:
+    """See the module.
+
+    Attributes:
+        node: what is served or shown now.
+        role: leader, follower, fenced or suspended.
+        door: where others follow it, if they may.
+        following: of a follower.
+        elected: where etcd decides who leads.
+        inspection: of its data.
+        on_node: called with the node whenever it is another one.
+        failed: set when the process must end.
+        failure: why, if that is the operator's to put right.
+    """
+
+    def __init__(self, config: Config, data_dir: Path) -> None:
+        """Read who this node is; serve nobody yet.
+
+        Raises:
+            StorageError: `replication.json` is damaged.
+        """
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.config = config
+        self.data_dir = data_dir
+        self.role = "leader"
+        self.failed = asyncio.Event()
+        self.failure: LeveretError | None = None
+        self.node: Node
+        self.on_node: Callable[[Node], None] = lambda node: None
+        self.door: FollowerServer | None = None
+        self.following: FollowerRole | None = None
+        self._identity = IdentityFile(data_dir)
+        self._settings = config.followers
+        self._succession = Succession(self._identity, self._fencer, self._replaced)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changing = asyncio.Lock()
+        self._operations = ReplicationCommands(self)
+        self.elected: Elected | None = None
+        if config.is_elected:
+            # An HTTP client is a tenth of a second to import, which a start without etcd need not take.
+            from leveret.runtime.coordination.elected import Elected
+
+            self.elected = Elected(config.etcd, self)
+        self._clustered: Clustered | None = None
+        if config.cluster.is_member:
+            from leveret.runtime.roles.clustered import Clustered
+
+            node_id = self.identity.node_id
+            self._clustered = Clustered(config, data_dir, node_id, make_or_read(data_dir), self)
+        self.inspection = Inspection(
+            data_dir,
+            name=config.node_name,
+            node_id=self.identity.node_id,
+            tree=lambda: self.node.tree,
+            state=lambda: self.state,
+            queue_of=lambda name: self.node.queue_of(name),
+            is_down=self._is_down,
+            sides=lambda: sides_of(self.inbound, self.listener),
+            clock_ms=clock_ms,
+            interval_ms=config.followers.scrub_interval_ms,
+        )
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Become what the configuration and the past say.
+
+        Raises:
+            LeveretError: a log is damaged, an address cannot be had, the secret is missing.
+        """
+        identity = self.identity
+        if self._clustered is None:
+            MembershipFile(self.data_dir).give_up()
+        if self._clustered is not None:
+            await self._clustered.start()
+        elif self.elected is not None:
+            await self._show("follower")
+            self._spawn(self.elected.run())
+        elif self._settings.follow is not None and not await self._succession.leads_on(self._settings.follow):
+            await self._follow(self._settings.follow)
+        elif identity.role == "leader" and await self._succession.is_replaced():
+            logger.error(
+                "fenced epoch=%d seen_epoch=%d leader=%s action=serve_nobody hint=restart with --follow, or run "
+                "leveretctl promote_follower --force",
+                identity.epoch,
+                identity.seen_epoch,
+                identity.replaced_by or "unknown",
+            )
+            await self._show("fenced")
+        else:
+            # A promotion as LavinMQ does it: the follower is started again, with the leader's flags.
+            if identity.rewriting:
+                raise PreconditionFailed(
+                    f"{self.data_dir}: this node was being brought in line with its leader and does not have all "
+                    "data; start it with --follow again, or start it so and run leveretctl promote_follower --force"
+                )
+            refuse_to_lead(self.data_dir)
+            await self._lead(raises_epoch=identity.role == "follower")
+        self._spawn(self.inspection.run())
+
+    def _spawn(self, work: Any) -> None:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """End in order: what was received is durable, and with the followers that are in sync."""
+        self.inspection.stop()
+        for task in list(self._tasks):
+            task.cancel()
+        self._succession.stop()
+        async with self._changing:
+            await self._close(in_order=True)
+        if self.elected is not None:
+            # Only now: what was received is with the followers, and one of them may lead.
+            await self.elected.stop()
+        if self._clustered is not None:
+            await self._clustered.stop()
+
+    async def _close(self, *, in_order: bool) -> None:
+        """Whatever this node is, it is no more."""
+        self._succession.stop()
+        following, self.following = self.following, None
+        if following is not None:
+            await following.stop()
+        if not hasattr(self, "node"):
+            return
+        if self.role != "leader":
+            if in_order:
+                await holding.settle(self.node)
+            # Another one than before, if a join ended with that.
+            self.node.close()
+        elif in_order and self.node.is_open:
+            if self._clustered is not None:
+                await self._clustered.hand_over()
+            await self.node.stop()
+        else:
+            await self.node.abandon()
+        if self._clustered is not None:
+            await self._clustered.detach()
+        if self.door is not None:
+            await self.door.close()
+            self.door = None
+        self.node.tree.close()
+
+    # -- to lead ------------------------------------------------------------------------------
+
+    async def _lead(
+        self, *, raises_epoch: bool, epoch: int = 0, recorded: frozenset[str] = frozenset()
+    ) -> None:
+        """Serve; in the epoch that was won, if one was, and then promises wait for those that are recorded."""
+        self._succession.take_lead(raises_epoch=raises_epoch, epoch=epoch)
+        node = self._take(self._build(), "leader")
+        await node.recover()
+        if self._settings.bind is not None:
+            unreadable = node.tree.open_all()
+            for name, error in unreadable.items():
+                logger.error("log_not_replicated log=%s error=%s", name, error)
+            await self._listen(self._settings.bind, recorded=recorded, unreadable=set(unreadable))
+        await node.open()
+        if self.elected is None:
+            self._succession.tell_former_leaders(self.own_uri())
+
+    async def serve_with(self, attach: Callable[[Node], Coordinator]) -> None:
+        """See runtime.roles.clustered.NodeHost."""
+        async with self._changing:
+            await self._close(in_order=False)
+            self._succession.take_lead(raises_epoch=False, epoch=0)
+            node = self._take(self._build(), "leader")
+            node.coordinator = attach(node)
+            # Now it has a cluster, whose other nodes are to be answered.
+            self.on_node(node)
+            await node.recover()
+            await node.coordinator.begin()
+            await node.open()
+
+    async def _lead_or_end(
+        self, *, raises_epoch: bool, epoch: int = 0, recorded: frozenset[str] = frozenset()
+    ) -> None:
+        """As `_lead`, of a node that is no follower any more: if it cannot lead it is nothing, and ends.
+
+        So its service manager starts it again; until then it does not look like a leader, nor holds a lease.
+        """
+        try:
+            await self._lead(raises_epoch=raises_epoch, epoch=epoch, recorded=recorded)
+        except Exception as error:
+            logger.critical("cannot_lead epoch=%d error=%s action=stop", self.identity.epoch, error)
+            self.failed.set()
+            raise
+
+    def _build(self) -> Node:
+        """A node that is to serve."""
+        tree = Tree(
+            self.data_dir,
+            epoch=self.identity.stamp,
+            segments_open_max=process_sockets().budget.logs,
+        )
+        return Node(self.config, self.data_dir, tree)
+
+    def _take(self, node: Node, role: str) -> Node:
+        self.node, self.role = node, role
+        node.replication = self._operations
+        node.failed = self.failed
+        self.on_node(node)
+        return node
+
+    async def _listen(self, ip: str, *, recorded: frozenset[str], unreadable: set[str]) -> None:
+        """Let followers in."""
+        self.door = FollowerServer(
+            lambda: self.node,
+            self.config,
+            leads=self.role == "leader",
+            identity=self._identity,
+            secret=self._secret(role=self.role),
+            elected=self.elected,
+            recorded=recorded,
+            unreadable=unreadable,
+            own_uri=self.own_uri,
+            met=self._met,
+            answer=self.inspection.answer,
+        )
+        await self.door.open(ip)
+
+    def _secret(self, *, role: str) -> Secret:
+        """A leader makes one if there is none. With etcd nobody knows beforehand who leads first."""
+        makes = role == "leader" or self.elected is not None
+        return make_or_read(self.data_dir) if makes else read(self.data_dir)
+
+    def own_uri(self) -> str:
+        """Where other nodes follow this one; empty if they cannot, or nobody says where."""
+        return uri_of(self._settings, self.listener.address if self.listener is not None else None)
+
+    # -- to follow ----------------------------------------------------------------------------
+
+    async def _follow(self, uri: NodeUri) -> None:
+        secret = self._secret(role="follower")
+        self.identity.role = "follower"
+        self._identity.save()
+        await self._show("follower")
+        following = FollowerRole(
+            uri,
+            self.node,
+            self.config,
+            identity=self._identity,
+            succession=self._succession,
+            own_uri=self.own_uri,
+            took=self._took_anew,
+            send_away=self._send_followers_away,
+        )
+        await following.start(secret, self.inspection.answer, self._give_up)
+        self.following = following
+        self._spawn(following.inbound.run())
+
+    def _took_anew(self, node: Node) -> None:
+        self._take(node, self.role)
+
+    def _send_followers_away(self, why: str) -> None:
+        if self.listener is not None:
+            self.listener.send_away_all(why)
+
+    def _give_up(self, error: LeveretError) -> None:
+        """No further attempt can mend it."""
+        self.failure = SecretError(f"{self.data_dir / SECRET_FILE}: {error}")
+        self.failed.set()
+
+    async def _show(self, role: str) -> None:
+        """Hold everything, serve nobody."""
+        stamp = self.identity.stamp
+        node = self._take(holding.build(self.config, self.data_dir, stamp=stamp, failed=self.failed), role)
+        holding.show(node, is_ones_own=self._clustered is not None)
+        if self._clustered is not None:
+            node.cluster = self._clustered.suspended()
+        if role == "follower" and self._settings.bind is not None:
+            await self._listen(self._settings.bind, recorded=frozenset(), unreadable=set())
+
+    # -- to be replaced, and to replace -------------------------------------------------------
+
+    def _met(self, other: ProvenFollower) -> bool:
+        """A node came to the listener; tell whether it, or whom it knows, has replaced this one."""
+        if not self._succession.met(other):
+            return False
+        self._replaced(other)
+        return self.role == "leader"
+
+    def _replaced(self, other: ProvenFollower | ProvenLeader) -> None:
+        """See Succession: what it tells of is on disk."""
+        if self.role == "leader":
+            logger.error(
+                "replaced epoch=%d by_epoch=%d by=%s uri=%s action=stop_serving",
+                self.identity.epoch,
+                other.epoch,
+                other.name,
+                other.uri or "unknown",
+            )
+            self._spawn(self.fence())
+
+    async def fence(self) -> None:
+        """Stop serving; another node leads."""
+        async with self._changing:
+            if self.role == "leader":
+                await self._close(in_order=False)
+                await self._show(self._role_without_lease())
+
+    def _role_without_lease(self) -> str:
+        if self._clustered is not None:
+            return "suspended"
+        return "follower" if self.elected is not None else "fenced"
+
+    # -- what etcd decides: elected.ElectionCandidate -------------------------------------------------
+
+    @property
+    def is_torn(self) -> bool:
+        """See elected.ElectionCandidate."""
+        return self.identity.rewriting
+
+    def standing_for(self) -> tuple[str, str, int]:
+        """See elected.ElectionCandidate."""
+        identity = self.identity
+        return identity.node_id, self.own_uri(), max(identity.epoch, identity.seen_epoch)
+
+    async def lead_in(self, epoch: int, recorded: frozenset[str]) -> None:
+        """See elected.ElectionCandidate."""
+        async with self._changing:
+            if self.role != "leader":
+                await self._close(in_order=True)
+                await self._lead_or_end(raises_epoch=False, epoch=epoch, recorded=recorded)
+
+    async def follow_leader(self, uri: NodeUri) -> None:
+        """See elected.ElectionCandidate."""
+        async with self._changing:
+            if self.following is not None and self.following.uri == uri:
+                return
+            await self._close(in_order=True)
+            await self._follow(uri)
+
+    def _fencer(self, uri: NodeUri) -> Fencer:
+        return Fencer(
+            uri,
+            secret=self._secret(role="leader"),
+            identity=self._identity,
+            name=self.config.node_name,
+            own_uri=self.own_uri,
+            tls=lambda: client_context(self._settings.tls, TLS),
+        )
+
+    # -- to be promoted by an operator, see operations ----------------------------------------
+
+    def refuse_if_leading(self) -> None:
+        """Raise PreconditionFailed if this node leads."""
+        if self.role == "leader":
+            raise PreconditionFailed("this node leads already")
+
+    async def take_over(self, until_ms: int) -> str | None:
+        """Lead in an epoch of its own; of what is held back with what was cut until a time.
+
+        Returns:
+            The id of the report of the rest, which is set aside; None if there is none.
+
+        Raises:
+            LeveretError: it leads already; or what is held back cannot be applied, and it follows as before; or it
+                cannot lead, and the process ends.
+        """
+        async with self._changing:
+            self.refuse_if_leading()
+            following, former, report = self.following, self.identity.replaced_by, None
+            if following is not None:
+                former, report = str(following.uri), await self._end_following(following, until_ms)
+            await self._close(in_order=True)
+            self._succession.took_over_from(former)
+            await self._lead_or_end(raises_epoch=True)
+        return report
+
+    async def _end_following(self, following: FollowerRole, until_ms: int) -> str | None:
+        """Have all that the leader has, and of what is held back what was cut until a time; see `take_over`."""
+        if following.delaying is not None:
+            # The leader serves as long as this takes.
+            await following.delaying.apply_only_until(until_ms)
+        await following.inbound.take_over(self._next_epoch())
+        try:
+            return await following.end_delay(until_ms, self._next_epoch())
+        except LeveretError:
+            await self._close(in_order=True)
+            await self._follow(following.uri)
+            raise
+
+    def _next_epoch(self) -> int:
+        identity = self.identity
+        return max(identity.epoch, identity.seen_epoch) + 1
+
+    # -- how it is ----------------------------------------------------------------------------
+
+    @property
+    def listener(self) -> ReplicationListener | None:
+        """Where followers connect, if they may."""
+        return self.door.listener if self.door is not None else None
+
+    @property
+    def inbound(self) -> Inbound | None:
+        """The link to the leader, of a follower."""
+        return self.following.inbound if self.following is not None else None
+
+    @property
+    def identity(self) -> NodeIdentity:
+        """Who this node is, and was."""
+        return self._identity.identity
+
+    @property
+    def state(self) -> str:
+        """What a follower is at; else the role."""
+        return self.inbound.state if self.inbound is not None else self.role
+
+    def _is_down(self, vhost: str, name: str) -> bool:
+        queue = self.node.broker.queues.get((vhost, name))
+        return queue is not None and queue.damage is not None

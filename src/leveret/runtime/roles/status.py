@@ -1,0 +1,130 @@
+"""How a node's replication stands, in numbers: what the status shows of followers, and of a leader."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from leveret.runtime.replication.applier import HeldBack
+from leveret.runtime.replication.identity import NodeIdentity
+from leveret.runtime.replication.inbound import Inbound
+from leveret.runtime.roles.follower_server import FollowerServer
+
+_HEARD_MS: Final = 2_500
+
+
+def leader_status(door: FollowerServer | None) -> dict[str, Any]:
+    """Position, followers and who of them is in sync."""
+    feed = door.feed if door is not None else None
+    rows = [link.row() for link in door.listener.followers] if door is not None else []
+    in_sync = [row["name"] for row in rows if row["in_sync"]]
+    return {
+        "position": feed.position if feed else 0,
+        "records": feed.records if feed else 0,
+        "followers": rows,
+        "in_sync": in_sync,
+        "in_sync_count": len(in_sync),
+        "is_short": feed.in_sync.is_short if feed else False,
+    }
+
+
+def follower_status(
+    inbound: Inbound | None, identity: NodeIdentity, apply_delay_ms: int, now_ms: int
+) -> dict[str, Any] | None:
+    """How far this node is behind its leader; of a fenced one only who that is; None without one."""
+    if inbound is None:
+        return _replacement(identity) if identity.is_fenced else None
+    progress = inbound.progress
+    leader = progress.leader
+    held = inbound.held_back() or HeldBack()
+    is_delayed = inbound.held_back() is not None
+    return _shown(
+        uri=str(inbound.uri),
+        name=leader.name if leader else "",
+        epoch=leader.epoch if leader else identity.seen_epoch,
+        state=inbound.state,
+        error=inbound.error,
+        connected_at_ms=progress.connected_at_ms,
+        position=progress.position,
+        applied_position=None if is_delayed else progress.applied_position,
+        acked_position=progress.acked_position,
+        received_bytes=progress.received_bytes,
+        lag_bytes=max(0, progress.position - progress.applied_position) + progress.bytes_left + held.octets,
+        lag_records=max(0, progress.records - progress.applied_records) + held.records,
+        lag_s=lag_s(inbound, now_ms),
+        apply_delay_s=apply_delay_ms / 1000,
+        held_back=held_back(held) if is_delayed else None,
+        in_sync=inbound.state == "streaming",
+        progress=inbound.copying(),
+    )
+
+
+def _replacement(identity: NodeIdentity) -> dict[str, Any]:
+    """The leader that replaced this node, as far as it is known."""
+    return _shown(uri=identity.replaced_by, epoch=identity.seen_epoch, state="unknown")
+
+
+def _shown(**known: Any) -> dict[str, Any]:
+    """All fields of `leader` in the status, in their order."""
+    fields: dict[str, Any] = {
+        "uri": "",
+        "name": "",
+        "epoch": 0,
+        "state": "",
+        "error": "",
+        "connected_at_ms": None,
+        "position": None,
+        "applied_position": None,
+        "acked_position": None,
+        "received_bytes": 0,
+        "lag_bytes": None,
+        "lag_records": None,
+        "lag_s": None,
+        "apply_delay_s": 0.0,
+        "held_back": None,
+        "in_sync": False,
+        "progress": None,
+    }
+    return fields | known
+
+
+def lag_s(inbound: Inbound, now_ms: int) -> float | None:
+    """How old what was applied last is, by the leader's clock; None if nothing ever was.
+
+    Of a delayed follower, when the first thing was done that it has not applied.
+    """
+    progress = inbound.progress
+    held = inbound.held_back()
+    if held is not None and held.oldest_at_ms is not None:
+        return max(0, now_ms - held.oldest_at_ms) / 1000
+    if not progress.cut_at_ms:
+        return None
+    if progress.state == "streaming" and now_ms - progress.cut_at_ms < _HEARD_MS:
+        # The leader says every second where it is, and this node was there.
+        return 0.0
+    return max(0, now_ms - progress.cut_at_ms) / 1000
+
+
+def held_back(held: HeldBack) -> dict[str, Any]:
+    """What a delayed follower has received and not applied."""
+    return {
+        "messages": held.messages,
+        "records": held.records,
+        "bytes": held.octets,
+        "oldest_at_ms": held.oldest_at_ms,
+        "newest_at_ms": held.newest_at_ms,
+    }
+
+
+def would_lose(inbound: Inbound | None, now_ms: int) -> dict[str, Any]:
+    """What a promotion now would lose of what the leader has; not `known` when the leader cannot be asked."""
+    if inbound is None:
+        return {"known": False, "messages": None, "bytes": None, "seconds": None}
+    progress = inbound.progress
+    is_known = progress.state == "streaming"
+    since_ms = progress.lost_at_ms if progress.lost_at_ms is not None else progress.cut_at_ms
+    return {
+        "known": is_known,
+        "messages": max(0, progress.records - progress.applied_records),
+        "bytes": max(0, progress.position - progress.applied_position),
+        "seconds": 0.0 if is_known else (round((now_ms - since_ms) / 1000, 3) if since_ms else None),
+    }

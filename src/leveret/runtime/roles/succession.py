@@ -1,0 +1,194 @@
+"""Who leads after whom: epochs, leaders that this node replaced, and the one that replaced it.
+
+A promotion raises the epoch, on disk before anything is appended in it. A node that led and hears of a higher
+epoch writes that down before anything else: it is fenced from that instant on, also after a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from leveret.config.uris import NodeUri, parse_node_uri
+from leveret.model.errors import LeveretError
+from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.roles.fencer import Fencer
+from leveret.session.link_handshake import FORMER_LEADERS_MAX, ProvenFollower, ProvenLeader, Reign
+
+logger = logging.getLogger(__name__)
+
+_ASK_TIMEOUT_S: Final = 1.0
+
+
+class Succession:
+    """See the module."""
+
+    def __init__(
+        self,
+        identity: IdentityFile,
+        fencer: Callable[[NodeUri], Fencer],
+        replaced: Callable[[ProvenLeader], None],
+    ) -> None:
+        """`fencer` makes what tells the node at a URI of this one's epoch; it may know of a later one itself.
+
+        Of that `replaced` is told, once it is on disk.
+        """
+        self._identity = identity
+        self._fencer = fencer
+        self._replaced = replaced
+        self._telling: list[asyncio.Task[None]] = []
+
+    # -- to lead ------------------------------------------------------------------------------
+
+    def take_lead(self, *, raises_epoch: bool, epoch: int) -> None:
+        """This node leads from now on; in that epoch, if one was won.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        identity = self._identity.identity
+        epoch_before = identity.epoch
+        if raises_epoch or not identity.epoch:
+            identity.epoch = max(identity.epoch, identity.seen_epoch) + 1
+        identity.epoch = max(identity.epoch, epoch)
+        identity.leader_id = identity.node_id
+        identity.see(identity.reign)
+        if epoch_before == identity.epoch:
+            identity.starts += 1
+        else:
+            identity.starts, identity.had_followers, identity.followers = 0, False, []
+        identity.role, identity.led, identity.replaced_by = "leader", True, ""
+        identity.rewriting = False
+        # On disk before anything is appended in this epoch.
+        self._identity.save()
+        logger.info("leading epoch=%d node_id=%s", identity.epoch, identity.node_id)
+
+    def tell_former_leaders(self, own_uri: str) -> None:
+        """Tell all that led before this node, for as long as it leads: one may come back at any time."""
+        for uri in self._identity.identity.former_leaders:
+            if uri == own_uri:
+                continue
+            try:
+                fencer = self._fencer(parse_node_uri(uri))
+            except ValueError as error:
+                logger.error("former_leader_not_told uri=%s error=%s", uri, error)
+                continue
+            self._telling.append(asyncio.get_running_loop().create_task(fencer.run(self._heard)))
+
+    def stop(self) -> None:
+        """Tell nobody any more."""
+        for task in self._telling:
+            task.cancel()
+        self._telling.clear()
+
+    async def leads_on(self, uri: NodeUri) -> bool:
+        """Whether a node that was promoted and is started to follow its former leader again leads instead.
+
+        Its service manager knows of no promotion, and has `--follow` on the command line still. But the same is said
+        to a node that another one has replaced meanwhile. So the former leader is asked: one that knows of a higher
+        epoch is to be followed. One that does not answer may be the leader only if a follower of this node could
+        take over, so if there ever was one; then serving is left to the operator's word.
+        """
+        identity = self._identity.identity
+        is_successor = identity.role == "leader" and str(uri) in identity.former_leaders
+        if not is_successor or identity.is_fenced or identity.rewriting:
+            return False
+        try:
+            async with asyncio.timeout(_ASK_TIMEOUT_S):
+                known = await self._fencer(uri).tell()
+        except (OSError, TimeoutError, LeveretError) as error:
+            if identity.had_followers:
+                logger.error(
+                    "former_leader_not_reached uri=%s error=%s action=serve_nobody hint=%s",
+                    uri,
+                    error,
+                    "this node was promoted, and another one may have been since: if none was, run leveretctl "
+                    "promote_follower",
+                )
+                return False
+        else:
+            if known.reign > identity.reign:
+                return False
+        logger.warning(
+            "leads_on epoch=%d former_leader=%s hint=this node was promoted: take --follow from its command line",
+            identity.epoch,
+            uri,
+        )
+        return True
+
+    async def is_replaced(self) -> bool:
+        """Whether a node that led, and is started to lead again, was replaced meanwhile; that is on disk then.
+
+        One of its followers may have been promoted, and tells this node only once its door is open: until then it would
+        confirm what is divergent. So all of them are asked first. Where none answers in time nothing is known, and it
+        leads as before: two nodes without a third cannot tell which of them is left.
+        """
+        identity = self._identity.identity
+        if identity.is_fenced or identity.rewriting or not identity.had_followers:
+            return identity.is_fenced
+        async with asyncio.TaskGroup() as group:
+            asking = [group.create_task(self._ask(uri)) for uri in identity.followers]
+        for known in filter(None, (each.result() for each in asking)):
+            if known.reign > identity.reign:
+                self._see(known.reign, known.uri if known.leader_id == known.node_id else "")
+        return identity.is_fenced
+
+    async def _ask(self, uri: str) -> ProvenLeader | None:
+        """What the node there knows; None if it does not say."""
+        try:
+            async with asyncio.timeout(_ASK_TIMEOUT_S):
+                return await self._fencer(parse_node_uri(uri)).tell()
+        except (OSError, TimeoutError, LeveretError, ValueError) as error:
+            logger.info("follower_not_asked uri=%s error=%s", uri, str(error) or "no answer in time")
+            return None
+
+    # -- to be replaced -----------------------------------------------------------------------
+
+    def followed(self, leader: ProvenLeader, at: NodeUri) -> None:
+        """This node follows that leader: the one to be told, with those before it, should this one lead one day.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        identity = self._identity.identity
+        identity.see(leader.reign)
+        self._note_former([str(at), *leader.former])
+        self._identity.save()
+
+    def took_over_from(self, uri: str) -> None:
+        """The node at that URI is to be told; not on disk before `take_lead`."""
+        self._note_former([uri, *self._identity.identity.former_leaders])
+
+    def _note_former(self, uris: list[str]) -> None:
+        others = [uri for uri in dict.fromkeys(uris) if uri]
+        self._identity.identity.former_leaders = others[:FORMER_LEADERS_MAX]
+
+    def _heard(self, other: ProvenLeader) -> None:
+        """A former leader was told; it may know of a leader that came after this one."""
+        identity = self._identity.identity
+        if other.reign > identity.reign:
+            self._see(other.reign, other.uri if other.leader_id == other.node_id else "")
+            self._replaced(other)
+
+    def _see(self, reign: Reign, uri: str) -> None:
+        identity = self._identity.identity
+        if reign > identity.seen:
+            identity.see(reign)
+            identity.replaced_by = uri
+            # Before anything else happens: nothing is promised from here on, nor after a restart.
+            self._identity.save()
+
+    def met(self, other: ProvenFollower) -> bool:
+        """Another node has come, of which this one knows now; tell whether that, or whom it follows, replaces this.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        own = self._identity.identity.reign
+        # Who comes to follow in the same epoch does not lead any more, whoever it was or followed.
+        is_later = other.reign > own if other.kind == "fence" else other.epoch > own.epoch
+        if is_later:
+            self._see(other.reign, other.uri)
+        return is_later

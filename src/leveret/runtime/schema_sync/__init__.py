@@ -1,0 +1,1 @@
+"""Schema sync: definitions that follow another site's, and what other sites may ask for."""

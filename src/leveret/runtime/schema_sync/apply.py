@@ -1,0 +1,253 @@
+"""Making this node's schema its upstream's: apply a delta, and keep a record of what was done."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Container, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from leveret.core.broker.broker import Broker
+from leveret.core.rules.validation import same_value
+from leveret.core.schema.schema import HOLDS, Delta, Key, canonical
+from leveret.core.schema.steps import SchemaStep
+from leveret.model.definitions import (
+    Binding,
+    Change,
+    Definitions,
+    Delete,
+    GlobalParameter,
+    Parameter,
+    Put,
+)
+from leveret.model.errors import InvalidCommand, Refusal
+from leveret.model.secrets import masked
+from leveret.storage.state_file import StateFile
+
+CHANGES_PER_TURN: Final = 250
+"""Applied before the event loop serves others again."""
+HISTORY_MAX: Final = 100
+CHANGES_KEPT_MAX: Final = 50
+"""Changes that a record names; it counts them all."""
+
+
+class AppliedDelta(msgspec.Struct, frozen=True, kw_only=True):
+    """One delta that was applied: `stamp` in Unix seconds, `changes` such as `put queues orders/in`."""
+
+    stamp: int
+    upstream: str
+    upstream_cluster: str
+    duration_ms: int
+    sent_bytes: int
+    received_bytes: int
+    puts: int
+    deletes: int
+    conflicts: int
+    refused: int
+    changes: list[str]
+
+
+class SyncHistory:
+    """The last deltas that were applied, newest last; kept over restarts."""
+
+    def __init__(self, file: StateFile) -> None:
+        """Read what was kept.
+
+        Raises:
+            StorageError: the file is damaged.
+            InvalidCommand: it holds something else than it should.
+        """
+        self._file = file
+        try:
+            kept = msgspec.convert(file.load().get("applied", []), list[AppliedDelta])
+        except msgspec.ValidationError as error:
+            raise InvalidCommand(f"{file.path}: {error}") from None
+        self._applied: deque[AppliedDelta] = deque(kept, HISTORY_MAX)
+        self._state: dict[str, Any] = {}
+        self._saving = threading.Lock()
+
+    async def add(self, applied: AppliedDelta) -> None:
+        """Keep one more.
+
+        Raises:
+            StorageError: the disk refuses it.
+        """
+        self._applied.append(applied)
+        self._state = {"applied": msgspec.to_builtins(list(self._applied))}
+        await asyncio.to_thread(self._save)
+
+    def _save(self) -> None:
+        # A sync that is cancelled leaves its thread behind, and the next one may come to its end before it.
+        with self._saving:
+            self._file.save(self._state)
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All of them, newest first."""
+        rows: list[dict[str, Any]] = msgspec.to_builtins(list(reversed(self._applied)))
+        return rows
+
+
+class Holding:
+    """The keys of the queues that hold messages or may do so, without looking at those nobody asks for."""
+
+    def __init__(self, broker: Broker) -> None:
+        """Of this broker."""
+        self._broker = broker
+
+    def __contains__(self, key: object) -> bool:
+        """Whether there is such a queue and it may hold messages, now."""
+        queue = self._broker.queues.get(key)  # type: ignore[call-overload]  # whatever it is, it is no key then
+        return queue is not None and queue.may_hold_messages
+
+
+def exclusive_in(broker: Broker) -> dict[Key, list[Binding]]:
+    """The exclusive queues, each with its bindings."""
+    return {
+        queue.key: broker.topology(queue.key[0]).bindings_into("queue", queue.key[1])
+        for queue in broker.exclusive_queues()
+    }
+
+
+class DeltaOutcome(msgspec.Struct):
+    """What came of a delta: some of the `changes` that were done; all that was left as it is, with the reason."""
+
+    puts: int = 0
+    deletes: int = 0
+    changes: list[str] = []
+    conflicts: list[str] = []
+    refused: list[str] = []
+
+
+async def apply(broker: Broker, found: Delta, holding: Container[Key]) -> DeltaOutcome:
+    """Apply all that can be; what is refused stops nothing else.
+
+    Each step is made in one go, with those it is joined to; others are served between. So a queue may hold messages
+    by now: it is looked for in `holding` again. And an exchange may have other bindings by now: it gets them back.
+    """
+    outcome = DeltaOutcome(
+        conflicts=[f"{place(each.kind, each.key)}: {each.reason}" for each in found.conflicts],
+        refused=[f"{place(each.kind, each.key)}: {each.reason}" for each in found.refused],
+    )
+    made = 0
+    for step in found.steps:
+        if _would_lose_messages(step, holding):
+            outcome.conflicts.append(f"{place(*place_of(step.change))}: {HOLDS}")
+            continue
+        changes = [*step.changes, *_bound_since(broker, step)]
+        for change in changes:
+            _make(broker, change, outcome)
+        made += len(changes)
+        if made >= CHANGES_PER_TURN and not step.joined:
+            made = 0
+            await asyncio.sleep(0)
+    return outcome
+
+
+def _would_lose_messages(step: SchemaStep, holding: Container[Key]) -> bool:
+    kind, key = place_of(step.change)
+    return step.instead is not None and kind == "queues" and key in holding
+
+
+def _bound_since(broker: Broker, step: SchemaStep) -> list[Change]:
+    """What goes with an exchange that is replaced, and was bound after the delta was worked out.
+
+    A connection that has bound its exclusive queue does not do so again. What is not for this node to have, the next
+    sync deletes.
+    """
+    kind, key = place_of(step.change)
+    topology = broker.topologies.get(key[0])
+    exchange = topology.exchanges.get(key[-1]) if topology is not None and kind == "exchanges" else None
+    if topology is None or exchange is None or step.instead is None:
+        return []
+    bound = exchange.bindings | {each.key: each for each in topology.bindings_into("exchange", key[-1])}
+    known = {put.entity.key for put in step.restored}
+    return [Put(binding) for key, binding in bound.items() if key not in known]
+
+
+def _make(broker: Broker, change: Change, outcome: DeltaOutcome) -> None:
+    try:
+        broker.apply(change)
+    except Refusal as refusal:
+        outcome.refused.append(f"{place(*place_of(change))}: {refusal}")
+        return
+    is_put = isinstance(change, Put)
+    outcome.puts += is_put
+    outcome.deletes += not is_put
+    if len(outcome.changes) < CHANGES_KEPT_MAX:
+        outcome.changes.append(f"{'put' if is_put else 'delete'} {place(*place_of(change))}")
+
+
+def share(own: Definitions, theirs: Definitions, changes: list[Change]) -> None:
+    """Let `theirs` hold this node's own objects for what was put, so that comparing them again costs nothing.
+
+    Only a queue is another object here than the upstream told: it got its epoch.
+    """
+    for change in changes:
+        if isinstance(change, Put) and change.entity.kind == "queues":
+            kind, key = place_of(change)
+            held, told = own.by_kind[kind].get(key), theirs.by_kind[kind].get(key)
+            if held is not None and told is not None and canonical(held) == canonical(told):
+                theirs.apply(Put(held))
+
+
+def rows_of(found: Delta, own: Definitions, unreadable: Iterable[str]) -> list[dict[str, Any]]:
+    """A delta for an operator: what would be put, replaced, deleted or kept, in the order of doing it.
+
+    `unreadable` is what the upstream has and cannot be had here: kind, name and reason in a sentence.
+    """
+    rows: list[dict[str, Any]] = []
+    for step in found.steps:
+        kind, key = place_of(step.change)
+        held = own.by_kind[kind].get(key)
+        put = step.instead if isinstance(step.change, Delete) else step.change
+        if put is None:
+            rows.append(_row("delete", kind, key, held, None))
+        else:
+            action = "replace" if step.instead else "change" if held is not None else "create"
+            rows.append(_row(action, kind, key, held, put.entity))
+    rows += [_left("keep", conflict.kind, conflict.key, conflict.reason) for conflict in found.conflicts]
+    for refused in found.refused:
+        rows.append(_left("refuse", refused.kind, refused.key, refused.reason))
+    return rows + [_left("refuse", text.partition(" ")[0], (), text) for text in unreadable]
+
+
+def _row(action: str, kind: str, key: Key, held: object | None, wanted: object | None) -> dict[str, Any]:
+    was, will = _shown(held), _shown(wanted)
+    named: list[str] = []
+    if was is not None and will is not None:
+        named = sorted(field for field in will if not same_value(will[field], was.get(field)))
+    for shown in (was, will):
+        if shown is not None and "password_hash" in shown:
+            shown["password_hash"] = "..."
+    row = {"action": action, "kind": kind, "entity": "/".join(key), "key": list(key)}
+    return {**row, "fields": named, "own": was, "upstream": will, "reason": ""}
+
+
+def _shown(entity: object | None) -> dict[str, Any] | None:
+    if entity is None:
+        return None
+    shown: dict[str, Any] = msgspec.to_builtins(entity)
+    shown.pop("epoch", None)
+    if isinstance(entity, Parameter | GlobalParameter):
+        shown["value"] = masked(shown["value"])
+    return shown
+
+
+def _left(action: str, kind: str, key: Key, reason: str) -> dict[str, Any]:
+    row = {"action": action, "kind": kind, "entity": "/".join(key), "key": list(key)}
+    return {**row, "fields": [], "own": None, "upstream": None, "reason": reason}
+
+
+def place_of(change: Change) -> tuple[str, Key]:
+    """Kind and key of what is put or deleted."""
+    if isinstance(change, Put):
+        return change.entity.kind, change.entity.key
+    return change.kind, change.key
+
+
+def place(kind: str, key: Key) -> str:
+    """An entity's name for logs and the status: `queues orders/in`."""
+    return f"{kind} {'/'.join(key)}"

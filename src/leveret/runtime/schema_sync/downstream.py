@@ -1,0 +1,495 @@
+"""The downstream's loop: connect, learn what the upstream has, apply what differs, wait, ask again.
+
+    connecting -> connected -> syncing -> (link lost) disconnected -> connecting
+    connecting -> (the upstream refuses us) recover -> connected
+
+A sync that fails changes nothing but what it had applied before; the next one goes on from there, since it
+compares what *is*. What the upstream has is kept in memory beside what this node has: so what the downstream leaves as
+it is (locals, conflicts, what its broker refuses) is not told again, and what is changed here is put right.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Container, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
+from time import time
+from typing import Final, NamedTuple, Protocol
+
+import msgspec
+
+from leveret.config import Config
+from leveret.core.broker.broker import Broker
+from leveret.core.schema.schema import UPSTREAM_PARAMETER, Delta, Key, Locals, delta
+from leveret.model.definitions import GlobalParameter
+from leveret.model.errors import InvalidCommand, LeveretError, Refusal, ResourceLocked
+from leveret.runtime.schema_sync.apply import (
+    AppliedDelta,
+    DeltaOutcome,
+    Holding,
+    SyncHistory,
+    apply,
+    exclusive_in,
+    share,
+)
+from leveret.runtime.schema_sync.endpoints import SchemaUpstreamParameter, UpstreamEndpoint, parse_upstream
+from leveret.runtime.schema_sync.source import (
+    SchemaSource,
+    UpstreamRequest,
+    at,
+    connect_first,
+    fetch_from,
+    likely_theirs,
+)
+
+logger = logging.getLogger(__name__)
+
+REPORTED_MAX: Final = 20
+"""Conflicts and refused changes named in the status; it counts them all."""
+
+
+class SchemaNode(Protocol):
+    """What the schema sync needs of its node."""
+
+    broker: Broker
+
+    @property
+    def config(self) -> Config:
+        """The node's settings."""
+
+    def changing(self) -> AbstractAsyncContextManager[None]:
+        """In it definitions may be changed; where several nodes share them, by this one alone.
+
+        Raises:
+            LeveretError: at entry: they cannot be changed now.
+        """
+
+    async def commit(self) -> None:
+        """Return once all changes applied so far are durable."""
+
+
+class SyncState(StrEnum):
+    """The states of an end of a link, by RabbitMQ's names."""
+
+    RUNNING = "running"
+    """An upstream that serves."""
+    CONNECTING = "connecting"
+    """No endpoint answers yet."""
+    RECOVER = "recover"
+    """The upstream answers and refuses: user, password, permissions, vhost, mode."""
+    CONNECTED = "connected"
+    """The link is open, nothing was synced over it yet."""
+    SYNCING = "syncing"
+    """The link is open and the last sync went well."""
+    DISCONNECTED = "disconnected"
+    """There is no link, or none is wanted."""
+
+
+class Timing(NamedTuple):
+    """How long a downstream waits."""
+
+    connect_timeout_s: float = 5.0
+    reply_timeout_s: float = 60.0
+    backoff_min_s: float = 0.5
+    backoff_max_s: float = 30.0
+
+
+class SyncProgress(msgspec.Struct):
+    """What a downstream has done; stamps are Unix seconds, durations milliseconds.
+
+    `last_sync_request_stamp` is of the last attempt, `last_sync_stamp` of the last sync that was done: as of then this
+    node has the upstream's definitions. `last_sync_sent_bytes` and `last_sync_received_bytes` are what that cost on the
+    link, `sync_interval_ms` how long it is from one sync to the next if nothing changes.
+    """
+
+    state: SyncState = SyncState.DISCONNECTED
+    upstream_endpoint: str | None = None
+    upstream_cluster: str | None = None
+    last_connection_completion_stamp: int | None = None
+    last_sync_request_stamp: int | None = None
+    last_sync_stamp: int | None = None
+    last_sync_duration: int | None = None
+    last_change_stamp: int | None = None
+    last_change_duration: int | None = None
+    last_sync_sent_bytes: int | None = None
+    last_sync_received_bytes: int | None = None
+    sync_interval_ms: int | None = None
+    last_error: str | None = None
+    syncs: int = 0
+    syncs_unchanged: int = 0
+    notices: int = 0
+    changes_applied: int = 0
+    changes_refused: int = 0
+    conflict_count: int = 0
+    conflicts: list[str] = []
+    refused_count: int = 0
+    refused: list[str] = []
+
+
+def upstream_of(node: SchemaNode) -> SchemaUpstreamParameter | None:
+    """The upstream that the global parameter names; None if there is none.
+
+    Raises:
+        InvalidCommand: the parameter cannot be used.
+    """
+    held = node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
+    return parse_upstream(held.value) if isinstance(held, GlobalParameter) else None
+
+
+def asked_by(node: SchemaNode, timing: Timing) -> UpstreamRequest:
+    """How this node knocks at its upstream's doors."""
+    config = node.config
+    return UpstreamRequest(
+        config.node_name,
+        config.cluster_name,
+        config.schema_sync.tls,
+        timing.connect_timeout_s,
+        timing.reply_timeout_s,
+    )
+
+
+class _Wanted(NamedTuple):
+    """A sync that somebody asked for and waits for."""
+
+    force: bool
+    done: asyncio.Future[DeltaOutcome]
+
+
+class SchemaDownstream:
+    """Follows the upstream that the global parameter names; `run` until cancelled.
+
+    Attributes:
+        progress: how it goes.
+    """
+
+    def __init__(
+        self, node: SchemaNode, timing: Timing, history: SyncHistory, is_wanted: Callable[[], bool]
+    ) -> None:
+        """Follow nobody yet; `is_wanted` tells whether this node is still the one to follow.
+
+        Raises:
+            ConfigError: one of the `locals` is not a regular expression.
+        """
+        settings = node.config.schema_sync
+        self.progress = SyncProgress()
+        self._node = node
+        self._timing = timing
+        self._history = history
+        self._is_wanted = is_wanted
+        self._interval_s = settings.minimum_sync_interval_ms / 1000
+        self._locals = Locals(settings.locals_)
+        self._theirs = likely_theirs(node.broker.definitions)
+        self._wake = asyncio.Event()
+        self._backoff_s = timing.backoff_min_s
+        self._endpoint = ""
+        self._failed_at: UpstreamEndpoint | None = None
+        self._may_sync_again_at = 0.0
+        self._due: asyncio.TimerHandle | None = None
+        self._wanted: list[_Wanted] = []
+        self._applied = asyncio.Event()
+        self._applied.set()
+        self._finished = asyncio.Event()
+        self._finished.set()
+        self._is_asked = False
+
+    def sync_now(self) -> None:
+        """Do not wait for the next attempt or sync."""
+        self._is_asked = True
+        self._wake.set()
+
+    async def sync(self, *, force: bool) -> DeltaOutcome:
+        """Sync at once and say what came of it; `force` replaces queues that conflict although they hold messages.
+
+        Raises:
+            LeveretError: why it could not be done.
+        """
+        if self.progress.state not in (SyncState.CONNECTED, SyncState.SYNCING):
+            raise ResourceLocked(f"there is no link to an upstream: {self.progress.last_error or 'not yet'}")
+        wanted = _Wanted(force, asyncio.get_running_loop().create_future())
+        self._wanted.append(wanted)
+        self._wake.set()
+        return await wanted.done
+
+    async def rest(self, *, at_once: bool) -> None:
+        """Return while no delta is half applied, nor, unless `at_once`, applied and not yet durable: cancel now."""
+        resting = self._applied if at_once else self._finished
+        while not resting.is_set():
+            await resting.wait()
+
+    async def run(self) -> None:
+        """Follow, and try again for ever."""
+        try:
+            while True:
+                try:
+                    await self._follow()
+                except LeveretError as error:
+                    self._failed(error)
+                except Exception as error:
+                    # A bug, or an upstream that found one: this task is the only thing that may end by it.
+                    logger.exception("schema_sync_failed")
+                    self._failed(LeveretError(f"internal error: {error!r}"))
+                await self._rest(self._backoff_s)
+                self._backoff_s = min(self._backoff_s * 2, self._timing.backoff_max_s)
+        finally:
+            if self._due is not None:
+                self._due.cancel()
+            # Who asks for a sync from now on would wait for ever.
+            self.progress.state = SyncState.DISCONNECTED
+            self._give_up(ResourceLocked("schema replication was stopped meanwhile"))
+
+    async def _follow(self) -> None:
+        self._awake()
+        upstream = self._upstream()
+        if upstream is None:
+            return
+        if self.progress.state is not SyncState.RECOVER:
+            self.progress.state = SyncState.CONNECTING
+        asked = asked_by(self._node, self._timing)
+        endpoint, source = await connect_first(
+            upstream, asked, self._wake.set, self._noticed, self._failed_at
+        )
+        try:
+            self._connected(endpoint)
+            while source.failure is None:
+                is_alone = len(upstream.endpoints) == 1
+                await self._rest(await self._sync(endpoint, source, is_alone=is_alone))
+            raise at(endpoint, source.failure)
+        finally:
+            self.progress.upstream_endpoint = None
+            source.close()
+            self._unlink()
+
+    def _unlink(self) -> None:
+        """What a link said does not shorten the wait for the next one, or it would be opened again and again."""
+        if self._due is not None:
+            self._due.cancel()
+        if not self._is_asked:
+            self._wake.clear()
+
+    def _awake(self) -> None:
+        self._wake.clear()
+        self._is_asked = False
+
+    def _upstream(self) -> SchemaUpstreamParameter | None:
+        try:
+            upstream = upstream_of(self._node)
+            if upstream is not None:
+                return upstream
+            self.progress.last_error = "no upstream endpoints: use set_schema_replication_upstream_endpoints"
+        except InvalidCommand as error:
+            self.progress.last_error = str(error)
+        self.progress.state = SyncState.DISCONNECTED
+        return None
+
+    def _connected(self, endpoint: UpstreamEndpoint) -> None:
+        logger.info("schema_sync_connected upstream=%s", endpoint)
+        self._endpoint = self.progress.upstream_endpoint = str(endpoint)
+        self.progress.state = SyncState.CONNECTED
+        self.progress.last_connection_completion_stamp = int(time())
+
+    def _failed(self, error: LeveretError) -> None:
+        text = str(error)
+        if text != self.progress.last_error:
+            logger.warning("schema_sync_failed error=%s", text)
+        self.progress.last_error = text
+        if isinstance(error, Refusal):
+            self.progress.state = SyncState.RECOVER
+        elif self.progress.state in (SyncState.CONNECTED, SyncState.SYNCING):
+            self.progress.state = SyncState.DISCONNECTED
+        else:
+            self.progress.state = SyncState.CONNECTING
+        self._give_up(error)
+
+    def _give_up(self, error: LeveretError) -> None:
+        wanted, self._wanted = self._wanted, []
+        _decline(wanted, error)
+
+    def _noticed(self) -> None:
+        """The upstream has changed: sync, but not more often than a sync takes."""
+        self.progress.notices += 1
+        if self._due is not None:
+            self._due.cancel()
+        self._due = asyncio.get_running_loop().call_at(self._may_sync_again_at, self._wake.set)
+
+    async def _rest(self, delay_s: float) -> None:
+        """Wait, unless woken."""
+        try:
+            async with asyncio.timeout(delay_s):
+                await self._wake.wait()
+        except TimeoutError:
+            return
+        self._awake()
+
+    # -- one sync -----------------------------------------------------------------------------
+
+    async def _sync(self, endpoint: UpstreamEndpoint, source: SchemaSource, *, is_alone: bool) -> float:
+        """Ask once and apply the answer; return how long to wait before the next time, in seconds.
+
+        An upstream that refuses is asked again over the same link if it `is_alone`; else others are tried.
+        """
+        # Who asks for a sync from now on is answered by the next one.
+        wanted, self._wanted = self._wanted, []
+        try:
+            outcome, rest_s = await self._sync_once(endpoint, source, wanted)
+        except Refusal as refusal:
+            self._failed(refusal)
+            _decline(wanted, refusal)
+            if not is_alone:
+                raise
+            return self._interval_s
+        except BaseException as error:
+            reason = error if isinstance(error, LeveretError) else ResourceLocked("the sync was broken off")
+            _decline(wanted, reason)
+            raise
+        finally:
+            self._applied.set()
+            self._finished.set()
+        for each in wanted:
+            if not each.done.done():
+                each.done.set_result(outcome)
+        return rest_s
+
+    async def _sync_once(
+        self, endpoint: UpstreamEndpoint, source: SchemaSource, wanted: Sequence[_Wanted]
+    ) -> tuple[DeltaOutcome, float]:
+        """One sync, and how long to wait after it.
+
+        That is until the interval has passed since the request, and at least as long as the sync took.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        before_bytes = source.sent_bytes, source.received_bytes
+        progress = self.progress
+        progress.last_sync_request_stamp = int(time())
+        progress.upstream_cluster = await self._fetch(endpoint, source)
+        progress.last_sync_sent_bytes = source.sent_bytes - before_bytes[0]
+        progress.last_sync_received_bytes = source.received_bytes - before_bytes[1]
+        outcome = await self._apply(source.unreadable, wanted)
+        took_s = loop.time() - began
+        progress.state = SyncState.SYNCING
+        progress.syncs += 1
+        progress.last_sync_stamp = progress.last_sync_request_stamp
+        progress.last_sync_duration = round(took_s * 1000)
+        progress.last_error = progress.refused[0] if progress.refused else None
+        progress.sync_interval_ms = round(max(self._interval_s, took_s) * 1000)
+        if outcome.puts + outcome.deletes:
+            await self._record(outcome)
+        else:
+            progress.syncs_unchanged += 1
+        self._backoff_s = self._timing.backoff_min_s
+        self._may_sync_again_at = loop.time() + took_s
+        # Nobody will give notice of what changed meanwhile.
+        return outcome, took_s if source.is_behind else max(self._interval_s - took_s, took_s)
+
+    async def _fetch(self, endpoint: UpstreamEndpoint, source: SchemaSource) -> str:
+        """Bring up to date what is known of the upstream; the name of its cluster.
+
+        An endpoint that lets us in and then fails is the last to be tried the next time.
+        """
+        try:
+            cluster = await fetch_from(endpoint, source, self._theirs)
+        except Exception:
+            self._failed_at = endpoint
+            raise
+        self._failed_at = None
+        return cluster
+
+    async def _apply(self, unreadable: Iterable[str], wanted: Sequence[_Wanted]) -> DeltaOutcome:
+        broker = self._node.broker
+        seen = _is_forced(wanted), broker.version
+        found = self._delta(self._holding(wanted))
+        if found.steps:
+            async with self._node.changing():
+                # That may have taken long: others changed something, or who forced it waits no more.
+                holding = self._holding(wanted)
+                if seen != (_is_forced(wanted), broker.version):
+                    found = self._delta(holding)
+                outcome = await self._make(found, holding)
+        else:
+            outcome = await apply(broker, found, self._holding(wanted))
+        outcome.refused += unreadable
+        self._report(outcome)
+        return outcome
+
+    def _holding(self, wanted: Sequence[_Wanted]) -> Container[Key]:
+        """The queues that are spared for their messages."""
+        return frozenset() if _is_forced(wanted) else Holding(self._node.broker)
+
+    def _delta(self, holding: Container[Key]) -> Delta:
+        broker = self._node.broker
+        return delta(broker.definitions, self._theirs.by_kind, self._locals, holding, exclusive_in(broker))
+
+    async def _make(self, found: Delta, holding: Container[Key]) -> DeltaOutcome:
+        """Apply what was found, all of it, and have it durable.
+
+        Raises:
+            ResourceLocked: it is not for this node any more.
+        """
+        # Whoever decided that, or follows instead, may change definitions no earlier than this node gave that up.
+        if not self._is_wanted():
+            raise ResourceLocked("this node is not the one that follows the upstream any more")
+        broker = self._node.broker
+        self._applied.clear()
+        self._finished.clear()
+        outcome = await apply(broker, found, holding)
+        self._applied.set()
+        if found.changes:
+            await self._node.commit()
+            share(broker.definitions, self._theirs, found.changes)
+        return outcome
+
+    def _report(self, outcome: DeltaOutcome) -> None:
+        progress = self.progress
+        known = {*progress.conflicts, *progress.refused}
+        progress.conflict_count, progress.conflicts = len(outcome.conflicts), outcome.conflicts[:REPORTED_MAX]
+        progress.refused_count, progress.refused = len(outcome.refused), outcome.refused[:REPORTED_MAX]
+        progress.changes_applied += outcome.puts + outcome.deletes
+        progress.changes_refused += len(outcome.refused)
+        for text in [*progress.conflicts, *progress.refused]:
+            if text not in known:
+                logger.warning("schema_sync_left_as_is entity=%s", text)
+
+    async def _record(self, outcome: DeltaOutcome) -> None:
+        progress = self.progress
+        progress.last_change_stamp = int(time())
+        progress.last_change_duration = progress.last_sync_duration
+        applied = AppliedDelta(
+            stamp=progress.last_change_stamp,
+            upstream=self._endpoint,
+            upstream_cluster=progress.upstream_cluster or "",
+            duration_ms=progress.last_sync_duration or 0,
+            sent_bytes=progress.last_sync_sent_bytes or 0,
+            received_bytes=progress.last_sync_received_bytes or 0,
+            puts=outcome.puts,
+            deletes=outcome.deletes,
+            conflicts=len(outcome.conflicts),
+            refused=len(outcome.refused),
+            changes=outcome.changes,
+        )
+        logger.info(
+            "schema_sync_applied upstream_cluster=%s puts=%d deletes=%d conflicts=%d refused=%d duration_ms=%d "
+            "received_bytes=%d",
+            applied.upstream_cluster,
+            applied.puts,
+            applied.deletes,
+            applied.conflicts,
+            applied.refused,
+            applied.duration_ms,
+            applied.received_bytes,
+        )
+        await self._history.add(applied)
+
+
+def _is_forced(wanted: Iterable[_Wanted]) -> bool:
+    """Whether anybody forces the sync: who asked and waits no more, as one who was told that it failed, does not."""
+    return any(each.force and not each.done.done() for each in wanted)
+
+
+def _decline(wanted: Iterable[_Wanted], error: LeveretError) -> None:
+    """Whoever waits for a sync is told that there was none."""
+    for each in wanted:
+        if not each.done.done():
+            each.done.set_exception(error)
+            each.done.exception()  # whoever gave up waiting for it does not want it logged

@@ -1,0 +1,115 @@
+"""The value of the global parameter `schema_definition_sync_upstream`: where a downstream reaches its upstream.
+
+    {"endpoints": ["a.example:5672", "https://b.example:15671"], "username": "...", "password": "..."}
+
+`host:port` and `amqp://host:port` are AMQP listeners of another Leveret, with TLS where `ssl_options` are set or the
+scheme is `amqps`; `http://` and `https://` are the management API of a RabbitMQ, a LavinMQ or another Leveret.
+
+The parameter of message replication has the same form, with `host:port` of stream listeners only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from leveret.model.errors import InvalidCommand
+
+SCHEMES: Final = ("amqp", "amqps", "http", "https")
+FORM: Final = '{"endpoints": ["host:port", ...], "username": "...", "password": "..."}'
+
+
+class UpstreamEndpoint(NamedTuple):
+    """Where an upstream listens; no scheme is AMQP, with TLS where that is configured."""
+
+    host: str
+    port: int
+    scheme: str = ""
+    path: str = ""
+    """Of an HTTP endpoint: what its API's paths begin with; no slash at its end."""
+
+    @property
+    def is_http(self) -> bool:
+        """Whether a management API is there, and not an AMQP listener."""
+        return self.scheme in ("http", "https")
+
+    @property
+    def address(self) -> str:
+        """Host and port as in a URL."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def __str__(self) -> str:
+        scheme = f"{self.scheme}://" if self.scheme else ""
+        return f"{scheme}{self.address}{self.path}"
+
+
+class SchemaUpstreamParameter(NamedTuple):
+    """The value of the global parameter: endpoints in the order to try them, and the user to log in as."""
+
+    endpoints: list[UpstreamEndpoint]
+    username: str
+    password: str
+
+
+class _Value(msgspec.Struct, forbid_unknown_fields=True):
+    endpoints: list[str]
+    username: str
+    password: str
+
+
+def decode_upstream(text: str | bytes) -> object:
+    """The JSON that an operator gives, not looked at yet.
+
+    Raises:
+        InvalidCommand: it is none.
+    """
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidCommand(f"upstream endpoints: no JSON: {error}; the form is {FORM}") from None
+
+
+def parse_upstream(value: object, schemes: Sequence[str] = SCHEMES) -> SchemaUpstreamParameter:
+    """Read a value of FORM, whose endpoints may have one of these schemes.
+
+    Raises:
+        InvalidCommand: names the field that is missing, unknown or malformed; never shows the password.
+    """
+    try:
+        read = msgspec.convert(value, type=_Value)
+    except msgspec.ValidationError as error:
+        raise InvalidCommand(f"upstream endpoints: {error}; the form is {FORM}") from None
+    for field in ("endpoints", "username", "password"):
+        if not getattr(read, field):
+            raise InvalidCommand(f"upstream endpoints: field `{field}` is empty; the form is {FORM}")
+    endpoints = [_endpoint(index, text, schemes) for index, text in enumerate(read.endpoints)]
+    return SchemaUpstreamParameter(endpoints, read.username, read.password)
+
+
+def _endpoint(index: int, text: str, schemes: Sequence[str]) -> UpstreamEndpoint:
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        scheme, rest = "", text
+    rest, slash, path = rest.partition("/")
+    host, colon, port = rest.rpartition(":")
+    bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    is_place = colon and bare and not (":" in bare and bare == host) and "@" not in host and _is_port(port)
+    if not is_place or (separator and scheme not in schemes) or (slash and scheme not in ("http", "https")):
+        before = ", ".join(f"{name}://" for name in schemes)
+        raise InvalidCommand(
+            f"upstream endpoints: field `endpoints[{index}]`: '{_shown(text)}' is not host:port"
+            + (f", with one of {before} before it or none" if before else "")
+        )
+    return UpstreamEndpoint(bare, int(port), scheme, f"/{path}".rstrip("/"))
+
+
+def _shown(text: str) -> str:
+    """Without what may be a password."""
+    before, at, host = text.rpartition("@")
+    return f"...@{host}" if at and before else text
+
+
+def _is_port(text: str) -> bool:
+    return text.isascii() and text.isdigit() and 0 < int(text) < 65536

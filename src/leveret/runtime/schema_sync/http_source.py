@@ -1,0 +1,278 @@
+"""An upstream's schema from its management API: `GET /api/definitions` of RabbitMQ, LavinMQ or another Leveret.
+
+There are no digests to compare there: the document comes whole, compressed with gzip, and where the upstream gives it
+an ETag only when it changed. One that is the same octets as before is not read again. RabbitMQ 3.10 leaves
+descriptions and tags of vhosts out of its definitions, so they are asked for where they are missing. The user needs
+the tag `administrator`, as everyone who asks for all definitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import ssl
+import zlib
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import httpx
+import msgspec
+
+from leveret.core.schema.schema import Key, canonical
+from leveret.model.definitions import KINDS, AnyEntity, Definitions, Delete, Put, Vhost
+from leveret.model.errors import AccessRefused, AuthenticationFailed, InvalidCommand, LeveretError
+from leveret.runtime.definitions.importing import each_entity, without_loose_bindings
+from leveret.runtime.schema_sync.endpoints import SchemaUpstreamParameter, UpstreamEndpoint
+from leveret.session.amqp10.client import SchemaLinkError
+
+ENTITIES_PER_TURN: Final = 250
+"""Read before the event loop serves others again."""
+DOCUMENT_BYTES_MAX: Final = 256 * 1024 * 1024
+FETCH_TIMEOUTS: Final = 5
+"""How many times the timeout of a read a document may take, however it drips in."""
+_GZIP: Final = zlib.MAX_WBITS | 16
+_PIECE_BYTES: Final = 1024 * 1024
+_ALWAYS_THERE: Final = ("users", "vhosts", "permissions", "queues", "exchanges", "bindings")
+"""Of a document without one of them nothing is taken: what it does not name would be deleted here."""
+_IS_IT: Final = "see that the endpoint is the management API of a broker that has started"
+_CLUSTER_NAME: Final = "cluster_name"
+_DEFINITIONS: Final = "definitions?include_secrets=true"
+"""Another Leveret leaves out what is secret in parameters if it is not asked; others do not know the word."""
+_VHOSTS: Final = "vhosts?columns=name,description,tags,metadata,default_queue_type"
+
+
+class _Vhost(msgspec.Struct):
+    name: str
+    description: Any = None
+    tags: Any = None
+    metadata: Any = None
+
+
+class _Vhosts(msgspec.Struct):
+    """Of a definitions document, what is said of vhosts."""
+
+    vhosts: list[_Vhost] = []
+
+
+class HttpSource:
+    """See the module; `open` first.
+
+    Attributes:
+        sent_bytes: of requests; their bodies, which are none.
+        received_bytes: of replies' bodies, as they came over the wire.
+        failure: stays None: every request stands for itself.
+        unreadable: entities of the last document that no entity here can stand for, with the reason.
+        is_behind: stays False: a document is of one moment.
+    """
+
+    is_behind = False
+
+    def __init__(
+        self,
+        endpoint: UpstreamEndpoint,
+        upstream: SchemaUpstreamParameter,
+        tls: ssl.SSLContext | None,
+        timeout_s: float,
+    ) -> None:
+        """Nothing is asked yet.
+
+        Raises:
+            SchemaLinkError: nothing can have such an address.
+        """
+        self.sent_bytes = self.received_bytes = 0
+        self.failure: LeveretError | None = None
+        self.unreadable: list[str] = []
+        self._username = upstream.username
+        self._fetch_timeout_s = FETCH_TIMEOUTS * timeout_s
+        try:
+            self._client = httpx.AsyncClient(
+                base_url=f"{endpoint.scheme}://{endpoint.address}{endpoint.path}/api/",
+                auth=(upstream.username, upstream.password),
+                headers={"accept-encoding": "gzip"},
+                verify=tls if tls is not None else False,
+                timeout=timeout_s,
+                trust_env=False,
+            )
+        except httpx.InvalidURL as error:
+            raise SchemaLinkError(f"no such address can be: {error}") from None
+        self._closing: asyncio.Future[None] | None = None
+        self._etag: str | None = None
+        self._digest = b""
+        self._cluster = str(endpoint)
+
+    async def open(self) -> None:
+        """See that there is a management API, and that it lets us in.
+
+        Raises:
+            Refusal: it does not.
+            SchemaLinkError: there is none.
+        """
+        try:
+            async with self._get("whoami") as reply:
+                self.received_bytes += reply.num_bytes_downloaded
+        except BaseException:
+            self.close()
+            raise
+
+    async def fetch(self, theirs: Definitions) -> str:
+        """See Source."""
+        try:
+            async with asyncio.timeout(self._fetch_timeout_s):
+                return await self._fetch(theirs)
+        except TimeoutError:
+            text = f"its definitions did not come within {self._fetch_timeout_s:g} s"
+            raise SchemaLinkError(text) from None
+
+    async def _fetch(self, theirs: Definitions) -> str:
+        known = {"if-none-match": self._etag} if self._etag else {}
+        async with self._get(_DEFINITIONS, known) as reply:
+            if reply.status_code == httpx.codes.NOT_MODIFIED:
+                return self._cluster
+            octets = await self._octets(reply)
+            etag = reply.headers.get("etag")
+        vhosts = b"[]"
+        if _lacks_details(octets):
+            etag = None
+            async with self._get(_VHOSTS) as reply:
+                vhosts = await self._octets(reply)
+        digest = hashlib.blake2b(octets + vhosts).digest()
+        if digest != self._digest:
+            await _replace(theirs, await self._entities(octets, vhosts, theirs))
+        self._digest, self._etag = digest, etag
+        return self._cluster
+
+    def close(self) -> None:
+        """See Source."""
+        # Nothing is under way, and nobody waits for sockets to be closed. Kept, or it may be collected.
+        self._closing = asyncio.ensure_future(self._client.aclose())
+
+    @asynccontextmanager
+    async def _get(self, path: str, headers: dict[str, str] | None = None) -> AsyncIterator[httpx.Response]:
+        try:
+            async with self._client.stream("GET", path, headers=headers or {}) as reply:
+                self._check(reply, path)
+                yield reply
+        except httpx.HTTPError as error:
+            raise SchemaLinkError(str(error) or type(error).__name__) from None
+
+    def _check(self, reply: httpx.Response, path: str) -> None:
+        match reply.status_code:
+            case httpx.codes.OK | httpx.codes.NOT_MODIFIED:
+                return
+            case httpx.codes.UNAUTHORIZED:
+                raise AuthenticationFailed(
+                    f"the upstream refuses user '{self._username}' or its password, or the user has not the tag "
+                    "administrator"
+                )
+            case httpx.codes.FORBIDDEN:
+                raise AccessRefused(
+                    f"the upstream refuses user '{self._username}': it needs the tag administrator"
+                )
+            case status:
+                raise SchemaLinkError(f"GET /api/{path} is answered with status {status}")
+
+    async def _octets(self, reply: httpx.Response) -> bytes:
+        octets = bytearray()
+        async for piece in _plain(reply):
+            octets += piece
+            if len(octets) > DOCUMENT_BYTES_MAX:
+                raise SchemaLinkError(f"definitions of more than {DOCUMENT_BYTES_MAX} octets")
+        self.received_bytes += reply.num_bytes_downloaded
+        return bytes(octets)
+
+    async def _entities(self, octets: bytes, vhosts: bytes, theirs: Definitions) -> Sequence[AnyEntity]:
+        """All that can be read; what cannot is in `unreadable` then, and is as it is in `theirs`."""
+        try:
+            document = msgspec.json.decode(octets, type=dict[str, Any])
+            listed = msgspec.json.decode(vhosts, type=list[dict[str, Any]])
+            # A name may be anything here; what is none is told below, by the entity.
+            details = {str(vhost["name"]): vhost for vhost in listed}
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
+            raise SchemaLinkError(f"its definitions cannot be read: {error}") from None
+        entities: list[AnyEntity] = []
+        unreadable: list[str] = []
+        for number, (kind, entry) in enumerate(self._entries(document)):
+            if kind == "vhosts":
+                entry = details.get(str(entry.get("name")), entry)
+            try:
+                entities += each_entity({kind: [entry]}, None)
+            except InvalidCommand as error:
+                unreadable.append(f"{kind} '{entry.get('name', '')}': cannot be read: {error}")
+                held = theirs.by_kind[kind].get(_key(kind, entry))
+                entities += [held] if held is not None else []
+            if number % ENTITIES_PER_TURN == ENTITIES_PER_TURN - 1:
+                await asyncio.sleep(0)
+        if not any(isinstance(entity, Vhost) for entity in entities):
+            raise SchemaLinkError(f"its definitions are of no use: they name no vhost; {_IS_IT}")
+        self.unreadable = unreadable
+        for entity in entities:
+            if entity.kind == "global_parameters" and entity.key == (_CLUSTER_NAME,):
+                self._cluster = str(getattr(entity, "value", ""))
+        return without_loose_bindings(entities, Definitions())
+
+    def _entries(self, document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+        missing = [kind for kind in _ALWAYS_THERE if kind not in document]
+        if missing:
+            raise SchemaLinkError(f"its definitions are of no use: they lack {', '.join(missing)}; {_IS_IT}")
+        for kind in KINDS:
+            entries = document.get(kind, [])
+            if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+                raise SchemaLinkError(f"its definitions cannot be read: {kind} is no list of objects")
+            for entry in entries:
+                yield kind, entry
+
+
+async def _plain(reply: httpx.Response) -> AsyncIterator[bytes]:
+    """A reply's body as it was before it was compressed, in pieces: a few octets can stand for very many.
+
+    Raises:
+        SchemaLinkError: it is damaged, or compressed in a way that was not asked for.
+    """
+    encoding = reply.headers.get("content-encoding", "identity").strip().lower()
+    if encoding == "identity":
+        async for octets in reply.aiter_raw():
+            yield octets
+        return
+    if encoding != "gzip":
+        raise SchemaLinkError(f"its reply has content-encoding '{encoding}', and gzip was asked for")
+    inflater = zlib.decompressobj(_GZIP)
+    try:
+        async for octets in reply.aiter_raw():
+            while octets and not inflater.eof:
+                yield inflater.decompress(octets, _PIECE_BYTES)
+                octets = inflater.unconsumed_tail
+        yield inflater.flush()
+    except zlib.error as error:
+        raise SchemaLinkError(f"its reply is no gzip: {error}") from None
+    if not inflater.eof:
+        raise SchemaLinkError("its reply ends before its gzip does")
+
+
+def _lacks_details(octets: bytes) -> bool:
+    """Whether a definitions document names a vhost and says nothing else of it."""
+    try:
+        vhosts = msgspec.json.decode(octets, type=_Vhosts).vhosts
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False  # what is wrong with it is told when all of it is read
+    return any(vhost.description is vhost.tags is vhost.metadata is None for vhost in vhosts)
+
+
+def _key(kind: str, entry: dict[str, Any]) -> Key:
+    """Of an entity that cannot be read; a binding's is not known."""
+    return tuple(str(entry.get(field)) for field in getattr(KINDS[kind], "key_fields", ()))
+
+
+async def _replace(theirs: Definitions, entities: Sequence[AnyEntity]) -> None:
+    """Let `theirs` have these entities and no others; what is the same stays the same object."""
+    gone = {kind: set(theirs.by_kind[kind]) for kind in KINDS}
+    for number, entity in enumerate(entities):
+        held = theirs.by_kind[entity.kind].get(entity.key)
+        if held is None or canonical(held) != canonical(entity):
+            theirs.apply(Put(entity))
+        gone[entity.kind].discard(entity.key)
+        if number % ENTITIES_PER_TURN == ENTITIES_PER_TURN - 1:
+            await asyncio.sleep(0)
+    for kind, keys in gone.items():
+        for key in keys:
+            theirs.apply(Delete(kind, key))

@@ -1,0 +1,261 @@
+"""Where a downstream has its upstream's schema from: another node's AMQP listener, or a management API.
+
+A `SchemaSource` brings what is known of the upstream up to date; how it does that is its own affair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from leveret.config.tls import TlsOptions
+from leveret.core.schema.schema import transient_queues, travels
+from leveret.model.definitions import KINDS, Definitions, Put
+from leveret.model.errors import LeveretError, PeerError, Refusal
+from leveret.runtime.schema_sync.endpoints import SchemaUpstreamParameter, UpstreamEndpoint
+from leveret.runtime.schema_sync.link import SchemaLink, open_link
+from leveret.runtime.sockets.tls import client_context
+from leveret.session.amqp10.client import SchemaLinkClient, SchemaLinkError
+from leveret.session.schema_exchange import SchemaFollower
+from leveret.wire.schema_sync import SyncRequest, decode_reply, encode_request
+
+TLS_SETTINGS: Final = "schema_definition_sync.downstream.ssl_options"
+
+
+class SchemaSource(Protocol):
+    """One connection to an upstream, or what stands for it.
+
+    Attributes:
+        sent_bytes: what it cost so far, towards the upstream.
+        received_bytes: and from it.
+    """
+
+    @property
+    def sent_bytes(self) -> int:
+        """See the class."""
+
+    @property
+    def received_bytes(self) -> int:
+        """See the class."""
+
+    @property
+    def failure(self) -> LeveretError | None:
+        """Why nothing can be had from it any more."""
+
+    @property
+    def unreadable(self) -> Sequence[str]:
+        """What the upstream has and cannot be had here, each with the reason."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the upstream changed while the last `fetch` lasted, and nobody will say so again."""
+
+    async def fetch(self, theirs: Definitions) -> str:
+        """Bring `theirs` up to date; the name of the upstream's cluster.
+
+        Raises:
+            Refusal: the upstream declines; it may be asked again.
+            LeveretError: it cannot be asked any more.
+        """
+
+    def close(self) -> None:
+        """Say good-bye and close."""
+
+
+class UpstreamRequest(NamedTuple):
+    """How a downstream knocks at its upstream's doors.
+
+    Attributes:
+        container_id: how it calls itself.
+        cluster: the name of its cluster.
+        tls: `ssl_options` of the downstream.
+    """
+
+    container_id: str
+    cluster: str
+    tls: TlsOptions
+    connect_timeout_s: float
+    reply_timeout_s: float
+
+
+def likely_theirs(own: Definitions) -> Definitions:
+    """What an upstream probably has, before it told anything: what its downstream has."""
+    theirs = Definitions()
+    transient = transient_queues(own.by_kind["queues"].values())
+    for kind in KINDS:
+        for entity in own.by_kind[kind].values():
+            if travels(entity, transient):
+                theirs.apply(Put(entity))
+    return theirs
+
+
+class AmqpSource:
+    """Digests and what differs, over AMQP 1.0."""
+
+    unreadable: Sequence[str] = ()
+
+    def __init__(self, link: SchemaLink, cluster: str, reply_timeout_s: float) -> None:
+        """Over an open link."""
+        self._link = link
+        self._cluster = cluster
+        self._reply_timeout_s = reply_timeout_s
+        self._following: SchemaFollower | None = None
+
+    @property
+    def sent_bytes(self) -> int:
+        """See Source."""
+        return self._link.sent_bytes
+
+    @property
+    def received_bytes(self) -> int:
+        """See Source."""
+        return self._link.received_bytes
+
+    @property
+    def failure(self) -> LeveretError | None:
+        """See Source."""
+        return self._link.failure
+
+    @property
+    def is_behind(self) -> bool:
+        """See Source."""
+        return self._following is not None and self._following.has_moved
+
+    async def fetch(self, theirs: Definitions) -> str:
+        """See Source."""
+        # Kept, and so are its digests: an entity is digested once as long as the link is open.
+        if self._following is None or self._following.theirs is not theirs:
+            self._following = SchemaFollower(theirs, self._cluster)
+        following = self._following
+        request: SyncRequest | None = following.begin()
+        while request is not None:
+            body = await self._link.request(encode_request(request), self._reply_timeout_s)
+            request = following.take(decode_reply(body))
+        return following.upstream_cluster
+
+    def close(self) -> None:
+        """See Source."""
+        self._link.close()
+
+
+async def fetch_from(endpoint: UpstreamEndpoint, source: SchemaSource, theirs: Definitions) -> str:
+    """As `fetch` of a source; what goes wrong is told with the endpoint.
+
+    Raises:
+        Refusal: the upstream declines.
+        PeerError: it cannot be asked any more.
+    """
+    try:
+        return await source.fetch(theirs)
+    except (Refusal, PeerError) as error:
+        raise at(endpoint, error) from error
+
+
+def at(endpoint: UpstreamEndpoint, error: LeveretError) -> LeveretError:
+    """The same error, told with whom it comes from."""
+    return type(error)(f"{endpoint}: {error}")
+
+
+async def connect_first(
+    upstream: SchemaUpstreamParameter,
+    asked: UpstreamRequest,
+    on_lost: Callable[[], None],
+    on_notice: Callable[[], None],
+    behind: UpstreamEndpoint | None = None,
+) -> tuple[UpstreamEndpoint, SchemaSource]:
+    """Connect to the first endpoint that lets us in, each given the timeout of `asked`.
+
+    `on_lost` is called once when a source fails that was open, `on_notice` when an upstream says that it changed.
+    The endpoint after `behind` is tried first, and `behind` last.
+
+    Raises:
+        Refusal: none did, and this is what the first that refused us says.
+        SchemaLinkError: none did, and none refused us; names each endpoint and its reason.
+        ConfigError: TLS is asked for, and a certificate cannot be used.
+    """
+    refusal: Refusal | None = None
+    reasons: list[str] = []
+    for endpoint in _from_behind(upstream.endpoints, behind):
+        tls = _tls(endpoint, asked.tls)
+        try:
+            async with asyncio.timeout(asked.connect_timeout_s):
+                return endpoint, await _connect(endpoint, upstream, asked, tls, on_lost, on_notice)
+        except Refusal as error:
+            refusal = refusal or type(error)(f"{endpoint}: {error}")
+        except TimeoutError:
+            reasons.append(f"{endpoint} does not answer within {asked.connect_timeout_s:g} s")
+        # ValueError: what is no name of a host by the rules of IDNA.
+        except (OSError, ValueError, SchemaLinkError) as error:
+            reasons.append(f"{endpoint}: {error}")
+    raise refusal or SchemaLinkError("; ".join(reasons))
+
+
+async def fetch_first(
+    upstream: SchemaUpstreamParameter, asked: UpstreamRequest, theirs: Definitions
+) -> Sequence[str]:
+    """Bring `theirs` up to date once, from the first endpoint that tells, where a downstream ends up too.
+
+    Returns:
+        What the upstream has and cannot be had here, each with the reason.
+
+    Raises:
+        Refusal: none did, and this is what the first that declined says.
+        SchemaLinkError: none did, and none declined; names each endpoint and its reason.
+        ConfigError: TLS is asked for, and a certificate cannot be used.
+    """
+    refusal: Refusal | None = None
+    reasons: list[str] = []
+    for each in upstream.endpoints:
+        alone = upstream._replace(endpoints=[each])
+        try:
+            endpoint, source = await connect_first(alone, asked, lambda: None, lambda: None)
+            try:
+                await fetch_from(endpoint, source, theirs)
+            finally:
+                source.close()
+            return source.unreadable
+        except Refusal as error:
+            refusal = refusal or error
+        except PeerError as error:
+            reasons.append(str(error))
+    raise refusal or SchemaLinkError("; ".join(reasons))
+
+
+def _from_behind(
+    endpoints: Sequence[UpstreamEndpoint], last: UpstreamEndpoint | None
+) -> Sequence[UpstreamEndpoint]:
+    """The endpoints in their order, begun after `last` if that is one of them."""
+    begin = endpoints.index(last) + 1 if last in endpoints else 0
+    return [*endpoints[begin:], *endpoints[:begin]]
+
+
+async def _connect(
+    endpoint: UpstreamEndpoint,
+    upstream: SchemaUpstreamParameter,
+    asked: UpstreamRequest,
+    tls: ssl.SSLContext | None,
+    on_lost: Callable[[], None],
+    on_notice: Callable[[], None],
+) -> SchemaSource:
+    if endpoint.is_http:
+        # An HTTP client is a tenth of a second to import, which a start without such an upstream need not take.
+        from leveret.runtime.schema_sync.http_source import HttpSource
+
+        source = HttpSource(endpoint, upstream, tls, asked.reply_timeout_s)
+        await source.open()
+        return source
+    client = SchemaLinkClient(
+        container_id=asked.container_id, username=upstream.username, password=upstream.password
+    )
+    link = await open_link(endpoint, client, tls, on_lost, on_notice)
+    return AmqpSource(link, asked.cluster, asked.reply_timeout_s)
+
+
+def _tls(endpoint: UpstreamEndpoint, options: TlsOptions) -> ssl.SSLContext | None:
+    """Renewed certificates count from the next connection on, so this is made anew for each."""
+    is_configured = not endpoint.scheme and options != TlsOptions()
+    if endpoint.scheme in ("amqps", "https") or is_configured:
+        return client_context(options, TLS_SETTINGS)
+    return None

@@ -1,0 +1,122 @@
+"""The sockets of the process: how many each kind of listener has, and whether newcomers are refused.
+
+The limit of open files is the process's, so there is one `Sockets` a process, which `process_sockets` gives. Every
+listener accepts through `runtime.sockets.acceptor`, which asks here.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Final
+
+from leveret.core.rules.descriptors import (
+    DESCRIPTORS,
+    LEAST,
+    Budget,
+    Caps,
+    ConnectionTally,
+    ListenerKind,
+    Refused,
+    divide,
+)
+from leveret.model.errors import LeveretError
+
+logger = logging.getLogger(__name__)
+
+ALARM_S: Final = 5.0
+"""The alarm stays as long after the last connection that was refused for want of descriptors."""
+_TELL_EVERY_S: Final = 10.0
+"""A flood is told of so often, not once a connection."""
+
+
+class Sockets:
+    """See the module.
+
+    Attributes:
+        budget: who may have how many descriptors.
+        tallies: the connections of each kind of listener.
+        is_short: whether newcomers are refused for want of descriptors, or were a moment ago.
+    """
+
+    def __init__(self, budget: Budget, clock_s: Callable[[], float] = time.monotonic) -> None:
+        """No connections yet."""
+        self.budget = budget
+        self.tallies = {
+            kind: ConnectionTally(share, budget.from_one_address(kind))
+            for kind, share in budget.shares.items()
+        }
+        self.is_short = False
+        self._clock_s = clock_s
+        self._refused_at_s = 0.0
+        self._told_at_s: dict[tuple[ListenerKind, Refused], float] = {}
+
+    def admit(self, kind: ListenerKind, address: str, caps: Caps) -> bool:
+        """Whether a connection from that address may stay; then `Tally.release` ends it."""
+        why = self.tallies[kind].admit(address, caps)
+        if why is None:
+            return True
+        self._refused(kind, why, address)
+        return False
+
+    def system_refused(self, kind: ListenerKind) -> None:
+        """The system has no descriptor for another connection: somebody uses more than the budget knows of."""
+        self.tallies[kind].refused[Refused.SYSTEM] += 1
+        self._refused(kind, Refused.SYSTEM, "")
+
+    def _refused(self, kind: ListenerKind, why: Refused, address: str) -> None:
+        now_s = self._clock_s()
+        told_at_s = self._told_at_s.get((kind, why))
+        if told_at_s is None or now_s - told_at_s >= _TELL_EVERY_S:
+            self._told_at_s[kind, why] = now_s
+            tally = self.tallies[kind]
+            logger.warning(
+                "connections_refused listener=%s reason=%s peer=%s open=%d limit=%d refused_so_far=%d "
+                "open_files_limit=%d",
+                kind,
+                why,
+                address or "unknown",
+                tally.count,
+                tally.share,
+                tally.refused.total(),
+                self.budget.limit,
+            )
+        if why is not Refused.SETTING:
+            self._refused_at_s = now_s
+            if not self.is_short:
+                self.is_short = True
+                logger.warning(
+                    "alarm_in_effect resources=%s listener=%s action=refuse_new_connections "
+                    "hint=raise the limit of open files (ulimit -n, LimitNOFILE), or see who connects",
+                    DESCRIPTORS,
+                    kind,
+                )
+
+    def judge(self) -> None:
+        """End the alarm when nobody was refused for a while."""
+        if self.is_short and self._clock_s() - self._refused_at_s >= ALARM_S:
+            self.is_short = False
+            logger.info("alarms_cleared resources=%s", DESCRIPTORS)
+
+
+@cache
+def process_sockets() -> Sockets:
+    """The sockets of this process, whose limit of open files is raised to what the system allows.
+
+    Raises:
+        LeveretError: that is not enough for a node.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if 0 <= limit < LEAST:
+        raise LeveretError(
+            f"this process may have {limit} files open (ulimit -Hn), and a node needs at least {LEAST}: "
+            "raise the limit with ulimit -n, or LimitNOFILE= of the systemd unit"
+        )
+    return Sockets(divide(limit))

@@ -1,0 +1,1 @@
+"""Standby: the downstream of message replication - the transfer, promotion, rehearsal and the way back."""

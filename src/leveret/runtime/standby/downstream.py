@@ -1,0 +1,518 @@
+"""The downstream side of message replication: transfer while it is well, promotion when it is not.
+
+The work is done by pipeline processes (`python -m leveret.pipeline`), which this module starts, listens to
+and ends; the node's own loop only reads their lines. What an operator decides at run time - mode, link
+off, a promotion begun - is kept in a state file and wins over the configuration, after a restart too.
+
+    downstream, connected --disconnect--> downstream, disconnected
+    downstream --promote--> promoting --done--> upstream
+    promoting --killed, failed--> promotion interrupted: no transfer starts; promote again goes on where it was
+
+A promotion ends both links, and turns schema replication too: a node that applications use must not have its
+definitions taken back by an upstream that returns.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from leveret.config import Config
+from leveret.config.tls import TlsOptions
+from leveret.core.broker.broker import STANDBY_TAG
+from leveret.core.schema.operating_mode import OperatingMode, operating_mode
+from leveret.model.definitions import GlobalParameter, Vhost
+from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.standby.archive import StandbyArchive
+from leveret.runtime.standby.decisions import PromotionAttempt, StandbyDecided
+from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, PipelineProcess, ask
+from leveret.runtime.standby.progress import PromotionProgress
+from leveret.runtime.standby.recovery import (
+    EVERYTHING,
+    Recoveries,
+    RecoveringNode,
+    RecoveryRequest,
+    own_endpoint,
+    told_rows,
+)
+from leveret.runtime.standby.transfer import StandbyUpstreamParameter, TransferSupervisor, parse_upstream
+from leveret.storage.state_file import StateFile
+
+logger = logging.getLogger(__name__)
+
+UPSTREAM_PARAMETER: Final = "standby_replication_upstream"
+DRAIN_TIMEOUT_S: Final = 20.0
+_LOSS: Final = (
+    "virtual_host",
+    "state",
+    "lag_records",
+    "lag_ms",
+    "heard_ago_ms",
+    "missing_records",
+    "missing_messages",
+    "last_timestamp",
+    "newest_age_ms",
+)
+"""What is told of each vhost before a promotion."""
+Progress = Callable[[Event], None]
+
+
+class DownstreamSchema(Protocol):
+    """What is needed of schema replication."""
+
+    @property
+    def mode(self) -> OperatingMode:
+        """Which side this node is."""
+
+    @property
+    def why_nothing_came(self) -> str:
+        """Why no definitions have come from the upstream yet; empty if they have, or are not to."""
+
+    async def stop(self) -> None:
+        """End the link."""
+
+    async def set_mode(self, mode: str) -> None:
+        """Change sides; kept over restarts."""
+
+
+class StandbyNode(RecoveringNode, Protocol):
+    """What is needed of the node."""
+
+    data_dir: Path
+
+    @property
+    def schema_sync(self) -> DownstreamSchema:
+        """Schema replication."""
+
+
+class StandbyDownstream:
+    """Follows an upstream's messages, and takes its place."""
+
+    def __init__(
+        self, node: StandbyNode, state_file: StateFile, drain_timeout_s: float = DRAIN_TIMEOUT_S
+    ) -> None:
+        """Read what was decided before; do nothing yet.
+
+        Raises:
+            StorageError: the state file is damaged.
+        """
+        self._node = node
+        self._drain_timeout_s = drain_timeout_s
+        self.decided = StandbyDecided(state_file, OperatingMode(node.config.standby.operating_mode))
+        work_dir = node.data_dir / "standby"
+        self.archive = StandbyArchive(
+            node.config.standby.data_dir or str(work_dir), work_dir, node.config.node_name, self._spark()
+        )
+        self._transfer = TransferSupervisor(self._job)
+        self.recoveries = Recoveries(node, self.archive, self._losses)
+        self._lock = asyncio.Lock()
+        self._progress: PromotionProgress | None = None
+
+    # -- life ---------------------------------------------------------------------------------
+
+    @property
+    def mode(self) -> OperatingMode:
+        """Which side this node is."""
+        return self.decided.mode
+
+    async def start(self) -> None:
+        """Follow, if that is what this node is for."""
+        if self.mode is not self.decided.configured:
+            logger.info(
+                "standby_mode_set_at_run_time mode=%s configured=%s", self.mode, self.decided.configured
+            )
+        await self.recoveries.clear_up()
+        if (
+            self.mode is OperatingMode.DOWNSTREAM
+            and self.decided.connected
+            and self.decided.promoting is None
+        ):
+            await self._transfer.start()
+
+    async def stop(self) -> None:
+        """End the link; what is recorded stays."""
+        await self.recoveries.give_way()
+        await self._transfer.stop()
+
+    # -- the operator's commands --------------------------------------------------------------
+
+    async def connect(self) -> None:
+        """Begin to follow; kept over restarts.
+
+        Raises:
+            PreconditionFailed: this node is not a downstream, or its promotion has begun.
+        """
+        async with self._changing("connect"):
+            self._check_downstream("connected to an upstream")
+            self._check_may_follow()
+            self.decided.connected = True
+            self.decided.save()
+            await self._transfer.start()
+
+    async def disconnect(self) -> None:
+        """Follow no more; kept over restarts.
+
+        Raises:
+            PreconditionFailed: this node is not a downstream.
+        """
+        async with self._changing("disconnect"):
+            self._check_downstream("disconnected from an upstream")
+            self.decided.connected = False
+            self.decided.save()
+            await self._transfer.stop()
+
+    async def set_mode(self, mode: str) -> None:
+        """Become an `upstream` or a `downstream`, or neither; kept over restarts.
+
+        Raises:
+            InvalidCommand: there is no such mode.
+            PreconditionFailed: its promotion has begun, so that it cannot be a downstream.
+        """
+        wanted = operating_mode(mode)
+        if wanted is OperatingMode.DOWNSTREAM:
+            refuse_member(self._node.config)
+        async with self._changing("set the mode"):
+            if wanted is OperatingMode.DOWNSTREAM:
+                self._check_may_follow()
+                self.decided.connected = True
+            await self._transfer.stop()
+            self.decided.mode_at_run_time = wanted
+            self.decided.save()
+            logger.info("standby_mode_decided mode=%s", wanted)
+            await self.start()
+
+    async def promote(
+        self, wanted: RecoveryRequest = EVERYTHING, on_progress: Progress | None = None
+    ) -> list[dict[str, Any]]:
+        """Take the upstream's place: publish what it had not settled, and be an upstream.
+
+        Returns:
+            A row a vhost: first_timestamp, last_timestamp (text, UTC), message_count, virtual_host, queues.
+
+        Raises:
+            PreconditionFailed: this node is not a downstream and never was promoted; nothing listens that
+                the recovery could publish to.
+            InvalidCommand: a vhost or queue is named that there is not.
+            PipelineFailed: the recovery did not get to its end; promoting again goes on from there.
+        """
+        async with self._changing("promote"):
+            if not self.decided.promotions and self.decided.promoting is None:
+                self._check_downstream("promoted")
+            endpoint = own_endpoint(self._node, "stream")
+            await self.recoveries.check_wanted(wanted)
+            promotion = PromotionAttempt(begun_ms=clock_ms(), wanted=wanted)
+            self.decided.promoting = promotion
+            self.decided.save()
+            logger.info("standby_promotion_begun data_dir=%s", self.archive.place["data_dir"])
+            progress = self._progress = PromotionProgress()
+
+            def tell(event: Event) -> None:
+                progress.take(event)
+                (on_progress or _ignore)(event)
+
+            try:
+                async with self.recoveries.held_back("a promotion"):
+                    await self._carry_out(promotion, endpoint, tell)
+            finally:
+                self._progress = None
+            self._finish(promotion)
+            return told_rows(promotion.summary)
+
+    async def delete_all_data(self) -> None:
+        """Erase what was transferred; a link that is up starts over from what the upstream has."""
+        async with self._changing("delete the data"):
+            follows = self._transfer.runs
+            await self._transfer.stop()
+            self._transfer.forget()
+            async with self.recoveries.held_back("the deletion of all data"):
+                await self.archive.delete_all()
+            self._give_up_promotion()
+            if follows:
+                await self.start()
+
+    async def keep_former_archive(self) -> None:
+        """Put what was transferred at an earlier time out of the way, for another upstream's to come."""
+        async with self._changing("keep the former data"):
+            await self._transfer.stop()
+            self._transfer.forget()
+            async with self.recoveries.held_back("the return as a downstream"):
+                await self.archive.keep_former(clock_ms())
+            self._give_up_promotion()
+
+    async def delete_orphaned_data(self) -> list[dict[str, Any]]:
+        """Erase what was transferred of vhosts that are not this node's to recover: gone, untagged, or made anew.
+
+        Returns:
+            A row a vhost: vhost, bytes.
+
+        Raises:
+            PreconditionFailed: a promotion has begun.
+            NotAllowed: a recovery reads what is here.
+        """
+        async with self._changing("delete orphaned data"):
+            if self.decided.promoting is not None:
+                raise PreconditionFailed(
+                    "the promotion of this node has begun and may need the data: promote it again to finish"
+                )
+            orphans = await self.archive.orphans(self._vhosts())
+            if not orphans:
+                return []
+            self.recoveries.check_idle()
+            follows = self._transfer.runs
+            await self._transfer.stop()
+            self._transfer.forget(orphans)
+            try:
+                rows = await self.archive.forget(orphans)
+            finally:
+                if follows:
+                    await self.start()
+            for row in rows:
+                logger.info("standby_orphan_deleted vhost=%s octets=%d", row["vhost"], row["bytes"])
+            return rows
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """Mode, state, endpoints, and a row a vhost; quick."""
+        promoting = self.decided.promoting
+        upstream, error = self.upstream
+        state = "running" if self.mode is OperatingMode.UPSTREAM else "disconnected"
+        if promoting is not None:
+            state = "promotion interrupted" if self._progress is None else "promoting"
+            error = promoting.error or error
+        elif self._transfer.runs:
+            state = self._transfer.state
+        return {
+            "node": self._node.config.node_name,
+            "operating_mode": self.mode,
+            "operating_mode_source": "run time" if self.decided.mode_at_run_time else "configuration",
+            "state": state,
+            "upstream_endpoints": upstream.endpoints if upstream else [],
+            "upstream_username": upstream.username if upstream else "",
+            "error": self._transfer.error or error if self.mode is OperatingMode.DOWNSTREAM else "",
+            "lag_p50_ms": self._transfer.lag_ms(0.5),
+            "lag_p99_ms": self._transfer.lag_ms(0.99),
+            "promotion": self._promotion(),
+            "left_out": self.decided.left_out(),
+            "vhosts": self._transfer.rows(self._vhosts()) if self.mode is OperatingMode.DOWNSTREAM else [],
+        }
+
+    def _promotion(self) -> dict[str, Any] | None:
+        """How far the promotion is that has begun, and is not done; `is_running` unless it was cut short."""
+        promoting, progress = self.decided.promoting, self._progress
+        if promoting is None:
+            return None
+        told = {} if progress is None else progress.row()
+        return {
+            "is_running": progress is not None,
+            "begun_ms": promoting.begun_ms,
+            "error": promoting.error,
+            **told,
+        }
+
+    def promotion_summary(self) -> list[dict[str, Any]]:
+        """What promotions recovered, oldest first; rows as `promote` returns them."""
+        return self.decided.promotion_summary()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _carry_out(self, promotion: PromotionAttempt, endpoint: str, tell: Progress) -> None:
+        """End both links and recover."""
+        process = await self._transfer.drain(self._drain_timeout_s)
+        try:
+            # For good, and before anything is recovered: an upstream that came back would delete what was
+            # declared here since.
+            if self._node.schema_sync.mode is OperatingMode.DOWNSTREAM:
+                await self._node.schema_sync.set_mode("upstream")
+            await self._recover(promotion, endpoint, process, tell)
+        except PipelineFailed as error:
+            promotion.error = str(error)
+            self.decided.save()
+            raise
+        finally:
+            if process is not None:
+                await process.stop()
+
+    async def _recover(
+        self, promotion: PromotionAttempt, endpoint: str, process: PipelineProcess | None, tell: Progress
+    ) -> None:
+        """Recover; by the process that transferred so far, if it is there: it has Spark running."""
+        with self._node.internal_user("recovery") as (username, password):
+            job = {
+                **self.archive.place,
+                "endpoint": endpoint,
+                "credentials": {"username": username, "password": password},
+                "spark": self._spark(),
+                **msgspec.to_builtins(promotion.wanted),
+            }
+            done = await ask("recover", job, tell, process)
+        missing = await self.archive.missing()
+        promotion.transferred, promotion.marks = done["transferred"], done["marks"]
+        nothing = {"missing_records": 0, "missing_messages": 0}
+        promotion.summary = [{**row, **missing.get(row["virtual_host"], nothing)} for row in done["summary"]]
+
+    def _finish(self, promotion: PromotionAttempt) -> None:
+        promotion.done_ms = clock_ms()
+        for queue in self._node.broker.queues.values():
+            # Applications come only now: no queue is to expire before they had the time for it.
+            queue.touch()
+        self.decided.finish(promotion)
+        logger.info("standby_mode_decided mode=upstream")
+        for row in told_rows(promotion.summary):
+            logger.info(
+                "standby_promotion_done vhost=%s recovered=%d from=%s to=%s",
+                row["virtual_host"],
+                row["message_count"],
+                row["first_timestamp"],
+                row["last_timestamp"],
+            )
+            if row["unreadable_records"]:
+                logger.error(
+                    "standby_promotion_lacks vhost=%s records=%d reason=damaged_files",
+                    row["virtual_host"],
+                    row["unreadable_records"],
+                )
+            missing = row.get("missing_records", 0), row.get("missing_messages", 0)
+            if any(missing):
+                logger.warning(
+                    "standby_promotion_lacks vhost=%s records=%d messages=%d "
+                    "reason=retained_too_short_by_the_upstream",
+                    row["virtual_host"],
+                    *missing,
+                )
+
+    def _job(self) -> tuple[dict[str, Any] | None, str]:
+        """What the transfer process is to do, or why it cannot do anything."""
+        upstream, error = self.upstream
+        vhosts = self._vhosts()
+        if upstream is None:
+            return None, error
+        if not vhosts:
+            why = self._node.schema_sync.why_nothing_came
+            cause = f": none of the upstream's definitions have come yet ({why})" if why else ""
+            return None, f"no vhost is tagged {STANDBY_TAG}{cause}"
+        return {
+            **self.archive.place,
+            "cluster_name": self._node.config.cluster_name,
+            **self.link_job(upstream),
+            "vhosts": vhosts,
+            "retain_bytes_max": self._node.config.standby.retention_bytes_max,
+            "retain_ms_max": self._node.config.standby.retention_ms_max,
+            "spark": self._spark(),
+        }, ""
+
+    def link_job(self, upstream: StandbyUpstreamParameter) -> dict[str, Any]:
+        """How a pipeline process reaches the upstream."""
+        return {
+            "endpoints": upstream.endpoints,
+            "credentials": {"username": upstream.username, "password": upstream.password},
+            "tls": _tls_of(self._node.config.standby.tls),
+        }
+
+    def _spark(self) -> dict[str, Any]:
+        spark = self._node.config.spark
+        return {"master": spark.master, "conf": dict(spark.conf), "python": spark.python}
+
+    @property
+    def upstream(self) -> tuple[StandbyUpstreamParameter | None, str]:
+        """Whom this node is to follow, or why nobody."""
+        entity = self._node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
+        if not isinstance(entity, GlobalParameter):
+            return None, "no upstream: set its endpoints with set_standby_replication_upstream_endpoints"
+        try:
+            return parse_upstream(entity.value), ""
+        except InvalidCommand as error:
+            return None, str(error)
+
+    def _vhosts(self) -> list[str]:
+        vhosts = self._node.broker.definitions.by_kind["vhosts"].values()
+        return sorted(each.name for each in vhosts if isinstance(each, Vhost) and STANDBY_TAG in each.tags)
+
+    async def _losses(self) -> list[dict[str, Any]]:
+        """A row a vhost: what the upstream is known to have, or to have had, beyond what was transferred.
+
+        What its retention took is told by what was transferred, too: also while nothing is heard of the upstream.
+
+        None once this node is an upstream itself: who follows nobody lags behind nobody.
+        """
+        if self.mode is not OperatingMode.DOWNSTREAM:
+            return []
+        missing = await self.archive.missing()
+        rows = [row | missing.get(row["virtual_host"], {}) for row in self._transfer.rows(self._vhosts())]
+        return [
+            {name: row[name] for name in _LOSS}
+            | {"is_upstream_known": self._transfer.has_heard(row["virtual_host"])}
+            for row in rows
+        ]
+
+    def _check_may_follow(self) -> None:
+        if self.decided.promoting is not None:
+            raise PreconditionFailed(
+                "the promotion of this node has begun: it cannot follow any more; promote it again to "
+                "finish, or give that up with delete_all_data_on_standby_replication_cluster"
+            )
+
+    def _give_up_promotion(self) -> None:
+        """Forget one that has begun, once its plans are gone: the next one would carry them out first."""
+        self.decided.end_promoting(is_partial=False)
+
+    def _check_downstream(self, what: str) -> None:
+        if self.mode is not OperatingMode.DOWNSTREAM:
+            raise PreconditionFailed(
+                f"this node is not a downstream (operating mode: {self.mode}), so it cannot be {what}; see "
+                "standby.replication.operating_mode"
+            )
+
+    def _changing(self, what: str) -> _Alone:
+        return _Alone(self._lock, what)
+
+
+class _Alone:
+    """One operator's command at a time; a second one is told, not queued."""
+
+    def __init__(self, lock: asyncio.Lock, what: str) -> None:
+        self._lock = lock
+        self._what = what
+
+    async def __aenter__(self) -> None:
+        if self._lock.locked():
+            raise NotAllowed(f"cannot {self._what} now: another command, perhaps a promotion, is under way")
+        await self._lock.acquire()
+
+    async def __aexit__(self, *error: object) -> None:
+        self._lock.release()
+
+
+def _tls_of(options: TlsOptions) -> dict[str, Any] | None:
+    """For the pipeline's links; None: nothing is set, so they are not encrypted."""
+    if options == TlsOptions():
+        return None
+    return {
+        "verify": options.verify == "verify_peer",
+        "cacertfile": str(options.cacertfile or ""),
+        "certfile": str(options.certfile or ""),
+        "keyfile": str(options.keyfile or ""),
+        "password": options.password or "",
+        "versions": list(options.versions),
+        "ciphers": list(options.ciphers),
+    }
+
+
+def _ignore(event: Event) -> None:
+    """Nobody asked for news."""
+
+
+def refuse_member(config: Config) -> None:
+    """A downstream of a standby is one node: those of a cluster would each recover into their own queues only.
+
+    Raises:
+        PreconditionFailed: this node is one of a cluster.
+    """
+    if config.cluster.is_member:
+        raise PreconditionFailed("a node of a cluster cannot be a standby: only a node alone can")

@@ -1,0 +1,468 @@
+"""Recoveries from a downstream's data that change nothing at this node: dry runs, rehearsals, other brokers.
+
+A dry run says what a promotion would bring back. A rehearsal brings it back, into scratch vhosts of this node,
+compares every message with what was transferred, and removes them. And what was transferred can be recovered
+into any AMQP 0-9-1 broker. The transfer goes on meanwhile, and so does everything else; one of these is done at
+a time, and a promotion does not wait for it: it is ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import msgspec
+
+from leveret.config import Config
+from leveret.config.kinds import Address
+from leveret.core.broker.broker import Broker
+from leveret.model.definitions import REHEARSAL_VHOSTS, Delete, Put, Queue, Vhost
+from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
+from leveret.model.moment import moment_ms
+from leveret.runtime.standby.archive import StandbyArchive
+from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, ask
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+Progress = Callable[[Event], None]
+_LOOPBACK: Final = ("127.0.0.1", "::1", "0.0.0.0", "::")
+_PORTS: Final = {"amqp": 5672, "amqps": 5671}
+_URI_FORM: Final = "amqp://USER@HOST:PORT/VHOST"
+_VERIFY: Final = {"verify_peer": True, "verify_none": False}
+
+
+class RecoveryRequest(msgspec.Struct, kw_only=True, frozen=True):
+    """Which messages are to be recovered; see `pipeline.jobs.job.RecoverJob`."""
+
+    start_from_scratch: bool = False
+    all_available: bool = False
+    exclude: list[str] = []
+    queues: list[str] = []
+    as_of_ms: int | None = None
+
+
+EVERYTHING: Final = RecoveryRequest()
+
+
+class RecoveryTarget(msgspec.Struct, kw_only=True, frozen=True):
+    """Another broker; see `pipeline.jobs.job.AmqpTarget`."""
+
+    host: str
+    port: int
+    username: str
+    password: str
+    vhost: str | None = None
+    tls: bool = False
+    verify: bool = True
+    cacertfile: str = ""
+
+    def __repr__(self) -> str:
+        return f"Target({self.username}@{self.host}:{self.port})"
+
+    def job(self, queues: dict[str, dict[str, dict[str, Any]]] | None = None) -> dict[str, Any]:
+        """For a pipeline process."""
+        fields: dict[str, Any] = msgspec.structs.asdict(self)
+        credentials = {name: fields.pop(name) for name in ("username", "password")}
+        return {**fields, "credentials": credentials, "queues": queues or {}}
+
+
+class RecoveryListener(Protocol):
+    """What is needed of a listener."""
+
+    @property
+    def addresses(self) -> list[Address]:
+        """Where it listens."""
+
+    @property
+    def tls_addresses(self) -> list[Address]:
+        """Those of them that speak TLS."""
+
+
+class RecoveringNode(Protocol):
+    """What is needed of the node."""
+
+    config: Config
+
+    @property
+    def broker(self) -> Broker:
+        """Its definitions."""
+
+    @property
+    def amqp(self) -> RecoveryListener:
+        """The AMQP listener."""
+
+    @property
+    def streams(self) -> RecoveryListener:
+        """The stream protocol's listener."""
+
+    async def commit(self) -> None:
+        """Return once everything applied so far is durable."""
+
+    def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
+        """A user (name, password) of this node's own, while the context lasts."""
+
+
+class Recoveries:
+    """Runs them, one at a time."""
+
+    def __init__(
+        self,
+        node: RecoveringNode,
+        archive: StandbyArchive,
+        losses: Callable[[], Awaitable[list[dict[str, Any]]]],
+    ) -> None:
+        """`losses` gives a row a vhost: what the upstream is known to have beyond what was transferred."""
+        self._node = node
+        self._archive = archive
+        self._losses = losses
+        self._task: asyncio.Task[Any] | None = None
+        self._held_back_by = ""
+
+    # -- what an operator asks for ----------------------------------------------------------------
+
+    async def dry_run(
+        self, wanted: RecoveryRequest, target: RecoveryTarget | None, tell: Progress
+    ) -> dict[str, Any]:
+        """What a recovery would bring back; changes nothing, here or there.
+
+        Returns:
+            `queues`: virtual_host, queue, message_count, first_timestamp, last_timestamp (text, UTC);
+            `vhosts`: what would be lost, as far as it is known; `took_s`.
+
+        Raises:
+            InvalidCommand: a vhost or queue is named that there is not.
+            PipelineFailed: why it cannot be told.
+        """
+        await self.check_wanted(wanted)
+        job = self._job(wanted) | {"dry_run": True, "scratch": _scratch(), "to": self._to(target)}
+        done = await self._aside(ask("recover", job, tell))
+        return await self._told(done)
+
+    async def into(
+        self, wanted: RecoveryRequest, target: RecoveryTarget, tell: Progress
+    ) -> list[dict[str, Any]]:
+        """Recover into another broker; done again it brings what is new since.
+
+        Returns:
+            A row a vhost, as of a promotion, and `in_doubt`: so many messages may be there twice.
+
+        Raises:
+            InvalidCommand: a vhost or queue is named that there is not.
+            PipelineFailed: it did not get to its end; the next time it goes on from there.
+        """
+        await self.check_wanted(wanted)
+        logger.info("standby_recovery_begun to=%s:%d", target.host, target.port)
+        done = await self._aside(ask("recover", self._job(wanted) | {"to": self._to(target)}, tell))
+        rows = told_rows(done["summary"])
+        for row in rows:
+            logger.info(
+                "standby_recovery_done to=%s:%d vhost=%s recovered=%d in_doubt=%d",
+                target.host,
+                target.port,
+                row["virtual_host"],
+                row["message_count"],
+                row["in_doubt"],
+            )
+        return rows
+
+    async def rehearse(self, wanted: RecoveryRequest, tell: Progress) -> dict[str, Any]:
+        """Recover into scratch vhosts, compare, and remove them.
+
+        Returns:
+            As `dry_run`, and `recovered_s`, `compared_s`, `compared` (messages).
+
+        Raises:
+            PreconditionFailed: nothing listens on loopback that the recovery could publish to; nothing was transferred.
+            InvalidCommand: a vhost or queue is named that there is not.
+            PipelineFailed: a promotion would have failed as well, and why.
+        """
+        await self.check_wanted(wanted)
+        return await self._aside(self._rehearse(wanted, tell))
+
+    async def check_wanted(self, wanted: RecoveryRequest) -> None:
+        """See that what an operator names is there, vhosts, queues and a moment: a slip must not pass for a wish.
+
+        Raises:
+            InvalidCommand: nothing was transferred of one of them, and this node does not have it either.
+            PreconditionFailed: how the queues stood at the moment is not known; the earliest one is named.
+        """
+        if not wanted.exclude and not wanted.queues and wanted.as_of_ms is None:
+            return
+        contents = await self._archive.contents(fresh=True)
+        defined = self._node.broker.definitions.by_kind
+        vhosts = {row["vhost"] for row in contents["vhosts"]} | {key[0] for key in defined["vhosts"]}
+        for name in wanted.exclude:
+            if name not in vhosts:
+                raise InvalidCommand(
+                    f"there is no vhost '{name}' to leave out; "
+                    "see list_vhosts_available_for_standby_replication_recovery"
+                )
+        queues = {row["queue"] for row in contents["queues"]} | {key[1] for key in defined["queues"]}
+        for name in wanted.queues:
+            if name not in queues:
+                raise InvalidCommand(
+                    f"there is no queue '{name}' to recover; see inspect_standby_downstream_metrics"
+                )
+        if wanted.as_of_ms is not None:
+            _check_moment(wanted, wanted.as_of_ms, contents)
+
+    @asynccontextmanager
+    async def held_back(self, by: str) -> AsyncIterator[None]:
+        """End what goes on, and refuse what would begin, while `by` ("a promotion") is under way."""
+        self._held_back_by = by
+        try:
+            await self.give_way()
+            yield
+        finally:
+            self._held_back_by = ""
+
+    def check_idle(self) -> None:
+        """See that nothing goes on.
+
+        Raises:
+            NotAllowed: something does.
+        """
+        if self._task is not None:
+            raise NotAllowed("a dry run, a rehearsal or a recovery into another broker is under way already")
+
+    async def give_way(self) -> None:
+        """End what goes on."""
+        if self._task is not None:
+            self._task.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._task
+
+    async def clear_up(self) -> None:
+        """At start: remove what a rehearsal left when its node was killed; not what one works with."""
+        if self._task is not None:
+            return
+        left = [
+            key[0]
+            for key in self._node.broker.definitions.by_kind["vhosts"]
+            if key[0].startswith(REHEARSAL_VHOSTS)
+        ]
+        await self._remove(left)
+
+    # -- inside -----------------------------------------------------------------------------------
+
+    async def _rehearse(self, wanted: RecoveryRequest, tell: Progress) -> dict[str, Any]:
+        stream = own_endpoint(self._node, "stream")
+        host, _, port = own_endpoint(self._node, "amqp").rpartition(":")
+        available = await self._archive.list_vhosts_available()
+        if not available:
+            raise PreconditionFailed(
+                "nothing was transferred to this node, so there is nothing to rehearse; see standby_replication_status"
+            )
+        vhosts = [name for name in available if name not in wanted.exclude]
+        name = _scratch()
+        with self._node.internal_user("rehearsal") as (username, password):
+            async with self._scratch_vhosts(name, vhosts) as places:
+                me = RecoveryTarget(
+                    host=host.strip("[]"), port=int(port), username=username, password=password
+                )
+                job = self._job(wanted) | {
+                    "endpoint": stream,
+                    "credentials": {"username": username, "password": password},
+                    "scratch": name,
+                    "vhosts": places,
+                    "compare": me.job(),
+                }
+                done = await ask("recover", job, tell)
+        compared = done["compared"]["messages"]
+        logger.info("standby_rehearsal_done messages=%d took_s=%g", compared, done["recovered_s"])
+        return await self._told(done) | {"compared": compared, "compared_s": done["compared_s"]}
+
+    @asynccontextmanager
+    async def _scratch_vhosts(self, name: str, vhosts: list[str]) -> AsyncIterator[dict[str, str]]:
+        """A vhost for each of these, with its queues: durable, and without anything that a queue does by itself."""
+        places = {vhost: f"{REHEARSAL_VHOSTS}{name}.{number}" for number, vhost in enumerate(vhosts)}
+        broker = self._node.broker
+        queues = [each for each in broker.definitions.by_kind["queues"].values() if isinstance(each, Queue)]
+        try:
+            for vhost, place in places.items():
+                broker.apply(Put(Vhost(name=place, description=f"rehearsal of vhost '{vhost}'")))
+                for queue in queues:
+                    if queue.vhost == vhost and queue.durable:
+                        broker.apply(Put(Queue(name=queue.name, vhost=place)))
+            await self._node.commit()
+            yield places
+        finally:
+            await self._remove(list(places.values()))
+
+    async def _remove(self, vhosts: list[str]) -> None:
+        for vhost in vhosts:
+            self._node.broker.apply(Delete("vhosts", (vhost,)))
+        if vhosts:
+            await self._node.commit()
+
+    def _job(self, wanted: RecoveryRequest) -> dict[str, Any]:
+        spark = self._node.config.spark
+        return {
+            **self._archive.place,
+            "endpoint": "",
+            "credentials": {"username": "", "password": ""},
+            "spark": {"master": spark.master, "conf": dict(spark.conf), "python": spark.python},
+            **msgspec.to_builtins(wanted),
+        }
+
+    def _to(self, target: RecoveryTarget | None) -> dict[str, Any] | None:
+        """The target, with what its queues are to be like that are not there yet."""
+        if target is None:
+            return None
+        queues: dict[str, dict[str, dict[str, Any]]] = {}
+        auto_delete: dict[str, list[str]] = {}
+        for queue in self._node.broker.definitions.by_kind["queues"].values():
+            if isinstance(queue, Queue) and queue.durable:
+                queues.setdefault(queue.vhost, {})[queue.name] = dict(queue.arguments)
+                if queue.auto_delete:
+                    auto_delete.setdefault(queue.vhost, []).append(queue.name)
+        return target.job(queues) | {"auto_delete": auto_delete}
+
+    async def _told(self, done: Event) -> dict[str, Any]:
+        return {
+            "queues": told_rows(done["queues"]),
+            "vhosts": await self._losses(),
+            "recovered_s": done["recovered_s"],
+        }
+
+    def _check_may_begin(self) -> None:
+        self.check_idle()
+        if self._held_back_by:
+            raise NotAllowed(f"{self._held_back_by} is under way, which goes first: try again after it")
+
+    async def _aside(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            self._check_may_begin()
+        except NotAllowed:
+            work.close()
+            raise
+        task: asyncio.Task[T] = asyncio.create_task(work, name="standby recovery")
+        self._task = task
+        try:
+            await asyncio.wait([task])
+            if task.cancelled():
+                by = self._held_back_by or "the end of the node"
+                raise PipelineFailed(f"{by} has begun, which goes first")
+            return task.result()
+        finally:
+            self._task = None
+            task.cancel()
+
+
+def _check_moment(wanted: RecoveryRequest, as_of_ms: int, contents: Event) -> None:
+    """See that it is not before all that is known. A vhost, or a queue, that is younger than another one may be."""
+    vhosts = [row for row in contents["vhosts"] if row["vhost"] not in wanted.exclude]
+    names = {row["vhost"] for row in vhosts}
+    known_from_ms = max((row["known_from_ms"] for row in vhosts), default=0)
+    oldest = (
+        row["oldest_ms"]
+        for row in contents["queues"]
+        if row["vhost"] in names and (not wanted.queues or row["queue"] in wanted.queues)
+    )
+    earliest_ms = max(known_from_ms, min(oldest, default=0))
+    if as_of_ms < earliest_ms:
+        earliest = datetime.fromtimestamp(earliest_ms / 1000, UTC).isoformat(timespec="milliseconds")
+        raise PreconditionFailed(
+            f"how these queues stood is known since {earliest} only, by the upstream's clock: nothing that is here is "
+            "older, or what was settled before is removed. Nothing was changed; name that moment or a later one, and "
+            "see standby.replication.retention.time_limit.messages"
+        )
+
+
+def own_endpoint(node: RecoveringNode, protocol: str) -> str:
+    """Where a pipeline reaches this node by `stream` or `amqp`; its user is let in from loopback only.
+
+    Raises:
+        PreconditionFailed: nothing listens there.
+    """
+    door = node.streams if protocol == "stream" else node.amqp
+    for address in door.addresses:
+        if address.ip in _LOOPBACK and address not in door.tls_addresses:
+            return f"[::1]:{address.port}" if address.ip == "::1" else f"127.0.0.1:{address.port}"
+    key = (
+        "stream.listeners.tcp.local = 127.0.0.1:5552"
+        if protocol == "stream"
+        else "listeners.tcp.local = 127.0.0.1:5672"
+    )
+    raise PreconditionFailed(
+        f"no {protocol} listener on loopback: a promotion publishes there; add `{key}` to the configuration and "
+        "restart the node"
+    )
+
+
+def parse_target(uri: str, password: str) -> RecoveryTarget:
+    """A target from an AMQP URI without a password, and the password.
+
+    Raises:
+        InvalidCommand: says what is wrong; never repeats the URI, which may have a password after all.
+    """
+    try:
+        parts = urlsplit(uri)
+        port = parts.port
+    except ValueError:
+        raise InvalidCommand(f"the target is no URI; the form is {_URI_FORM}") from None
+    if parts.scheme not in _PORTS or not parts.hostname:
+        raise InvalidCommand(f"the target is not amqp:// or amqps:// and a host; the form is {_URI_FORM}")
+    if parts.password is not None:
+        raise InvalidCommand(
+            f"the target's URI has a password in it, where others see it; the form is {_URI_FORM}, and the password "
+            "goes apart"
+        )
+    query = parse_qs(parts.query, keep_blank_values=True)
+    unknown = sorted(query.keys() - {"cacertfile", "verify"})
+    if unknown:
+        raise InvalidCommand(f"the target's URI: '{unknown[0]}' is none of cacertfile, verify")
+    verify = query.get("verify", ["verify_peer"])[-1]
+    if verify not in _VERIFY:
+        raise InvalidCommand(f"the target's URI: verify is none of {', '.join(_VERIFY)}")
+    return RecoveryTarget(
+        host=parts.hostname,
+        port=port or _PORTS[parts.scheme],
+        username=unquote(parts.username or "guest"),
+        password=password,
+        vhost=unquote(parts.path[1:]) if len(parts.path) > 1 else None,
+        tls=parts.scheme == "amqps",
+        verify=_VERIFY[verify],
+        cacertfile=query.get("cacertfile", [""])[-1],
+    )
+
+
+def parse_moment(text: str, now_ms: int) -> int:
+    """A moment in the past, as `2026-11-21 14:00:00`, with `T`, fractions and an offset if wanted, UTC without; in ms.
+
+    Raises:
+        InvalidCommand: it is none.
+    """
+    try:
+        at_ms = moment_ms(text.strip())
+    except ValueError:
+        raise InvalidCommand(
+            f"'{text}' is no moment: the form is 2026-11-21T14:00:00Z, or 2026-11-21 14:00:00, which is UTC too"
+        ) from None
+    if at_ms > now_ms:
+        raise InvalidCommand(f"'{text}' lies in the future")
+    return at_ms
+
+
+def told_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows with their times as text."""
+    names = ("first_timestamp", "last_timestamp")
+    return [row | {name: text_of(row[name]) for name in names} for row in rows]
+
+
+def text_of(timestamp_ms: int | None) -> str:
+    """A time as RabbitMQ's summary has it, UTC; empty for none."""
+    if timestamp_ms is None:
+        return ""
+    return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _scratch() -> str:
+    return secrets.token_hex(6)

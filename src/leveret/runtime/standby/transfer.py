@@ -1,0 +1,351 @@
+"""Keeping the transfer process alive, and knowing what it last said.
+
+One process for all vhosts of a downstream. A change of endpoints, credentials or vhosts is handed to the
+running process; only its death costs another start of Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+import msgspec
+
+from leveret.model.errors import LeveretError
+from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.schema_sync import endpoints as schema_endpoints
+from leveret.runtime.standby.lag import VhostLag
+from leveret.runtime.standby.pipeline_process import Event, PipelineProcess, ask
+
+logger = logging.getLogger(__name__)
+
+Job = dict[str, Any]
+BACKOFF_MIN_S: Final = 1.0
+BACKOFF_MAX_S: Final = 30.0
+WATCH_INTERVAL_S: Final = 0.5
+LAG_SAMPLES_MAX: Final = 4096
+LAG_LOGGED_MS: Final = 10_000
+LAG_LOG_INTERVAL_S: Final = 60.0
+SILENT_S: Final = 30.0
+"""A transfer that goes on says something every second or two; for a large batch in a slow store it may take longer."""
+_DRAIN_MARGIN_S: Final = 10.0
+
+
+class StandbyUpstreamParameter(msgspec.Struct, frozen=True):
+    """Value of the global parameter: where the upstream is and who to log in as."""
+
+    endpoints: list[str]
+    username: str
+    password: str
+
+    def __repr__(self) -> str:
+        return f"Upstream(endpoints={self.endpoints!r}, username={self.username!r})"
+
+
+def parse_upstream(value: object) -> StandbyUpstreamParameter:
+    """Check the operator's JSON.
+
+    Raises:
+        InvalidCommand: a field is missing, empty, unknown or not of its kind, or an endpoint is not host:port.
+    """
+    read = schema_endpoints.parse_upstream(value, schemes=())
+    return StandbyUpstreamParameter(
+        [str(endpoint) for endpoint in read.endpoints], read.username, read.password
+    )
+
+
+class TransferSupervisor:
+    """Runs the transfer process while it is wanted.
+
+    Attributes:
+        error: why nothing is transferred, empty when something is.
+    """
+
+    def __init__(self, job: Callable[[], tuple[Job | None, str]]) -> None:
+        """`job` says what there is to do now, or why nothing can be done; it is asked again and again."""
+        self._wanted_job = job
+        self.error = ""
+        self._task: asyncio.Task[None] | None = None
+        self._process: PipelineProcess | None = None
+        self._job: Job | None = None
+        self._links: dict[str, Event] = {}
+        self._lags: dict[str, VhostLag] = {}
+        self._lags_ms: deque[int] = deque(maxlen=LAG_SAMPLES_MAX)
+        self._draining = False
+        self._drained: PipelineProcess | None = None
+        self._ended_by = ""
+        self._lag_logged_s = -LAG_LOG_INTERVAL_S
+        self._said_s = 0.0
+        self._is_silent = False
+        self._warming: asyncio.Task[None] | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether the transfer is wanted."""
+        return self._task is not None
+
+    @property
+    def state(self) -> str:
+        """The worst state of any vhost."""
+        states = [self._state_of(link) for link in self._links.values()]
+        return next(
+            (state for state in ("recover", "connecting", "connected") if state in states), "connecting"
+        )
+
+    async def start(self) -> None:
+        """Begin; a second call does nothing."""
+        if self._task is None:
+            self._draining = False
+            self._ended_by = ""
+            _, self.error = self._wanted_job()
+            self._task = asyncio.create_task(self._supervise(), name="standby transfer")
+
+    async def stop(self) -> None:
+        """End the process at once."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        warming, self._warming = self._warming, None
+        if warming is not None:
+            warming.cancel()
+            with suppress(asyncio.CancelledError):
+                await warming
+        self._links.clear()
+        self.error = ""
+
+    def forget(self, vhosts: Iterable[str] | None = None) -> None:
+        """What was transferred of these vhosts, or of all, is not here any more; only while nothing is transferred."""
+        for vhost in [*self._lags] if vhosts is None else vhosts:
+            self._lags.pop(vhost, None)
+
+    async def drain(self, timeout_s: float) -> PipelineProcess | None:
+        """Let the process store what the upstream still gives, no longer than `timeout_s`; follow no more.
+
+        Returns:
+            The process, if it is well: it waits for what else there is to do, with Spark running. Now the caller's.
+        """
+        if self._task is not None and self._process is not None:
+            self._draining = True
+            await self._process.send({"command": "drain", "timeout_ms": int(timeout_s * 1000)})
+            await asyncio.wait([self._task], timeout=timeout_s + _DRAIN_MARGIN_S)
+        await self.stop()
+        drained, self._drained = self._drained, None
+        return drained
+
+    def lag_ms(self, quantile: float) -> int | None:
+        """Time from a message's chunk at the upstream to its being durable here, of the last few thousand."""
+        if not self._lags_ms:
+            return None
+        ordered = sorted(self._lags_ms)
+        return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]
+
+    def rows(self, vhosts: list[str]) -> list[dict[str, Any]]:
+        """A row a vhost, from what the process last said."""
+        return [self._row(vhost) for vhost in vhosts]
+
+    def has_heard(self, vhost: str) -> bool:
+        """Whether the upstream has said what it has of a vhost, since this node started or follows it."""
+        return self._lag_of(vhost).is_known
+
+    def _lag_of(self, vhost: str) -> VhostLag:
+        return self._lags.setdefault(vhost, VhostLag(time.monotonic()))
+
+    def _row(self, vhost: str) -> dict[str, Any]:
+        link, lag = self._links.get(vhost, {}), self._lag_of(vhost)
+        now_s, now_ms = time.monotonic(), clock_ms()
+        return {
+            "virtual_host": vhost,
+            "state": self._state_of(link),
+            "endpoint": link.get("endpoint", ""),
+            "transferred": lag.transferred,
+            "lag_records": lag.records,
+            "lag_ms": lag.time_ms(now_s, now_ms),
+            "heard_ago_ms": lag.heard_ago_ms(now_s),
+            "missing_records": link.get("missing", 0),
+            "missing_messages": link.get("missing_messages", 0),
+            "last_timestamp": lag.newest_ms,
+            "newest_age_ms": lag.newest_age_ms(now_ms),
+            "error": link.get("error", "") or self._silence() or self.error,
+        }
+
+    def _state_of(self, link: Event) -> str:
+        """What a link said last; but nobody is known to be connected of whom nothing is heard."""
+        state = str(link.get("state", "connecting" if self.runs else "disconnected"))
+        return "connecting" if state == "connected" and self._silence() else state
+
+    def _silence(self) -> str:
+        """For how long the process, which is there and said something, has said nothing more, if that is too long."""
+        silent_s = time.monotonic() - self._said_s
+        if not self._links or silent_s < SILENT_S:
+            return ""
+        return f"the transfer process has said nothing for {silent_s:.0f} s, and what it said before may not be so now"
+
+    async def _supervise(self) -> None:
+        backoff_s = BACKOFF_MIN_S
+        while True:
+            job, why_not = self._wanted_job()
+            self.error = why_not or self._ended_by
+            if job is None:
+                await asyncio.sleep(WATCH_INTERVAL_S)
+                continue
+            begun_s = time.monotonic()
+            try:
+                await self._run(job)
+            except (LeveretError, OSError) as error:
+                self.error = str(error)
+            if self._draining:
+                return
+            # Told until the next one works: most of the time is spent on starting Spark again.
+            self._ended_by = self.error
+            if time.monotonic() - begun_s > BACKOFF_MAX_S:
+                backoff_s = BACKOFF_MIN_S
+            logger.warning("standby_transfer_ended error=%s again_after_s=%g", self.error, backoff_s)
+            await asyncio.sleep(backoff_s)
+            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+
+    async def _run(self, job: Job) -> None:
+        """One life of the process."""
+        self._begin_job(job)
+        self._process = await PipelineProcess.start("transfer", job)
+        watch = asyncio.create_task(self._watch(self._process), name="standby transfer watch")
+        try:
+            async for event in self._process.events():
+                self._take(event)
+                if event["event"] == "drained":
+                    self._drained = self._process
+                    return
+            self.error = self._process.error
+        finally:
+            watch.cancel()
+            process, self._process = self._process, None
+            self._links.clear()
+            if process is not self._drained:
+                await process.stop()
+
+    async def _watch(self, process: PipelineProcess) -> None:
+        """Hand on what the operator, or the schema sync, changes."""
+        while True:
+            await asyncio.sleep(WATCH_INTERVAL_S)
+            job, why_not = self._wanted_job()
+            if job is None and self._job is not None:
+                # Nothing to transfer, such as after the last vhost was deleted; Spark keeps warm meanwhile.
+                job = self._job | {"vhosts": []}
+            if job is not None and job != self._job:
+                self._begin_job(job)
+                await process.send({"command": "job", "job": job})
+            self.error = why_not or self._ended_by
+            self._log_lags(time.monotonic())
+            self._log_silence()
+
+    def _begin_job(self, job: Job) -> None:
+        """What was heard of other endpoints may be of another upstream."""
+        if self._job is not None and self._job["endpoints"] != job["endpoints"]:
+            for lag in self._lags.values():
+                lag.forget_upstream()
+        self._job = job
+        self._links.clear()
+
+    def _works(self) -> None:
+        """Something was stored, or nothing is left to be: what stopped the transfer before is of the past."""
+        if self._ended_by:
+            self._ended_by = self.error = ""
+
+    def _log_lags(self, now_s: float) -> None:
+        """Tell, now and then, of vhosts whose transfer does not keep up."""
+        if now_s - self._lag_logged_s < LAG_LOG_INTERVAL_S:
+            return
+        for row in self.rows(sorted(self._links)):
+            if row["lag_ms"] >= LAG_LOGGED_MS:
+                self._lag_logged_s = now_s
+                logger.warning(
+                    "standby_lags vhost=%s lag_records=%d lag_ms=%d",
+                    row["virtual_host"],
+                    row["lag_records"],
+                    row["lag_ms"],
+                )
+
+    def _log_silence(self) -> None:
+        """Once, when it begins."""
+        silence = self._silence()
+        if silence and not self._is_silent:
+            logger.warning("standby_transfer_silent error=%s", silence)
+        self._is_silent = bool(silence)
+
+    def _take(self, event: Event) -> None:
+        self._said_s = time.monotonic()
+        match event["event"]:
+            case "link" if self._job is not None and event["vhost"] not in self._job["vhosts"]:
+                pass  # It was under way when the vhost left the job: nothing would ever take its place.
+            case "link":
+                before = self._links.get(event["vhost"], {})
+                self._links[event["vhost"]] = event
+                lag = self._lag_of(event["vhost"])
+                lag.stored(event.get("transferred", 0))
+                if "committed" in event:
+                    # An upstream that is away says no more what it has: what is not here of that is lost with it.
+                    lag.heard(event["committed"], event["committed_ms"], self._said_s)
+                lag_records = lag.records
+                if event["state"] == "connected" and not lag_records:
+                    self._works()
+                if (before.get("state"), before.get("error")) != (event["state"], event.get("error")):
+                    _log_link(event, lag_records)
+                if event.get("missing_messages", 0) > before.get("missing_messages", 0):
+                    logger.warning(
+                        "standby_begins_incomplete vhost=%s missing_messages=%d "
+                        "reason=retained_too_short_by_the_upstream",
+                        event["vhost"],
+                        event["missing_messages"],
+                    )
+            case "archived" if self._lag_of(event["vhost"]).newest_ms is None:
+                self._lag_of(event["vhost"]).stored(event["next"], event["newest_ms"])
+            case "stored":
+                self._works()
+                self._lag_of(event["vhost"]).stored(event["next"], event["newest_ms"])
+                self._lags_ms.append(max(0, event["at_ms"] - event["oldest_ms"]))
+            case "started" if self._warming is None:
+                self._warming = asyncio.create_task(_warm(), name="standby warm")
+            case "compacted":
+                logger.info(
+                    "standby_compacted vhost=%s files=%d octets_before=%d octets=%d records=%d",
+                    event["vhost"],
+                    event["files"],
+                    event["from_bytes"],
+                    event["bytes"],
+                    event["records"],
+                )
+            case "compaction_failed":
+                logger.warning("standby_compaction_failed error=%s", event["error"])
+            case "restarting":
+                # Such as where the disk is full: the links are well, and nothing comes.
+                self._ended_by = self.error = event["error"]
+                logger.warning("standby_transfer_restarting error=%s", event["error"])
+
+
+async def _warm() -> None:
+    """Have what makes Spark start sooner made, if it is not there: a promotion will be in a hurry."""
+    try:
+        await ask("warm", {})
+    except LeveretError as error:
+        logger.info("standby_class_archive_not_made error=%s", error)
+
+
+def _log_link(event: Event, lag_records: int) -> None:
+    if "error" not in event:
+        logger.info(
+            "standby_link_state state=%s vhost=%s upstream=%s lag_records=%d",
+            event["state"],
+            event["vhost"],
+            event["endpoint"],
+            lag_records,
+        )
+    else:
+        logger.warning(
+            "standby_link_down vhost=%s state=%s error=%s", event["vhost"], event["state"], event["error"]
+        )

@@ -1,0 +1,99 @@
+"""Methods on queues that another node leads: passed on to it, and the connection waits for the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pamqp import commands
+
+from leveret.core.queues.head import Run
+from leveret.core.queues.remote_queue import RemoteQueue, leader_is_down
+from leveret.wire import amqp091 as wire
+
+if TYPE_CHECKING:
+    from leveret.session.amqp091.channel import Channel
+    from leveret.session.amqp091.delivery import ChannelConsumer
+    from leveret.session.forwarding.remote_ports import RemotePorts
+
+
+def shadow_of(channel: Channel, queue: RemoteQueue) -> RemotePorts:
+    """What stands for the queue on this channel.
+
+    Raises:
+        NotFound: nobody leads it. Postponed: its leader cannot be asked yet.
+    """
+    leaders = channel.connection.host.leaders
+    if leaders is None or queue.is_down:
+        raise leader_is_down(queue, queue.leader)
+    return leaders.shadow(channel, queue)
+
+
+def consume(channel: Channel, queue: RemoteQueue, tag: bytes, method: commands.Basic.Consume) -> None:
+    """Register a consumer at the leader."""
+    shadow = shadow_of(channel, queue)
+    consumer = channel.make_consumer(shadow, tag, method)
+
+    def registered() -> None:
+        channel.consumers[tag] = consumer
+        if not method.nowait:
+            channel.connection.send(wire.named_reply(channel.number, 60, 21, tag))
+
+    shadow.consume(consumer, registered)
+
+
+def cancel(channel: Channel, consumer: ChannelConsumer, method: commands.Basic.Cancel) -> bool:
+    """Have the leader forget a consumer; False if it has done so already, or is gone."""
+    leaders = channel.connection.host.leaders
+    shadow = leaders.shadow_with(channel, consumer) if leaders is not None else None
+    if shadow is None:
+        return False
+
+    def cancelled() -> None:
+        channel.consumers.pop(consumer.tag, None)
+        if not method.nowait:
+            channel.connection.send(wire.named_reply(channel.number, 60, 31, consumer.tag))
+
+    shadow.cancel(consumer, cancelled)
+    return True
+
+
+def get(channel: Channel, queue: RemoteQueue, no_ack: bool) -> None:
+    """Get a message from the leader."""
+    shadow = shadow_of(channel, queue)
+
+    def got(run: Run | None, redelivered: bool, ready_count: int) -> None:
+        channel.got(shadow, run, redelivered, ready_count, no_ack=no_ack)
+
+    shadow.get(got, no_ack=no_ack)
+
+
+def declare(channel: Channel, queue: RemoteQueue, *, nowait: bool) -> None:
+    """Answer a declaration of what is there with the leader's counts."""
+
+    def declared(message_count: int, consumer_count: int) -> None:
+        if not nowait:
+            octets = wire.declare_ok(channel.number, queue.name_octets, message_count, consumer_count)
+            channel.connection.send(octets)
+
+    shadow_of(channel, queue).declare(declared)
+
+
+def purge(channel: Channel, queue: RemoteQueue, *, nowait: bool) -> None:
+    """Purge a queue at its leader."""
+
+    def purged(count: int) -> None:
+        if not nowait:
+            channel.reply(commands.Queue.PurgeOk(count))
+
+    shadow_of(channel, queue).purge(purged)
+
+
+def delete(channel: Channel, queue: RemoteQueue, method: commands.Queue.Delete) -> None:
+    """Have the leader delete a queue, on its conditions."""
+
+    def deleted(count: int) -> None:
+        if not method.nowait:
+            channel.reply(commands.Queue.DeleteOk(count))
+
+    shadow = shadow_of(channel, queue)
+    shadow.delete(deleted, if_unused=method.if_unused, if_empty=method.if_empty)

@@ -1,0 +1,135 @@
+"""proton's AMQP 1.0 transport as octets in, events, octets out: what both ends of a link build on.
+
+proton does frames, flow control, large messages and heartbeats; it owns no socket and no clock here.
+After every call that may have caused output, the owner sends `output()`; `finished` then says that
+nothing will ever follow it. Damaged input ends the transport with a condition, never with an exception.
+
+Spec: AMQP 1.0 part 2.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from proton import Collector, Condition, Connection, Delivery, Event, Link, Message, Sender, Transport
+
+FRAME_BYTES_MAX: Final = 64 * 1024
+IDLE_TIMEOUT_S: Final = 60
+CHANNEL_MAX: Final = 7
+INCOMING_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Octets of messages that proton holds for a session before its owner has read them."""
+SENDING_BYTES_MAX: Final = 4 * FRAME_BYTES_MAX
+"""Octets of a message that proton holds while the peer's window is shut."""
+
+
+class Amqp10Transport:
+    """One AMQP 1.0 connection's transport, bound and not yet open."""
+
+    def __init__(self, *, server: bool) -> None:
+        """Wait for the AMQP header (server), or be about to send it (client)."""
+        self.transport = Transport(Transport.SERVER if server else Transport.CLIENT)
+        self.transport.max_frame_size = FRAME_BYTES_MAX
+        self.transport.channel_max = CHANNEL_MAX
+        self.transport.idle_timeout = IDLE_TIMEOUT_S
+        self.connection = Connection()
+        self.finished = False
+        self._sending: deque[_Sending] = deque()
+        self._collector = Collector()
+        self.connection.collect(self._collector)
+
+    def bind(self) -> None:
+        """Tie connection and transport together, once what depends on the end's role is set."""
+        self.transport.bind(self.connection)
+
+    def feed(self, data: bytes) -> Iterator[Event]:
+        """Take octets from the peer; each event is to be handled before the next is asked for."""
+        view = memoryview(data)
+        while view:
+            room = self.transport.capacity()
+            if room <= 0:
+                break
+            self.transport.push(bytes(view[:room]))
+            view = view[room:]
+            yield from self.events()
+        yield from self.events()
+
+    def events(self) -> Iterator[Event]:
+        """What has happened and was not told yet."""
+        while (event := self._collector.peek()) is not None:
+            # Before it is handled: an event that cannot be read must not come again.
+            self._collector.pop()
+            yield event
+
+    def send(self, sender: Sender, message: Message, *, settled: bool) -> None:
+        """Send a message of any length as one delivery, as fast as the peer's window lets it go."""
+        self._sending.append(_Sending(sender, memoryview(message.encode()), settled))
+
+    @property
+    def sending(self) -> int:
+        """How many messages have not left whole."""
+        return len(self._sending)
+
+    def forget(self, link: Link) -> None:
+        """Send no more on a link that ends."""
+        self._sending = deque(sending for sending in self._sending if sending.sender != link)
+
+    def output(self, now_ms: int) -> bytes:
+        """All octets due for the peer, heartbeats too."""
+        self.transport.tick(now_ms / 1000)
+        pieces: list[bytes] = []
+        self._drain(pieces)
+        # proton moves all that it holds of a delivery with each frame, so it gets to hold little.
+        while self._sending and self._sending[0].sender.session.outgoing_bytes < SENDING_BYTES_MAX:
+            if self._sending[0].step():
+                self._sending.popleft()
+            self._drain(pieces)
+        return b"".join(pieces)
+
+    def _drain(self, pieces: list[bytes]) -> None:
+        while (pending := self.transport.pending()) > 0:
+            pieces.append(self.transport.peek(pending) or b"")
+            self.transport.pop(pending)
+        if pending < 0:
+            self.finished = True
+            self._sending.clear()
+
+    def next_tick_ms(self, now_ms: int) -> int | None:
+        """When `output` must be called again at the latest, if nothing arrives before."""
+        deadline_s = self.transport.tick(now_ms / 1000)
+        return round(deadline_s * 1000) if deadline_s else None
+
+    @property
+    def condition(self) -> Condition | None:
+        """Why the transport, or the peer, ended the connection; None for no error."""
+        return self.transport.condition or self.connection.remote_condition
+
+
+class _Sending:
+    """A message on its way out: how far it has been handed to proton."""
+
+    def __init__(self, sender: Sender, octets: memoryview, settled: bool) -> None:
+        self.sender = sender
+        self._octets = octets
+        self._settled = settled
+        self._delivery: Delivery | None = None
+
+    def step(self) -> bool:
+        """Hand the next piece to proton; True when it was the last."""
+        if self._delivery is None:
+            self._delivery = self.sender.delivery(self.sender.delivery_tag())
+        self.sender.stream(bytes(self._octets[:FRAME_BYTES_MAX]))
+        self._octets = self._octets[FRAME_BYTES_MAX:]
+        if self._octets:
+            return False
+        self.sender.advance()
+        if self._settled:
+            self._delivery.settle()
+        return True
+
+
+def data_of(message: Message) -> bytes | None:
+    """The octets of a message's body; None if the body is something else than octets."""
+    body: object = message.body
+    return bytes(body) if isinstance(body, bytes | memoryview) else None

@@ -1,0 +1,237 @@
+"""Deliveries from a leader, taken apart many at a time: the hot path of consuming from another node.
+
+What a leader sends of one head differs only in tag and body, so a run of deliveries is compared with what came before
+it, and sliced; see publishing, which does the same with publishes. Everything else is taken frame by frame.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from leveret.core.queues.head import Head, make_head
+from leveret.wire import amqp091 as wire
+from leveret.wire.amqp091 import FRAME_HEAD_BYTES
+from leveret.wire.properties import SyntaxFault, body_bytes_of
+
+SHAPES_MAX: Final = 1024
+SHAPES_BYTES_MAX: Final = 1024 * 1024
+_BULK_MAX: Final = 1024
+_TAG: Final = 8
+
+
+class Delivered(NamedTuple):
+    """Deliveries of one consumer with consecutive tags, and where in the octets they end."""
+
+    channel: int
+    consumer_tag: bytes
+    first_tag: int
+    redelivered: bool
+    head: Head
+    bodies: list[bytes]
+    end: int
+
+
+class _Shape:
+    """What is before and behind the tag of deliveries of one head to one consumer."""
+
+    __slots__ = (
+        "_unpack",
+        "before",
+        "behind",
+        "body_at",
+        "channel",
+        "consumer_tag",
+        "head",
+        "redelivered",
+        "size",
+        "stride",
+        "tag_at",
+    )
+
+    def __init__(
+        self, channel: int, consumer_tag: bytes, before: bytes, behind: bytes, redelivered: bool, head: Head
+    ) -> None:
+        self.channel = channel
+        self.consumer_tag = consumer_tag
+        self.before = before
+        self.behind = behind
+        self.redelivered = redelivered
+        self.head = head
+        self.size = head.body_bytes
+        self.tag_at = len(before)
+        self.body_at = len(before) + _TAG + len(behind)
+        self.stride = self.body_at + self.size + 1
+        self._unpack = struct.Struct(f">{len(before)}sQ{len(behind)}s{self.size}sB").iter_unpack
+
+    def matches(self, data: bytes, position: int) -> bool:
+        """Whether a delivery of this shape begins here."""
+        return data.startswith(self.before, position) and data.startswith(
+            self.behind, position + self.tag_at + _TAG
+        )
+
+    def many(self, data: bytes, position: int, count: int) -> tuple[int, list[bytes]] | None:
+        """First tag and bodies of the next `count` messages, if all of them are of this shape with consecutive tags."""
+        last = position + (count - 1) * self.stride
+        if not self.matches(data, last):
+            return None
+        before, behind, mark = self.before, self.behind, wire.FRAME_END
+        tags: list[int] = []
+        bodies: list[bytes] = []
+        for start, tag, middle, body, end in self._unpack(memoryview(data)[position : last + self.stride]):
+            if start != before or middle != behind or end != mark:
+                return None
+            tags.append(tag)
+            bodies.append(body)
+        if tags[-1] - tags[0] != count - 1:
+            return None
+        return tags[0], bodies
+
+
+class Deliveries:
+    """See the module; owns the cache of shapes."""
+
+    def __init__(self) -> None:
+        """No shapes yet."""
+        self._shapes: dict[bytes, _Shape] = {}
+        self._shapes_bytes = 0
+        self._last: _Shape | None = None
+
+    def take(self, data: bytes, position: int) -> Delivered | None:
+        """Whole deliveries at `position` that are alike; None where none begins, or it has no or only a part of a body.
+
+        Raises:
+            LeveretError: it begins as one, and cannot be.
+        """
+        shape = self._last
+        if shape is None or not shape.matches(data, position):
+            shape = self._shape_at(data, position)
+            if shape is None:
+                return None
+            self._last = shape
+        most = (len(data) - position) // shape.stride
+        if not most:
+            return None
+        count = min(most, _BULK_MAX)
+        while count > 1:
+            found = shape.many(data, position, count)
+            if found is not None:
+                first, bodies = found
+                end = position + count * shape.stride
+                return Delivered(
+                    shape.channel, shape.consumer_tag, first, shape.redelivered, shape.head, bodies, end
+                )
+            count //= 4
+        start = position + shape.body_at
+        end = start + shape.size
+        if data[end] != wire.FRAME_END:
+            raise wire.FrameError("the octet after a body frame is not a frame end")
+        tag = int.from_bytes(data[position + shape.tag_at : position + shape.tag_at + _TAG], "big")
+        return Delivered(
+            shape.channel,
+            shape.consumer_tag,
+            tag,
+            shape.redelivered,
+            shape.head,
+            [data[start:end]],
+            end + 1,
+        )
+
+    def _shape_at(self, data: bytes, position: int) -> _Shape | None:
+        """The shape of the delivery at `position`, None unless all before its body is there and it has one."""
+        if len(data) - position < FRAME_HEAD_BYTES + 5 or not data.startswith(
+            wire.BASIC_DELIVER, position + FRAME_HEAD_BYTES
+        ):
+            return None
+        kind, channel, size = wire.FRAME_HEAD.unpack_from(data, position)
+        header_at = position + size + 8
+        if kind != wire.FRAME_METHOD or len(data) - header_at < FRAME_HEAD_BYTES:
+            return None
+        kind, number, header_size = wire.FRAME_HEAD.unpack_from(data, header_at)
+        body_at = header_at + header_size + 8
+        if kind != wire.FRAME_HEADER or number != channel or len(data) - body_at < FRAME_HEAD_BYTES:
+            return None
+        kind, number, body_size = wire.FRAME_HEAD.unpack_from(data, body_at)
+        if kind != wire.FRAME_BODY or number != channel:
+            return None
+        tag_at = position + FRAME_HEAD_BYTES + 5 + data[position + FRAME_HEAD_BYTES + 4]
+        before, behind = data[position:tag_at], data[tag_at + _TAG : body_at + FRAME_HEAD_BYTES]
+        found = self._shapes.get(before + behind)
+        if found is not None:
+            return found
+        head = head_of(
+            behind[1 : header_at - 1 - tag_at - _TAG], data[header_at + FRAME_HEAD_BYTES : body_at - 1]
+        )
+        if head.body_bytes != body_size:
+            return None
+        shape = _Shape(channel, before[FRAME_HEAD_BYTES + 5 :], before, behind, bool(behind[0]), head)
+        self._shapes_bytes += len(before) + len(behind)
+        if len(self._shapes) >= SHAPES_MAX or self._shapes_bytes > SHAPES_BYTES_MAX:
+            self._shapes.clear()
+            self._shapes_bytes = len(before) + len(behind)
+        self._shapes[before + behind] = shape
+        return shape
+
+
+def head_of(route: bytes, header: bytes) -> Head:
+    """The head of a delivery: `route` is exchange and routing key as short strings.
+
+    Raises:
+        SyntaxFault: they are cut short.
+    """
+    key_at = 1 + route[0]
+    if len(route) <= key_at or len(route) != key_at + 1 + route[key_at]:
+        raise SyntaxFault("exchange and routing key of a delivery are cut short")
+    return make_head(route[1:key_at], route[key_at + 1 :], header)
+
+
+class IncomingDelivery:
+    """A delivery, or what was got, whose frames come one by one: its body is empty, or of one frame that came apart."""
+
+    def __init__(self, method: bytes) -> None:
+        """`method` is the payload of a basic.deliver or basic.get-ok."""
+        self.method = method
+        self._header = b""
+        self._body = b""
+        self._left = 0
+
+    def take(self, kind: int, payload: bytes) -> bool:
+        """Take header or body; tell whether the message is whole."""
+        if kind == wire.FRAME_HEADER:
+            self._header = payload
+            self._left = body_bytes_of(payload)
+        else:
+            self._body += payload
+            self._left -= len(payload)
+        return self._left <= 0
+
+    def delivered(self, channel: int) -> Delivered:
+        """The whole message.
+
+        Raises:
+            SyntaxFault: its method or header is cut short.
+        """
+        method, tag_at = self.method, self._tag_at
+        tag = int.from_bytes(method[tag_at : tag_at + _TAG], "big")
+        consumer_tag = method[5:tag_at] if method[:4] == wire.BASIC_DELIVER else b""
+        head = head_of(method[tag_at + _TAG + 1 : self._route_end], self._header)
+        redelivered = bool(method[tag_at + _TAG])
+        return Delivered(channel, consumer_tag, tag, redelivered, head, [self._body], 0)
+
+    @property
+    def ready_count(self) -> int:
+        """Of what was got: how many are ready behind it."""
+        return int.from_bytes(self.method[self._route_end :], "big")
+
+    @property
+    def _tag_at(self) -> int:
+        return 5 + self.method[4] if self.method[:4] == wire.BASIC_DELIVER else 4
+
+    @property
+    def _route_end(self) -> int:
+        try:
+            key_at = self._tag_at + _TAG + 1
+            key_at += 1 + self.method[key_at]
+            return key_at + 1 + self.method[key_at]
+        except IndexError:
+            raise SyntaxFault("a delivery is cut short") from None

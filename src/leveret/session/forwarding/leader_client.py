@@ -1,0 +1,309 @@
+"""A node's end of the relay connection to a leader: its channels, and the octets of both directions.
+
+What this node published to a queue goes through an `Outlet`, what its clients ask through their shadows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from leveret.core.broker.alarms import resources
+from leveret.core.queues.head import Head
+from leveret.model.errors import PeerError
+from leveret.session.amqp091.replies import Fault
+from leveret.session.forwarding.deliveries import Deliveries
+from leveret.session.forwarding.remote_channel import RemoteChannel
+from leveret.session.forwarding.unconfirmed import Unconfirmed
+from leveret.session.host import Sender
+from leveret.wire import amqp091 as wire
+from leveret.wire import relay
+from leveret.wire.amqp091 import (
+    CHANNEL_CLOSE,
+    CHANNEL_CLOSE_OK,
+    CHANNEL_OPEN_OK,
+    CONNECTION_BLOCKED,
+    CONNECTION_CLOSE,
+    CONNECTION_OPEN,
+    CONNECTION_OPEN_OK,
+    CONNECTION_UNBLOCKED,
+    FRAME_HEAD_BYTES,
+)
+from leveret.wire.properties import shortstr
+
+CHANNEL_MAX: Final = 65535
+PIECE_BYTES: Final = 1024 * 1024
+"""Publishes of one head that are encoded at once."""
+_MULTIPLE: Final = 1
+
+
+class ForwardedPublication(Protocol):
+    """One queue's messages, for whichever leader; session.forwarding.leaders."""
+
+    unconfirmed: Unconfirmed
+
+    def settled(self, number: int, *, ok: bool) -> None:
+        """The leader has, or refuses, all up to `number`."""
+
+    def is_at(self, number: int) -> None:
+        """This is the last one that the leader has, on disk or not."""
+
+    def detached(self) -> None:
+        """The leader does not lead the queue, or does not know it yet: the outlet is gone."""
+
+
+class _Channel(Protocol):
+    def frame(self, kind: int, payload: bytes) -> None:
+        """A frame came on it."""
+
+    def lost(self) -> None:
+        """The connection is gone."""
+
+
+class Asking:
+    """See the module.
+
+    Attributes:
+        leader, vhost: where it leads.
+        is_up: whether there is a connection.
+        blocked_by: what the leader is short of, and wants no publishes for.
+        push: sends what waits at once.
+    """
+
+    def __init__(self, leader: str, vhost: str, outbox: list[Sender]) -> None:
+        """Not connected; `outbox` gets it whenever there are octets to send."""
+        self.leader = leader
+        self.vhost = vhost
+        self.is_up = False
+        self.blocked_by: tuple[str, ...] = ()
+        self.push: Callable[[], None] = _do_nothing
+        self.channels: dict[int, _Channel] = {}
+        self._outbox = outbox
+        self._out: list[bytes] = []
+        self._is_noted = False
+        self._settling: dict[RemoteChannel, None] = {}
+        self._deliveries = Deliveries()
+        self._rest: list[bytes] = []
+        self._missing_bytes = 0
+        self._last_number = 0
+
+    # -- octets out ---------------------------------------------------------------------------
+
+    def up(self) -> None:
+        """There is a connection."""
+        self.is_up = True
+        self.send(wire.frame(wire.FRAME_METHOD, 0, CONNECTION_OPEN + shortstr(self.vhost.encode()) + b"\0\0"))
+
+    def send(self, octets: bytes) -> None:
+        """Gather whole frames for the next write."""
+        self._note()
+        self._out.append(octets)
+
+    def has_settlements(self, shadow: RemoteChannel) -> None:
+        """A client's channel has settled something: its frames go with the next octets."""
+        self._note()
+        self._settling[shadow] = None
+
+    def _note(self) -> None:
+        if not self._is_noted:
+            self._is_noted = True
+            self._outbox.append(self)
+
+    def take_output(self) -> bytes:
+        """All octets that wait, once."""
+        self._is_noted = False
+        settling, self._settling = self._settling, {}
+        for shadow in settling:
+            self._out.append(shadow.flush())
+        octets = b"".join(self._out)
+        self._out.clear()
+        return octets
+
+    # -- channels -----------------------------------------------------------------------------
+
+    def number(self) -> int:
+        """The number of a channel that is not open.
+
+        Raises:
+            Fault: all are.
+        """
+        if len(self.channels) >= CHANNEL_MAX:
+            raise Fault(506, f"all {CHANNEL_MAX} channels to node '{self.leader}' are in use")
+        number = self._last_number
+        while True:
+            number = number % CHANNEL_MAX + 1
+            if number not in self.channels:
+                self._last_number = number
+                return number
+
+    def release(self, number: int) -> None:
+        """The channel is closed on both sides."""
+        self.channels.pop(number, None)
+
+    # -- octets in ----------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Take what the leader sent.
+
+        Raises:
+            LeveretError: it is nothing that a leader sends; the connection must end.
+        """
+        if self._rest:
+            self._rest.append(data)
+            self._missing_bytes -= len(data)
+            if self._missing_bytes > 0:
+                return
+            data = b"".join(self._rest)
+            self._rest.clear()
+        position, end = 0, len(data)
+        while end - position >= FRAME_HEAD_BYTES:
+            found = self._deliveries.take(data, position)
+            if found is not None:
+                position = found.end
+                channel = self.channels.get(found.channel)
+                if not isinstance(channel, RemoteChannel):
+                    raise PeerError(
+                        f"node '{self.leader}' delivers to channel {found.channel}, which has no consumers"
+                    )
+                channel.delivered(found)
+                continue
+            kind, number, size = wire.FRAME_HEAD.unpack_from(data, position)
+            stop = position + FRAME_HEAD_BYTES + size
+            if stop >= end:
+                break
+            if data[stop] != wire.FRAME_END:
+                raise wire.FrameError("the octet after a frame is not a frame end")
+            self._frame(kind, number, data[position + FRAME_HEAD_BYTES : stop])
+            position = stop + 1
+        if position < end:
+            self._rest.append(data[position:])
+            if end - position >= FRAME_HEAD_BYTES:
+                _, _, size = wire.FRAME_HEAD.unpack_from(data, position)
+                self._missing_bytes = size + wire.FRAME_OVERHEAD - (end - position)
+            else:
+                self._missing_bytes = 1
+
+    def _frame(self, kind: int, number: int, payload: bytes) -> None:
+        if not number:
+            self._connection_method(payload)
+            return
+        channel = self.channels.get(number)
+        if channel is None:
+            raise PeerError(f"node '{self.leader}' speaks on channel {number}, which is not open")
+        channel.frame(kind, payload)
+
+    def _connection_method(self, payload: bytes) -> None:
+        method = payload[:4]
+        if method in (CONNECTION_BLOCKED, CONNECTION_UNBLOCKED):
+            self.blocked_by = resources(_reason(payload)) if method == CONNECTION_BLOCKED else ()
+        elif method == CONNECTION_CLOSE:
+            text = payload[7 : 7 + payload[6]].decode(errors="replace")
+            raise PeerError(f"node '{self.leader}' closed its relay connection: {text}")
+        elif method != CONNECTION_OPEN_OK:
+            raise PeerError(f"node '{self.leader}' sent method {method.hex()} on channel 0")
+
+    def lost(self) -> None:
+        """The connection is gone, and all its channels."""
+        self.is_up, self.blocked_by = False, ()
+        self._out.clear()
+        self._settling.clear()
+        self._rest.clear()
+        channels, self.channels = self.channels, {}
+        for channel in channels.values():
+            channel.lost()
+        self._out.clear()
+        self._settling.clear()
+
+
+class Outlet:
+    """A channel that publishes into one queue; see wire.relay."""
+
+    def __init__(
+        self, asking: Asking, publication: ForwardedPublication, queue: bytes, epoch: int, reference: bytes
+    ) -> None:
+        """Bind it, and send all that is not confirmed: what the leader has already, it tells from the numbers."""
+        self._asking = asking
+        self._publication = publication
+        self.number = asking.number()
+        asking.channels[self.number] = self
+        self._before = publication.unconfirmed.known
+        self._is_closed = False
+        asking.send(
+            relay.channel_open(self.number)
+            + relay.target(self.number, queue, epoch, reference)
+            + relay.numbers(self.number, self._before + 1, publication.unconfirmed.sent)
+        )
+        for head, bodies in publication.unconfirmed.runs():
+            self.publish(head, bodies)
+
+    def publish(self, head: Head, bodies: list[bytes]) -> None:
+        """Send messages that follow those that were sent before."""
+        self._publication.unconfirmed.sent = self._publication.unconfirmed.last
+        # The key is no delivery's: those are positive. What it leads to depends on nothing but the channel's number.
+        key = -self.number
+        before = head.frames.get(key)
+        if before is None:
+            before = head.frames[key] = relay.publish_head(
+                self.number, head.route, head.header, head.body_bytes
+            )
+        step = max(1, PIECE_BYTES // (len(before) + head.body_bytes))
+        if len(bodies) <= step:
+            self._asking.send(relay.publishes(before, bodies, head.body_bytes))
+            return
+        for at in range(0, len(bodies), step):
+            self._asking.send(relay.publishes(before, bodies[at : at + step], head.body_bytes))
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        """What the leader says of it.
+
+        Raises:
+            LeveretError: it is nothing that it may say.
+        """
+        method = payload[:4]
+        if method == wire.BASIC_ACK and len(payload) == 13:
+            self._settled(payload, ok=True)
+        elif method == wire.BASIC_NACK and len(payload) == 13:
+            self._settled(payload, ok=False)
+        elif method == relay.TARGET_OK:
+            self._publication.is_at(relay.decode_number(payload))
+        elif method == CHANNEL_CLOSE:
+            self._asking.send(relay.channel_close_ok(self.number))
+            if not self._is_closed:
+                self._asking.release(self.number)
+                self._publication.detached()
+        elif method == CHANNEL_CLOSE_OK:
+            self._asking.release(self.number)
+        elif method != CHANNEL_OPEN_OK:
+            raise PeerError(f"method {method.hex()} on a channel that publishes")
+
+    def _settled(self, payload: bytes, *, ok: bool) -> None:
+        """A leader confirms in order: one that is not multiple is for the one after the last.
+
+        Raises:
+            PeerError: it is for a later one, and would be taken for all before that.
+        """
+        if self._is_closed:
+            return
+        number = self._before + int.from_bytes(payload[4:12], "big")
+        known = self._publication.unconfirmed.known
+        if not payload[12] & _MULTIPLE and number > known + 1:
+            raise PeerError(f"a confirm of message {number} alone, where {known} was the last")
+        self._publication.settled(number, ok=ok)
+
+    def close(self) -> None:
+        """Nothing more is to be published."""
+        self._is_closed = True
+        self._asking.send(relay.channel_close(self.number))
+
+    def lost(self) -> None:
+        """The connection is gone."""
+        if not self._is_closed:
+            self._publication.detached()
+
+
+def _reason(payload: bytes) -> str:
+    return payload[5 : 5 + payload[4]].decode(errors="replace")
+
+
+def _do_nothing() -> None:
+    """It goes with the next flush."""

@@ -1,0 +1,352 @@
+"""The leader's end of a relay: another node's publishes into queues that are led here, and what its clients ask.
+
+The node at the other end has proven itself, and has checked what its clients may do; so everything is allowed. A
+channel is bound to one queue by relay.target, and then takes publishes into it, whatever their exchange and
+routing key; or it is the shadow of a client's channel. See wire.relay.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from pamqp import commands
+
+from leveret.core.broker.actor import Unrestricted
+from leveret.core.broker.churn import Churn
+from leveret.core.queues.confirms import ConfirmBatch, Confirms
+from leveret.core.queues.consumers import QueueConsumer as AnyConsumer
+from leveret.core.queues.counters import Counters
+from leveret.core.queues.head import Run, make_head
+from leveret.core.queues.queue import Queue
+from leveret.model.errors import LeveretError
+from leveret.session.amqp091.channel import Channel
+from leveret.session.amqp091.connection import AmqpState, ClientConnection
+from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource, Unacked
+from leveret.session.amqp091.publishing import Publisher, PublishTarget, Shape
+from leveret.session.amqp091.replies import Fault, code_of, reply_text
+from leveret.session.amqp091.stalls import need_pen
+from leveret.session.host import SessionHost
+from leveret.wire import amqp091 as wire
+from leveret.wire import relay
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_CAPABILITIES: Final = {"capabilities": {"consumer_cancel_notify": True, "connection.blocked": True}}
+_CHANNEL_MAX: Final = 65535
+
+
+class ForwardedConsumer(NamedTuple):
+    """Whose consumer it is that came over a relay; `tag` is its own name of it."""
+
+    tag: str
+    connection: str
+    number: int
+    user: str
+    node: str
+
+
+class _ForAnotherNode(Unrestricted):
+    """Does what that node's client may do."""
+
+    def check_lock(self, queue: Queue) -> None:
+        """Whose it is was looked at where the client is."""
+
+
+class RelayConnection(ClientConnection):
+    """A relay connection that another node made; see the module.
+
+    Alarms do not keep its publishes waiting: acks come the same way, and free what the alarm is about. The other
+    node is told, and stops those who publish to it.
+    """
+
+    waits_for_alarms = False
+    # What other nodes' clients send and get is traced where they are, or not: tracing is each node's own.
+    is_traced = False
+
+    def __init__(self, host: SessionHost, *, node: str, now_ms: int) -> None:
+        """`node` is the one at the other end, as it has proven; wait for connection.open."""
+        super().__init__(host, peer=node, from_loopback=False, now_ms=now_ms)
+        self.state = AmqpState.OPEN_WAIT
+        self.frame_max_bytes = relay.FRAME_BYTES_MAX
+        self.channel_max = _CHANNEL_MAX
+        self.client_properties = _CAPABILITIES
+        # Its messages and channels are counted where the clients are.
+        self.counters = Counters()
+        self.churn = Churn()
+
+    def make_publisher(self) -> Publisher:
+        """See ClientConnection."""
+        return _Publisher(self)
+
+    def make_channel(self, number: int) -> Channel:
+        """See ClientConnection."""
+        return RelayChannel(self, number)
+
+    def check_channel_limits(self) -> None:
+        """There are none, but for what a frame can hold."""
+
+    def open(self, vhost: str) -> None:
+        """Everything in the vhost is allowed; it is no client's connection, so nobody lists it."""
+        self.broker.topology(vhost)
+        self.vhost = vhost
+        self.actor = _ForAnotherNode(self.broker, vhost, owner=self)
+        self.actor.before_change = partial(need_pen, self.broker)
+        self.state = AmqpState.OPEN
+        self.reply(commands.Connection.OpenOk())
+
+    @property
+    def alarms(self) -> tuple[str, ...]:
+        """This node's own: were those of others passed on, two nodes could keep each other's for ever."""
+        return self.host.alarms.own
+
+    def alarms_changed(self, now_ms: int) -> None:
+        """Have the other node stop its publishers, or not any more."""
+        if self.state is AmqpState.OPEN:
+            self.tell_blocked()
+        self.go_on(now_ms)
+
+    def fail(self, error: LeveretError, number: int, method: int) -> None:
+        """What is one client's fault closes one channel; that node closes its client's connection if it must be."""
+        channel = self.channels.get(number)
+        if channel is None:
+            super().fail(error, number, method)
+            return
+        code = error.code if isinstance(error, Fault) else code_of(error)
+        text = str(error) if code == relay.NOT_LED else reply_text(code, str(error))
+        self.send(wire.close_method(number, code, text, method >> 16, method & 0xFFFF))
+        channel.abandon()
+        self.publisher.forget()
+
+
+class RelayChannel(Channel):
+    """A target, or a client's shadow."""
+
+    def __init__(self, connection: RelayConnection, number: int) -> None:
+        """Neither yet."""
+        super().__init__(connection, number)
+        self.target: Queue | None = None
+        self.reference = b""
+        self.next_number = 0
+        self.again = 0
+        self._settled: dict[object, bool] = {}
+        self._settling: list[_Settling] = []
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        """See Channel; methods of the relay's own class too."""
+        if kind == wire.FRAME_METHOD and payload[:2] == relay.CLASS and not self.is_closing:
+            self._relay_method(payload)
+        else:
+            super().frame(kind, payload)
+
+    def _relay_method(self, payload: bytes) -> None:
+        match payload[:4]:
+            case relay.TARGET:
+                self._bind(relay.decode_target(payload))
+            case relay.NUMBERS:
+                self.next_number, self.again = relay.decode_numbers(payload)
+            case relay.CREDIT:
+                self._credit(*relay.decode_credit(payload))
+            case relay.SETTLE:
+                self._settling.append(_Settling(self._settled))
+                self._settled = {}
+                self.connection.confirming[self] = None
+            case _:
+                raise Fault(540, f"relay method {payload[:4].hex()}")
+
+    def _bind(self, asked: relay.ForwardingTarget) -> None:
+        queue = self.queue(asked.queue)
+        if queue.epoch != asked.epoch:
+            raise Fault(relay.NOT_LED, f"queue '{asked.queue}' has epoch {queue.epoch}, not {asked.epoch}")
+        self.target, self.reference = queue, asked.reference
+        self.confirms = Confirms()
+        self.connection.send(relay.target_ok(self.number, max(0, queue.last_sequence(asked.reference))))
+
+    def _credit(self, tag: bytes, count: int) -> None:
+        consumer = self.consumers.get(tag)
+        # It may have been cancelled meanwhile.
+        if isinstance(consumer, RelayConsumer):
+            consumer.credit += count
+            self.mark(consumer.queue)
+
+    # -- what differs from a client's channel -------------------------------------------------
+
+    def queue(self, name: str) -> Queue:
+        """See Channel; what this node does not lead, or does not know yet, cannot be had here.
+
+        Raises:
+            Fault: so it is, which the other node takes for an invitation to ask again: it knows the queue.
+        """
+        queue = self.connection.broker.queues.get((self.connection.vhost or "", name))
+        if queue is None or queue.is_remote:
+            raise Fault(
+                relay.NOT_LED, f"queue '{name}' is not led by node '{self.connection.host.node_name}'"
+            )
+        return super().queue(name)
+
+    def make_consumer(
+        self, queue: DeliverySource, tag: bytes, method: commands.Basic.Consume
+    ) -> ChannelConsumer:
+        """See Channel."""
+        queue.consumers.on_active = _tell_active
+        return RelayConsumer(self, queue, tag, method, self.prefetch)
+
+    def tick(self, now_ms: int) -> None:
+        """How long a client may wait with an acknowledgement is looked at where the client is."""
+
+    def moved(self, consumer: AnyConsumer) -> None:
+        """A consumer's queue is not led here any more: its node is to register it where it is."""
+        tag = consumer.tag if isinstance(consumer, RelayConsumer) else b""
+        self.consumers.pop(tag, None)
+        self.connection.send(relay.moved(self.number, tag))
+
+    def close_batches(self) -> list[ConfirmBatch]:
+        """See Channel."""
+        settling, self._settling = self._settling, []
+        return [*super().close_batches(), *settling]
+
+    def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
+        """See Channel."""
+        if not isinstance(batch, _Settling):
+            super().confirm(batch, ok)
+        elif not ok:
+            node = self.connection.host.node_name
+            error = Fault(506, f"the disk of node '{node}' refused the settlements; see that node's log")
+            self.connection.fail(error, self.number, 0)
+        elif not self.is_closing:
+            self.connection.send(relay.settle_ok(self.number))
+
+    def take(self, tag: int, multiple: bool) -> list[Unacked]:
+        """See Channel; what a queue that is led elsewhere now had delivered is not there any more."""
+        if multiple:
+            return self.unacked.take_up_to(tag)
+        run = self.unacked.take_one(tag)
+        return [] if run is None else [run]
+
+    def let_go(self, runs: list[Unacked]) -> None:
+        """See Channel."""
+        super().let_go(runs)
+        for run in runs:
+            self._settled[run.queue] = run.queue.definition.durable
+
+
+class _Settling(ConfirmBatch):
+    """Settlements, of these queues, that are to be on disk."""
+
+    __slots__ = ()
+
+    def __init__(self, queues: dict[object, bool]) -> None:
+        super().__init__()
+        self.queues = queues
+
+
+class RelayConsumer(ChannelConsumer):
+    """A consumer of another node's client.
+
+    Attributes:
+        client: whose it is, None if that was not told.
+        credit: how many more deliveries that node takes for it now.
+    """
+
+    __slots__ = ("client", "credit")
+
+    def __init__(
+        self,
+        channel: Channel,
+        queue: DeliverySource,
+        tag: bytes,
+        method: commands.Basic.Consume,
+        prefetch: int,
+    ) -> None:
+        """See Consumer."""
+        arguments: dict[str, Any] = dict(method.arguments or {})
+        told = arguments.pop(relay.CLIENT, None)
+        method.arguments = arguments
+        super().__init__(channel, queue, tag, method, prefetch)
+        self.client = _client(told)
+        self.credit = relay.CREDIT_FIRST
+
+    def capacity(self) -> int:
+        """See Consumer; no more than there is credit for."""
+        return min(super().capacity(), self.credit)
+
+    def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
+        """See Consumer."""
+        self.credit -= sum(len(run.bodies) for run in runs)
+        super().deliver(queue, runs, redelivered)
+
+
+def _tell_active(consumer: AnyConsumer) -> None:
+    """Have the node of a client know that this is the one consumer that is served."""
+    if isinstance(consumer, RelayConsumer):
+        channel = consumer.channel
+        channel.connection.send(relay.active(channel.number, consumer.tag))
+
+
+def _client(told: object) -> ForwardedConsumer | None:
+    match told:
+        case {
+            "tag": str(tag),
+            "connection": str(name),
+            "number": int(number),
+            "user": str(user),
+            "node": str(node),
+        }:
+            return ForwardedConsumer(tag, name, number, user, node)
+    return None
+
+
+class _Publisher(Publisher):
+    """Publishes of a target channel go into its queue, and nowhere else."""
+
+    def resolve(self, channel: Channel, exchange: bytes, routing_key: bytes, header: bytes) -> PublishTarget:
+        """See Publisher: all was looked at where the message was published.
+
+        Raises:
+            LeveretError: the channel has no target, or that is gone, or not led here any more.
+        """
+        queue = channel.target if isinstance(channel, RelayChannel) else None
+        if queue is None:
+            raise Fault(503, "publish on a channel without a target")
+        if channel.connection.broker.queues.get(queue.key) is not queue:
+            raise Fault(
+                relay.NOT_LED, f"queue '{queue.key[1]}' of epoch {queue.epoch} is not led here any more"
+            )
+        return PublishTarget(make_head(exchange, routing_key, header), [queue], Counters(), None)
+
+    def publish(self, shape: Shape, bodies: list[bytes]) -> None:
+        """See Publisher; what the queue has already is confirmed once more, with what it waits for."""
+        channel = shape.channel
+        if not isinstance(channel, RelayChannel) or channel.target is None:
+            super().publish(shape, bodies)
+            return
+        queue, end = channel.target, channel.next_number + len(bodies)
+        known = min(len(bodies), queue.last_sequence(channel.reference) - channel.next_number + 1)
+        if known > 0:
+            batch = self.batch_of(channel, known, refused=False)
+            if batch is not None:
+                batch.queues[queue] = queue.definition.durable or batch.queues.get(queue, False)
+            channel.next_number += known
+            bodies = bodies[known:]
+        if bodies:
+            is_again = channel.next_number <= channel.again
+            super().publish(shape, bodies)
+            if is_again:
+                queue.gathered_again()
+        channel.next_number = end
+
+    def hand_over(
+        self,
+        channel: Channel,
+        target: PublishTarget,
+        queues: list[Queue],
+        bodies: list[bytes],
+        batch: ConfirmBatch | None,
+    ) -> None:
+        """See Publisher; with the numbers that these messages have."""
+        super().hand_over(channel, target, queues, bodies, batch)
+        if isinstance(channel, RelayChannel):
+            channel.next_number += len(bodies)
+            for queue in queues:
+                queue.advance_sequence(channel.reference, channel.next_number - 1, len(bodies))

@@ -1,0 +1,453 @@
+"""Queues that other nodes lead, as this node's clients use them: who is asked, and what a change of leaders does.
+
+What was published is kept until the leader confirms it, and is sent to the next one if it does not. Consumers that have
+lost their queue wait until it can be asked for. A method that cannot be asked now is taken again when things change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Final
+
+from leveret.core.broker.broker import Broker
+from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.model.errors import LeveretError
+from leveret.session.amqp091.channel import Channel
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource
+from leveret.session.amqp091.stalls import Postponed, Stall
+from leveret.session.forwarding.detached import Detached
+from leveret.session.forwarding.leader_client import Asking, Outlet
+from leveret.session.forwarding.leader_server import RelayChannel, RelayConnection, RelayConsumer
+from leveret.session.forwarding.publication import Publication, RetransmitBuffer
+from leveret.session.forwarding.remote_channel import RemoteChannel
+from leveret.session.forwarding.remote_ports import RemotePorts
+from leveret.session.forwarding.unconfirmed import Told
+from leveret.session.host import Sender
+
+CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
+IDLE_MS: Final = 60_000
+"""An outlet through which nothing went for so long is closed."""
+
+Key = tuple[str, ...]
+
+
+class RelayedLeaders:
+    """See the module.
+
+    Attributes:
+        reference: stands for this node until it ends, in the logs of the queues it publishes to.
+        askings: the connections to leaders, by name and vhost.
+        serving: connections that other nodes made to this one, as a leader.
+        kept: how much is kept of what was published, until it is confirmed.
+        has_waiting: whether something waits for a leader that has said it does not lead; then call `tick` soon.
+    """
+
+    def __init__(
+        self, me: str, broker: Broker, outbox: list[Sender], reference: bytes, dial: Callable[[Asking], None]
+    ) -> None:
+        """`dial` is asked for a connection, and `connected` is the answer; one to this node itself is `up` at once."""
+        self.reference = reference
+        self.askings: dict[tuple[str, str], Asking] = {}
+        self.kept = RetransmitBuffer()
+        self.has_waiting = False
+        self.serving: set[RelayConnection] = set()
+        self._me = me
+        self._broker = broker
+        self._outbox = outbox
+        self._dial = dial
+        self._now_ms = 0
+        self._publications: dict[tuple[Key, int], Publication] = {}
+        self._stalled: dict[ClientConnection, Key] = {}
+        self._asking_again: dict[Channel, None] = {}
+        self._homeless: dict[Key, dict[ChannelConsumer, None]] = {}
+        self._shadows: dict[Key, dict[RemoteChannel, None]] = {}
+
+    # -- connections --------------------------------------------------------------------------
+
+    def asking(self, leader: str, vhost: str) -> Asking:
+        """The connection to a leader; a new one is dialled."""
+        found = self.askings.get((leader, vhost))
+        if found is None:
+            found = self.askings[leader, vhost] = Asking(leader, vhost, self._outbox)
+            self._dial(found)
+        return found
+
+    def connected(self, asking: Asking) -> None:
+        """There is a connection: all that waits for it goes on."""
+        asking.up()
+        self._go_on()
+
+    def lost(self, asking: Asking) -> None:
+        """The connection is gone; `wants` tells whether it is to be made again."""
+        asking.lost()
+        self._go_on()
+
+    def wants(self, asking: Asking) -> bool:
+        """Whether anything goes, or should go, over a connection; if not, it may be ended and forgotten."""
+        if asking.channels:
+            return True
+        return any(self._place_of(key) == (asking.leader, asking.vhost) for key in self._waiting_keys())
+
+    def forget(self, consumer: ChannelConsumer) -> None:
+        """See Registry."""
+        key = consumer.queue.key
+        waiting = self._homeless.get(key, {})
+        waiting.pop(consumer, None)
+        if not waiting:
+            self._homeless.pop(key, None)
+
+    def discard(self, asking: Asking) -> None:
+        """It has ended, and nobody wants it."""
+        if self.askings.get((asking.leader, asking.vhost)) is asking:
+            del self.askings[asking.leader, asking.vhost]
+
+    def _waiting_keys(self) -> Iterator[Key]:
+        for publication in self._publications.values():
+            if len(publication.unconfirmed):
+                yield publication.queue.key
+        yield from self._homeless
+        yield from (key for connection, key in self._stalled.items() if connection.stall is Stall.REMOTE)
+
+    def _place_of(self, key: Key) -> tuple[str, str] | None:
+        """Where a queue can be asked for, None if it is nowhere, or here."""
+        queue = self._broker.queues.get(key)
+        if not isinstance(queue, RemoteQueue) or queue.is_down or queue.leader == self._me:
+            return None
+        return queue.leader, key[0]
+
+    def _up(self, key: Key) -> Asking | None:
+        place = self._place_of(key)
+        asking = self.asking(*place) if place is not None else None
+        return asking if asking is not None and asking.is_up else None
+
+    # -- publishing ---------------------------------------------------------------------------
+
+    def append_messages(self, queue: RemoteQueue) -> None:
+        """Send what the queue gathered to its leader, or keep it until there is one."""
+        if queue.gathered:
+            publication = self._publication(queue)
+            if queue.is_down and self.kept.is_full:
+                # What waits from before: of what is to be kept now nobody could be told yet.
+                publication.refuse_all()
+            self._keep(publication)
+            if publication.outlet is None:
+                self._attach(publication)
+
+    def _keep(self, publication: Publication) -> None:
+        publication.used_at_ms = self._now_ms
+        publication.publish()
+
+    def _publication(self, queue: RemoteQueue) -> Publication:
+        key = (queue.key, queue.epoch)
+        found = self._publications.get(key)
+        if found is None:
+            found = self._publications[key] = Publication(queue, self.kept, self._detached)
+        if found.queue is not queue:
+            found.queue = queue
+            queue.ahead = found.unconfirmed.last - queue.published_total
+        return found
+
+    def _attach(self, publication: Publication) -> None:
+        """Send what waits, if there is a leader that can be sent it."""
+        queue = publication.queue
+        asking = self._up(queue.key) if queue.is_remote else self.asking(self._me, queue.key[0])
+        if asking is None or not asking.is_up:
+            return
+        publication.outlet = Outlet(asking, publication, queue.name_octets, queue.epoch, self.reference)
+        if not queue.is_remote:
+            asking.push()
+
+    def when_confirmed(self, queue: RemoteQueue, told: Told, place: int | None = None) -> None:
+        """Tell when the leader has confirmed all that was published so far, or refused any of it (False).
+
+        With a `place` (RemoteQueue.place) whether it has taken that one.
+        """
+        publication = self._publications.get((queue.key, queue.epoch))
+        if publication is None:
+            # It was deleted before it could be sent anything.
+            told(False)
+            return
+        number = publication.unconfirmed.last if place is None else place + queue.ahead
+        publication.unconfirmed.when_known(told, number, alone=place is not None)
+
+    def when_batch_confirmed(self, batch: ConfirmBatch, told: Told) -> bool:
+        """Tell when the leaders of all queues of a batch have what is theirs; False if they are led here, all of them.
+
+        Ask when the flush has appended what was gathered. Of what a leader refuses, the batch is told to be `refused`;
+        of settlements that a leader did not answer any more it is in `doubt`.
+        """
+        elsewhere = [each for each in batch.queues if isinstance(each, RemoteQueue | RemotePorts)]
+        if not elsewhere:
+            return False
+        left, all_ok = len(elsewhere), True
+
+        def one_told(ok: bool) -> None:
+            nonlocal left, all_ok
+            left -= 1
+            all_ok = all_ok and ok
+            if not left:
+                batch.refused |= not all_ok
+                told(all_ok)
+
+        def settled(shadow: RemotePorts, ok: bool) -> None:
+            if not ok:
+                batch.doubt = (
+                    f"the leader of queue '{shadow.key[1]}' in vhost '{shadow.key[0]}' was lost before it answered "
+                    "tx.commit: whether what was acknowledged there is settled is not known"
+                )
+            one_told(ok)
+
+        for each in elsewhere:
+            if isinstance(each, RemotePorts):
+                each.when_settled(partial(settled, each))
+            else:
+                self.when_confirmed(each, one_told, batch.places.get(each))
+        return True
+
+    def _detached(self) -> None:
+        self.has_waiting = True
+
+    # -- what clients ask ---------------------------------------------------------------------
+
+    def shadow(self, channel: Channel, queue: RemoteQueue) -> RemotePorts:
+        """See session.host.Leaders."""
+        found = self._shadow(channel, queue)
+        if found is None:
+            self._stalled[channel.connection] = queue.key
+            raise Postponed(Stall.REMOTE)
+        return found
+
+    def _shadow(self, channel: Channel, queue: RemoteQueue) -> RemotePorts | None:
+        asking = self._up(queue.key)
+        if asking is None:
+            return None
+        found = channel.shadows.get(asking.leader)
+        if found is None:
+            number = asking.number()
+            found = RemoteChannel(channel, asking, number, self)
+            asking.channels[number] = found
+        self._shadows.setdefault(queue.key, {})[found] = None
+        return found.shadow(queue)
+
+    def ended(self, shadow: RemoteChannel) -> None:
+        """See Registry."""
+        for key in shadow.shadows:
+            self._left(key, shadow)
+
+    def _left(self, key: Key, shadow: RemoteChannel) -> None:
+        shadows = self._shadows.get(key, {})
+        shadows.pop(shadow, None)
+        if not shadows:
+            self._shadows.pop(key, None)
+
+    def shadow_with(self, channel: Channel, consumer: ChannelConsumer) -> RemotePorts | None:
+        """See session.host.Leaders."""
+        source = consumer.queue
+        return source if isinstance(source, RemotePorts) else None
+
+    def ask_again(self, channel: Channel) -> None:
+        """See Registry."""
+        self._asking_again[channel] = None
+        self.has_waiting = True
+
+    def has(self, key: Key, epoch: int) -> bool:
+        """See Registry."""
+        queue = self._broker.queues.get(key)
+        return queue is not None and queue.epoch == epoch
+
+    def detach(self, source: DeliverySource, channel: Channel) -> None:
+        """See Registry."""
+        stands = Detached(source, self)
+        for run in channel.deliveries():
+            if run.queue is source:
+                run.queue, run.consumer = stands, None
+                if isinstance(source, RemotePorts):
+                    source.channel.dropped(run.offset, run.count)
+        consumers = [each for each in channel.consumers.values() if each.queue is source]
+        if isinstance(source, RemotePorts):
+            source.channel.drop(source)
+            self._left(source.key, source.channel)
+        for consumer in consumers:
+            consumer.queue, consumer.unacked_count = stands, 0
+            if consumer.arguments.get(CANCEL_ON_FAILOVER) is True and channel.connection.client_can(
+                "consumer_cancel_notify"
+            ):
+                channel.consumer_cancelled(consumer)
+            else:
+                self._homeless.setdefault(source.key, {})[consumer] = None
+                self.has_waiting = True
+
+    def _go_on(self) -> None:
+        """Something has changed: publish, register and ask what waits for a leader."""
+        self.has_waiting = False
+        for publication in self._publications.values():
+            self._send(publication)
+        for key in list(self._homeless):
+            self._house_all(key)
+        asking_again, self._asking_again = self._asking_again, {}
+        for channel in asking_again:
+            if not channel.is_closing:
+                channel.connection.repeat()
+        stalled, self._stalled = self._stalled, {}
+        for connection in stalled:
+            connection.wake()
+
+    def _go_on_with(self, queue: Queue) -> None:
+        """The same of one queue: thousands may have another leader at once."""
+        publication = self._publications.get((queue.key, queue.epoch))
+        if publication is not None:
+            self._send(publication)
+        self._house_all(queue.key)
+        for connection in [each for each, key in self._stalled.items() if key == queue.key]:
+            del self._stalled[connection]
+            connection.wake()
+
+    def _send(self, publication: Publication) -> None:
+        if publication.outlet is None and len(publication.unconfirmed):
+            self._attach(publication)
+
+    def _house_all(self, key: Key) -> None:
+        for consumer in self._homeless.pop(key, {}):
+            self._house(consumer)
+
+    def _house(self, consumer: ChannelConsumer) -> None:
+        """Register a consumer where its queue is now."""
+        channel = consumer.channel
+        queue = self._broker.queues.get(consumer.queue.key)
+        if queue is None or queue.epoch != consumer.queue.definition.epoch or queue.damage is not None:
+            channel.consumer_cancelled(consumer)
+            return
+        try:
+            source: DeliverySource | None = queue
+            if isinstance(queue, RemoteQueue):
+                if queue.is_down:
+                    channel.consumer_cancelled(consumer)
+                    return
+                source = self._shadow(channel, queue)
+            if source is None:
+                self._homeless.setdefault(queue.key, {})[consumer] = None
+                return
+            consumer.queue = source
+            source.add_consumer(consumer)
+            channel.mark(source)
+        except LeveretError as error:
+            channel.connection.fail(error, channel.number, 0)
+
+    # -- who leads ----------------------------------------------------------------------------
+
+    def led_by(self, queue: RemoteQueue, leader: str) -> None:
+        """Another node leads the queue now."""
+        self._leave(queue)
+        queue.leader, queue.is_down = leader, False
+        self._kept_for(queue, down=False)
+        self._go_on_with(queue)
+
+    def down(self, queue: RemoteQueue) -> None:
+        """The queue's leader is gone, and there is no other one: what was published waits, consumers are cancelled.
+
+        But when too much waits it is refused (`Kept.is_full`).
+        """
+        self._leave(queue)
+        queue.is_down = True
+        self._kept_for(queue, down=True)
+        self._go_on_with(queue)
+
+    def led_here(self, before: Queue, queue: Queue) -> None:
+        """This node leads it: `queue` is in the broker, where `before` stood for it."""
+        self._leave(before)
+        if isinstance(before, RemoteQueue) and before.gathered:
+            self._keep(self._publication(before))
+        publication = self._publications.get((queue.key, queue.epoch))
+        if publication is not None:
+            publication.queue = queue
+        self._kept_for(queue, down=False)
+        self._go_on_with(queue)
+
+    def waits(self, before: Queue, stands: RemoteQueue) -> None:
+        """This node led `before`, for which `stands` stands now: nobody leads it until more is told."""
+        stands.leader = self._me
+        self._leave_local(before)
+        publication = self._publications.get((before.key, before.epoch))
+        if publication is not None:
+            publication.close()
+            self._publication(stands)
+
+    def ceased(self, queue: Queue) -> None:
+        """The queue is deleted: nothing will be confirmed of what its leader had not confirmed."""
+        publication = self._publications.pop((queue.key, queue.epoch), None)
+        if publication is not None:
+            publication.close()
+            publication.refuse_all()
+            self.kept.is_for(publication, down=False)
+        # Its leader, if there is one, cancels the consumers, and answers what it was asked.
+        self._go_on_with(queue)
+
+    def _leave(self, queue: Queue) -> None:
+        """Whoever was asked for a queue until now is not asked any more."""
+        publication = self._publications.get((queue.key, queue.epoch))
+        if publication is not None:
+            publication.close()
+        self._leave_channels(queue.key)
+
+    def _kept_for(self, queue: Queue, *, down: bool) -> None:
+        publication = self._publications.get((queue.key, queue.epoch))
+        if publication is not None:
+            self.kept.is_for(publication, down=down)
+
+    def _leave_channels(self, key: Key) -> None:
+        for channel in self._shadows.pop(key, {}):
+            shadow = channel.shadows.get(key)
+            if shadow is not None:
+                channel.leave(shadow)
+
+    def _leave_local(self, queue: Queue) -> None:
+        """Take a queue away from all who have it: what they have not acknowledged returns to it."""
+        for consumer in list(queue.consumers):
+            if isinstance(consumer, RelayConsumer) and isinstance(consumer.channel, RelayChannel):
+                consumer.channel.moved(consumer)
+        for channel in {each.channel: None for each in queue.consumers if isinstance(each, ChannelConsumer)}:
+            self._take_from(channel, queue)
+        if queue.unacked_count:
+            for channel in [*_channels(self.serving), *_channels(self._broker.connections)]:
+                self._take_from(channel, queue)
+        queue.consumers.clear()
+
+    def _take_from(self, channel: Channel, queue: Queue) -> None:
+        if isinstance(channel, RelayChannel):
+            for run in channel.unacked.take_of(queue):
+                queue.requeue(run.offset, run.count)
+        else:
+            for run in channel.deliveries():
+                if run.queue is queue:
+                    queue.requeue(run.offset, run.count)
+            self.detach(queue, channel)
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> bool:
+        """Ask again what nobody could answer, close what is used no more; whether there may be something to send."""
+        self._now_ms = now_ms
+        is_due = self.has_waiting or bool(self._homeless)
+        if is_due:
+            self._go_on()
+        for key, publication in list(self._publications.items()):
+            if len(publication.unconfirmed) or now_ms - publication.used_at_ms <= IDLE_MS:
+                continue
+            if publication.outlet is not None:
+                publication.close()
+                is_due = True
+            held = self._broker.queues.get(key[0])
+            if held is None or held.epoch != key[1]:
+                del self._publications[key]
+                self.kept.is_for(publication, down=False)
+        return is_due
+
+
+def _channels(connections: Iterable[object]) -> Iterator[Channel]:
+    for connection in connections:
+        if isinstance(connection, ClientConnection):
+            yield from connection.channels.values()

@@ -1,0 +1,481 @@
+"""A client's channel at the leader of queues that it uses: see shadow, which stands for each of those."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+from leveret.core.queues.head import Run
+from leveret.core.queues.offsets import OffsetSet
+from leveret.model.errors import PeerError
+from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource
+from leveret.session.amqp091.replies import NAMES, Fault
+from leveret.session.forwarding.deliveries import Delivered, IncomingDelivery
+from leveret.session.forwarding.detached import Registry
+from leveret.session.forwarding.remote_ports import ACK, REQUEUE, Got, RemotePorts
+from leveret.wire import amqp091 as wire
+from leveret.wire import relay
+from leveret.wire.amqp091 import (
+    BASIC_CANCEL,
+    BASIC_CANCEL_OK,
+    BASIC_CONSUME_OK,
+    BASIC_GET_EMPTY,
+    BASIC_GET_OK,
+    BASIC_QOS_OK,
+    CHANNEL_CLOSE,
+    CHANNEL_CLOSE_OK,
+    CHANNEL_OPEN_OK,
+)
+
+if TYPE_CHECKING:
+    from leveret.session.amqp091.channel import Channel
+
+WINDOW_BYTES: Final = 4 * 1024 * 1024
+"""Of deliveries to one consumer on their way, about."""
+WINDOW_MAX: Final = 2048
+WINDOW_MIN: Final = 8
+
+Key = tuple[str, ...]
+"""Of a queue: vhost and name."""
+
+
+class LeaderConnection(Protocol):
+    """The connection to the leader, as its channels use it."""
+
+    leader: str
+
+    def send(self, octets: bytes) -> None:
+        """Send whole frames."""
+
+    def has_settlements(self, shadow: RemoteChannel) -> None:
+        """Call its `flush` before the next octets go."""
+
+    def release(self, number: int) -> None:
+        """The channel is closed on both sides."""
+
+
+class _Window:
+    """How many deliveries a consumer may still be sent, and how many it is granted at once."""
+
+    __slots__ = ("left", "size")
+
+    def __init__(self) -> None:
+        self.left = self.size = relay.CREDIT_FIRST
+
+
+class RemoteChannel:
+    """A client's channel at one leader; see the module.
+
+    Attributes:
+        channel: the client's.
+        shadows: by the queue's key.
+        consumers: those that are registered, or about to be, by a tag that is another one each time: so what the
+            leader says is known to be of an earlier registration.
+    """
+
+    def __init__(self, channel: Channel, link: LeaderConnection, number: int, registry: Registry) -> None:
+        """Open it."""
+        self.channel = channel
+        self.number = number
+        self.shadows: dict[tuple[str, ...], RemotePorts] = {}
+        self.consumers: dict[bytes, ChannelConsumer] = {}
+        self._link = link
+        self._registry = registry
+        self._windows: dict[bytes, _Window] = {}
+        self._tags: dict[ChannelConsumer, bytes] = {}
+        self._last_tag = 0
+        self._expected: deque[tuple[tuple[bytes, ...], Callable[[bytes], None]]] = deque()
+        self._settled: list[Callable[[bool], None]] = []
+        self._got: Got | None = None
+        self._gets_no_ack = False
+        self._incoming: IncomingDelivery | None = None
+        self._done = OffsetSet(1)
+        self._settling: list[tuple[int, int, int]] = []
+        self._asked: Callable[[bytes], None] | None = None
+        self._asked_key: Key = ()
+        self._is_over = False
+        self._is_closed = False
+        self._prefetch = 0
+        self._limit = 0
+        self._held: deque[Delivered] = deque()
+        self._goes_first = False
+        channel.shadows[link.leader] = self
+        self._send(relay.channel_open(number), (CHANNEL_OPEN_OK,), _ignore)
+        self.limit()
+
+    def shadow(self, queue: DeliverySource) -> RemotePorts:
+        """What stands for a queue."""
+        found = self.shadows.get(queue.key)
+        if found is None or found.definition is not queue.definition:
+            found = self.shadows[queue.key] = RemotePorts(queue, self)
+        return found
+
+    # -- to the leader ------------------------------------------------------------------------
+
+    def _send(self, octets: bytes, answers: tuple[bytes, ...], then: Callable[[bytes], None]) -> None:
+        self._link.send(self.flush() + octets)
+        self._expected.append((answers, then))
+
+    def ask(self, key: Key, octets: bytes, answers: tuple[bytes, ...], then: Callable[[bytes], None]) -> None:
+        """Ask of a queue what the client's method wants; its connection waits until `then` was called."""
+
+        def answered(payload: bytes) -> None:
+            # What the queue was asked when it was still led there has been asked again since.
+            if self._asked is answered:
+                self._asked = None
+                then(payload)
+                self.channel.connection.answered()
+
+        self._asked, self._asked_key = answered, key
+        self.channel.connection.ask()
+        self._send(octets, answers, answered)
+
+    def get(self, key: Key, then: Got, *, no_ack: bool) -> None:
+        """Ask for one message."""
+        self._got, self._gets_no_ack = then, no_ack
+        octets = relay.get(self.number, key[1].encode(), no_ack=no_ack)
+        self.ask(key, octets, (BASIC_GET_OK, BASIC_GET_EMPTY), lambda _: then(None, False, 0))
+
+    def register(self, consumer: ChannelConsumer, key: Key, then: Callable[[], None] | None) -> None:
+        """Register a consumer; with `then` for the client that asks for it now."""
+        number, connection = self.number, self.channel.connection
+        if consumer.prefetch != self._prefetch:
+            self._prefetch = consumer.prefetch
+            self._send(relay.qos(number, consumer.prefetch, for_channel=False), (BASIC_QOS_OK,), _ignore)
+        self._last_tag += 1
+        tag = b"%d" % self._last_tag
+        client = {
+            "tag": consumer.tag.decode(errors="replace"),
+            "connection": connection.peer,
+            "number": self.channel.number,
+            "user": connection.user or "",
+            "node": connection.host.node_name,
+        }
+        octets = relay.consume(
+            number,
+            key[1].encode(),
+            tag,
+            no_ack=consumer.no_ack,
+            exclusive=consumer.exclusive,
+            arguments=consumer.arguments | {relay.CLIENT: client},
+        )
+        self.consumers[tag] = consumer
+        self._tags[consumer] = tag
+        self._windows[tag] = _Window()
+        if then is None:
+            self._send(octets, (BASIC_CONSUME_OK,), _ignore)
+        else:
+            registered = then
+            self.ask(key, octets, (BASIC_CONSUME_OK,), lambda _: registered())
+
+    def tag_of(self, consumer: ChannelConsumer) -> bytes:
+        """The tag by which the leader knows a consumer that is registered."""
+        return self._tags[consumer]
+
+    def forget(self, consumer: ChannelConsumer) -> None:
+        """Nothing is for a consumer any more."""
+        tag = self._tags.pop(consumer, b"")
+        self.consumers.pop(tag, None)
+        self._windows.pop(tag, None)
+        _not_active(consumer)
+        for found in [each for each in self._held if each.consumer_tag == tag]:
+            self._held.remove(found)
+            self.settle(REQUEUE, found.first_tag, found.first_tag + len(found.bodies))
+
+    # -- the limit of the channel ---------------------------------------------------------------
+    # Each leader keeps to it, and knows nothing of the others. So what is too much for all together is held here.
+
+    def limit(self) -> None:
+        """The channel has another limit for all its consumers together."""
+        if self.channel.global_prefetch != self._limit:
+            self._limit = self.channel.global_prefetch
+            self._send(relay.qos(self.number, self._limit, for_channel=True), (BASIC_QOS_OK,), _ignore)
+            self._hand_on()
+
+    def made_room(self) -> None:
+        """The channel may have more: what is held comes first by turns, else after what is led here and elsewhere."""
+        if self._held:
+            self._goes_first = not self._goes_first
+            if self._goes_first:
+                self._hand_on()
+            if self._held:
+                self._link.has_settlements(self)
+
+    def _hand_on(self) -> bool:
+        """Deliver what is held, as far as there is room; whether anything was."""
+        channel, has_handed = self.channel, False
+        while self._held:
+            found = self._held[0]
+            count = len(found.bodies)
+            room = channel.global_prefetch - channel.unacked.count if channel.global_prefetch else count
+            if room <= 0:
+                break
+            self._held.popleft()
+            if room < count:
+                rest = found._replace(first_tag=found.first_tag + room, bodies=found.bodies[room:])
+                self._held.appendleft(rest)
+                found = found._replace(bodies=found.bodies[:room])
+            self._deliver(self.consumers[found.consumer_tag], found)
+            has_handed = True
+        if has_handed:
+            # The next time others come first.
+            channel.shadows[self._link.leader] = channel.shadows.pop(self._link.leader)
+        return has_handed
+
+    def _deliver(self, consumer: ChannelConsumer, found: Delivered) -> None:
+        run = Run(found.first_tag, found.head, found.bodies)
+        consumer.deliver(consumer.queue, [run], found.redelivered)
+
+    def when_settled(self, told: Callable[[bool], None]) -> None:
+        """See Shadow."""
+        if self._is_over:
+            told(False)
+            return
+        self._settled.append(told)
+        self._send(relay.settle(self.number), (relay.SETTLE_OK,), self._are_settled)
+
+    def _are_settled(self, _: bytes) -> None:
+        self._settled.pop(0)(True)
+
+    def settle(self, kind: int, first: int, end: int) -> None:
+        """Deliveries with these tags are settled; the leader is told with the next octets."""
+        if self._is_over:
+            return
+        settling = self._settling
+        if settling and settling[-1][0] == kind and settling[-1][2] == first:
+            settling[-1] = (kind, settling[-1][1], end)
+        else:
+            settling.append((kind, first, end))
+        self._link.has_settlements(self)
+
+    def flush(self) -> bytes:
+        """The frames of what was settled since the last call, as few as may be."""
+        if self._held and self._hand_on():
+            self.channel.connection.wake()
+        if not self._settling:
+            return b""
+        settling, self._settling = sorted(self._settling, key=lambda each: each[1]), []
+        frames: list[bytes] = []
+        for kind, first, end in settling:
+            if self._done.floor >= first:
+                frames.append(self._settlement(kind, end - 1, multiple=True))
+            else:
+                frames += [self._settlement(kind, tag, multiple=False) for tag in range(first, end)]
+            self._done.add(first, end)
+        return b"".join(frames)
+
+    def _settlement(self, kind: int, tag: int, *, multiple: bool) -> bytes:
+        if kind == ACK:
+            return wire.ack(self.number, tag, multiple)
+        return relay.nack(self.number, tag, multiple=multiple, requeue=kind == REQUEUE)
+
+    def wake(self) -> None:
+        """The client takes more again: so may its consumers."""
+        for tag, window in self._windows.items():
+            self._grant(tag, window)
+
+    def _grant(self, tag: bytes, window: _Window) -> None:
+        if window.left <= window.size // 2 and self.channel.connection.takes_deliveries():
+            self._link.send(relay.credit(self.number, tag, window.size - window.left))
+            window.left = window.size
+
+    # -- from the leader ----------------------------------------------------------------------
+
+    def delivered(self, found: Delivered) -> None:
+        """Messages for a consumer."""
+        if self._is_over:
+            return
+        first, count = found.first_tag, len(found.bodies)
+        consumer, window = self.consumers.get(found.consumer_tag), self._windows.get(found.consumer_tag)
+        if consumer is None or window is None:
+            self.settle(REQUEUE, first, first + count)
+            return
+        if consumer.no_ack:
+            self._done.add(first, first + count)
+        if self.channel.global_prefetch and not consumer.no_ack:
+            self._held.append(found)
+            self._hand_on()
+        else:
+            self._deliver(consumer, found)
+        window.left -= count
+        fits = WINDOW_BYTES // max(1, found.head.body_bytes)
+        window.size = max(WINDOW_MIN, min(WINDOW_MAX, fits))
+        self._grant(found.consumer_tag, window)
+
+    def frame(self, kind: int, payload: bytes) -> None:
+        """A frame that is not part of a run of deliveries.
+
+        Raises:
+            LeveretError: it is nothing that a leader says.
+        """
+        if kind == wire.FRAME_METHOD:
+            self._method(payload)
+        elif self._incoming is None:
+            if not self._is_over:
+                raise PeerError("content that follows no method")
+        elif self._incoming.take(kind, payload):
+            incoming, self._incoming = self._incoming, None
+            if not self._is_over:
+                self._message(incoming)
+
+    def _method(self, payload: bytes) -> None:
+        method = payload[:4]
+        if method == CHANNEL_CLOSE:
+            self._closed_by_leader(payload)
+        elif method == CHANNEL_CLOSE_OK:
+            self._link.release(self.number)
+        elif method == wire.BASIC_DELIVER:
+            self._incoming = IncomingDelivery(payload)
+        elif self._is_over:
+            if method == BASIC_GET_OK:
+                self._incoming = IncomingDelivery(payload)
+        elif method == BASIC_CANCEL:
+            self._cancelled(payload[5 : 5 + payload[4]])
+        elif method == relay.MOVED:
+            self._moved(relay.decode_tag(payload))
+        elif method == relay.ACTIVE:
+            self._is_active(relay.decode_tag(payload))
+        else:
+            self._answer(method, payload)
+
+    def _answer(self, method: bytes, payload: bytes) -> None:
+        if not self._expected or method not in self._expected[0][0]:
+            raise PeerError(f"method {method.hex()} where something else was asked")
+        if method == BASIC_GET_OK:
+            self._incoming = IncomingDelivery(payload)
+            return
+        self._expected.popleft()[1](payload)
+
+    def _message(self, incoming: IncomingDelivery) -> None:
+        if incoming.method[:4] == wire.BASIC_DELIVER:
+            self.delivered(incoming.delivered(self.number))
+            return
+        found = incoming.delivered(self.number)
+        _, answered = self._expected.popleft()
+        if self._gets_no_ack:
+            self._done.add(found.first_tag, found.first_tag + 1)
+        if self._asked is not answered or self._got is None:
+            if not self._gets_no_ack:
+                self.settle(REQUEUE, found.first_tag, found.first_tag + 1)
+            return
+        self._asked = None
+        self._got(Run(found.first_tag, found.head, found.bodies), found.redelivered, incoming.ready_count)
+        self.channel.connection.answered()
+
+    def _cancelled(self, tag: bytes) -> None:
+        """The queue is gone, or nobody can lead it."""
+        consumer = self.consumers.get(tag)
+        if consumer is not None:
+            self.forget(consumer)
+            self.channel.consumer_cancelled(consumer)
+
+    def _is_active(self, tag: bytes) -> None:
+        """Of a queue of which one consumer at a time is served it is this one."""
+        consumer = self.consumers.get(tag)
+        if consumer is not None:
+            consumer.queue.consumers.active = consumer
+
+    def _moved(self, tag: bytes) -> None:
+        consumer = self.consumers.get(tag)
+        if consumer is not None:
+            self._registry.detach(consumer.queue, self.channel)
+
+    def _closed_by_leader(self, payload: bytes) -> None:
+        """What the client asked cannot be, or not here."""
+        self._link.send(relay.channel_close_ok(self.number))
+        if self._is_closed:
+            # Both closed it at once: it is free when the leader has answered ours.
+            return
+        self._link.release(self.number)
+        code = int.from_bytes(payload[4:6], "big")
+        end = 7 + payload[6]
+        text = payload[7:end].decode(errors="replace")
+        method = int.from_bytes(payload[end : end + 4], "big")
+        if code == relay.NOT_LED:
+            if self._asked is not None:
+                self._registry.ask_again(self.channel)
+            self.lost(again=False)
+            return
+        asked = self._asked
+        self._end()
+        name, _, reason = text.partition(" - ")
+        known = code in NAMES and name == NAMES[code]
+        error = Fault(code if known else 541, reason if known else text)
+        self.channel.connection.fail(error, self.channel.number, method)
+        if asked is not None:
+            self.channel.connection.answered()
+
+    # -- ends ---------------------------------------------------------------------------------
+
+    def drop(self, shadow: RemotePorts) -> None:
+        """The queue is led elsewhere: nothing that comes of it counts."""
+        self.shadows.pop(shadow.key, None)
+        for tag, consumer in list(self.consumers.items()):
+            if consumer.queue is shadow:
+                self.forget(consumer)
+                if not self._is_over:
+                    # It may be on its way there, or have come back there.
+                    self._send(relay.cancel(self.number, tag), (BASIC_CANCEL_OK,), _ignore)
+
+    def leave(self, shadow: RemotePorts) -> None:
+        """The queue is led elsewhere; others may still be led there."""
+        self._registry.detach(shadow, self.channel)
+        if self._asked is not None and self._asked_key == shadow.key:
+            self._asked = None
+            self.channel.connection.repeat()
+
+    def dropped(self, first: int, count: int) -> None:
+        """Deliveries that are settled by nobody any more: the leader has taken them back."""
+        self._done.add(first, first + count)
+
+    def lost(self, *, again: bool = True) -> None:
+        """The leader is gone, or has closed this: what was asked is asked again, and its consumers registered anew."""
+        if self._is_over:
+            return
+        asked, shadows = self._asked, list(self.shadows.values())
+        self._is_over = True
+        for shadow in shadows:
+            self._registry.detach(shadow, self.channel)
+        self._end()
+        if asked is not None and again:
+            self.channel.connection.repeat()
+
+    def close(self) -> None:
+        """The client's channel ends."""
+        if self._is_over:
+            return
+        self._is_closed = True
+        self._link.send(self.flush() + relay.channel_close(self.number))
+        asked = self._asked
+        self._end()
+        if asked is not None:
+            self.channel.connection.answered()
+
+    def _end(self) -> None:
+        self._is_over = True
+        self._asked = None
+        for consumer in self.consumers.values():
+            _not_active(consumer)
+        self.consumers.clear()
+        self._tags.clear()
+        self._windows.clear()
+        self._settling.clear()
+        self._held.clear()
+        settled, self._settled = self._settled, []
+        for told in settled:
+            told(False)
+        self._registry.ended(self)
+        if self.channel.shadows.get(self._link.leader) is self:
+            del self.channel.shadows[self._link.leader]
+
+
+def _not_active(consumer: ChannelConsumer) -> None:
+    """It is not served any more, as far as is known."""
+    consumers = consumer.queue.consumers
+    if consumers.active is consumer:
+        consumers.active = None
+
+
+def _ignore(_: bytes) -> None:
+    """Nobody waits for it."""

@@ -1,0 +1,125 @@
+"""What stands for a queue that another node leads, on a client's channel that uses it.
+
+A channel has one channel of its own at each leader it uses, its shadow there (shadow_channel); all that the client
+asks of queues led there is asked on it, in order, and what they deliver comes on it. `RemotePorts` stands for one of
+these queues: an `Unacked` has it for its queue, and the shadow channel's tags for offsets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, ClassVar
+
+from leveret.core.queues.counters import Counters
+from leveret.core.queues.head import Run
+from leveret.core.rules.validation import STREAM, queue_type
+from leveret.model.errors import Unsupported
+from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource
+from leveret.wire import relay
+from leveret.wire.amqp091 import BASIC_CANCEL_OK, QUEUE_DECLARE_OK, QUEUE_DELETE_OK, QUEUE_PURGE_OK
+
+if TYPE_CHECKING:
+    from leveret.session.forwarding.remote_channel import RemoteChannel
+
+ACK, REJECT, REQUEUE = range(3)
+"""What becomes of deliveries."""
+
+Got = Callable[[Run | None, bool, int], None]
+"""(message or None, whether it is redelivered, how many are ready behind it)."""
+
+
+class RemotePorts:
+    """One queue at its leader, for one channel; see core.queues.queue.Queue for what its methods are."""
+
+    is_remote: ClassVar[bool] = True
+
+    def __init__(self, queue: DeliverySource, channel: RemoteChannel) -> None:
+        """Nothing was asked yet."""
+        self.key = queue.key
+        self.definition = queue.definition
+        self.settings = queue.settings
+        self.consumers = queue.consumers
+        self.counters = Counters()
+        self.channel = channel
+        self._name = self.definition.name.encode()
+
+    # -- settling -----------------------------------------------------------------------------
+
+    def settle(self, first: int, count: int) -> None:
+        """Deliveries with tags from `first` on are acknowledged."""
+        self.channel.settle(ACK, first, first + count)
+
+    def reject(self, first: int, count: int) -> None:
+        """Deliveries are refused for good."""
+        self.channel.settle(REJECT, first, first + count)
+
+    def requeue(self, first: int, count: int) -> None:
+        """Deliveries go back."""
+        self.channel.settle(REQUEUE, first, first + count)
+
+    def why_not_settled(self) -> str:
+        """See Source: it can, as far as is known; else the commit hears that its leader did not answer."""
+        return ""
+
+    def check_refusable(self) -> None:
+        """See Queue."""
+        if queue_type(self.definition.arguments) == STREAM:
+            vhost, name = self.key
+            raise Unsupported(
+                f"basic.nack and basic.reject not supported by stream queues queue '{name}' in vhost '{vhost}'"
+            )
+
+    def when_settled(self, told: Callable[[bool], None]) -> None:
+        """Tell when all that the channel settled so far is on the leader's disk; False if that cannot be known."""
+        self.channel.when_settled(told)
+
+    # -- asking -------------------------------------------------------------------------------
+
+    def add_consumer(self, consumer: ChannelConsumer) -> None:
+        """Register a consumer that was registered elsewhere before."""
+        self.channel.register(consumer, self.key, None)
+
+    def remove_consumer(self, consumer: ChannelConsumer) -> None:
+        """Its channel ends, and its shadow with it."""
+        self.channel.forget(consumer)
+
+    def consume(self, consumer: ChannelConsumer, then: Callable[[], None]) -> None:
+        """Register a consumer."""
+        self.channel.register(consumer, self.key, then)
+
+    def cancel(self, consumer: ChannelConsumer, then: Callable[[], None]) -> None:
+        """Have a consumer forgotten."""
+        tag = self.channel.tag_of(consumer)
+
+        def cancelled(_: bytes) -> None:
+            self.channel.forget(consumer)
+            then()
+
+        self.channel.ask(self.key, relay.cancel(self.channel.number, tag), (BASIC_CANCEL_OK,), cancelled)
+
+    def get(self, then: Got, *, no_ack: bool) -> None:
+        """Get one message."""
+        self.channel.get(self.key, then, no_ack=no_ack)
+
+    def declare(self, then: Callable[[int, int], None]) -> None:
+        """Ask how many messages are ready, and how many consumers there are."""
+
+        def declared(payload: bytes) -> None:
+            then(int.from_bytes(payload[-8:-4], "big"), int.from_bytes(payload[-4:], "big"))
+
+        octets = relay.declare(self.channel.number, self._name)
+        self.channel.ask(self.key, octets, (QUEUE_DECLARE_OK,), declared)
+
+    def purge(self, then: Callable[[int], None]) -> None:
+        """Drop what is ready."""
+        octets = relay.purge(self.channel.number, self._name)
+        self.channel.ask(self.key, octets, (QUEUE_PURGE_OK,), _counted(then))
+
+    def delete(self, then: Callable[[int], None], *, if_unused: bool, if_empty: bool) -> None:
+        """Delete the queue."""
+        octets = relay.delete(self.channel.number, self._name, if_unused=if_unused, if_empty=if_empty)
+        self.channel.ask(self.key, octets, (QUEUE_DELETE_OK,), _counted(then))
+
+
+def _counted(then: Callable[[int], None]) -> Callable[[bytes], None]:
+    return lambda payload: then(int.from_bytes(payload[4:8], "big"))

@@ -1,0 +1,1 @@
+"""The stream protocol: one connection."""

@@ -1,0 +1,446 @@
+"""One peer of the stream protocol, from its first octet to its last; pure.
+
+The runtime hands in octets and the time, and does what it gets back, in this order: writes
+`take_output()`, then performs the effects of `receive()`. It reads logs for whatever is in
+`subscriptions` and hands the chunks to `deliver()`; it stores what an `Append` holds and then calls
+`stored()`. Questions that need no I/O (who is this, is there such a log, what are its bounds) go to a
+`StreamAuthority`.
+
+    START --PeerProperties--> GREETED --SaslHandshake--> AUTHENTICATING --SaslAuthenticate-->
+    TUNING --Tune--> TUNED --Open--> OPEN --Close, either way--> CLOSING --answer--> CLOSED
+
+Served are streams, the outgoing log of the vhost, under the name `OUTGOING_STREAM` and for reading only,
+and queues that take recovered messages, under `RECOVERY_STREAM_PREFIX` and for writing only. What a peer
+may do once it is open is in the modules `stream_schema`, `stream_reading` and `stream_writing`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from leveret.core.queues.stream import LogBounds
+from leveret.model.errors import LeveretError, PeerError, Refusal
+from leveret.session.certificate import TlsPeer
+from leveret.session.stream import login as login
+from leveret.session.stream import reading as reading
+from leveret.session.stream import schema as schema
+from leveret.session.stream import writing as writing
+from leveret.session.stream.types import (
+    Append,
+    ChangeStreams,
+    Effect,
+    Operation,
+    StoreBatch,
+    StreamAuthority,
+    StreamBook,
+    StreamConnectionState,
+    StreamPublisher,
+    Subscription,
+    code_of,
+)
+from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.stream import commands as wire
+from leveret.wire.stream.codec import (
+    RESPONSE,
+    VERSION,
+    Code,
+    CommandKey,
+    Response,
+    StreamCommand,
+    StreamRequest,
+)
+from leveret.wire.stream.deliver import deliver_head, deliver_head_2
+from leveret.wire.stream.fields import CommandVersions
+from leveret.wire.stream.frames import FrameDecoder, FrameTooLarge, StreamFrameError
+
+SERVED_VERSION: Final = "3.13.0"
+"""The RabbitMQ whose commands are served; clients read from it which they may send."""
+UNOPENED_FRAME_BYTES_MAX: Final = 8192
+"""For a peer that has shown no password yet."""
+UNSTORED_BYTES_MAX: Final = 8 * 1024 * 1024
+"""Published octets that wait for the disk; beyond, the peer is not read from."""
+HANDSHAKE_TIMEOUT_MS: Final = 10_000
+CLOSE_TIMEOUT_MS: Final = 2_000
+
+VERSIONS: Final = [
+    CommandVersions(key, VERSION, 2 if key in (CommandKey.PUBLISH, CommandKey.DELIVER) else VERSION)
+    for key in CommandKey
+]
+R = TypeVar("R", bound=StreamRequest)
+
+TRANSITIONS: Final[dict[tuple[StreamConnectionState, type[StreamCommand]], StreamConnectionState]] = {
+    (StreamConnectionState.START, wire.PeerProperties): StreamConnectionState.GREETED,
+    (StreamConnectionState.GREETED, wire.SaslHandshake): StreamConnectionState.AUTHENTICATING,
+    (StreamConnectionState.AUTHENTICATING, wire.SaslAuthenticate): StreamConnectionState.TUNING,
+    (StreamConnectionState.TUNING, wire.Tune): StreamConnectionState.TUNED,
+    (StreamConnectionState.TUNED, wire.Open): StreamConnectionState.OPEN,
+}
+"""The handshake. Close may come in any state, Heartbeat from TUNED on, all the rest in OPEN."""
+
+
+@dataclass(slots=True)
+class StreamSession:
+    """Decides; never sends, sleeps or reads a clock.
+
+    Attributes:
+        attachments: rises whenever subscriptions or publishers came or went.
+        updating: ConsumerUpdates that are not answered: (subscription id, subscription, active) by correlation.
+        effects: what `receive` will return.
+    """
+
+    authority: StreamAuthority
+    from_loopback: bool
+    frame_max_bytes: int
+    heartbeat_s: int
+    started_ms: int
+    tls: TlsPeer | None = None
+    mechanism: str = ""
+    state: StreamConnectionState = StreamConnectionState.START
+    user: str = ""
+    vhost: str = ""
+    peer_properties: dict[str, str] = field(default_factory=dict)
+    subscriptions: dict[int, Subscription] = field(default_factory=dict)
+    publishers: dict[int, StreamPublisher] = field(default_factory=dict)
+    updating: dict[int, tuple[int, Subscription, bool]] = field(default_factory=dict)
+    updates: int = 0
+    attachments: int = 0
+    effects: list[Effect] = field(default_factory=list)
+    deliver_version: int = 1
+    unstored_bytes: int = 0
+    reading: bool = True
+    close_reason: str = ""
+    has_answered_close: bool = False
+    _decoder: FrameDecoder = field(default_factory=lambda: FrameDecoder(UNOPENED_FRAME_BYTES_MAX))
+    _output: list[bytes | memoryview] = field(default_factory=list)
+    _confirmed: dict[StreamPublisher, list[int]] = field(default_factory=dict)
+    _deadline_ms: int = 0
+    _received_ms: int = 0
+    _sent_ms: int = 0
+    _deaf: bool = False
+
+    def __post_init__(self) -> None:
+        self._received_ms = self._sent_ms = self.started_ms
+        self._deadline_ms = self.started_ms + HANDSHAKE_TIMEOUT_MS
+
+    # --- What the runtime calls -------------------------------------------------------------------
+
+    def receive(self, data: bytes, now_ms: int) -> list[Effect]:
+        """Take what the peer sent; return what must now be done, in order."""
+        self._received_ms = now_ms
+        self._flush_confirms()
+        if self._deaf or self.state is StreamConnectionState.CLOSED:
+            return []
+        try:
+            for frame in self._decoder.feed(data):
+                self._take(frame, now_ms)
+        except (FrameTooLarge, StreamFrameError) as error:
+            # Where the next frame begins is lost, so the peer's answer to our Close is too: its end
+            # of file or the deadline ends the connection.
+            code = Code.FRAME_TOO_LARGE if isinstance(error, FrameTooLarge) else Code.UNKNOWN_FRAME
+            self.close(code, str(error), now_ms)
+            self._deaf = True
+        effects, self.effects = self.effects, []
+        return effects
+
+    def take_output(self, now_ms: int) -> list[bytes | memoryview]:
+        """The octets to send now."""
+        self._flush_confirms()
+        output, self._output = self._output, []
+        if output:
+            self._sent_ms = now_ms
+        return output
+
+    def deliver(
+        self, number: int, chunks: Sequence[bytes | memoryview], committed_chunk_id: int = -1
+    ) -> None:
+        """Send as many of these chunks (raw, trailer included) as the subscription has credit for."""
+        reading.deliver(self, number, chunks, committed_chunk_id)
+
+    def consumer_update(self, number: int, active: bool) -> None:
+        """Whose turn it is in its group has changed for a subscription."""
+        reading.consumer_update(self, number, active)
+
+    def stored(self, append: Append | StoreBatch) -> None:
+        """What an `Append` or `StoreBatch` held is durable: confirm it, unless its publisher is gone."""
+        self.unstored_bytes -= append.octets
+        if self._listens(append.publisher):
+            self._confirmed.setdefault(append.publisher, []).extend(append.ids)
+
+    def _flush_confirms(self) -> None:
+        confirmed, self._confirmed = self._confirmed, {}
+        for publisher, ids in confirmed.items():
+            if self._listens(publisher):
+                self.send(wire.PublishConfirm(publisher.number, ids))
+
+    def not_stored(self, append: Append | StoreBatch, error: LeveretError) -> None:
+        """An `Append` or `StoreBatch` was declined."""
+        self.unstored_bytes -= append.octets
+        if self._listens(append.publisher):
+            self._flush_confirms()
+            writing.fail(self, append.publisher.number, append.ids, code_of(error))
+
+    def answer(self, response: Response) -> None:
+        """What the answer to a request waited for is durable."""
+        if self.state is StreamConnectionState.OPEN:
+            self.send(response)
+
+    def change(self, change: ChangeStreams) -> list[Effect]:
+        """What the peer asked to make or delete may be so now; return what must then be done."""
+        if self.state is StreamConnectionState.OPEN:
+            change.apply()
+        effects, self.effects = self.effects, []
+        return effects
+
+    def stream_gone(self, stream: str, error: LeveretError) -> None:
+        """A stream cannot be used (any more): tell the peer and drop what it has on it."""
+        reading.gone(self, stream, error)
+
+    @property
+    def streams(self) -> set[str]:
+        """The streams that are read or published to."""
+        return {each.stream for each in self.subscriptions.values()} | {
+            each.queue for each in self.publishers.values() if each.to_stream
+        }
+
+    def set_reading(self, reading: bool, now_ms: int) -> None:
+        """The runtime reads from the peer, or pauses; a peer that is not read from is not silent."""
+        self.reading = reading
+        self._received_ms = now_ms
+
+    @property
+    def takes_more(self) -> bool:
+        """Whether the peer may be read from; else what it published has to be stored first."""
+        return self.unstored_bytes < UNSTORED_BYTES_MAX
+
+    def close(self, code: Code, reason: str, now_ms: int) -> None:
+        """End the connection from our side; the peer has `CLOSE_TIMEOUT_MS` to answer."""
+        if self.state in (StreamConnectionState.CLOSING, StreamConnectionState.CLOSED):
+            return
+        self.send(wire.Close(0, code, reason[:1000]))
+        self._end(StreamConnectionState.CLOSING, reason)
+        self._deadline_ms = now_ms + CLOSE_TIMEOUT_MS
+
+    def cut(self, reason: str) -> None:
+        """End the connection without a word, as RabbitMQ does for an operator.
+
+        Clients take the loss of a connection for a reason to connect again, and a close for an error.
+        """
+        if self.state is not StreamConnectionState.CLOSED:
+            self._end(StreamConnectionState.CLOSED, reason)
+
+    def next_deadline_ms(self) -> int | None:
+        """When `tick` has something to do, if nothing happens before."""
+        if self.state is StreamConnectionState.CLOSED:
+            return None
+        if self.state is not StreamConnectionState.OPEN:
+            return self._deadline_ms
+        if self.heartbeat_s == 0:
+            return None
+        beat = self._sent_ms + self.heartbeat_s * 1000
+        return min(beat, self._silent_ms) if self.reading else beat
+
+    def tick(self, now_ms: int) -> None:
+        """Send the heartbeat that is due, and end what takes too long."""
+        deadline = self.next_deadline_ms()
+        if deadline is None or now_ms < deadline:
+            return
+        if self.state is not StreamConnectionState.OPEN:
+            self._end(
+                StreamConnectionState.CLOSED, self.close_reason or f"not open after {HANDSHAKE_TIMEOUT_MS} ms"
+            )
+        elif self.reading and now_ms >= self._silent_ms:
+            self._end(
+                StreamConnectionState.CLOSED, f"nothing heard for twice the heartbeat of {self.heartbeat_s} s"
+            )
+        else:
+            self.send(wire.Heartbeat())
+
+    # --- Commands ---------------------------------------------------------------------------------
+
+    @property
+    def _silent_ms(self) -> int:
+        return self._received_ms + 2 * self.heartbeat_s * 1000
+
+    def _take(self, frame: bytes, now_ms: int) -> None:
+        if self.state is StreamConnectionState.CLOSED:
+            return
+        if self.state is StreamConnectionState.CLOSING:
+            # Only the end of it matters now, and garbage does not change that.
+            if frame[:2] in (_CLOSE_RESPONSE, _CLOSE):
+                self._end(StreamConnectionState.CLOSED, self.close_reason)
+            return
+        try:
+            if frame[:2] == _PUBLISH and self.state is StreamConnectionState.OPEN:
+                writing.publish(self, frame)
+            else:
+                self._serve(wire.decode(frame))
+        except PeerError as error:
+            self.close(Code.UNKNOWN_FRAME, str(error), now_ms)
+
+    def _serve(self, command: StreamCommand) -> None:
+        if isinstance(command, wire.Close):
+            self.send(wire.CloseResponse(command.correlation, Code.OK))
+            self.has_answered_close = True
+            self._end(StreamConnectionState.CLOSED, command.reason or "closed by the peer")
+        elif isinstance(command, wire.Heartbeat) and self.state in (
+            StreamConnectionState.TUNED,
+            StreamConnectionState.OPEN,
+        ):
+            return
+        elif self.state is StreamConnectionState.OPEN:
+            self._serve_open(command)
+        elif following := TRANSITIONS.get((self.state, type(command))):
+            # Before the command is looked at, so that what it finds wrong can end the connection.
+            self.state = following
+            self._serve_handshake(command)
+        else:
+            raise _unexpected(command, self.state)
+
+    def _serve_handshake(self, command: StreamCommand) -> None:
+        match command:
+            case wire.PeerProperties():
+                self.peer_properties = command.properties
+                ours = {"product": "Leveret", "version": SERVED_VERSION, "platform": "Python"}
+                self.send(wire.PeerPropertiesResponse(command.correlation, Code.OK, ours))
+            case wire.SaslHandshake():
+                self.send(wire.SaslHandshakeResponse(command.correlation, Code.OK, login.offered(self)))
+            case wire.SaslAuthenticate():
+                self._authenticate(command)
+            case wire.Tune():
+                self._tune(command)
+            case wire.Open():
+                self._open(command)
+
+    def _authenticate(self, command: wire.SaslAuthenticate) -> None:
+        code, found = login.log_in(self, command)
+        self.send(wire.SaslAuthenticateResponse(command.correlation, code))
+        if code == Code.OK:
+            self.user = found
+            self.send(wire.Tune(self.frame_max_bytes, self.heartbeat_s))
+        else:
+            self._end(StreamConnectionState.CLOSED, found)
+
+    def _tune(self, command: wire.Tune) -> None:
+        """The peer may lower what was offered; a heartbeat of 0 turns both directions off."""
+        if command.frame_max_bytes:
+            self.frame_max_bytes = min(self.frame_max_bytes, command.frame_max_bytes)
+        self.heartbeat_s = command.heartbeat_s
+
+    def _open(self, command: wire.Open) -> None:
+        try:
+            self.authority.open_vhost(self.user, command.vhost)
+        except Refusal as error:
+            self.send(wire.OpenResponse(command.correlation, Code.VHOST_ACCESS_FAILURE, {}))
+            self._end(StreamConnectionState.CLOSED, str(error))
+            return
+        self.vhost = command.vhost
+        self._decoder.frame_max_bytes = self.frame_max_bytes
+        host, port = login.place(self)
+        where = {"advertised_host": host, "advertised_port": str(port)}
+        self.send(wire.OpenResponse(command.correlation, Code.OK, where))
+
+    def _serve_open(self, command: StreamCommand) -> None:
+        if simple := _BY_CODE.get(type(command)):
+            assert isinstance(command, StreamRequest)
+            self._answer(command, *simple)
+        elif serve := _SERVED.get(type(command)):
+            serve(self, command)
+        else:
+            raise _unexpected(command, self.state)
+
+    def _exchange_versions(self, command: wire.ExchangeCommandVersions) -> None:
+        highest = {each.key: each.highest for each in command.commands}
+        self.deliver_version = min(max(highest.get(CommandKey.DELIVER, 1), 1), 2)
+        self.send(wire.ExchangeCommandVersionsResponse(command.correlation, Code.OK, VERSIONS))
+
+    # --- What the commands ask --------------------------------------------------------------------
+
+    def require(self, operation: Operation, name: str) -> None:
+        """Raises AccessRefused."""
+        self.authority.check(self.user, self.vhost, operation, name)
+
+    def stream(self, name: str, operation: Operation) -> StreamBook:
+        """A stream that the user may read or write. Raises AccessRefused, NotFound, StorageError."""
+        self.require(operation, name)
+        return self.authority.stream(self.vhost, name)
+
+    def log(self, stream: str) -> LogBounds:
+        """What may be read under this name. Raises AccessRefused, NotFound, StorageError."""
+        if stream == OUTGOING_STREAM:
+            return self.authority.outgoing_log(self.user, self.vhost)
+        return self.stream(stream, "read").log
+
+    def allow_frames(self, bytes_max: int) -> None:
+        """Frames may be that large from now on."""
+        self._decoder.frame_max_bytes = max(self._decoder.frame_max_bytes, bytes_max)
+
+    def _listens(self, publisher: StreamPublisher) -> bool:
+        return self.publishers.get(publisher.number) is publisher and self.state is StreamConnectionState.OPEN
+
+    # --- Sending ----------------------------------------------------------------------------------
+
+    def _answer(
+        self, request: R, answer: type[Response], serve: Callable[[StreamSession, Any], Code]
+    ) -> None:
+        """Serve a request whose answer is a code alone."""
+        try:
+            code = serve(self, request)
+        except LeveretError as error:
+            code = code_of(error)
+        self.send(answer(request.correlation, code))
+
+    def send(self, command: StreamCommand) -> None:
+        """Send a command after all before."""
+        self._output.append(command.encode())
+
+    def send_chunk(self, number: int, chunk: bytes | memoryview, committed_chunk_id: int) -> None:
+        """Send a Deliver."""
+        if self.deliver_version == 1:
+            head = deliver_head(number, len(chunk))
+        else:
+            head = deliver_head_2(number, len(chunk), committed_chunk_id)
+        self._output += (head, chunk)
+
+    def _end(self, state: StreamConnectionState, reason: str) -> None:
+        """No command is served any more."""
+        self.state = state
+        self.close_reason = reason
+        self.subscriptions.clear()
+        self.publishers.clear()
+        self.attachments += 1
+
+
+def _unexpected(command: StreamCommand, state: StreamConnectionState) -> PeerError:
+    return PeerError(f"{type(command).__name__} is not served while the connection is {state.value}")
+
+
+_CLOSE: Final = CommandKey.CLOSE.to_bytes(2, "big")
+_CLOSE_RESPONSE: Final = (RESPONSE | CommandKey.CLOSE).to_bytes(2, "big")
+_PUBLISH: Final = CommandKey.PUBLISH.to_bytes(2, "big")
+
+_BY_CODE: Final[dict[type[StreamCommand], tuple[type[Response], Callable[[StreamSession, Any], Code]]]] = {
+    wire.Subscribe: (wire.SubscribeResponse, reading.subscribe),
+    wire.Unsubscribe: (wire.UnsubscribeResponse, reading.unsubscribe),
+    wire.DeclarePublisher: (wire.DeclarePublisherResponse, writing.declare_publisher),
+    wire.DeletePublisher: (wire.DeletePublisherResponse, writing.delete_publisher),
+}
+"""Requests whose answer is a code alone."""
+
+_SERVED: Final[dict[type[StreamCommand], Callable[[StreamSession, Any], None]]] = {
+    wire.Credit: reading.credit,
+    wire.StoreOffset: reading.store_offset,
+    wire.QueryOffset: reading.query_offset,
+    wire.ConsumerUpdateResponse: reading.consumer_updated,
+    wire.QueryPublisherSequence: writing.query_sequence,
+    wire.Create: schema.create,
+    wire.DeleteStream: schema.delete,
+    wire.CreateSuperStream: schema.create_super_stream,
+    wire.DeleteSuperStream: schema.delete_super_stream,
+    wire.Metadata: schema.metadata,
+    wire.StreamStats: schema.stream_stats,
+    wire.Route: schema.route,
+    wire.Partitions: schema.partitions,
+    wire.ExchangeCommandVersions: StreamSession._exchange_versions,
+}

@@ -1,0 +1,56 @@
+"""How a stream session begins: mechanisms, who the peer is, where it is told to find the node."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.model.errors import LeveretError, Refusal
+from leveret.session.amqp091.sasl import AMQPLAIN, EXTERNAL, PLAIN, amqplain
+from leveret.wire.stream import commands as wire
+from leveret.wire.stream.codec import Code
+
+if TYPE_CHECKING:
+    from leveret.session.stream.connection import StreamSession
+
+
+def offered(session: StreamSession) -> list[str]:
+    """The mechanisms; EXTERNAL for TLS clients only."""
+    return [each for each in session.authority.mechanisms if each != EXTERNAL or session.tls is not None]
+
+
+def log_in(session: StreamSession, command: wire.SaslAuthenticate) -> tuple[Code, str]:
+    """Find out who the peer is; (OK, the user's name) or (the code, why not)."""
+    if command.mechanism not in offered(session):
+        return Code.SASL_MECHANISM_UNSUPPORTED, f"mechanism {command.mechanism} is not offered"
+    session.mechanism = command.mechanism
+    try:
+        if command.mechanism == EXTERNAL and session.tls is not None:
+            return Code.OK, session.authority.external_user(session.tls, session.from_loopback)
+        username, password = _credentials(command)
+    except Refusal as error:
+        return Code.AUTHENTICATION_FAILURE, str(error)
+    except LeveretError as error:
+        return Code.SASL_ERROR, str(error)
+    try:
+        return Code.OK, session.authority.authenticate(username, password, session.from_loopback)
+    except Refusal as error:
+        return Code.AUTHENTICATION_FAILURE, str(error)
+
+
+def _credentials(command: wire.SaslAuthenticate) -> tuple[str, str]:
+    """Raises LeveretError: the response is malformed."""
+    if command.mechanism == AMQPLAIN:
+        return amqplain(command.data)
+    _, _, proof = command.data.partition(b"\0")
+    username, separator, password = proof.partition(b"\0")
+    if not separator:
+        raise LeveretError(f"{PLAIN} without user name and password")
+    return username.decode(errors="replace"), password.decode(errors="replace")
+
+
+def place(session: StreamSession) -> tuple[str, int]:
+    """Host and port where the peer, and others that connect as it did, find this node."""
+    authority = session.authority
+    if session.tls is not None:
+        return authority.advertised_tls_host, authority.advertised_tls_port
+    return authority.advertised_host, authority.advertised_port

@@ -1,0 +1,118 @@
+"""Between a stream's entries (AMQP 1.0) and what AMQP 0-9-1 publishes and consumes (heads and bodies)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Final
+
+from leveret.core.queues.head import Head, Run
+from leveret.model.errors import PeerError
+from leveret.wire.chunk import ChunkError
+from leveret.wire.message10 import (
+    OFFSET_HEADER,
+    Message091,
+    Shape10,
+    content_header_within,
+    encode_before_body,
+)
+from leveret.wire.properties import shortstr
+from leveret.wire.record import content_header
+from leveret.wire.stream_entry import messages_of
+
+_LENGTH: Final = struct.Struct(">I")
+_SUB_BATCH: Final = struct.Struct(">BHII")
+_OFFSET: Final = struct.Struct(">q")
+_OFFSET_PLACE: Final = b"\x7foffset?"
+"""Stands for the offset in a header until it is known."""
+
+
+def entries_of(gathered: list[tuple[Head, list[bytes]]]) -> list[bytes]:
+    """Published messages as they stand in a stream's chunk."""
+    return [
+        b"".join((before, body))
+        for head, bodies in gathered
+        for before in (_before_body(head.route, head.header, head.body_bytes),)
+        for body in bodies
+    ]
+
+
+@lru_cache(maxsize=1024)
+def _before_body(route: bytes, header: bytes, body_bytes: int) -> bytes:
+    """An entry up to its body: length, sections, the head of the data section."""
+    exchange_end = 1 + route[0]
+    exchange, key = (
+        route[1:exchange_end].decode(errors="replace"),
+        route[exchange_end + 1 :].decode(errors="replace"),
+    )
+    try:
+        before = encode_before_body(exchange, key, header, body_bytes)
+    except PeerError:
+        # Properties that do not parse went by unread so far; the body is worth keeping without them.
+        before = encode_before_body(exchange, key, content_header(b"\0\0", body_bytes), body_bytes)
+    return _LENGTH.pack(len(before) + body_bytes) + before
+
+
+def runs_of(data: bytes, first: int, from_offset: int, queue: bytes) -> list[Run]:
+    """The messages of a chunk's data for a consumer by 0-9-1, from an offset on; each has its own in a header.
+
+    Messages of nobody's exchange come from the default exchange with the name of the queue as their key.
+
+    Raises:
+        ChunkError: an entry is cut short.
+    """
+    runs = []
+    shape: _Shape | None = None
+    for offset, octets in _messages(data, first):
+        if offset >= from_offset:
+            if shape is None or not shape.fits(octets):
+                shape = _Shape(octets, queue)
+            runs.append(Run(offset, shape.head(offset), [shape.body_of(octets)]))
+    return runs
+
+
+class _Shape(Shape10):
+    """What neighbouring messages have in common, and the content header that it makes."""
+
+    def __init__(self, octets: bytes, queue: bytes) -> None:
+        """Of a message of AMQP 1.0 in a queue of this name."""
+        super().__init__(octets)
+        message = self.message
+        self._header = _header_with_offset(message)
+        key = queue if message.routing_key is None else message.routing_key.encode()
+        self._route = shortstr((message.exchange or "").encode()) + shortstr(key)
+        self._is_persistent = message.properties.delivery_mode == 2
+
+    def head(self, offset: int) -> Head:
+        """Its head, at an offset."""
+        header = self._header.replace(_OFFSET_PLACE, _OFFSET.pack(offset), 1)
+        return Head(b"", self._route, header, self.body_bytes, self._is_persistent)
+
+
+def _header_with_offset(message: Message091) -> bytes:
+    """The content header, with a place for the offset."""
+    properties = message.properties
+    place = {OFFSET_HEADER: _OFFSET.unpack(_OFFSET_PLACE)[0]}
+    properties.headers = {**(properties.headers or {}), **place}
+    return content_header_within(properties, len(message.body), place)
+
+
+def _messages(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:
+    """(offset, message) of every message, those of batches too unless they are compressed in a way not known."""
+    position, offset = 0, first
+    while position < len(data):
+        try:
+            if data[position] & 0x80:
+                _, records, _, size = _SUB_BATCH.unpack_from(data, position)
+                size += _SUB_BATCH.size
+                yield from enumerate(messages_of(data[position : position + size]), offset)
+                offset += records
+            else:
+                (size,) = _LENGTH.unpack_from(data, position)
+                position += _LENGTH.size
+                yield offset, data[position : position + size]
+                offset += 1
+        except struct.error:
+            raise ChunkError(f"entry at byte {position} of a stream's chunk is cut short") from None
+        position += size

@@ -1,0 +1,185 @@
+"""Subscriptions of a stream session: where they begin, what they are sent, whose turn it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from leveret.core.queues.stream import first_wanted
+from leveret.model.errors import LeveretError, NotFound
+from leveret.session.stream.types import KeepOffset, SteppedDown, Subscribed, Subscription, code_of
+from leveret.wire.chunk import HEADER, HEADER_BYTES, Attribute, ChunkType, decode_trailer
+from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.stream import commands as wire
+from leveret.wire.stream.codec import Code
+
+if TYPE_CHECKING:
+    from leveret.session.stream.connection import StreamSession
+
+SELECTOR: Final = "chunk_selector"
+UNTIL: Final = "leveret.until"
+"""Subscription property of our own: no chunk from this offset on is wanted."""
+SUPER_STREAM: Final = "super-stream"
+
+
+def subscribe(session: StreamSession, command: wire.Subscribe) -> Code:
+    """A peer wants chunks."""
+    log = session.log(command.stream)
+    if command.subscription in session.subscriptions:
+        return Code.SUBSCRIPTION_ID_EXISTS
+    properties = command.properties
+    selector, until = properties.get(SELECTOR, "user_data"), properties.get(UNTIL)
+    if selector not in ("all", "user_data") or not (until is None or until.isdecimal()):
+        return Code.PRECONDITION_FAILED
+    subscription = Subscription(
+        command.stream,
+        first_wanted(log, command.offset),
+        command.credit,
+        selector == "all",
+        None if until is None else int(until),
+        frozenset(value.encode()[:255] for key, value in properties.items() if key.startswith("filter.")),
+        properties.get("match-unfiltered") == "true",
+        properties=dict(properties),
+    )
+    if properties.get("single-active-consumer") == "true" and not _group(session, subscription, properties):
+        return Code.PRECONDITION_FAILED
+    session.subscriptions[command.subscription] = subscription
+    session.attachments += 1
+    session.effects.append(Subscribed(command.subscription))
+    return Code.OK
+
+
+def _group(session: StreamSession, subscription: Subscription, properties: dict[str, str]) -> bool:
+    """Have the subscription wait for its turn; False if it cannot be one of a group.
+
+    Raises:
+        NotFound: there is no such super stream.
+    """
+    name = properties.get("name", "")
+    if not name or subscription.stream == OUTGOING_STREAM:
+        return False
+    super_stream = properties.get(SUPER_STREAM)
+    if super_stream:
+        partitions = session.authority.partitions(session.vhost, super_stream)
+        if subscription.stream not in partitions:
+            return False
+        subscription.partition = partitions.index(subscription.stream)
+    subscription.group = name
+    subscription.active = False
+    return True
+
+
+def unsubscribe(session: StreamSession, command: wire.Unsubscribe) -> Code:
+    """It wants no more."""
+    gone = session.subscriptions.pop(command.subscription, None)
+    session.attachments += 1
+    return Code.SUBSCRIPTION_ID_UNKNOWN if gone is None else Code.OK
+
+
+def credit(session: StreamSession, command: wire.Credit) -> None:
+    """It may be sent more."""
+    subscription = session.subscriptions.get(command.subscription)
+    if subscription is None:
+        session.send(wire.CreditResponse(Code.SUBSCRIPTION_ID_UNKNOWN, command.subscription))
+    else:
+        subscription.credit += command.credit
+
+
+def consumer_update(session: StreamSession, number: int, active: bool) -> None:
+    """It is this subscription's turn, or somebody else's: ask where it begins, or to stop."""
+    subscription = session.subscriptions[number]
+    subscription.active = False
+    session.updates += 1
+    session.updating[session.updates] = (number, subscription, active)
+    session.send(wire.ConsumerUpdate(session.updates, number, int(active)))
+
+
+def consumer_updated(session: StreamSession, command: wire.ConsumerUpdateResponse) -> None:
+    """The answer to that."""
+    number, subscription, active = session.updating.pop(command.correlation, (0, None, False))
+    if subscription is None or session.subscriptions.get(number) is not subscription:
+        return
+    if not active:
+        session.effects.append(SteppedDown(number))
+        return
+    if command.code == Code.OK and command.offset is not None:
+        subscription.next_offset = first_wanted(session.log(subscription.stream), command.offset)
+    subscription.active = True
+
+
+def store_offset(session: StreamSession, command: wire.StoreOffset) -> None:
+    """A reader says how far it has come; it gets no answer, also if it may not."""
+    try:
+        session.log(command.stream)
+    except LeveretError:
+        return
+    if len(command.reference.encode()) <= 255:
+        session.effects.append(KeepOffset(command.reference, command.offset, command.stream))
+
+
+def query_offset(session: StreamSession, command: wire.QueryOffset) -> None:
+    """A reader asks how far it had come."""
+    code, offset = Code.OK, None
+    try:
+        session.log(command.stream)
+        if command.stream == OUTGOING_STREAM:
+            offset = session.authority.query_offset(session.vhost, command.reference)
+        else:
+            offset = session.stream(command.stream, "read").stored_offset(command.reference)
+        # What came in the same read is not handed on yet.
+        for effect in session.effects:
+            if isinstance(effect, KeepOffset) and (effect.stream, effect.reference) == (
+                command.stream,
+                command.reference,
+            ):
+                offset = effect.offset
+        code = Code.NO_OFFSET if offset is None else Code.OK
+    except LeveretError as error:
+        code = code_of(error)
+    session.send(wire.QueryOffsetResponse(command.correlation, code, offset or 0))
+
+
+def deliver(
+    session: StreamSession, number: int, chunks: Sequence[bytes | memoryview], committed_id: int
+) -> None:
+    """Send as many of these chunks (raw, trailer included) as the subscription wants and has credit for."""
+    subscription = session.subscriptions[number]
+    for chunk in chunks:
+        if not subscription.wanting:
+            return
+        _, kind, _, records, _, _, chunk_id, _, data_bytes, *_ = HEADER.unpack_from(chunk)
+        if subscription.until is not None and chunk_id >= subscription.until:
+            subscription.next_offset = subscription.until
+            return
+        subscription.next_offset = chunk_id + records
+        if not subscription.whole:
+            if kind != ChunkType.USER:
+                continue
+            end = HEADER_BYTES + data_bytes
+            if subscription.filters and not _matches(subscription, chunk[end:]):
+                continue
+            chunk = chunk[:end]
+        subscription.credit -= 1
+        if not subscription.whole:
+            subscription.consumed += records
+        session.send_chunk(number, chunk, committed_id)
+
+
+def _matches(subscription: Subscription, trailer: bytes | memoryview) -> bool:
+    """Whether a message of the chunk may pass the filters; a reader looks at each message again."""
+    values = [(name, value) for kind, name, value in decode_trailer(trailer) if kind == Attribute.FILTER]
+    for name, many in values or [(b"", 0)]:
+        if many or (subscription.match_unfiltered if not name else name in subscription.filters):
+            return True
+    return False
+
+
+def gone(session: StreamSession, stream: str, error: LeveretError) -> None:
+    """A stream cannot be used (any more): tell the peer and drop what it has on it."""
+    for number in [n for n, each in session.subscriptions.items() if each.stream == stream]:
+        del session.subscriptions[number]
+    for number in [n for n, each in session.publishers.items() if each.to_stream and each.queue == stream]:
+        del session.publishers[number]
+    session.attachments += 1
+    code = Code.STREAM_NOT_AVAILABLE if isinstance(error, NotFound) else code_of(error)
+    session.send(wire.MetadataUpdate(code, stream))

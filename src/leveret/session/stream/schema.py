@@ -1,0 +1,174 @@
+"""Streams and super streams of a stream session: made, deleted, looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+from leveret.model.errors import LedElsewhere, LeveretError, NotFound
+from leveret.session.stream.login import place
+from leveret.session.stream.types import ChangeStreams, SendResponse, code_of
+from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
+from leveret.wire.stream import commands as wire
+from leveret.wire.stream.codec import Code, Response, StreamRequest
+from leveret.wire.stream.fields import NO_LEADER, BrokerNode, StreamMetadata
+
+if TYPE_CHECKING:
+    from leveret.session.stream.connection import StreamSession
+
+
+def _change(
+    session: StreamSession, command: StreamRequest, answer: type[Response], apply: Callable[[], Code]
+) -> None:
+    """Change what there is; the answer waits for the disk, and for other nodes, a refusal does not."""
+    if session.authority.may_change:
+        _change_now(session, command, answer, apply)
+    else:
+        session.effects.append(ChangeStreams(partial(_change_now, session, command, answer, apply)))
+
+
+def _change_now(
+    session: StreamSession, command: StreamRequest, answer: type[Response], apply: Callable[[], Code]
+) -> None:
+    try:
+        code = apply()
+    except LeveretError as error:
+        code = code_of(error)
+    response = answer(command.correlation, code)
+    if code == Code.OK:
+        session.effects.append(SendResponse(response))
+    else:
+        session.send(response)
+
+
+def create(session: StreamSession, command: wire.Create) -> None:
+    """Make a stream."""
+    name = command.stream.strip()
+
+    def apply() -> Code:
+        if not _is_free(name):
+            return Code.PRECONDITION_FAILED
+        made = session.authority.create_stream(session.user, session.vhost, name, command.arguments)
+        return Code.OK if made else Code.STREAM_EXISTS
+
+    _change(session, command, wire.CreateResponse, apply)
+
+
+def _is_free(name: str) -> bool:
+    """Whether a stream may be called that."""
+    return bool(name) and name != OUTGOING_STREAM and not name.startswith(RECOVERY_STREAM_PREFIX)
+
+
+def delete(session: StreamSession, command: wire.DeleteStream) -> None:
+    """Delete a stream."""
+
+    def apply() -> Code:
+        if command.stream == OUTGOING_STREAM:
+            return Code.ACCESS_REFUSED
+        session.authority.delete_stream(session.user, session.vhost, command.stream)
+        return Code.OK
+
+    _change(session, command, wire.DeleteResponse, apply)
+
+
+def create_super_stream(session: StreamSession, command: wire.CreateSuperStream) -> None:
+    """Make an exchange and the streams bound to it."""
+    partitions = dict(zip(command.partitions, command.binding_keys, strict=False))
+
+    def apply() -> Code:
+        names = [command.super_stream, *command.partitions]
+        unequal = len(partitions) != len(command.partitions) or len(partitions) != len(command.binding_keys)
+        if unequal or not partitions or not all(map(_is_free, names)):
+            return Code.PRECONDITION_FAILED
+        made = session.authority.create_super_stream(
+            session.user, session.vhost, command.super_stream, partitions, command.arguments
+        )
+        return Code.OK if made else Code.STREAM_EXISTS
+
+    _change(session, command, wire.CreateSuperStreamResponse, apply)
+
+
+def delete_super_stream(session: StreamSession, command: wire.DeleteSuperStream) -> None:
+    """Delete a super stream."""
+
+    def apply() -> Code:
+        session.authority.delete_super_stream(session.user, session.vhost, command.super_stream)
+        return Code.OK
+
+    _change(session, command, wire.DeleteSuperStreamResponse, apply)
+
+
+def metadata(session: StreamSession, command: wire.Metadata) -> None:
+    """Tell where streams are: here, at another node, or nowhere. They have no replicas."""
+    places: dict[tuple[str, int], int] = {}
+    streams = [_metadata_of(session, stream, places) for stream in command.streams]
+    brokers = [BrokerNode(reference, *where) for where, reference in places.items()]
+    session.send(wire.MetadataResponse(command.correlation, brokers, streams))
+
+
+def _metadata_of(session: StreamSession, stream: str, places: dict[tuple[str, int], int]) -> StreamMetadata:
+    """`places` are those of the nodes so far, by which streams refer to them; one more may be added."""
+    leader = None
+    try:
+        if stream == OUTGOING_STREAM:
+            session.log(stream)
+        else:
+            leader = session.authority.leader_of(session.vhost, stream, tls=session.tls is not None)
+    except LedElsewhere:
+        # As by RabbitMQ: there is such a stream, and whoever leads it does not run.
+        return StreamMetadata(stream, Code.OK, NO_LEADER, [])
+    except LeveretError as error:
+        return StreamMetadata(stream, code_of(error), NO_LEADER, [])
+    return StreamMetadata(stream, Code.OK, places.setdefault(leader or place(session), len(places)), [])
+
+
+def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
+    """Tell the bounds of a stream: of the outgoing log with the offset after the last, else with the last."""
+    try:
+        log = session.log(command.stream)
+    except LeveretError as error:
+        session.send(wire.StreamStatsResponse(command.correlation, code_of(error), {}))
+        return
+    if command.stream == OUTGOING_STREAM:
+        collected = session.authority.outgoing_log(session.user, session.vhost)
+        statistics = {
+            "first_chunk_id": log.first_offset,
+            "committed_chunk_id": log.last_chunk_id,
+            "committed_offset": log.committed_offset,
+            "committed_timestamp_ms": log.last_timestamp_ms,
+            "bytes": log.bytes,
+            "log_id": collected.log_id,
+            "writer": collected.writer,
+            "missing_messages": collected.missing_messages,
+            "has_stopped": int(collected.has_stopped),
+            "is_downstream": int(session.authority.is_downstream),
+        }
+    else:
+        is_empty = log.committed_offset == log.first_offset
+        statistics = {
+            "first_chunk_id": -1 if is_empty else log.first_offset,
+            "committed_chunk_id": log.last_chunk_id,
+            "committed_offset": log.committed_offset - 1,
+        }
+    session.send(wire.StreamStatsResponse(command.correlation, Code.OK, statistics))
+
+
+def route(session: StreamSession, command: wire.Route) -> None:
+    """Tell which streams a routing key leads to."""
+    code, streams = Code.OK, []
+    try:
+        streams = session.authority.route(session.vhost, command.super_stream, command.routing_key)
+    except NotFound:
+        code = Code.STREAM_DOES_NOT_EXIST
+    session.send(wire.RouteResponse(command.correlation, code, streams))
+
+
+def partitions(session: StreamSession, command: wire.Partitions) -> None:
+    """Tell the streams of a super stream."""
+    code, streams = Code.OK, []
+    try:
+        streams = session.authority.partitions(session.vhost, command.super_stream)
+    except NotFound:
+        code = Code.STREAM_DOES_NOT_EXIST
+    session.send(wire.PartitionsResponse(command.correlation, code, streams))

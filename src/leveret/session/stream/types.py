@@ -1,0 +1,313 @@
+"""What a stream session and its runtime say to each other: questions, what is held, effects, codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Literal, Protocol, TypeAlias
+
+from leveret.core.queues.stream import LogBounds, StreamBatch
+from leveret.model.errors import (
+    AccessRefused,
+    AuthenticationFailed,
+    InvalidCommand,
+    LedElsewhere,
+    LeveretError,
+    NotAllowed,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+    StorageError,
+    Unsupported,
+)
+from leveret.session.certificate import TlsPeer
+from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.stream.codec import Code, Response
+from leveret.wire.stream.publish import MessageRun
+
+CODES: Final[dict[type[LeveretError], Code]] = {
+    AccessRefused: Code.ACCESS_REFUSED,
+    AuthenticationFailed: Code.AUTHENTICATION_FAILURE,
+    InvalidCommand: Code.PRECONDITION_FAILED,
+    LedElsewhere: Code.STREAM_NOT_AVAILABLE,
+    NotAllowed: Code.PRECONDITION_FAILED,
+    NotFound: Code.STREAM_DOES_NOT_EXIST,
+    PreconditionFailed: Code.PRECONDITION_FAILED,
+    ResourceLocked: Code.ACCESS_REFUSED,
+    StorageError: Code.STREAM_NOT_AVAILABLE,
+    Unsupported: Code.PRECONDITION_FAILED,
+}
+
+
+def code_of(error: LeveretError) -> Code:
+    """The response code for a refusal, or for a log that cannot be served."""
+    return next((CODES[kind] for kind in type(error).__mro__ if kind in CODES), Code.INTERNAL_ERROR)
+
+
+Operation = Literal["configure", "write", "read"]
+
+
+class SequenceBook(Protocol):
+    """What a queue that takes recovered messages knows of them."""
+
+    def last_sequence(self, reference: str) -> int:
+        """The last publishing id stored under `reference`, 0 when there is none."""
+
+
+class StreamBook(SequenceBook, Protocol):
+    """What a stream knows of its log, its publishers and its readers."""
+
+    @property
+    def log(self) -> LogBounds:
+        """What is served of it."""
+
+    def stored_offset(self, reference: str) -> int | None:
+        """The offset that a reader stored last."""
+
+
+class CollectedLog(LogBounds, Protocol):
+    """An outgoing log."""
+
+    @property
+    def log_id(self) -> int:
+        """What it is called: a log that takes its place is called otherwise."""
+
+    @property
+    def writer(self) -> int:
+        """Drawn each time that a node opens it: what is served as of another one may be another log's."""
+
+    @property
+    def missing_messages(self) -> int:
+        """How many its queues hold that retention has taken from it."""
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether nothing more will be committed before a restart."""
+
+
+class StreamAuthority(Protocol):
+    """Answers a session's questions at once; its refusals are told to the peer as codes."""
+
+    @property
+    def node_name(self) -> str:
+        """This node."""
+
+    @property
+    def is_downstream(self) -> bool:
+        """Whether this node follows another one: its outgoing logs are for nobody before it is promoted."""
+
+    @property
+    def advertised_host(self) -> str:
+        """Where clients are told to find this node."""
+
+    @property
+    def advertised_port(self) -> int:
+        """And at which port."""
+
+    @property
+    def advertised_tls_host(self) -> str:
+        """Where clients that use TLS are."""
+
+    @property
+    def advertised_tls_port(self) -> int:
+        """And at which port."""
+
+    @property
+    def mechanisms(self) -> Sequence[str]:
+        """SASL mechanisms on offer."""
+
+    def external_user(self, tls: TlsPeer, from_loopback: bool) -> str:
+        """The user that a TLS client's certificate names, or AuthenticationFailed."""
+
+    def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
+        """The user's name, or AuthenticationFailed."""
+
+    def open_vhost(self, user: str, vhost: str) -> None:
+        """NotFound, AccessRefused."""
+
+    def check(self, user: str, vhost: str, operation: Operation, name: str) -> None:
+        """AccessRefused: the user may not do that to the stream or exchange `name`."""
+
+    def stream(self, vhost: str, name: str) -> StreamBook:
+        """NotFound: no such stream. StorageError: its log is damaged. LedElsewhere: another node has it."""
+
+    def leader_of(self, vhost: str, name: str, *, tls: bool) -> tuple[str, int] | None:
+        """Host and port where clients find the node that leads a stream; None: it is this one.
+
+        NotFound: no such stream. StorageError: its log is damaged. LedElsewhere: nobody knows where.
+        """
+
+    @property
+    def may_change(self) -> bool:
+        """Whether streams may be made and deleted at once; else it has to be waited for."""
+
+    def create_stream(self, user: str, vhost: str, name: str, arguments: Mapping[str, str]) -> bool:
+        """Make it; False if there is one like it. AccessRefused. PreconditionFailed: another, or no such arguments."""
+
+    def delete_stream(self, user: str, vhost: str, name: str) -> None:
+        """NotFound: no such stream. AccessRefused."""
+
+    def create_super_stream(
+        self, user: str, vhost: str, name: str, partitions: Mapping[str, str], arguments: Mapping[str, str]
+    ) -> bool:
+        """Make exchange and streams, of (stream: binding key); as `create_stream`, all or nothing."""
+
+    def delete_super_stream(self, user: str, vhost: str, name: str) -> None:
+        """NotFound: no such super stream. AccessRefused."""
+
+    def partitions(self, vhost: str, super_stream: str) -> list[str]:
+        """The streams of a super stream in their order. NotFound: no such super stream."""
+
+    def route(self, vhost: str, super_stream: str, routing_key: str) -> list[str]:
+        """The streams that a routing key leads to. NotFound: no such super stream."""
+
+    def outgoing_log(self, user: str, vhost: str) -> CollectedLog:
+        """NotFound: the vhost is not replicated. AccessRefused: no permission to read."""
+
+    def recovery_queue(self, user: str, vhost: str, queue: str) -> SequenceBook:
+        """AccessRefused, NotFound."""
+
+    def query_offset(self, vhost: str, reference: str) -> int | None:
+        """The offset stored last by a reader of the outgoing log."""
+
+
+class StreamConnectionState(Enum):
+    """Where a connection is."""
+
+    START = "start"
+    GREETED = "greeted"
+    AUTHENTICATING = "authenticating"
+    TUNING = "tuning"
+    TUNED = "tuned"
+    OPEN = "running"
+    CLOSING = "closing"
+    CLOSED = "closed"
+
+
+@dataclass(slots=True, eq=False)
+class Subscription:
+    """What a peer still wants of a log: chunks from `next_offset` to before `until`, while it has credit.
+
+    Attributes:
+        whole: it wants chunks of every type with their trailers.
+        filters: only chunks with a message of one of these values, if there are any.
+        match_unfiltered: with filters, messages without a value are wanted too.
+        group: the name of its group, empty if it is none of several of which one is active.
+        partition: index of the stream in the super stream that the group reads.
+        active: not one that waits for its turn in the group.
+        properties: as the client gave them.
+        consumed: how many messages it was sent.
+    """
+
+    stream: str
+    next_offset: int
+    credit: int
+    whole: bool
+    until: int | None
+    filters: frozenset[bytes] = frozenset()
+    match_unfiltered: bool = False
+    group: str = ""
+    partition: int | None = None
+    active: bool = True
+    properties: dict[str, str] = field(default_factory=dict)
+    consumed: int = 0
+
+    @property
+    def wanting(self) -> bool:
+        """Whether a chunk may be delivered now, if there is one."""
+        return self.active and self.credit > 0 and (self.until is None or self.next_offset < self.until)
+
+
+@dataclass(slots=True, eq=False)
+class StreamPublisher:
+    """A peer's right to publish to a queue (recovery) or a stream under a reference.
+
+    Attributes:
+        published, confirmed, errored: how many messages came, were stored, were not.
+    """
+
+    number: int
+    reference: str
+    queue: str
+    to_stream: bool = False
+    published: int = 0
+    confirmed: int = 0
+    errored: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Append:
+    """Store these runs of stored messages in order, then call `StreamSession.stored`."""
+
+    publisher: StreamPublisher
+    runs: list[MessageRun]
+    octets: int
+
+    @property
+    def ids(self) -> list[int]:
+        """The publishing ids that are confirmed: one a run."""
+        return [run.last for run in self.runs]
+
+
+@dataclass(slots=True, eq=False)
+class StoreBatch:
+    """Store a batch in the publisher's stream, then call `StreamSession.stored`."""
+
+    publisher: StreamPublisher
+    batch: StreamBatch
+    octets: int
+
+    @property
+    def ids(self) -> list[int]:
+        """The publishing ids."""
+        return list(self.batch.ids)
+
+
+@dataclass(slots=True)
+class KeepOffset:
+    """Note how far the reader `reference` has come."""
+
+    reference: str
+    offset: int
+    stream: str = OUTGOING_STREAM
+
+
+@dataclass(slots=True)
+class Subscribed:
+    """Look at the log for this subscription, as long as the session has it; see to its group."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class Declared:
+    """Look at this stream for a publisher, as long as the session has one on it."""
+
+    stream: str
+
+
+@dataclass(slots=True)
+class SteppedDown:
+    """This subscription, asked to stop, has stopped: its group may go on."""
+
+    number: int
+
+
+@dataclass(slots=True)
+class ChangeStreams:
+    """Call `StreamSession.change` with it once this node may make and delete streams."""
+
+    apply: Callable[[], None]
+
+
+@dataclass(slots=True)
+class SendResponse:
+    """Give this to `StreamSession.answer` once everything that was changed is durable."""
+
+    response: Response
+
+
+Effect: TypeAlias = (
+    Append | StoreBatch | KeepOffset | Subscribed | Declared | SteppedDown | ChangeStreams | SendResponse
+)

@@ -1,0 +1,147 @@
+"""Publishers of a stream session: declared, publishing, confirmed, gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from leveret.core.queues.stream import StreamBatch
+from leveret.model.errors import AccessRefused, LeveretError, PeerError
+from leveret.session.stream.types import (
+    Append,
+    Declared,
+    SequenceBook,
+    StoreBatch,
+    StreamPublisher,
+    code_of,
+)
+from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
+from leveret.wire.stream import commands as wire
+from leveret.wire.stream.codec import Code
+from leveret.wire.stream.fields import FailedPublish
+from leveret.wire.stream.publish import VERSION_MAX, decode_published, run_of
+
+if TYPE_CHECKING:
+    from leveret.session.stream.connection import StreamSession
+
+RECOVERY_FRAME_BYTES_MAX: Final = 2**29 + 2**20
+"""For a peer that may publish stored messages: each comes whole, as large as `max_message_size` may ever allow."""
+PUBLISH_FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
+"""For a publisher: clients gather messages without regard for what was agreed, and RabbitMQ takes them."""
+REFERENCE_BYTES_MAX: Final = 255
+
+
+def _book(session: StreamSession, stream: str) -> SequenceBook:
+    """Raises NotFound, AccessRefused."""
+    if stream.startswith(RECOVERY_STREAM_PREFIX):
+        queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
+        return session.authority.recovery_queue(session.user, session.vhost, queue)
+    if stream == OUTGOING_STREAM:
+        session.log(stream)
+        raise AccessRefused(f"stream '{stream}' is written by the node alone")
+    return session.stream(stream, "write")
+
+
+def declare_publisher(session: StreamSession, command: wire.DeclarePublisher) -> Code:
+    """A peer wants to publish."""
+    _book(session, command.stream)
+    recovers = command.stream.startswith(RECOVERY_STREAM_PREFIX)
+    queue = command.stream.removeprefix(RECOVERY_STREAM_PREFIX) if recovers else command.stream
+    publisher = StreamPublisher(command.publisher, command.reference, queue, not recovers)
+    held = {(each.reference, each.queue) for each in session.publishers.values() if each.reference}
+    if (
+        (recovers and not command.reference)
+        or len(command.reference.encode()) > REFERENCE_BYTES_MAX
+        or (publisher.reference, queue) in held
+        or publisher.number in session.publishers
+    ):
+        return Code.PRECONDITION_FAILED
+    session.publishers[publisher.number] = publisher
+    if recovers:
+        session.allow_frames(RECOVERY_FRAME_BYTES_MAX)
+    else:
+        session.allow_frames(PUBLISH_FRAME_BYTES_MAX)
+        session.attachments += 1
+        session.effects.append(Declared(queue))
+    return Code.OK
+
+
+def delete_publisher(session: StreamSession, command: wire.DeletePublisher) -> Code:
+    """It has published all it wanted."""
+    gone = session.publishers.pop(command.publisher, None)
+    session.attachments += 1
+    return Code.PUBLISHER_UNKNOWN if gone is None else Code.OK
+
+
+def query_sequence(session: StreamSession, command: wire.QueryPublisherSequence) -> None:
+    """How far a publisher had come under its reference."""
+    code, sequence = Code.OK, 0
+    try:
+        sequence = _book(session, command.stream).last_sequence(command.reference)
+    except LeveretError as error:
+        code = code_of(error)
+    session.send(wire.QueryPublisherSequenceResponse(command.correlation, code, sequence))
+
+
+def publish(session: StreamSession, frame: bytes) -> None:
+    """Take the messages of a Publish frame, undecoded so far.
+
+    Raises:
+        PeerError: it is malformed, or of a version that is not served.
+    """
+    version = int.from_bytes(frame[2:4], "big")
+    if not 1 <= version <= VERSION_MAX or len(frame) < 5:
+        raise PeerError(f"Publish of {len(frame)} octets in version {version} is not served")
+    publisher = session.publishers.get(frame[4])
+    if publisher is not None and publisher.to_stream:
+        _write(session, publisher, frame)
+        return
+    if publisher is None or version != 1:
+        code = Code.PUBLISHER_UNKNOWN if publisher is None else Code.PRECONDITION_FAILED
+        fail(session, frame[4], decode_published(frame).ids, code)
+        return
+    _recover(session, publisher, frame)
+
+
+def _write(session: StreamSession, publisher: StreamPublisher, frame: bytes) -> None:
+    """For a stream; what comes in one read becomes one batch."""
+    _, ids, entries, records, filters = decode_published(frame)
+    octets = len(frame)
+    session.unstored_bytes += octets
+    last = session.effects[-1] if session.effects else None
+    if (
+        isinstance(last, StoreBatch)
+        and last.publisher is publisher
+        and (last.batch.filters is None) == (filters is None)
+    ):
+        batch = last.batch
+        batch.ids = [*batch.ids, *ids]
+        batch.entries += entries
+        batch.records += records
+        if batch.filters is not None and filters is not None:
+            batch.filters |= filters
+        last.octets += octets
+    elif ids:
+        batch = StreamBatch(publisher.reference.encode(), ids, entries, records, filters)
+        session.effects.append(StoreBatch(publisher, batch, octets))
+    else:
+        session.unstored_bytes -= octets
+
+
+def _recover(session: StreamSession, publisher: StreamPublisher, frame: bytes) -> None:
+    """For a queue: stored messages, many of them in one entry (`MessageRun`) or each in its own."""
+    published = decode_published(frame)
+    found = map(run_of, published.ids, published.entries)
+    runs = [run for run in found if run is not None]
+    if len(runs) < len(published.ids):
+        # Compressed; taking a part of the frame would break the order.
+        fail(session, publisher.number, published.ids, Code.PRECONDITION_FAILED)
+    elif runs:
+        octets = sum([len(run.data) for run in runs])
+        session.unstored_bytes += octets
+        session.effects.append(Append(publisher, runs, octets))
+
+
+def fail(session: StreamSession, publisher: int, ids: Sequence[int], code: Code) -> None:
+    """Tell that messages are not stored."""
+    session.send(wire.PublishError(publisher, [FailedPublish(each, code) for each in ids]))

@@ -1,0 +1,91 @@
+"""How many segments of logs are held open: a bound, for a node may have more queues than the system has descriptors.
+
+Opening one more than `count_max` closes another one that was not used lately (second chance). Which one, matters for
+what was promised: the kernel tells of a failed write-back to descriptors that were open at the time, and may have
+forgotten it when the file is opened again. So a segment with octets that no fdatasync has covered is closed only
+after one, here and now; what that finds wrong is the log's failure for good (`Log.unsynced` raises it). That blocks
+the event loop for the disk, and happens only where more logs than `count_max` are written to at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import sys
+from typing import TYPE_CHECKING, Final
+
+from leveret.model.errors import StorageError
+
+if TYPE_CHECKING:
+    from leveret.storage.log_reader import LogReader
+    from leveret.storage.segment import Segment
+
+_CLOSED_AT_ONCE: Final = 16
+"""When the system has no descriptor left."""
+_NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+class OutOfDescriptors(StorageError):
+    """The system has no descriptor left; nothing is wrong with the log, and a later try may succeed."""
+
+
+def storage_error(error: OSError, text: str) -> StorageError:
+    """What to raise for an error of the system."""
+    kind = OutOfDescriptors if error.errno in _NO_DESCRIPTOR else StorageError
+    return kind(f"{text}: {error}")
+
+
+class OpenSegments:
+    """See the module. One for all logs that one thread uses: whose descriptors it closes is not inside a read."""
+
+    def __init__(self, count_max: int = sys.maxsize) -> None:
+        """None is open."""
+        self.count_max = count_max
+        self._open: dict[Segment, LogReader] = {}
+
+    def __len__(self) -> int:
+        """How many are open."""
+        return len(self._open)
+
+    def open(self, log: LogReader, segment: Segment) -> int:
+        """The descriptor of a segment that has none, opened, or made if need be. Raises OSError."""
+        self.close_beyond(self.count_max - 1)
+        try:
+            descriptor = segment.fd()
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTOR:
+                raise
+            self.close_beyond(max(0, len(self._open) - _CLOSED_AT_ONCE))
+            descriptor = segment.fd()
+        segment.is_used = True
+        self._open[segment] = log
+        return descriptor
+
+    def closed(self, segment: Segment) -> None:
+        """Its descriptor is given back."""
+        self._open.pop(segment, None)
+
+    def close_beyond(self, count: int) -> None:
+        """Close segments until no more than so many are open: clean ones that were not used lately first."""
+        for allowed in (_is_idle_and_clean, _is_clean, _is_any):
+            for _ in range(len(self._open)):
+                if len(self._open) <= count:
+                    return
+                segment, log = next(iter(self._open.items()))
+                del self._open[segment]
+                if allowed(log, segment):
+                    log.sync_and_close(segment)
+                else:
+                    segment.is_used = False
+                    self._open[segment] = log
+
+
+def _is_idle_and_clean(log: LogReader, segment: Segment) -> bool:
+    return not segment.is_used and not log.is_due(segment)
+
+
+def _is_clean(log: LogReader, segment: Segment) -> bool:
+    return not log.is_due(segment)
+
+
+def _is_any(log: LogReader, segment: Segment) -> bool:
+    return True

@@ -1,0 +1,128 @@
+"""A mirror that lacks messages leads, as the policy allows: what it lacks is kept where it is, counted, and said."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from leveret.testing import cluster_site
+from leveret.testing.cluster_site import ClusterSite, SiteNode
+
+pytestmark = [
+    pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
+    pytest.mark.xdist_group("cluster"),
+    pytest.mark.timeout(180),
+]
+
+HEAD, TAIL, ACKED = 100, 50, 10
+SLOW = {"mirroring_sync_max_throughput": "100"}
+
+
+@pytest.fixture
+def site(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ClusterSite]:
+    config = {"cluster.etcd.lease_ttl": "2s", **getattr(request, "param", {})}
+    with ClusterSite(tmp_path, 3, config) as site:
+        yield site
+
+
+def fill(site: ClusterSite) -> None:
+    """Queue `q` of the first node has `HEAD` messages that its mirror lacks, `ACKED` of them settled; `TAIL` more."""
+    first, second, _ = site.members
+    with site.channel(first) as channel:
+        channel.queue_declare("q", durable=True)
+        for number in range(HEAD):
+            channel.basic_publish("", "q", b"h%d" % number)
+        terms = {
+            "ha-mode": "nodes",
+            "ha-params": [first.node, second.node],
+            "ha-promote-on-failure": "always",
+            "ha-promote-on-shutdown": "always",
+        }
+        site.set_policy("two", "^q$", terms)
+        site.wait_placed("q", first, mirrors=[second], synchronised=[])
+        for number in range(TAIL):
+            channel.basic_publish("", "q", b"t%d" % number)
+        for _ in range(ACKED):
+            method, _, _ = channel.basic_get("q")
+        channel.basic_ack(method.delivery_tag, multiple=True)
+        site.wait_messages("q", HEAD - ACKED + TAIL)
+
+
+def alarm(site: ClusterSite, asked: SiteNode) -> str:
+    """What the check of all alarms says of the queue, empty for nothing."""
+    try:
+        site.api("GET", "health/checks/alarms", at=asked)
+    except httpx.HTTPStatusError as failed:
+        return str(failed.response.json()["reason"])
+    return ""
+
+
+def bodies(site: ClusterSite, asked: SiteNode) -> list[bytes]:
+    with site.channel(asked) as channel:
+        found = []
+        while (body := channel.basic_get("q", auto_ack=True)[2]) is not None:
+            found.append(body)
+    return found
+
+
+def test_what_an_unsynchronised_mirror_lacks_is_set_aside_where_it_is_and_an_alarm_counts_it(
+    site: ClusterSite,
+) -> None:
+    first, second, third = site.members
+    fill(site)
+    first.kill9()
+    site.wait_placed("q", second, mirrors=[], asked=third)
+    site.wait(lambda: first.node in alarm(site, third), "an alarm that names who has them")
+    assert "led_without_all" in second.log_text()
+    site.start(first)
+    site.wait_placed("q", second, mirrors=[first], synchronised=[first])
+    [report] = site.api("GET", "replication/divergent", at=first)
+    assert (report["lost"], report["queues"]) == (
+        HEAD - ACKED,
+        [{"vhost": "/", "queue": "q", "messages": HEAD}],
+    )
+    for node in site.members:
+        told = alarm(site, node)
+        assert (
+            f"{HEAD - ACKED} messages that it was led on without are set aside at node {first.node}" in told
+        )
+        assert "check_alarms" not in told
+        checked = node.ctl("check_alarms", check=False)
+        assert (checked.returncode, str(HEAD - ACKED) in checked.stderr) == (69, True)
+    assert f"messages={HEAD - ACKED} see=list_divergent_messages" in first.log_text()
+    assert bodies(site, third) == [b"t%d" % number for number in range(TAIL)]
+    shown = first.ctl("list_divergent_messages", "--limit", "1000").stdout
+    assert "h99" in shown
+    (first.data_dir / "divergent" / report["id"]).rename(site.members[0].data_dir.parent / "kept")
+    assert alarm(site, third) == "", "it is dealt with"
+
+
+def test_a_stop_synchronises_a_mirror_that_is_to_lead(site: ClusterSite) -> None:
+    first, second, third = site.members
+    fill(site)
+    first.stop()
+    site.wait_placed("q", second, mirrors=[], asked=third)
+    assert alarm(site, third) == ""
+    found = bodies(site, third)
+    assert found == [b"h%d" % n for n in range(ACKED, HEAD)] + [b"t%d" % n for n in range(TAIL)]
+
+
+@pytest.mark.parametrize("site", [SLOW], indirect=True)
+def test_a_stop_that_cannot_synchronise_soon_says_what_is_lost_and_goes_on(site: ClusterSite) -> None:
+    first, second, third = site.members
+    fill(site)
+    began_s = time.monotonic()
+    first.stop()
+    site.wait_placed("q", second, mirrors=[], asked=third)
+    assert time.monotonic() - began_s < 12, "it neither waits for the mirror, nor for the lease"
+    assert f"messages_lost vhost=/ queue=q messages={HEAD - ACKED}" in first.log_text()
+    assert first.node in alarm(site, third)
+    assert bodies(site, third) == [b"t%d" % number for number in range(TAIL)]
+    site.start(first)
+    site.wait_placed("q", second, mirrors=[first], synchronised=[first])
+    [report] = site.api("GET", "replication/divergent", at=first)
+    assert report["lost"] == HEAD - ACKED

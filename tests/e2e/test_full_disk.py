@@ -1,0 +1,150 @@
+"""A node whose disk is full: it starts, its queues are drained, and it takes messages again when there is room."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pika
+import pytest
+
+from leveret.storage.reserve import FILE
+from leveret.testing.broker import LeveretProcess
+from leveret.testing.ports import LOOPBACK, wait_until
+
+MIB: Final = 1024 * 1024
+PATIENCE_S: Final = 30.0
+QUEUES: Final = 5
+MESSAGES: Final = 40
+BODY: Final = os.urandom(64 * 1024)
+PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A small one of the test's own."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=48m,mode=0700", "none", str(place)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if mounted.returncode:
+        pytest.skip(f"this user may mount no file system: {mounted.stderr.strip()}")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(disk: Path) -> None:
+    """Write until nothing more can be written."""
+    with (disk / "filler").open("ab", buffering=0) as file:
+        for size in (MIB, 4096, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+
+
+def connect(node: LeveretProcess) -> pika.BlockingConnection:
+    return pika.BlockingConnection(pika.ConnectionParameters(LOOPBACK, node.amqp_port, socket_timeout=20))
+
+
+def publish_all(node: LeveretProcess) -> None:
+    with connect(node) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for number in range(QUEUES):
+            channel.queue_declare(f"q{number}", durable=True)
+            for count in range(MESSAGES):
+                channel.basic_publish("", f"q{number}", b"%d" % count + BODY, PERSISTENT, mandatory=True)
+
+
+def drain_all(node: LeveretProcess) -> list[int]:
+    """Take and acknowledge everything; how many each queue had, in their order and without gaps."""
+    counts = []
+    with connect(node) as connection:
+        channel = connection.channel()
+        for number in range(QUEUES):
+            count = 0
+            while True:
+                method, _, body = channel.basic_get(f"q{number}")
+                if method is None:
+                    break
+                assert body == b"%d" % count + BODY
+                channel.basic_ack(method.delivery_tag)
+                count += 1
+            counts.append(count)
+    return counts
+
+
+@pytest.fixture
+def node(disk: Path, tmp_path: Path) -> Iterator[LeveretProcess]:
+    config = {"disk_reserve": "4MiB", "disk_free_limit.absolute": "1MB"}
+    node = LeveretProcess(data_dir=disk / "data", config=config, parent_dir=tmp_path)
+    try:
+        yield node
+    finally:
+        node.close()
+
+
+def test_a_node_with_a_full_disk_starts_is_drained_and_takes_messages_again(
+    disk: Path, node: LeveretProcess
+) -> None:
+    node.start()
+    publish_all(node)
+    reserve = node.data_dir / FILE
+    wait_until(reserve.exists, "the reserve", PATIENCE_S)
+    node.kill9()
+    fill(disk)
+    node.start()
+    assert "disk_reserve_given_up" in node.log_text()
+    assert not reserve.exists()
+    wait_until(lambda: "alarm_in_effect" in node.log_text(), "the alarm", PATIENCE_S)
+    assert drain_all(node) == [MESSAGES] * QUEUES
+    node.restart()
+    assert drain_all(node) == [0] * QUEUES
+    (disk / "filler").unlink()
+    wait_until(reserve.exists, "the reserve", PATIENCE_S)
+    publish_all(node)
+    assert drain_all(node) == [MESSAGES] * QUEUES
+    assert "level=critical" not in node.log_text()
+
+
+def test_a_disk_that_fills_up_under_a_node_leaves_room_for_acknowledgements(
+    disk: Path, node: LeveretProcess
+) -> None:
+    node.start()
+    publish_all(node)
+    wait_until((node.data_dir / FILE).exists, "the reserve", PATIENCE_S)
+    fill(disk)
+    wait_until(lambda: "disk_reserve_given_up" in node.log_text(), "the end of the reserve", PATIENCE_S)
+    assert drain_all(node) == [MESSAGES] * QUEUES
+    node.kill9()
+    node.start()
+    assert drain_all(node) == [0] * QUEUES
+    assert "level=critical" not in node.log_text()
+
+
+def test_without_a_reserve_a_start_says_what_to_do_and_loses_nothing(
+    disk: Path, node: LeveretProcess
+) -> None:
+    """Somebody else may have taken the place of the reserve; that a start counts has to be on disk before it serves."""
+    node.config["disk_reserve"] = "0"
+    node.start()
+    publish_all(node)
+    node.stop()
+    fill(disk)
+    node.launch()
+    wait_until(lambda: not node.alive, "the end", PATIENCE_S)
+    assert "make room on its disk" in node.log_text()
+    (disk / "filler").unlink()
+    node.start()
+    assert drain_all(node) == [MESSAGES] * QUEUES

@@ -1,0 +1,138 @@
+"""What the status of message replication says to somebody who was woken for it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack, nullcontext
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from leveret.cli.api import Api
+from leveret.cli.command import Session
+from leveret.cli.commands.standby_replication import standby_replication_status
+from leveret.cli.formatters import as_table
+from leveret.cli.values import ReportLines
+
+SIDE = {
+    "node": "leveret@b",
+    "operating_mode": "downstream",
+    "state": "connected",
+    "upstream_endpoints": ["a:5552"],
+    "upstream_username": "replicator",
+    "operating_mode_source": "configuration",
+    "error": "",
+    "promotion": None,
+    "left_out": None,
+    "vhosts": [],
+    "collected": [],
+    "downstreams": [],
+    "untagged": [],
+}
+LINK = {
+    "virtual_host": "orders",
+    "state": "connected",
+    "endpoint": "a:5552",
+    "transferred": 1_234_567,
+    "lag_records": 0,
+    "lag_ms": 0,
+    "heard_ago_ms": 200,
+    "missing_records": 0,
+    "missing_messages": 0,
+    "last_timestamp": 5,
+    "newest_age_ms": 41_000,
+    "error": "",
+}
+
+
+def shown(**status: Any) -> dict[str, str]:
+    """The lines for a person, and under `table` the columns."""
+    api = SimpleNamespace(get=lambda *path: {**SIDE, **status})
+    ctl = Session(lambda: nullcontext(cast(Api, api)), ExitStack(), quiet=True)
+    report = cast(ReportLines, standby_replication_status.action(ctl))
+    assert report.table is not None
+    printed = as_table(report.table, headers=True)
+    assert all(len(line.expandtabs(8)) <= 80 for line in printed.splitlines()), printed
+    return {title: str(text) for title, text in report.lines} | {"table": ",".join(report.table.columns)}
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({}, "all that the upstream has is here; the newest record here is 41 s old"),
+        (
+            {"heard_ago_ms": 40_000, "state": "connecting", "error": "refused"},
+            "the upstream was not heard for 40 s: what it took since is not known; all that it had then is here; "
+            "the newest record here is 41 s old; refused",
+        ),
+        (
+            {"heard_ago_ms": 200_000, "lag_records": 7},
+            "the upstream was not heard for 3 min 20 s (200 s): what it took since is not known; 7 records that the "
+            "upstream had when it was last heard, 3 min 20 s (200 s) ago are not here; the newest record here is "
+            "41 s old",
+        ),
+        (
+            {"heard_ago_ms": None, "newest_age_ms": None},
+            "the upstream was not heard since this node started: what it has is not known; nothing of it is here",
+        ),
+        (
+            {"lag_records": 7, "lag_ms": 900},
+            "7 records are to come, which it is 0.9 s behind with; the newest record here is 41 s old",
+        ),
+        (
+            {"missing_records": 3, "missing_messages": 2},
+            "all that the upstream has is here; the newest record here is 41 s old; 3 records never came, which its "
+            "retention was too short for; up to 2 messages of its queues do not come: see the dry run",
+        ),
+    ],
+)
+def test_what_is_here_is_told_in_words(fields: dict[str, Any], text: str) -> None:
+    assert shown(vhosts=[LINK | fields])["Of orders"] == text
+
+
+def test_a_promotion_is_told_from_any_shell_and_one_that_ended_half_way_is_not_told_as_running() -> None:
+    begun = {"begun_ms": time.time() * 1000 - 12_000, "error": ""}
+    runs = {**begun, "is_running": True, "step": "recovering", "queues": 2, "messages": 9, "recovered": 4}
+    assert shown(promotion=runs)["Promotion"] == "begun 12 s ago; recovering: 4 of 9 messages of 2 queues"
+    told = shown(promotion={**begun, "is_running": False})["Promotion"]
+    assert "was interrupted and does not run" in told
+    assert "goes on where it was" in told
+
+
+def test_what_promotions_left_out_is_told() -> None:
+    left = {"exclude": ["tmp"], "only_queues": ["q", "r"], "as_of_ms": None}
+    told = shown(operating_mode="upstream", left_out=left)["Left out by the last promotion"]
+    assert told.startswith("all queues but q, r; virtual hosts tmp (")
+
+
+def test_a_virtual_host_that_is_replicated_in_vain_is_told() -> None:
+    assert "does not have the tag standby_replication" in shown(untagged=["w"])["Of w"]
+
+
+def test_an_upstream_shows_what_it_collects_and_who_has_it() -> None:
+    row = {
+        "virtual_host": "orders",
+        "queues": 3,
+        "records": 900,
+        "kept": 400,
+        "bytes": 2_500_000,
+        "oldest_ms": time.time() * 1000 - 7_200_000,
+        "downstreams": 2,
+        "slowest_lag_records": 12,
+        "missing_messages": 0,
+        "error": "",
+    }
+    downstream = {
+        "virtual_host": "orders",
+        "downstream": "eu.2",
+        "transferred": 888,
+        "lag_records": 12,
+        "last_seen": 5,
+    }
+    found = shown(operating_mode="upstream", collected=[row], downstreams=[downstream])
+    assert found["Of orders"] == (
+        "3 replicated queues, 900 records collected, 400 of them kept (2.5 MB, the oldest 2 h (7200 s) old); "
+        "2 downstreams, the slowest 12 records behind"
+    )
+    assert found["table"] == "virtual_host,downstream,transferred,lag_records,last_seen"

@@ -1,0 +1,178 @@
+"""core.broker.actor: each operation asks for every permission that it needs, and does nothing without one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import pytest
+
+from leveret.core.broker.actor import Actor, Unrestricted
+from leveret.core.broker.broker import Broker
+from leveret.core.queues.head import Run
+from leveret.core.queues.queue import Queue
+from leveret.model import definitions as d
+from leveret.model.errors import AccessRefused, ResourceLocked
+
+PERMISSIONS: Final = ("configure", "write", "read")
+Need = tuple[str, str]
+
+
+class Row(NamedTuple):
+    """What somebody does, and the permissions it takes."""
+
+    act: Callable[[Actor, Broker], object]
+    needs: set[Need]
+
+
+def exchange(name: str, **arguments: object) -> d.Exchange:
+    return d.Exchange(name=name, vhost="v", type="fanout", arguments=arguments)
+
+
+def queue(name: str, **arguments: object) -> d.Queue:
+    return d.Queue(name=name, vhost="v", arguments=arguments)
+
+
+def binding(source: str, destination: str, kind: str = "queue") -> d.Binding:
+    return d.Binding(
+        source=source, vhost="v", destination=destination, destination_type=kind, routing_key="a.b"
+    )
+
+
+def declare_super(actor: Actor, broker: Broker) -> None:
+    actor.declare_super_stream(exchange("new"), [queue("p")], [binding("new", "p")])
+
+
+def delete_super(actor: Actor, broker: Broker) -> None:
+    actor.delete_super_stream("x", {"q": broker.queue("v", "q")})
+
+
+DEAD: Final = {"x-dead-letter-exchange": "vault"}
+TOPIC: Final = ("topic", "topics")
+ROWS: Final[dict[str, Row]] = {
+    "declare a queue": Row(lambda a, b: a.declare_queue(queue("new")), {("configure", "new")}),
+    "declare a queue that is there": Row(lambda a, b: a.declare_queue(queue("q")), {("configure", "q")}),
+    "declare a queue with a dead letter exchange": Row(
+        lambda a, b: a.declare_queue(queue("new", **DEAD)),
+        {("configure", "new"), ("read", "new"), ("write", "vault")},
+    ),
+    "delete a queue": Row(lambda a, b: a.delete_queue(b.queue("v", "q")), {("configure", "q")}),
+    "purge a queue": Row(lambda a, b: a.purge(b.queue("v", "q")), {("read", "q")}),
+    "declare an exchange": Row(lambda a, b: a.declare_exchange(exchange("new")), {("configure", "new")}),
+    "declare an exchange with an alternate": Row(
+        lambda a, b: a.declare_exchange(exchange("new", **{"alternate-exchange": "vault"})),
+        {("configure", "new"), ("read", "new"), ("write", "vault")},
+    ),
+    "delete an exchange": Row(lambda a, b: a.delete_exchange("x"), {("configure", "x")}),
+    "bind a queue": Row(lambda a, b: a.bind(binding("x", "q")), {("write", "q"), ("read", "x")}),
+    "bind a queue to a topic": Row(
+        lambda a, b: a.bind(binding("topics", "q")), {("write", "q"), ("read", "topics"), TOPIC}
+    ),
+    "bind an exchange": Row(
+        lambda a, b: a.bind(binding("x", "vault", "exchange")), {("write", "vault"), ("read", "x")}
+    ),
+    "unbind a queue": Row(
+        lambda a, b: a.unbind(binding("topics", "other")), {("write", "other"), ("read", "topics"), TOPIC}
+    ),
+    "declare a super stream": Row(
+        declare_super, {("configure", "new"), ("configure", "p"), ("write", "p"), ("read", "new")}
+    ),
+    "delete a super stream": Row(delete_super, {("configure", "x"), ("configure", "q")}),
+}
+CASES: Final = [(name, need) for name, row in ROWS.items() for need in sorted(row.needs)]
+
+
+def no_read(queue: Queue, offset: int) -> list[Run]:
+    raise AssertionError("nothing is to be read")
+
+
+@pytest.fixture
+def broker() -> Broker:
+    made = Broker(no_read)
+    topics = d.Exchange(name="topics", vhost="v", type="topic")
+    there: list[d.AnyEntity] = [
+        exchange("x"),
+        exchange("vault"),
+        topics,
+        queue("q"),
+        queue("other"),
+        binding("topics", "other"),
+    ]
+    for entity in (d.Vhost(name="v"), d.User(name="u", password_hash=""), *there):
+        made.apply(d.Put(entity))
+    made.changes.clear()
+    return made
+
+
+def allow(broker: Broker, needs: set[Need]) -> Actor:
+    """A user who has these permissions and no other."""
+    patterns = {
+        each: "|".join(f"^{name}$" for kind, name in sorted(needs) if kind == each) or "^$"
+        for each in PERMISSIONS
+    }
+    broker.apply(d.Put(d.Permission(user="u", vhost="v", **patterns)))
+    topic = ".*" if TOPIC in needs else "^$"
+    broker.apply(d.Put(d.TopicPermission(user="u", vhost="v", exchange="topics", write="", read=topic)))
+    broker.changes.clear()
+    return Actor(broker, "u", "v")
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_permissions_that_an_operation_needs_are_enough(broker: Broker, name: str) -> None:
+    ROWS[name].act(allow(broker, ROWS[name].needs), broker)
+
+
+@pytest.mark.parametrize(("name", "lacking"), CASES)
+def test_without_one_of_them_nothing_is_done(broker: Broker, name: str, lacking: Need) -> None:
+    actor = allow(broker, ROWS[name].needs - {lacking})
+    with pytest.raises(AccessRefused):
+        ROWS[name].act(actor, broker)
+    assert (broker.changes, broker.dirty) == ([], {})
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_who_has_no_access_to_the_vhost_does_nothing(broker: Broker, name: str) -> None:
+    with pytest.raises(AccessRefused):
+        ROWS[name].act(Actor(broker, "u", "v"), broker)
+    assert broker.changes == []
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_operator_does_everything(broker: Broker, name: str) -> None:
+    ROWS[name].act(Unrestricted(broker, "v"), broker)
+
+
+@pytest.mark.parametrize("name", [each for each in ROWS if "purge" not in each and "is there" not in each])
+def test_what_keeps_definitions_from_being_changed_is_asked_first(broker: Broker, name: str) -> None:
+    actor = Unrestricted(broker, "v")
+
+    def refuse() -> None:
+        raise InterruptedError
+
+    actor.before_change = refuse
+    with pytest.raises(InterruptedError):
+        ROWS[name].act(actor, broker)
+    assert broker.changes == []
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda actor, held: actor.declare_queue(queue("mine")),
+        lambda actor, held: actor.declare_queue(queue("mine"), exclusive=True),
+        lambda actor, held: actor.delete_queue(held),
+        lambda actor, held: actor.purge(held),
+        lambda actor, held: actor.bind(binding("x", "mine")),
+        lambda actor, held: actor.unbind(binding("x", "mine")),
+    ],
+)
+def test_an_exclusive_queue_is_its_owner_s_whatever_others_may(
+    broker: Broker, act: Callable[[Actor, Queue], object]
+) -> None:
+    owner = Unrestricted(broker, "v", owner=object())
+    held = owner.declare_queue(queue("mine"), exclusive=True)
+    with pytest.raises(ResourceLocked):
+        act(Unrestricted(broker, "v", owner=object()), held)
+    with pytest.raises(ResourceLocked):
+        act(Unrestricted(broker, "v"), held)
+    assert broker.queues["v", "mine"] is held

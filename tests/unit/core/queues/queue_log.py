@@ -1,0 +1,124 @@
+"""A queue's log as a list, and a consumer with a prefetch: for tests of the queues' decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from leveret.core.queues import backlog, priority_backlog
+from leveret.core.queues import queue as queue_module
+from leveret.core.queues.head import Head, Run
+from leveret.core.queues.offsets import OffsetSet
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue_types import make_queue
+from leveret.model.definitions import Queue as Definition
+from leveret.model.errors import StorageError
+
+SMALL = {"WINDOW_BYTES_MAX": 600, "WINDOW_IDLE_BYTES_MAX": 250, "DELIVERY_BYTES_MAX": 90}
+HEADS = [Head(b"", b"", b"", size, True) for size in (4, 20, 60)]
+PURGED = 3
+
+
+def body(number: int, head: Head) -> bytes:
+    return number.to_bytes(4, "big").ljust(head.body_bytes, b".")
+
+
+def numbers(runs: Sequence[Run]) -> list[int]:
+    return [int.from_bytes(octets[:4], "big") for run in runs for octets in run.bodies]
+
+
+def offsets(runs: Sequence[Run]) -> list[int]:
+    return [run.first + i for run in runs for i in range(len(run.bodies))]
+
+
+def shrink(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory for a few messages only, so that a test meets every limit."""
+    for module in (backlog, priority_backlog, queue_module):
+        for name, value in SMALL.items():
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, value)
+
+
+class Log:
+    """What a queue's log holds: a message or a settlement at every offset, in chunks of several."""
+
+    def __init__(self, **arguments: Any) -> None:
+        self.definition = Definition(name="q", vhost="v", arguments=arguments)
+        self.first = 0
+        self.records: list[tuple[Head, bytes] | list[tuple[int, int]]] = []
+        self.arrived_ms: dict[int, int] = {}
+        self.reads = 0
+        self.broken = False
+
+    def flush(self, queue: Queue, now_ms: int = 0) -> None:
+        """What runtime.logs.queue_store does: append what was gathered, then what was settled."""
+        gathered = queue.take_gathered()
+        if gathered:
+            first = len(self.records)
+            self.records += [(head, octets) for head, bodies in gathered for octets in bodies]
+            self.arrived_ms |= dict.fromkeys(range(first, len(self.records)), now_ms)
+            queue.appended(first, gathered, now_ms)
+        if queue.settling:
+            self.records.append([(first, end) for _, first, end in queue.settling])
+            queue.settling = []
+            queue.logged_settlement(len(self.records) - 1)
+
+    def read(self, queue: Queue, offset: int) -> list[Run]:
+        """The core's Reader: at most five records, more if there is no message among them."""
+        self.reads += 1
+        if self.broken:
+            raise StorageError("the disk is gone")
+        assert offset >= self.first
+        runs: list[Run] = []
+        for at, record in enumerate(self.records[offset:], offset):
+            if isinstance(record, tuple):
+                head, octets = record
+                arrived_ms = self.arrived_ms[at]
+                last = runs[-1] if runs else None
+                if last and last.end == at and last.head is head and last.arrived_ms == arrived_ms:
+                    last.bodies.append(octets)
+                else:
+                    runs.append(Run(at, head, [octets], arrived_ms))
+            if runs and at >= offset + 4:
+                break
+        return runs
+
+    def recover(self) -> Queue:
+        """A queue as a restart makes it."""
+        settled = OffsetSet()
+        for at, record in enumerate(self.records[self.first :], self.first):
+            if isinstance(record, list):
+                settled.add(at, at + 1)
+                for first, end in record:
+                    settled.add(first, end)
+        queue = make_queue(self.definition, self.read)
+        queue.restore(self.first, len(self.records), settled)
+        return queue
+
+
+class Sink:
+    """A consumer with a prefetch."""
+
+    def __init__(self, prefetch: int, no_ack: bool = False, priority: int = 0) -> None:
+        self.prefetch = prefetch
+        self.priority = priority
+        self.no_ack = no_ack
+        self.exclusive = False
+        self.got: list[tuple[int, int, bool]] = []
+        self.held = 0
+        self.is_told = False
+
+    def capacity(self) -> int:
+        return self.prefetch - self.held
+
+    def queue_deleted(self) -> None:
+        self.is_told = True
+
+    def deliver(self, queue: Queue, runs: Sequence[Run], redelivered: bool) -> None:
+        self.got += [
+            (number, offset, redelivered) for number, offset in zip(numbers(runs), offsets(runs), strict=True)
+        ]
+        if not self.no_ack:
+            self.held += len(numbers(runs))

@@ -1,0 +1,133 @@
+"""core.queues.priority_backlog: as many queues as priorities, served from the highest, whatever is in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from leveret.core.queues.head import Head
+from leveret.core.queues.queue import Queue
+from tests.unit.core.queues.queue_log import PURGED, Log, Sink, body, numbers, offsets, shrink
+
+TOP = 2
+HEADS = [Head(b"", b"", b"", size, True, priority=priority) for size in (4, 60) for priority in range(4)]
+
+
+class PriorityMachine(RuleBasedStateMachine):
+    """Anything that may happen to a queue with priorities, beside lists of numbers."""
+
+    @initialize()
+    def begin(self) -> None:
+        self.log = Log(**{"x-max-priority": TOP})
+        self.queue: Queue = self.log.recover()
+        self.priority: dict[int, int] = {}
+        self.gathered: list[int] = []
+        self.again = 0
+        self.ready: list[int] = []
+        self.returned: list[int] = []
+        self.unacked: dict[int, int] = {}
+        self.unlogged: list[int] = []
+
+    @rule(count=st.integers(1, 5), head=st.sampled_from(HEADS), again=st.booleans())
+    def publish(self, count: int, head: Head, again: bool) -> None:
+        new = list(range(len(self.priority), len(self.priority) + count))
+        self.priority |= dict.fromkeys(new, min(head.priority, TOP))
+        self.queue.gather(head, [body(number, head) for number in new])
+        self.gathered += new
+        if again:
+            self.queue.gathered_again()
+            self.again = len(self.gathered)
+
+    @rule()
+    def flush(self) -> None:
+        self.log.flush(self.queue)
+        if self.again:
+            self.returned += [*self.ready, *self.gathered[: self.again]]
+            self.ready = []
+        self.ready += self.gathered[self.again :]
+        self.gathered, self.again, self.unlogged = [], 0, []
+
+    @rule(limit=st.integers(1, 9))
+    def take(self, limit: int) -> None:
+        runs, redelivered = self.queue.take(limit)
+        taken = numbers(runs)
+        assert len(taken) <= limit
+        assert bool(taken) == bool(self.ready or self.returned)
+        if not taken:
+            return
+        highest = max(self.priority[number] for number in [*self.ready, *self.returned])
+        returned = sorted(n for n in self.returned if self.priority[n] == highest)
+        fresh = sorted(n for n in self.ready if self.priority[n] == highest)
+        assert redelivered == bool(returned)
+        assert taken == (returned or fresh)[: len(taken)]
+        for number in taken:
+            (self.returned if redelivered else self.ready).remove(number)
+        self.unacked.update(zip(taken, offsets(runs), strict=True))
+
+    @precondition(lambda self: self.unacked)
+    @rule(data=st.data(), requeue=st.booleans())
+    def settle_or_requeue(self, data: st.DataObject, requeue: bool) -> None:
+        for number, offset in self._some(data):
+            if requeue:
+                self.queue.requeue(offset, 1)
+                self.returned.append(number)
+            else:
+                self.queue.settle(offset, 1)
+                self.unlogged.append(number)
+
+    def _some(self, data: st.DataObject) -> Iterator[tuple[int, int]]:
+        held = sorted(self.unacked)
+        for number in data.draw(st.lists(st.sampled_from(held), unique=True, min_size=1)):
+            yield number, self.unacked.pop(number)
+
+    @rule()
+    def purge(self) -> None:
+        dropped = [*self.returned, *self.ready]
+        assert self.queue.drop_ready(PURGED) == len(dropped)
+        self.unlogged += dropped
+        self.returned, self.ready = [], []
+
+    @rule()
+    def crash_and_restart(self) -> None:
+        self.queue = self.log.recover()
+        self.ready = sorted([*self.returned, *self.ready, *self.unacked, *self.unlogged])
+        self.again = 0
+        self.gathered, self.returned, self.unacked, self.unlogged = [], [], {}, []
+
+    @rule()
+    def a_consumer_comes_or_goes(self) -> None:
+        if self.queue.consumers:
+            self.queue.remove_consumer(next(iter(self.queue.consumers)))
+        else:
+            self.queue.add_consumer(Sink(0))
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        assert self.queue.ready_count == len(self.ready) + len(self.returned)
+        assert self.queue.unacked_count == len(self.unacked)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "queue"):
+            return
+        self.flush()
+        self.crash_and_restart()
+        left: list[int] = []
+        for _ in range(self.queue.ready_count):
+            left += numbers(self.queue.take(7)[0])
+        assert left == sorted(self.ready, key=lambda number: (-self.priority[number], number))
+
+
+def test_a_queue_with_priorities_is_a_list_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    shrink(monkeypatch)
+    run_state_machine_as_test(PriorityMachine, settings=settings(max_examples=250, stateful_step_count=40))

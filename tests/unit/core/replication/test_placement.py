@@ -1,0 +1,352 @@
+"""replication.placement: what is written next of where a queue is. testing.mirror_model shows that none is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+import pytest
+
+from leveret.core.replication.cluster import Placement, Presence
+from leveret.core.replication.mirroring import QueuePromotion
+from leveret.core.replication.placement import (
+    Next,
+    PendingSurvey,
+    PlacementStep,
+    RequiredMirrors,
+    Surroundings,
+    asked_without,
+    first,
+    following,
+    handed_over,
+    is_lost,
+    led_after_asking,
+    led_when_started,
+    must_be_gone,
+    promotion,
+    step,
+    stood_aside,
+    taken_over,
+)
+from leveret.core.rules.mirror_policy import NOT_MIRRORED, MirrorPolicy
+
+ALL = MirrorPolicy(mode="all")
+MAJORITY = MirrorPolicy(mode="all", confirm="majority")
+
+
+def on(*nodes: str) -> MirrorPolicy:
+    return MirrorPolicy(mode="nodes", params=nodes)
+
+
+def around(alive: str = "abcd", *, me: str = "a", members: str = "abcd") -> Surroundings:
+    def backwards(nodes: Sequence[str]) -> Sequence[str]:
+        return nodes[::-1]
+
+    running = {node: Presence(f"{node}1", "", "", 0, "") for node in alive}
+    return Surroundings(me, f"{me}1", list(members), running, backwards)
+
+
+def placed(mirrors: str = "", synchronised: str = "", stopped: str = "", **changes: Any) -> Placement:
+    found = Placement(7, "a", "a1", 3, tuple(mirrors), tuple(synchronised), tuple(stopped))
+    return msgspec.structs.replace(found, **changes)
+
+
+def shown(placement: Placement) -> tuple[str, str, str, str]:
+    """Leader, mirrors, synchronised and stopped, a letter a node."""
+    lists = (placement.mirrors, placement.synchronised, placement.stopped)
+    return (placement.leader, *("".join(nodes) for nodes in lists))  # type: ignore[return-value]
+
+
+# -- who leads a new queue, and one whose mirrors come and go -------------------------------------
+
+
+def test_a_new_queue_is_of_its_leaders_present_incarnation() -> None:
+    assert first(9, "b", NOT_MIRRORED, around(), exclusive=True) == Placement(9, "b", "b1", 1, exclusive=True)
+    assert first(9, "a", NOT_MIRRORED, around("b"), exclusive=False).incarnation == "a1"
+
+
+def test_a_leader_takes_mirrors_and_those_that_are_ready_are_to_be_synchronised() -> None:
+    found = following(placed(), ALL, "c", around())
+    assert found == Next(placed("bcd", "c"))
+    assert following(placed("db", "db"), ALL, "bd", around()).placement == placed("dbc", "db")
+
+
+def test_who_is_gone_is_no_mirror_and_keeps_its_copy_as_long_as_it_may_return() -> None:
+    assert shown(following(placed("bcd", "bcd"), ALL, "bd", around("abd")).placement) == (
+        "a",
+        "bd",
+        "bd",
+        "c",
+    )
+    listed = following(placed("bc", "bc", "d"), on("a", "b"), "b", around("ab"))
+    assert shown(listed.placement) == ("a", "b", "b", "")
+    back = following(placed("b", "b", "dc"), ALL, "b", around("abc")).placement
+    assert shown(back) == ("a", "bc", "b", "d")
+    forgotten = following(placed("b", "b", "cd"), ALL, "b", around("ab", members="abc")).placement
+    assert shown(forgotten) == ("a", "b", "b", "c")
+    assert shown(following(placed("b", "b", "c"), NOT_MIRRORED, "b", around()).placement) == ("a", "", "", "")
+
+
+def test_a_leader_that_has_begun_anew_is_recorded_as_what_it_is() -> None:
+    before = placed("bcd", "bcd", incarnation="a0")
+    assert following(before, ALL, "bcd", around()).placement == placed("bcd", "bcd")
+
+
+def test_the_record_is_to_say_what_confirms_are_to_wait_for() -> None:
+    assert following(placed("bcd"), MAJORITY, "", around()).placement.majority
+    assert not following(placed("bcd", majority=True), ALL, "", around()).placement.majority
+    unmirrored = msgspec.structs.replace(MAJORITY, mode="")
+    assert not following(placed(majority=True), unmirrored, "", around()).placement.majority
+
+
+def test_a_leader_that_the_policy_does_not_list_moves_its_queue_once_the_next_one_is_ready() -> None:
+    before = placed("b", "b")
+    not_ready = following(before, on("b", "c"), "", around())
+    assert (shown(not_ready.placement), not_ready.move_to) == (("a", "bc", "", ""), "")
+    ready = following(before, on("b", "c"), "b", around())
+    assert (shown(ready.placement), ready.move_to) == (("a", "bc", "b", ""), "b")
+    assert following(placed("d"), on("b"), "", around()).move_to == ""
+
+
+# -- what may be recorded when --------------------------------------------------------------------
+
+
+def stepped(
+    before: Placement, synchronised: str, fulfilled: RequiredMirrors | None = None, **changes: Any
+) -> PlacementStep:
+    wanted = msgspec.structs.replace(before, synchronised=tuple(synchronised), incarnation="a1", **changes)
+    return step(before, wanted, fulfilled)
+
+
+def waits(*sets: Collection[str], majority: bool = False) -> RequiredMirrors:
+    return RequiredMirrors(tuple(frozenset(nodes) for nodes in sets), majority)
+
+
+def test_a_mirror_is_recorded_only_when_it_has_what_was_promised_without_it() -> None:
+    before = placed("bcd", "b")
+    assert stepped(before, "bc") == PlacementStep(before, waits("b", "bc"), is_open=True)
+    assert stepped(before, "bc", waits("b", "bcd")).is_open
+    done = stepped(before, "bc", waits("b", "bc"))
+    assert done == PlacementStep(placed("bcd", "bc"), waits("b", "bc"), is_open=False)
+
+
+def test_a_mirror_is_taken_out_at_once_and_waited_for_until_that_is_recorded() -> None:
+    before = placed("bcd", "bc")
+    assert stepped(before, "b") == PlacementStep(placed("bcd", "b"), waits("bc"), is_open=False)
+    assert stepped(before, "") == PlacementStep(placed("bcd"), waits("bc"), is_open=False)
+    both = stepped(before, "bd")
+    assert both == PlacementStep(placed("bcd", "b"), waits("bc"), is_open=False)
+
+
+def test_what_was_waited_for_and_is_not_wanted_any_more_is_waited_for_no_longer() -> None:
+    before = placed("bcd", "b")
+    assert stepped(before, "b", waits("b", "bc")) == PlacementStep(before, waits("b"), is_open=False)
+
+
+def test_everything_else_of_a_record_changes_while_a_mirror_is_not_ready() -> None:
+    before = placed("b", "b", "c")
+    found = step(before, placed("bcd", "bd"), None)
+    assert (shown(found.placement), found.is_open) == (("a", "bcd", "b", ""), True)
+
+
+def test_a_majority_is_recorded_before_promises_count_on_it() -> None:
+    before = placed("bc", "bc")
+    assert stepped(before, "bc", majority=True) == PlacementStep(
+        placed("bc", "bc", majority=True), waits("bc"), is_open=False
+    )
+    recorded = placed("bc", "bc", majority=True)
+    assert stepped(recorded, "bc") == PlacementStep(recorded, waits("bc", majority=True), is_open=False)
+
+
+def test_that_all_have_everything_is_recorded_once_they_have_it() -> None:
+    before = placed("bc", "bc", majority=True)
+    assert stepped(before, "bc", majority=False) == PlacementStep(before, waits("bc"), is_open=True)
+    assert stepped(before, "bc", waits("bc"), majority=False).placement == placed("bc", "bc")
+    smaller = stepped(before, "b", majority=False)
+    assert smaller == PlacementStep(before, waits("bc", "b", majority=True), is_open=True)
+
+
+def test_another_majority_is_recorded_when_both_have_everything() -> None:
+    before = placed("bcd", "bc", majority=True)
+    for wanted in ("b", "bcd", "cd"):
+        opened = stepped(before, wanted)
+        assert opened == PlacementStep(before, waits("bc", wanted, majority=True), is_open=True)
+        assert stepped(before, wanted, opened.waits).placement == placed("bcd", wanted, majority=True)
+
+
+def test_a_mirror_that_counts_to_a_majority_stays_recorded_though_it_is_wanted_no_more() -> None:
+    before = placed("bc", "bc", majority=True)
+    found = step(before, placed("b", "b", "c", majority=True), None)
+    assert found == PlacementStep(before, waits("bc", "b", majority=True), is_open=True)
+
+
+def test_nobody_is_recorded_where_too_few_of_a_majority_are_left() -> None:
+    before = placed("bcd", "bcd", majority=True)
+    found = step(before, placed("b", "b", "cd", majority=True), None)
+    assert found == PlacementStep(
+        placed("b", "", "cd", majority=True), waits("bcd", majority=True), is_open=False
+    )
+
+
+def test_a_leader_that_has_begun_anew_records_that_before_it_confirms_by_majority() -> None:
+    before = placed("bc", "bc", incarnation="a0", majority=True)
+    found = stepped(before, "c")
+    assert found == PlacementStep(placed("bc", "bc", majority=True), waits("bc"), is_open=False)
+    unmoved = placed("bc", "bc", incarnation="a0")
+    assert stepped(unmoved, "c").placement == placed("bc", "c")
+
+
+# -- who leads after ------------------------------------------------------------------------------
+
+
+def test_what_confirms_waited_for_is_the_records_word_and_not_the_policys() -> None:
+    alive = around("bcd").alive
+    assert promotion(placed("bcd", "bcd", majority=True), ALL, alive).asks == ("c", "d")
+    assert promotion(placed("bcd", "bcd"), MAJORITY, alive).asks == ()
+    few = promotion(placed("bcd", "bcd", majority=True), ALL, around("b").alive)
+    assert (few.leader, few.is_complete) == ("b", False)
+
+
+def test_who_takes_over_is_one_term_higher_and_whoever_is_synchronised_stays_so() -> None:
+    before = placed("bcd", "bd", "e", exclusive=False)
+    promoted = promotion(before, ALL, around("bcd").alive)
+    after = taken_over(before, promoted, around("bcd", me="b"))
+    assert (shown(after), after.term, after.incarnation) == (("b", "cd", "d", "ea"), 4, "b1")
+
+
+def test_mirrors_that_were_gone_before_their_leader_keep_their_copies() -> None:
+    before = placed("bcd", "cd", "")
+    promoted = promotion(before, ALL, around("b").alive)
+    assert not promoted.is_complete
+    after = taken_over(before, promoted, around("b", me="b"))
+    assert shown(after) == ("b", "", "", "cda")
+
+
+def test_where_messages_are_lost_nobody_is_recorded_and_nobody_who_has_them_may_have_come_back() -> None:
+    before = placed("bcd", "cd")
+    promoted = promotion(before, ALL, around("b").alive)
+    assert must_be_gone(before, promoted) == ("c", "d")
+    assert must_be_gone(before, promotion(before, ALL, around("bd").alive)) == ()
+    by_majority = placed("bcd", "bcd", majority=True)
+    few = promotion(by_majority, MAJORITY, around("b").alive)
+    assert must_be_gone(by_majority, few) == ("c", "d")
+
+
+def test_a_mirror_that_cannot_read_its_copy_is_recorded_no_more_and_is_the_last_to_lead() -> None:
+    found = stood_aside(placed("bcd", "bd"), "b")
+    assert shown(found) == ("a", "cdb", "d", "")
+    assert promotion(found, ALL, "bcd").leader == "d"
+    assert stood_aside(found, "b") == found
+    assert stood_aside(placed("bcd", "cd"), "b") == placed("cdb", "cd")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "left"),
+    [
+        # One of two may have alone, beside the leader, what was confirmed.
+        ("b", ""),
+        ("bc", ""),
+        # Two of three have all of it, whoever they are.
+        ("bcd", "cdb"),
+    ],
+)
+def test_a_majority_without_one_that_cannot_read_its_copy_has_everything_if_it_is_large(
+    recorded: str, left: str
+) -> None:
+    found = stood_aside(placed("bcd", recorded, majority=True), "b")
+    assert shown(found) == ("a", "cdb", left, "")
+    assert promotion(found, MAJORITY, "cd").is_complete == bool(left)
+    assert stood_aside(found, "b") == found
+
+
+def test_a_leader_that_cannot_read_what_it_has_is_followed_by_a_mirror_that_has_all() -> None:
+    promoted = promotion(placed("bcd", "cd"), ALL, "bcd")
+    assert shown(taken_over(placed("bcd", "cd"), promoted, around())) == ("c", "bd", "d", "a")
+
+
+def test_after_a_majority_was_asked_who_has_most_leads_and_only_its_equals_stay_recorded() -> None:
+    before = placed("bcd", "bcd", majority=True)
+    promoted = promotion(before, MAJORITY, around("bcd").alive)
+    me = around("bcd", me="b")
+    after = led_after_asking(before, promoted, {"b": (3, 10), "c": (4, 8), "d": (4, 8)}, me)
+    assert after is not None
+    assert (shown(after), after.term, after.incarnation, after.majority) == (
+        ("c", "bd", "d", "a"),
+        4,
+        "c1",
+        False,
+    )
+    own = led_after_asking(before, promoted, {"b": (4, 9), "c": (4, 8), "d": (4, 8)}, me)
+    assert own is not None
+    assert shown(own) == ("b", "cd", "", "a")
+
+
+def test_after_too_few_have_answered_nobody_leads() -> None:
+    before = placed("bcd", "bcd", majority=True)
+    promoted = promotion(before, MAJORITY, around("bcd").alive)
+    ends = {"b": (3, 10), "c": (4, 8)}
+    assert led_after_asking(before, promoted, ends, around("bcd", me="b")) is not None
+    assert led_after_asking(before, promoted, {"b": (3, 10)}, around("bcd", me="b")) is None
+    assert led_after_asking(before, promoted, ends, around("bd", me="b")) is None
+    assert led_after_asking(before, QueuePromotion("b"), {}, around("b", me="b")) is None
+
+
+def test_a_queue_is_handed_over_with_those_that_have_all_of_it() -> None:
+    before = placed("bcd", "bcd", majority=True)
+    after = handed_over(before, "c", {"c", "d"}, around())
+    assert (shown(after), after.term, after.incarnation, after.majority) == (
+        ("c", "bd", "d", "a"),
+        4,
+        "c1",
+        False,
+    )
+
+
+def test_a_mirror_that_was_stopped_leads_once_it_starts_and_nobody_is_its_mirror_before() -> None:
+    after = led_when_started(placed("", "", "bc", majority=True), "c")
+    assert (shown(after), after.term, after.incarnation, after.majority) == (("c", "", "", "b"), 4, "", False)
+    assert shown(led_when_started(placed("bcd", "b", "da"), "c")) == ("c", "", "", "bd")
+
+
+@pytest.mark.parametrize(
+    ("changes", "durable", "alive", "lost"),
+    [
+        ({}, True, "", False),
+        ({}, False, "a", False),
+        ({}, False, "b", True),
+        ({"incarnation": "a0"}, False, "a", True),
+        ({"exclusive": True}, True, "b", True),
+        ({"exclusive": True}, True, "ab", False),
+    ],
+)
+def test_what_only_a_process_has_is_gone_with_it(
+    changes: dict[str, Any], durable: bool, alive: str, lost: bool
+) -> None:
+    assert is_lost(placed(**changes), around(alive).alive, durable=durable) is lost
+
+
+# -- a leader that is forgotten -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("synchronised", "members", "alive", "running", "silent"),
+    [
+        ("bc", "abcd", "bc", "bc", ""),
+        ("bc", "abcd", "b", "b", "c"),
+        ("bc", "abcd", "", "", "bc"),
+        # Who is no member any more does not come back.
+        ("bc", "abd", "b", "", ""),
+        ("bcde", "abcde", "bcd", "bcd", ""),
+        ("bcde", "abcde", "bc", "bc", "de"),
+        ("bcde", "abcd", "bc", "bc", "d"),
+        ("bcde", "abc", "bc", "bc", ""),
+    ],
+)
+def test_who_is_asked_before_a_leader_is_forgotten_of_whose_confirms_a_majority_sufficed(
+    synchronised: str, members: str, alive: str, running: str, silent: str
+) -> None:
+    record = placed("bcde", synchronised, majority=True)
+    assert asked_without("a", record, members, alive) == PendingSurvey(tuple(running), tuple(silent))
+    nobody = asked_without("a", placed("bcde", synchronised), members, alive)
+    assert nobody == PendingSurvey((), ()), "each of them has everything"

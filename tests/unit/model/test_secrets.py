@@ -1,0 +1,110 @@
+"""model.secrets: what is secret is not shown, and comes back to where it was."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.model.secrets import MASK, Masked, masked, unmasked
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"password": SECRET, "username": "u"}, {"password": MASK, "username": "u"}),
+        ({"deep": [{"Secret-Access-Key": SECRET}]}, {"deep": [{"Secret-Access-Key": MASK}]}),
+        (
+            {"aws_access_key_id": SECRET, "accountKey": SECRET},
+            {"aws_access_key_id": MASK, "accountKey": MASK},
+        ),
+        ({"auth_token": SECRET, "passphrase": SECRET}, {"auth_token": MASK, "passphrase": MASK}),
+        (f"amqp://u:{SECRET}@h:5672/v", f"amqp://u:{MASK}@h:5672/v"),
+        ([f"https://u:{SECRET}@h"], [f"https://u:{MASK}@h"]),
+        (f"amqp://:{SECRET}@h", f"amqp://:{MASK}@h"),
+        (f"s3://AKIA:{SECRET}/a@b@bucket", f"s3://AKIA:{MASK}@bucket"),
+        (f"see https://s/c?sv=1&sig={SECRET}&x=2", f"see https://s/c?sv=1&sig={MASK}&x=2"),
+        ({"uri": f"amqp://u:{SECRET}@h"}, {"uri": f"amqp://u:{MASK}@h"}),
+    ],
+)
+def test_secrets_are_left_out(value: Any, shown: Any) -> None:
+    assert masked(value) == shown
+    assert SECRET not in json.dumps(masked(value))
+    assert unmasked(shown, value) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "a.example:5672",
+        "amqp://u@h:5672/v",
+        "https://h:15671/api?user=a@b",
+        {"password": "", "token": None, "secret": 5},
+        {"max-queues": 5, "passive": "yes"},
+        "2026-11-23T01:02:03@utc",
+        None,
+        5,
+        True,
+    ],
+)
+def test_what_is_not_secret_is_shown(value: Any) -> None:
+    assert masked(value) == value
+    assert unmasked(value, None) == value
+
+
+def test_what_was_changed_beside_a_mask_is_taken() -> None:
+    held = {"endpoints": ["a:1"], "username": "u", "password": SECRET}
+    wanted = {"endpoints": ["b:2", "a:1"], "username": "v", "password": MASK}
+    assert unmasked(wanted, held) == {**wanted, "password": SECRET}
+
+
+def test_items_may_move_and_keep_their_secrets() -> None:
+    held = ["amqp://a:one@a", "amqp://b:two@b"]
+    assert unmasked([f"amqp://b:{MASK}@b", "amqp://c", f"amqp://a:{MASK}@a"], held) == [
+        held[1],
+        "amqp://c",
+        held[0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "held"),
+    [
+        ({"password": MASK}, None),
+        ({"password": MASK}, {"username": "u"}),
+        ({"password": MASK}, {"password": ""}),
+        (f"amqp://u:{MASK}@other", f"amqp://u:{SECRET}@h"),
+        ([f"amqp://u:{MASK}@h"], []),
+        (MASK, None),
+    ],
+)
+def test_a_mask_for_what_nobody_knows_is_refused(value: Any, held: Any) -> None:
+    with pytest.raises(Masked):
+        unmasked(value, held)
+
+
+TEXT = st.text(st.characters(codec="utf-8"), max_size=12)
+KEYS = st.sampled_from(["password", "uri", "name", "a"])
+URIS = st.builds(lambda user, password: f"amqp://{user}:{password}@host", TEXT, TEXT)
+VALUES = st.recursive(
+    st.none() | st.integers() | TEXT | URIS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@given(VALUES)
+def test_what_was_masked_comes_back_as_it_was(value: Any) -> None:
+    assert unmasked(masked(value), value) == value
+    assert masked(masked(value)) == masked(value)
+
+
+@given(VALUES, st.text(st.sampled_from("abcXYZ019/%+"), min_size=6).map("p{}".format))
+def test_no_password_of_a_uri_is_shown_wherever_it_stands(value: Any, password: str) -> None:
+    shown = json.dumps(masked([value, {"a": f"amqp://user:{password}!@host"}, {"password": f"{password}!"}]))
+    assert f"{password}!" not in shown

@@ -1,0 +1,138 @@
+"""Publishing to a broker that says what no broker can be made to say at will: frames on a real socket."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+import pamqp.frame
+import pytest
+from pamqp import base, commands
+from pamqp.exceptions import UnmarshalingException
+
+from leveret.pipeline.amqp.publish import AmqpClient, progress_path, read_progress
+from leveret.pipeline.amqp.streams import MessageDeclined
+from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
+from leveret.testing.ports import LOOPBACK
+from leveret.testing.standby_upstream import stored_message
+from leveret.wire.amqp091 import marshal
+from leveret.wire.record import RECOVERY_STREAM_PREFIX
+from leveret.wire.stream.publish import MessageRun
+
+MESSAGES: Final = 10
+TIMEOUT_S: Final = 2.0
+ANSWERS: Final[dict[str, base.Frame]] = {
+    "Connection.StartOk": commands.Connection.Tune(0, 131_072, 0),
+    "Connection.Open": commands.Connection.OpenOk(),
+    "Connection.Close": commands.Connection.CloseOk(),
+    "Channel.Open": commands.Channel.OpenOk(),
+    "Channel.Close": commands.Channel.CloseOk(),
+    "Confirm.Select": commands.Confirm.SelectOk(),
+    "Queue.Declare": commands.Queue.DeclareOk("q", 0, 0),
+    "Queue.Bind": commands.Queue.BindOk(),
+    "Exchange.Declare": commands.Exchange.DeclareOk(),
+    "Exchange.Delete": commands.Exchange.DeleteOk(),
+}
+
+
+class ScriptedBroker:
+    """Agrees to everything, and confirms nothing before it is told what to say."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self.bound: dict[str, int] = {}
+        """Channels by the queues that they publish to."""
+
+    def serve(self) -> None:
+        with suppress(OSError):
+            self._socket.recv(8)
+            self.say(0, commands.Connection.Start(mechanisms="PLAIN", locales="en_US"))
+            buffer = b""
+            while octets := self._socket.recv(65_536):
+                buffer += octets
+                with suppress(UnmarshalingException):
+                    while buffer:
+                        read, channel, found = pamqp.frame.unmarshal(buffer)
+                        buffer = buffer[read:]
+                        self._answer(channel, found)
+
+    def _answer(self, channel: int, found: object) -> None:
+        if isinstance(found, commands.Queue.Bind):
+            self.bound[found.queue] = channel
+        answer = ANSWERS.get(getattr(found, "name", ""))
+        if answer is not None:
+            self.say(channel, answer)
+
+    def say(self, channel: int, *methods: base.Frame) -> None:
+        self._socket.sendall(b"".join(marshal(method, channel) for method in methods))
+
+
+@contextmanager
+def two_queues(folder: Path) -> Iterator[tuple[AmqpClient, ScriptedBroker]]:
+    """A client that publishes to queues `a` and `b`, all sent and nothing confirmed."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        target = AmqpTarget(
+            host=LOOPBACK,
+            port=listener.getsockname()[1],
+            credentials=LoginCredentials(username="guest", password="guest"),
+        )
+        made: list[ScriptedBroker] = []
+
+        def serve() -> None:
+            connected, _ = listener.accept()
+            with connected:
+                made.append(ScriptedBroker(connected))
+                made[0].serve()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        client = AmqpClient(target, "/", folder, {"a": MESSAGES, "b": MESSAGES}, TIMEOUT_S)
+        try:
+            yield client, made[0]
+        finally:
+            client.close()
+            thread.join()
+
+
+@pytest.mark.parametrize("after", [[], [commands.Basic.Ack(MESSAGES, True)]])
+def test_a_message_that_was_not_taken_is_told_whatever_else_is_waited_for_and_confirmed_behind_it(
+    tmp_path: Path, after: list[base.Frame]
+) -> None:
+    """RabbitMQ says this of a queue that was full for one message, until somebody took one."""
+    with two_queues(tmp_path) as (client, broker):
+        a, b = (client.declare_publisher("recovery.p", RECOVERY_STREAM_PREFIX + name) for name in "ab")
+        for publisher in (a, b):
+            publisher.publish(
+                MessageRun.of(1, [stored_message(b"%d" % number) for number in range(MESSAGES)])
+            )
+        refused = [commands.Basic.Ack(4, True), commands.Basic.Nack(5, False, False), *after]
+        broker.say(broker.bound["b"], *refused)
+        broker.say(broker.bound["a"], commands.Basic.Ack(MESSAGES, True))
+        a.wait_confirmed(MESSAGES, TIMEOUT_S)
+        begun_s = time.monotonic()
+        with pytest.raises(MessageDeclined, match="queue 'b'"):
+            b.wait_confirmed(MESSAGES, TIMEOUT_S)
+        assert time.monotonic() - begun_s < TIMEOUT_S, "nothing more was waited for"
+        confirmed = {name: read_progress(progress_path(tmp_path, name)).confirmed for name in "ab"}
+    assert confirmed["a"] == MESSAGES
+    assert confirmed["b"] < 5
+
+
+@pytest.mark.parametrize("early", [[MESSAGES], [5, 7], [2, 1, 9], list(range(MESSAGES, 0, -1))])
+def test_messages_that_are_confirmed_before_earlier_ones_are_waited_for_no_more(
+    tmp_path: Path, early: list[int]
+) -> None:
+    """RabbitMQ acks what one queue has, and then all up to the one before, whose queue was slower."""
+    last = max(set(range(1, MESSAGES + 1)) - set(early), default=MESSAGES)
+    with two_queues(tmp_path) as (client, broker):
+        publisher = client.declare_publisher("recovery.p", RECOVERY_STREAM_PREFIX + "a")
+        publisher.publish(MessageRun.of(1, [stored_message(b"%d" % number) for number in range(MESSAGES)]))
+        acks = [*(commands.Basic.Ack(tag, False) for tag in early), commands.Basic.Ack(last, True)]
+        broker.say(broker.bound["a"], *acks)
+        publisher.wait_confirmed(MESSAGES, TIMEOUT_S)
+        assert read_progress(progress_path(tmp_path, "a")).confirmed == MESSAGES

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from leveret.pipeline.jobs.progress import Inbox, report
+
+TASK = """
+from leveret.pipeline.jobs.console import Console
+from leveret.pipeline.jobs.progress import Inbox
+
+console = Console()
+with Inbox() as inbox:
+    console.say("started", address=inbox.address)
+    console.end_with_parent()
+    console.next_command()
+"""
+
+
+def test_news_arrive_in_order() -> None:
+    with Inbox() as inbox:
+        for number in range(3):
+            report(inbox.address, "stored", next=number)
+        assert inbox.wait(5) == [{"event": "stored", "next": number} for number in range(3)]
+        assert inbox.wait(0) == []
+
+
+def test_news_to_nobody_are_dropped() -> None:
+    with Inbox() as inbox:
+        address = inbox.address
+    report(address, "stored")
+
+
+def test_a_process_whose_input_ends_leaves_no_address_behind(tmp_path: Path) -> None:
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", TASK]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(list(tmp_path.iterdir())) == 1
+        process.stdin.close()
+        assert process.wait(30) == 0
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,28 @@
+"""Starting Spark: what an operator reads when it does not start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkRuntimeError
+
+from leveret.pipeline.jobs.job import SparkSettings
+from leveret.pipeline.spark import session
+from leveret.pipeline.spark.errors import SparkFailed
+
+
+def ends(conf: object) -> None:
+    """A JVM that ends at once, as with a master that is none."""
+    raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+
+def test_a_spark_that_does_not_start_is_told_with_its_master_and_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "launch_gateway", ends)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    monkeypatch.setenv("JAVA_HOME", "")
+    with pytest.raises(SparkFailed, match=r"with master nonsense: .*JAVA_GATEWAY_EXITED") as caught:
+        session.start_session("transfer", SparkSettings(master="nonsense"), tmp_path / "transfer")
+    assert f"its log is in {tmp_path}; see spark.master" in str(caught.value)

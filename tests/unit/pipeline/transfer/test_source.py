@@ -1,0 +1,158 @@
+"""The parts that need no Spark; the rest is in tests/pipeline/test_transfer.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
+from leveret.pipeline.jobs.progress import Inbox
+from leveret.pipeline.transfer.sink import StoreWriter
+from leveret.pipeline.transfer.source import Slices, TransferOptions, UpstreamReader
+from leveret.testing.ports import wait_until
+from leveret.testing.standby_archive import transfer
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+
+LIMIT: Any = None
+
+
+@pytest.mark.parametrize(
+    ("news", "since_s", "waits"),
+    [
+        ({"a": 10_000}, 0.1, False),
+        ({"a": 50_000}, 0.5, True),
+        ({"a": 10_000, "b": 10_000}, 0.1, True),
+        ({"a": 20_000}, 0.9, False),
+        ({"a": 80_000}, 1.1, False),
+        ({"a": 110_000}, 0.5, False),
+        ({"a": 60_000, "b": 60_000}, 0.5, False),
+        ({}, 0.5, False),
+    ],
+)
+def test_a_batch_is_made_larger_while_much_comes_but_not_so_much_that_it_is_large_already(
+    tmp_path: Path, news: dict[str, int], since_s: float, waits: bool
+) -> None:
+    job = TransferJob(
+        data_dir=str(tmp_path),
+        cluster_name="eu.2",
+        endpoints=["127.0.0.1:1"],
+        credentials=LoginCredentials(username="", password=""),
+        vhosts=["a", "b"],
+        batch_bytes_max=120_000_000,
+    )
+    reader = UpstreamReader(TransferOptions(job=job, inbox="", cores=2))
+    start = dict.fromkeys(job.vhosts, 7)
+    # As long as the upstream has not said otherwise, a record has 1000 octets.
+    ends = start | {vhost: 7 + count for vhost, count in news.items()}
+    assert reader._is_flood(start, ends, since_s) is waits
+
+
+def options_of(
+    data_dir: Path, port: int, inbox: str = "", vhosts: str = "/", cores: int = 2
+) -> TransferOptions:
+    job = TransferJob(
+        data_dir=str(data_dir),
+        cluster_name="eu.2",
+        endpoints=[f"127.0.0.1:{port}"],
+        credentials=LoginCredentials(username="standby", password="secret"),
+        vhosts=list(vhosts),
+        batch_interval_ms=0,
+    )
+    return TransferOptions(job=job, inbox=inbox, cores=cores)
+
+
+def test_who_has_little_waits_behind_nobodys_backlog(tmp_path: Path) -> None:
+    reader = UpstreamReader(options_of(tmp_path, 1, vhosts="abc"))
+    start = dict.fromkeys("abc", 0)
+    # Records of 1000 octets, and a slice has eight million of them at least.
+    tasks = reader.partitions(start, {"a": 32_000, "b": 10, "c": 16_000})
+    assert [isinstance(task, Slices) and [(each[0], each[1]) for each in task.slices] for task in tasks] == [
+        [("b", 0), ("c", 8_000), ("a", 16_000)],
+        [("c", 0), ("a", 0)],
+    ]
+
+
+def upstream_of(chunks: int) -> StandbyUpstream:
+    upstream = StandbyUpstream()
+    for _ in range(chunks):
+        upstream.publish("/", "q", [stored_message(b"m")] * 10)
+    return upstream
+
+
+def test_what_is_here_of_a_chunk_within_which_a_batch_ended_may_be_gone_at_the_upstream(
+    tmp_path: Path,
+) -> None:
+    upstream = upstream_of(3)
+    with upstream.serving() as port, Inbox() as inbox:
+        options = options_of(tmp_path, port, inbox.address)
+        reader, writer = UpstreamReader(options), StoreWriter(options)
+        start = reader.latestOffset({}, LIMIT)
+        within = start | {"/": 15}
+        for end in (within, {"/": 30}):
+            [task] = reader.partitions(start, end)
+            writer.commit([writer.write(reader.read(task))], 0)
+            if end is within:
+                assert Manifest(tmp_path).next_by_vhost == {"/": 20}
+                upstream.logs["/"].retain_from(20)
+                assert reader.latestOffset(within, LIMIT) == {"/": 30}
+            start = end
+        assert Manifest(tmp_path).next_by_vhost == {"/": 30}
+        assert {each["state"] for each in inbox.wait(0.1) if each["event"] == "link"} == {
+            "connecting",
+            "connected",
+        }
+
+
+def test_who_has_all_of_an_upstream_that_serves_no_more_is_told_and_who_has_not_gets_it(
+    tmp_path: Path,
+) -> None:
+    upstream = upstream_of(3)
+    upstream.logs["/"].has_stopped = True
+    with upstream.serving() as port, Inbox() as inbox:
+        reader = UpstreamReader(options_of(tmp_path, port, inbox.address))
+        begin = reader.latestOffset({}, LIMIT)
+        end = reader.latestOffset(begin, LIMIT)
+        assert end == {"/": 30}
+        assert [each["state"] for each in inbox.wait(0.1) if each["event"] == "link"][-1] == "connected"
+        assert reader.latestOffset(end, LIMIT) == end
+        told = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
+        assert (told["state"], "restart it" in told["error"]) == ("recover", True)
+
+
+@pytest.mark.parametrize("has_data", [False, True])
+def test_nothing_is_taken_from_a_node_that_is_a_downstream_itself(tmp_path: Path, has_data: bool) -> None:
+    """Such as an upstream that came back: its queues are emptied, which is no news. Once promoted it is an upstream."""
+    upstream = upstream_of(3)
+    with upstream.serving() as port, Inbox() as inbox:
+        reader = UpstreamReader(options_of(tmp_path, port, inbox.address))
+        before = reader.latestOffset({}, LIMIT) if has_data else {}
+        upstream.host.is_downstream = True
+        assert reader.latestOffset(before, LIMIT) == before
+        told = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
+        assert (told["state"], "is no upstream now" in told["error"]) == ("recover", True)
+        assert "committed" not in told, "nothing is known of an upstream"
+        upstream.host.is_downstream = False
+        assert reader.latestOffset({"/": 0}, LIMIT) == {"/": 30}
+
+
+def test_a_known_gap_is_told_while_the_upstream_is_away_too(tmp_path: Path) -> None:
+    def told() -> tuple[str, int]:
+        reader = UpstreamReader(options)
+        assert reader.latestOffset({}, LIMIT) == {"/": 20}, "as far as it is here"
+        last = inbox.wait(0.1)[-1]
+        return last["state"], last["missing"]
+
+    upstream = upstream_of(2)
+    transfer(upstream, tmp_path)
+    for _ in range(2):
+        upstream.publish("/", "q", [stored_message(b"m")] * 10)
+    with Inbox() as inbox:
+        with upstream.serving() as port:
+            options = options_of(tmp_path, port, inbox.address)
+            upstream.logs["/"].retain_from(30)
+            assert told() == ("recover", 10)
+        # The link waits before it tries again.
+        wait_until(lambda: told() == ("connecting", 10), "the gap, told without the upstream", 10)

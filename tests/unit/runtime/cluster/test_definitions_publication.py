@@ -1,0 +1,79 @@
+"""Changes of definitions on their way to all nodes: few transactions, and no moment without what is replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from leveret.core.broker.epochs import Epochs
+from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement
+from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
+from leveret.model import definitions as d
+from leveret.runtime.cluster.definitions_publication import Sharing
+
+KEYS = ClusterKeys.under("c")
+
+
+def shared(*changes: d.Change) -> list[StoreTransaction]:
+    """What is written for these, which are known to all at the end."""
+    found: list[StoreTransaction] = []
+    known: list[int] = []
+
+    class Store:
+        async def transact(self, transaction: StoreTransaction) -> int:
+            found.append(transaction)
+            return len(found)
+
+    async def all_have(revision: int) -> None:
+        known.append(revision)
+
+    async def scenario() -> None:
+        idle, told = asyncio.Event(), asyncio.Event()
+        store: Any = Store()
+        sharing = Sharing(
+            store,
+            ClusterState(KEYS),
+            Epochs(),
+            held=lambda: Unchanged(KEYS.pen, 3),
+            placed=lambda queue: Placement(queue.epoch, "a", "i", 1),
+            all_have=all_have,
+            on_idle=idle.set,
+            on_lost=lambda reason: None,
+        )
+        sharing.share(list(changes), told.set)
+        await idle.wait()
+        assert told.is_set()
+
+    asyncio.run(scenario())
+    assert known == [len(found)]
+    return found
+
+
+def test_what_is_deleted_and_put_again_is_replaced_in_one_transaction() -> None:
+    queue, binding = d.Queue(vhost="/", name="q", epoch=2), d.Binding(vhost="/", source="x", destination="q")
+    [written] = shared(
+        d.Delete("bindings", binding.key),
+        d.Delete("queues", queue.key),
+        d.Put(queue),
+        d.Put(binding),
+        d.Delete("queues", ("/", "gone")),
+    )
+    by_key = {write.key: type(write) for write in written.writes}
+    assert len(by_key) == len(written.writes)
+    assert by_key == {
+        KEYS.definition("queues", queue.key): PutKey,
+        KEYS.placement("/", "q"): PutKey,
+        KEYS.definition("bindings", binding.key): PutKey,
+        KEYS.definition("queues", ("/", "gone")): DeleteKey,
+        KEYS.placement("/", "gone"): DeleteKey,
+        KEYS.epoch: PutKey,
+    }
+
+
+def test_what_was_put_and_deleted_meanwhile_is_gone() -> None:
+    exchange = d.Exchange(vhost="/", name="x", type="fanout")
+    [written] = shared(d.Put(exchange), d.Delete("exchanges", exchange.key))
+    assert {write.key: type(write) for write in written.writes} == {
+        KEYS.definition("exchanges", exchange.key): DeleteKey,
+        KEYS.epoch: PutKey,
+    }

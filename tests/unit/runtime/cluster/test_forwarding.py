@@ -1,0 +1,346 @@
+"""Two nodes over real sockets, files and links; clients of one use the queues that the other leads."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AbstractContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pika
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker
+
+from leveret.config import load
+from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.queue import Queue, Reader
+from leveret.core.queues.queue_types import make_queue
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.core.replication.cluster import Presence
+from leveret.model import definitions as d
+from leveret.runtime.cluster.forwarding import Relays
+from leveret.runtime.cluster.links import MemberLinks
+from leveret.runtime.cluster.listener import ClusterDoor, NodeCredentials
+from leveret.runtime.logs.engine import Part
+from leveret.runtime.node.node import Node
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.forwarding.leader_server import RelayConsumer
+from leveret.session.forwarding.remote_ports import RemotePorts
+from leveret.testing.applications import channel_of, parameters
+from leveret.testing.ports import LOOPBACK
+from leveret.testing.waiting import until
+from tests.unit.runtime.cluster.nodes import SECRET, SETTINGS
+from tests.unit.runtime.collecting.site import scratch
+
+PERSISTENT = pika.BasicProperties(delivery_mode=2)
+LEADER = "rabbit@leader"
+
+
+class Site:
+    """A node with an AMQP port, a door and relays; where queues are led is told by a dict (engine.ReplicationPort)."""
+
+    def __init__(self, name: str, directory: Path, leaders: dict[str, str]) -> None:
+        options = {"listeners.tcp": "none", "stream.listeners.tcp": "none", "nodename": name}
+        self.name = name
+        self.node = Node(load(None, options), directory)
+        short = name.partition("@")[2]
+        own = NodeCredentials(SECRET, f"id-{short}", name, f"run-{short}")
+        self.incarnation = own.incarnation
+        self.links = MemberLinks(SETTINGS, own, self._answer)
+        self.relays = Relays(name, self.node, self.links.dial, own.incarnation)
+        self.door = ClusterDoor(SETTINGS, own, {"member": self.links.accept, "relay": self.relays.accept})
+        self.node.broker.make_queue = partial(self._make_queue, leaders)
+        self.node.log_store.relays = self.relays
+        self.node.engine.beyond = self
+
+    def _make_queue(
+        self, leaders: dict[str, str], definition: d.Queue, read: Reader, exclusive: bool
+    ) -> Queue:
+        leader = leaders.get(definition.name, self.name)
+        return make_queue(definition, read) if leader == self.name else RemoteQueue(definition, leader)
+
+    async def _answer(self, node: str, what: str, about: Any) -> dict[str, Any]:
+        raise AssertionError("nobody asks")
+
+    async def start(self) -> None:
+        await self.node.start()
+        await self.node.amqp.start(LOOPBACK, 0)
+        await self.door.start()
+
+    def presence(self) -> Presence:
+        return Presence(self.incarnation, str(self.door.uri), "", 0, "")
+
+    async def stop(self) -> None:
+        self.links.stop()
+        await self.door.stop()
+        await self.relays.stop()
+        await self.node.stop()
+
+    @property
+    def port(self) -> int:
+        return self.node.amqp.addresses[-1].port
+
+    def queue(self, name: str) -> Queue:
+        return self.node.broker.queues["/", name]
+
+    # -- engine.ReplicationPort ------------------------------------------------------------------------
+
+    def concerns(self, queue: object) -> bool:
+        return isinstance(queue, RemoteQueue | RemotePorts)
+
+    def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
+        self.relays.when_batch_confirmed(batch, part())
+
+    def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
+        for queue in queues:
+            if isinstance(queue, RemoteQueue):
+                self.relays.when_confirmed(queue, part())
+
+    def is_overloaded(self) -> bool:
+        return self.relays.is_overloaded()
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        self.relays.when_relieved(callback)
+
+    def taken_down(self, queue: Queue) -> None:
+        raise AssertionError(f"{queue.key} is damaged")
+
+    def flushed(self, queue: Queue) -> None:
+        pass
+
+    def share(self, changes: list[d.Change], known: Callable[[], None]) -> None:
+        known()
+
+
+@asynccontextmanager
+async def sites(*queues: d.Queue) -> AsyncIterator[tuple[Site, Site]]:
+    """A node with clients, and one that leads these queues."""
+    with scratch() as directory:
+        leaders = {queue.name: LEADER for queue in queues}
+        here = Site("rabbit@here", directory / "here", leaders)
+        there = Site(LEADER, directory / "there", leaders)
+        for site in (here, there):
+            await site.start()
+            for queue in queues:
+                site.node.broker.apply(d.Put(queue))
+            await site.node.commit()
+        here.links.know({site.name: site.presence() for site in (here, there)})
+        try:
+            yield here, there
+        finally:
+            await here.stop()
+            await there.stop()
+
+
+def channel(site: Site) -> AbstractContextManager[BlockingChannel]:
+    return channel_of(pika.BlockingConnection(parameters(site.port, "/")), confirms=False)
+
+
+def publish(channel: BlockingChannel, bodies: Iterable[bytes], queue: str = "q") -> None:
+    """In confirm mode: each is confirmed when this returns."""
+    for body in bodies:
+        channel.basic_publish("", queue, body, PERSISTENT, mandatory=True)
+
+
+QUEUE = d.Queue(vhost="/", name="q", epoch=1)
+
+
+def test_what_is_published_and_consumed_at_another_node_is_on_the_leaders_disk_and_off_it() -> None:
+    async def play() -> None:
+        async with sites(QUEUE) as (here, there):
+            bodies = [b"%d" % number * 50 for number in range(300)]
+            assert await asyncio.to_thread(_publish_and_consume, here, bodies) == bodies
+            queue = there.queue("q")
+            await until(lambda: queue.message_count == 0)
+            assert (queue.next_offset >= len(bodies), len(queue.consumers)) == (True, 0)
+            assert queue.sequences.logged == {b"run-here": len(bodies)}
+            assert not list((here.node.data_dir / "queues").glob("*"))
+
+    asyncio.run(play())
+
+
+def _publish_and_consume(site: Site, bodies: list[bytes]) -> list[bytes]:
+    found: list[bytes] = []
+    with channel(site) as client:
+        client.confirm_delivery()
+        publish(client, bodies)
+        assert client.queue_declare("q", passive=True).method.message_count == len(bodies)
+        client.basic_qos(prefetch_count=20)
+        for method, _, body in client.consume("q", inactivity_timeout=30):
+            assert method is not None, f"only {len(found)} came"
+            found.append(body)
+            client.basic_ack(method.delivery_tag)
+            if len(found) == len(bodies):
+                break
+        client.cancel()
+    return found
+
+
+def test_links_that_end_while_messages_are_published_lose_and_double_nothing() -> None:
+    async def play() -> None:
+        async with sites(QUEUE) as (here, there):
+            bodies = [b"%06d" % number for number in range(400)]
+            stop = threading.Event()
+            publishing = asyncio.create_task(asyncio.to_thread(_publish_all, here, bodies, stop))
+            cuts = 0
+            try:
+                while not publishing.done():
+                    await asyncio.sleep(0.02)
+                    for link in list(there.relays.accepted):
+                        link.peer.abort()
+                        cuts += 1
+            finally:
+                stop.set()
+                await publishing
+            assert cuts
+            await there.node.commit()
+            assert [body for run in _all_runs(there) for body in run] == bodies
+
+    asyncio.run(play())
+
+
+def _publish_all(site: Site, bodies: list[bytes], stop: threading.Event) -> None:
+    with channel(site) as client:
+        client.confirm_delivery()
+        for body in bodies:
+            if stop.is_set():
+                return
+            publish(client, [body])
+
+
+def _all_runs(site: Site) -> list[list[bytes]]:
+    queue = site.queue("q")
+    found: list[list[bytes]] = []
+    at = 0
+    while at < queue.next_offset:
+        for run in site.node.log_store.read(queue, at):
+            found.append(run.bodies)
+            at = run.end
+    return found
+
+
+def test_a_node_that_leads_the_queue_by_now_has_what_its_own_clients_published_meanwhile() -> None:
+    async def play() -> None:
+        async with sites(QUEUE) as (here, there):
+            bodies = [b"%06d" % number for number in range(50)]
+            await there.door.stop()
+            for link in list(there.relays.accepted):
+                link.peer.abort()
+            stop = threading.Event()
+            publishing = asyncio.create_task(asyncio.to_thread(_publish_all, here, bodies, stop))
+            await until(lambda: here.relays.unconfirmed_bytes)
+            led = make_queue(QUEUE, here.node.log_store.read)
+            before = here.node.broker.replace_queue(led)
+            here.relays.led_here(before, led)
+            await publishing
+            assert [body for run in _all_runs(here) for body in run] == bodies
+            assert (led.sequences.logged, here.relays.unconfirmed_bytes) == ({b"run-here": 1}, 0)
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize("size", [0, 1, 200_000, 3_000_000])
+def test_bodies_of_any_size_go_both_ways(size: int) -> None:
+    async def play() -> None:
+        async with sites(QUEUE) as (here, there):
+            assert await asyncio.to_thread(_there_and_back, here, b"x" * size) == b"x" * size
+            assert there.queue("q").unacked_count == 0
+
+    asyncio.run(play())
+
+
+def _there_and_back(site: Site, body: bytes) -> bytes:
+    with channel(site) as client:
+        client.confirm_delivery()
+        publish(client, [body])
+        _, _, found = client.basic_get("q", auto_ack=True)
+        assert found is not None
+        publish(client, [body])
+        for _, _, found in client.consume("q", auto_ack=True):
+            client.cancel()
+            return bytes(found)
+    raise AssertionError("nothing came")
+
+
+def test_dead_letters_wait_for_the_leader_of_the_queue_they_go_to() -> None:
+    """They are settled where they died only when they are durable there."""
+    dead = d.Queue(
+        vhost="/",
+        name="here",
+        epoch=2,
+        arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q", "x-message-ttl": 0},
+    )
+
+    async def play() -> None:
+        async with sites(QUEUE) as (here, there):
+            for site in (here, there):
+                site.node.broker.apply(d.Put(dead))
+            await asyncio.to_thread(_publish_to, here, "here")
+            await until(lambda: there.queue("q").message_count == 1)
+            await until(lambda: here.queue("here").message_count == 0)
+
+    asyncio.run(play())
+
+
+def _publish_to(site: Site, queue: str) -> None:
+    with channel(site) as client:
+        client.confirm_delivery()
+        publish(client, [b"x"], queue)
+
+
+def test_a_clients_consumer_is_known_to_the_leader_as_the_clients() -> None:
+    async def play() -> None:
+        async with sites(QUEUE) as (here, there):
+
+            def consume() -> None:
+                with channel(here) as client:
+                    client.basic_consume("q", lambda *_: None, consumer_tag="mine")
+                    [consumer] = there.queue("q").consumers
+                    assert isinstance(consumer, RelayConsumer)
+                    assert consumer.client is not None
+                    [connection] = here.node.broker.connections
+                    assert isinstance(connection, ClientConnection)
+                    assert consumer.client == ("mine", connection.peer, 1, "guest", "rabbit@here")
+
+            await asyncio.to_thread(consume)
+            assert not there.node.broker.connections
+            await until(lambda: not len(there.queue("q").consumers))
+
+    asyncio.run(play())
+
+
+def test_a_stream_is_read_and_written_at_another_node() -> None:
+    stream = d.Queue(vhost="/", name="s", epoch=3, arguments={"x-queue-type": "stream"})
+
+    async def play() -> None:
+        async with sites(stream) as (here, there):
+            bodies = [b"%d" % number for number in range(150)]
+            assert await asyncio.to_thread(_through_stream, here, bodies) == bodies[50:]
+            assert there.queue("s").message_count == len(bodies)
+
+    asyncio.run(play())
+
+
+def _through_stream(site: Site, bodies: list[bytes]) -> list[bytes]:
+    found: list[bytes] = []
+    with channel(site) as client:
+        client.confirm_delivery()
+        publish(client, bodies, "s")
+        client.basic_qos(prefetch_count=10)
+        for method, properties, body in client.consume(
+            "s", arguments={"x-stream-offset": 50}, inactivity_timeout=30
+        ):
+            assert method is not None, f"only {len(found)} came"
+            assert properties.headers["x-stream-offset"] == 50 + len(found)
+            found.append(body)
+            client.basic_ack(method.delivery_tag)
+            if len(found) == len(bodies) - 50:
+                break
+        with pytest.raises((ChannelClosedByBroker, ConnectionClosedByBroker)) as refused:
+            client.basic_get("s")
+        assert refused.value.reply_code == 540
+    return found

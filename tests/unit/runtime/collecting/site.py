@@ -1,0 +1,190 @@
+"""A real node without doors, in this process: what a test publishes, settles, kills and starts again."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from leveret.config import load
+from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.queue import Queue
+from leveret.model import definitions as d
+from leveret.runtime.collecting.by_reference import is_naming, whole
+from leveret.runtime.collecting.outgoing_log import OutgoingLog
+from leveret.runtime.node.node import Node
+from leveret.storage.tree import Tree
+from leveret.testing.waiting import until
+from leveret.wire.chunk import Attribute, Chunk, ChunkType, decode_chunk, decode_trailer, split_entries
+from leveret.wire.record import content_header, decode_message, decode_settlements
+
+MEMORY = Path("/dev/shm")
+SEGMENT_BYTES = 400
+BODY_BYTES = 8
+HEAD = make_head(b"e", b"k", content_header(b"\x10\x00\x02", BODY_BYTES))
+TAGGED = d.Vhost(name="v", tags=("standby_replication",))
+POLICY = d.Policy(vhost="v", name="p", pattern="^q", definition={"remote-dc-replicate": True})
+PATIENCE_S = 10.0
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A data directory, in memory if it can be, where an fsync costs nothing."""
+    with tempfile.TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
+        yield Path(name)
+
+
+def play(scenario: Callable[[Path], Coroutine[Any, Any, None]]) -> None:
+    """Run a story in a data directory of its own."""
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def head_of(size: int) -> Head:
+    return make_head(b"e", b"k", content_header(b"\x10\x00\x02", size))
+
+
+class Site:
+    """A node and its data directory; every method leaves everything durable."""
+
+    def __init__(self, directory: Path, durability: str = "fsync") -> None:
+        self.directory = directory
+        self.published = 0
+        self.epoch = 1
+        self._durability = durability
+        self.node: Node
+
+    async def start(self, listeners: str = "none") -> None:
+        """With an AMQP listener if there is to be one."""
+        config = load(
+            None,
+            {"listeners.tcp.1" if ":" in listeners else "listeners.tcp": listeners}
+            | {"stream.listeners.tcp": "none", "durability": self._durability},
+        )
+        config = replace(config, storage=replace(config.storage, segment_bytes_max=SEGMENT_BYTES))
+        self.node = Node(config, self.directory, tree=Tree(self.directory, epoch=self.epoch))
+        await self.node.start()
+        await self.settle()
+
+    async def kill(self) -> None:
+        """End as kill -9 would: nothing is flushed, the kernel keeps what was written."""
+        node = self.node
+        for task in (*node._tasks, *node.collector._catching_up.values()):
+            task.cancel()
+        await asyncio.sleep(0)
+        node.engine.stop()
+        node.commits.close()
+        node.collector._executor.shutdown(wait=True)
+        for log in node.collector.logs.values():
+            log.log.close()
+        node._queues.close()
+        node._definitions._log.close()
+
+    async def restart(self) -> None:
+        await self.kill()
+        await self.start()
+
+    async def settle(self) -> None:
+        """Flush, wait for the disk, and for collections to be complete."""
+        await self.node.commit()
+        while tasks := list(self.node.collector._catching_up.values()):
+            await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), PATIENCE_S)
+        await self.node.commits.settle()
+
+    async def apply(self, *changes: d.Change) -> None:
+        for change in changes:
+            self.node.broker.apply(change)
+        await self.settle()
+
+    def queue(self, name: str = "q") -> Queue:
+        return self.node.broker.queues["v", name]
+
+    async def publish(self, count: int, name: str = "q") -> list[bytes]:
+        bodies = [b"%08d" % (self.published + n) for n in range(count)]
+        self.published += count
+        self.queue(name).gather(HEAD, bodies)
+        await self.touched(name)
+        return bodies
+
+    async def touched(self, name: str = "q") -> None:
+        self.node.broker.dirty[self.queue(name)] = None
+        await self.settle()
+
+    async def ack(self, count: int, name: str = "q") -> None:
+        """Take and settle that many of the oldest ready messages."""
+        queue = self.queue(name)
+        while count > 0 and queue.ready_count:
+            runs, _ = queue.take(count)
+            for run in runs:
+                queue.settle(run.first, len(run.bodies))
+                count -= len(run.bodies)
+        await self.touched(name)
+
+    def contents(self, name: str = "q") -> list[bytes]:
+        """Bodies of all messages that the queue holds, in order."""
+        queue = self.queue(name)
+        bodies: list[bytes] = []
+        for first, end in queue.settled.gaps(0, queue.next_offset):
+            at = first
+            while at < end:
+                for run in self.node._queues.read(queue, at):
+                    bodies += run.bodies[: max(0, end - run.first)]
+                    at = run.end
+        return bodies
+
+    def replicated(self) -> dict[str, list[bytes]]:
+        """What a standby that read the outgoing log would recover: bodies by queue."""
+        outgoing = self.node.collector.logs["v"]
+        messages: dict[tuple[bytes, int], dict[int, bytes]] = {}
+        settled: dict[tuple[bytes, int], set[int]] = {}
+        for chunk in collected_chunks(outgoing):
+            life, offset = origin(chunk.trailer)
+            if chunk.header.type == ChunkType.TRACKING:
+                for _, first, count in decode_settlements(split_entries(chunk.data)[0]):
+                    settled.setdefault(life, set()).update(range(first, first + count))
+                continue
+            for at, entry in enumerate(split_entries(chunk.data), offset):
+                body = decode_message(entry).body
+                assert messages.setdefault(life, {}).setdefault(at, body) == body, (
+                    "one identity, two messages"
+                )
+        left: dict[str, list[bytes]] = {}
+        for life, held in sorted(messages.items(), key=lambda item: item[0]):
+            bodies = [body for at, body in sorted(held.items()) if at not in settled.get(life, set())]
+            if bodies:
+                left.setdefault(life[0].decode(), []).extend(bodies)
+        return left
+
+
+async def replicating(directory: Path, *names: str, durability: str = "fsync") -> Site:
+    """A site whose queues of these names are replicated."""
+    site = Site(directory, durability)
+    await site.start()
+    queues = [d.Put(d.Queue(name=name, vhost="v")) for name in names]
+    await site.apply(d.Put(TAGGED), *queues, d.Put(POLICY))
+    return site
+
+
+async def served(site: Site) -> OutgoingLog:
+    """The outgoing log, once all of it is served."""
+    log = site.node.collector.logs["v"]
+    await until(lambda: log.committed_offset == log.log.next_offset)
+    return log
+
+
+def collected_chunks(outgoing: OutgoingLog) -> list[Chunk]:
+    """All that is in the log, checked, also what is not served yet; data that is only named, too."""
+    return [
+        decode_chunk(whole(header, octets, outgoing._queues) if is_naming(header) else octets)
+        for header, octets in outgoing.log.read_raw(0, 1 << 30)
+    ]
+
+
+def origin(trailer: bytes | memoryview) -> tuple[tuple[bytes, int], int]:
+    """((queue, life), offset in the queue's log) that an outgoing chunk was copied from."""
+    attributes = {kind: (name, value) for kind, name, value in decode_trailer(trailer)}
+    return attributes[Attribute.QUEUE_EPOCH], attributes[Attribute.QUEUE_OFFSET][1]

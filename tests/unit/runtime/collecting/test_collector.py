@@ -1,0 +1,573 @@
+"""collecting.collector: whatever happens to its queues, an outgoing log tells a standby exactly what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leveret.core.broker.actor import Unrestricted
+from leveret.model import definitions as d
+from leveret.model.errors import NotFound, StorageError
+from leveret.runtime.collecting import collector as outgoing_module
+from leveret.runtime.collecting.collector import FLUSH_INTERVAL_S, directory_name
+from leveret.runtime.collecting.outgoing_log import OutgoingLog
+from leveret.storage.log import Log
+from leveret.storage.segment import Segment
+from leveret.storage.tree import Tree
+from leveret.testing.waiting import until
+from leveret.wire.chunk import ChunkType, decode_chunk
+from leveret.wire.life import epoch_of, numbering_of
+from tests.unit.runtime.collecting.site import (
+    HEAD,
+    POLICY,
+    TAGGED,
+    Site,
+    collected_chunks,
+    origin,
+    replicating,
+    scratch,
+)
+
+pytestmark = pytest.mark.usefixtures("collection")
+
+QUEUES = ["q1", "q2", "other"]
+OFF = d.Delete("policies", ("v", "p"))
+
+
+def queue(name: str) -> d.Queue:
+    """A classic queue; `q2` is a quorum queue."""
+    arguments = {"x-queue-type": "quorum"} if name == "q2" else {}
+    return d.Queue(name=name, vhost="v", arguments=arguments)
+
+
+STEP = st.one_of(
+    st.tuples(st.just("publish"), st.sampled_from(QUEUES), st.integers(1, 12)),
+    st.tuples(st.just("ack"), st.sampled_from(QUEUES), st.integers(1, 12)),
+    st.tuples(st.just("requeue"), st.sampled_from(QUEUES), st.integers(1, 5)),
+    st.tuples(st.sampled_from(["purge", "delete", "declare"]), st.sampled_from(QUEUES), st.just(0)),
+    st.tuples(
+        st.sampled_from(["policy on", "policy off", "tag on", "tag off", "kill"]), st.just(""), st.just(0)
+    ),
+)
+
+
+async def play(site: Site, what: str, name: str, count: int) -> None:
+    changes: dict[str, d.Change] = {
+        "policy on": d.Put(POLICY),
+        "policy off": OFF,
+        "tag on": d.Put(TAGGED),
+        "tag off": d.Put(d.Vhost(name="v")),
+        "declare": d.Put(queue(name)),
+        "delete": d.Delete("queues", ("v", name)),
+    }
+    if what in changes:
+        await site.apply(changes[what])
+    elif what == "kill":
+        await site.restart()
+    elif ("v", name) not in site.node.broker.queues:
+        return
+    elif what == "publish":
+        await site.publish(count, name)
+    elif what == "ack":
+        await site.ack(count, name)
+    elif what == "requeue":
+        for run in site.queue(name).take(count)[0] if site.queue(name).ready_count else []:
+            site.queue(name).requeue(run.first, len(run.bodies))
+    elif what == "purge":
+        Unrestricted(site.node.broker, "v").purge(site.queue(name))
+        await site.settle()
+
+
+@settings(max_examples=60)
+@given(st.lists(STEP, max_size=25))
+def test_a_standby_would_recover_what_the_replicated_queues_hold_and_nothing_else(
+    steps: list[tuple[str, str, int]],
+) -> None:
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        await site.apply(d.Put(TAGGED), d.Put(POLICY), *(d.Put(queue(name)) for name in QUEUES))
+        for step in [*steps, ("tag on", "", 0)]:
+            await play(site, *step)
+            if "v" in site.node.collector.logs:
+                held = {
+                    one.key[1]: site.contents(one.key[1])
+                    for one in site.node.broker.vhost_queues("v")
+                    if one.replicated and one.message_count
+                }
+                assert site.replicated() == held
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_an_outgoing_chunk_is_its_queues_chunk_under_a_name_of_its_own() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        await site.publish(3)
+        await site.ack(2)
+        chunks = collected_chunks(site.node.collector.logs["v"])
+        originals = list(site.node._queues.log(site.queue()).read(0, 1 << 20))
+        assert [chunk.header.type for chunk in chunks] == [ChunkType.USER, ChunkType.TRACKING]
+        for chunk, original in zip(chunks, originals, strict=True):
+            assert bytes(chunk.data) == bytes(original.data)
+            same = ("type", "entries", "records", "timestamp_ms", "crc", "data_bytes")
+            assert [getattr(chunk.header, name) for name in same] == [
+                getattr(original.header, name) for name in same
+            ]
+            assert origin(chunk.trailer) == ((b"q", site.queue().epoch), original.header.chunk_id)
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_queue_with_a_past_is_copied_whole_when_its_policy_comes() -> None:
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        await site.apply(d.Put(TAGGED), d.Put(queue("q")))
+        for _ in range(8):
+            await site.publish(6)
+        await site.ack(20)
+        assert site.node._queues.log(site.queue()).first_offset > 0
+        await site.apply(d.Put(POLICY))
+        assert site.replicated() == {"q": site.contents()}
+        assert len(site.contents()) == 28
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_queue_that_is_published_to_without_a_pause_is_caught_up_with() -> None:
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        await site.apply(d.Put(TAGGED), d.Put(queue("q")))
+        await site.publish(500)
+        site.node.broker.apply(d.Put(POLICY))
+        site.node.upstream.follow_tags()
+        collector, held = site.node.collector, site.queue()
+        for number in range(3000):
+            held.gather(HEAD, [b"%08d" % number])
+            site.node.broker.dirty[held] = None
+            site.node.engine.flush()
+            await asyncio.sleep(0)
+            if held in collector._following:
+                break
+        assert held in collector._following
+        await site.publish(3)
+        assert site.replicated() == {"q": site.contents()}
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+# -- after a restart --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lost", ["the last chunk", "everything"])
+def test_what_the_outgoing_log_lost_is_completed_from_the_queues_at_start(lost: str) -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        for _ in range(5):
+            await site.publish(6)
+        await site.ack(8)
+        await site.kill()
+        own = directory / "outgoing" / "v"
+        if lost == "everything":
+            shutil.rmtree(own)
+        else:
+            last = sorted(own.glob("*.segment*"))[-1]
+            last.write_bytes(last.read_bytes()[:-1])
+        await site.start()
+        assert len(site.contents()) == 22
+        assert site.replicated() == {"q": site.contents()}
+        before = site.node.collector.logs["v"].log.next_offset
+        await site.restart()
+        assert site.node.collector.logs["v"].log.next_offset == before
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_queue_deleted_while_nobody_could_say_so_is_ended_at_start() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        await site.publish(4)
+        await site.kill()
+        shutil.copytree(directory / "outgoing", directory / "copy")
+        await site.start()
+        await site.apply(d.Delete("queues", ("v", "q")))
+        await site.kill()
+        shutil.rmtree(directory / "outgoing")
+        (directory / "copy").rename(directory / "outgoing")
+        await site.start()
+        assert site.replicated() == {}
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_queue_log_that_lost_its_end_with_the_power_begins_a_new_life() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q", durability="os")
+        kept = await site.publish(3)
+        await site.kill()
+        (log,) = (directory / "queues").iterdir()
+        (segment,) = log.glob("*.segment")
+        end = segment.stat().st_size
+        await site.start()
+        await site.publish(5)
+        await site.kill()
+        with segment.open("r+b") as file:
+            file.truncate(end)
+        await site.start()
+        after = await site.publish(2)
+        assert site.contents() == [*kept, *after]
+        assert site.replicated() == {"q": [*kept, *after]}
+        [(_, life)] = site.node.collector.logs["v"].positions
+        assert numbering_of(life) != epoch_of(life), "its offsets are those of other messages"
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_damaged_outgoing_log_costs_the_standby_and_not_the_broker() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        for _ in range(8):
+            await site.publish(6)
+        await site.kill()
+        first = min((directory / "outgoing" / "v").glob("*.segment"))
+        octets = bytearray(first.read_bytes())
+        octets[60] ^= 1
+        first.write_bytes(octets)
+        await site.start()
+        assert "v" not in site.node.collector.logs
+        await site.publish(2)
+        await site.ack(40)
+        assert len(site.contents()) == 10
+        assert site.node.upstream.metrics() == []
+        assert first.read_bytes() == octets
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+# -- a disk that refuses ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_after_a_failed_sync_what_was_not_served_is_cut_off_and_copied_again(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, sealed: bool
+) -> None:
+    def refuse(descriptors: list[int]) -> None:
+        for fd in descriptors:
+            os.close(fd)
+        raise OSError(5, "Input/output error")
+
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        await site.publish(6)
+        outgoing = site.node.collector.logs["v"]
+        await until(lambda: outgoing.committed_offset == 6)
+        served = list(outgoing.log.read_raw(0, 1 << 20))
+        monkeypatch.setattr(outgoing_module, "sync_descriptors", refuse)
+        for _ in range(4):
+            await site.publish(6)
+        own = directory / "outgoing" / "v"
+        await until((own / "failed_sync.json").exists)
+        assert outgoing.committed_offset == 6
+        assert outgoing.has_stopped, "who has six is told that there is more"
+        await site.apply(d.Put(d.Vhost(name="late", tags=TAGGED.tags)))
+        assert site.node.collector.logs["late"].has_stopped
+        monkeypatch.undo()
+        await site.kill()
+        for path in own.glob("*.segment*"):
+            octets = path.read_bytes()
+            keep = sum(len(chunk) for _, chunk in served) if int(path.name[:20]) == 0 else 0
+            path.write_bytes(octets[:keep] + bytes(octet ^ 1 for octet in octets[keep:]))
+            if sealed:
+                path.rename(own / f"{path.name[:20]}.sealed.segment")
+        await site.start()
+        assert "outgoing_log_cut" in caplog.text
+        again = site.node.collector.logs["v"]
+        assert not again.has_stopped
+        assert list(again.log.read_raw(0, 1 << 20))[: len(served)] == served
+        assert site.replicated() == {"q": site.contents()}
+        assert len(site.contents()) == 30
+        await site.restart()
+        assert caplog.text.count("outgoing_log_cut") == 1
+        assert site.replicated() == {"q": site.contents()}
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+class FullDisk:
+    """Lets no outgoing log, or no other log of that name, grow while it is full."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str = "outgoing") -> None:
+        self.is_full = False
+        append = Log.append
+
+        def refuse(log: Log, *args: object, **more: object) -> object:
+            if self.is_full and name in (log.directory.name, log.directory.parent.name):
+                raise StorageError("no space left")
+            return append(log, *args, **more)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(Log, "append", refuse)
+
+
+def test_a_full_disk_stops_collection_and_no_broker_and_it_is_taken_up_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = FullDisk(monkeypatch)
+
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        await site.apply(d.Put(queue("q2")), d.Put(queue("q3")))
+        await site.publish(2)
+        await site.publish(2, "q2")
+        await site.publish(2, "q3")
+        disk.is_full = True
+        await site.publish(10)
+        await site.ack(11)
+        await site.apply(d.Delete("queues", ("v", "q2")))
+        await site.apply(d.Put(d.Policy(vhost="v", name="p", pattern="^q$", definition=POLICY.definition)))
+        assert not site.node.failed.is_set()
+        disk.is_full = False
+        site.node.collector.resume(list(site.node.broker.queues.values()))
+        await site.settle()
+        assert site.replicated() == {"q": site.contents()}
+        assert len(site.contents()) == 1
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_vhost_that_is_deleted_while_the_disk_is_full_ends_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = FullDisk(monkeypatch, "definitions")
+
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        site.queue().gather(HEAD, [b"%08d" % 1])
+        site.node.broker.dirty[site.queue()] = None
+        site.node.engine.flush()
+        disk.is_full = True
+        site.node.broker.apply(d.Delete("vhosts", ("v",)))
+        # What was appended becomes durable when there is nothing any more to copy it to.
+        await site.settle()
+        site.node.collector.retain()
+        assert not site.node.failed.is_set()
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+# -- what is served ---------------------------------------------------------------------------
+
+
+def test_only_what_is_durable_is_served_and_readers_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        log = site.node.collector.logs["v"]
+        assert (log.read(0, 1 << 20), log.committed_offset, log.last_chunk_id) == ([], 0, -1)
+        told: list[int] = []
+        stop = log.on_commit(lambda: told.append(log.committed_offset))
+        site.node._tasks[0].cancel()
+        await site.publish(2)
+        assert log.log.next_offset == 2
+        assert log.read(0, 1 << 20) == []
+        runner = asyncio.get_running_loop().create_task(site.node.collector.run())
+        await until(lambda: log.committed_offset == 2)
+        assert told == [2]
+        stop()
+        await site.publish(3)
+        await until(lambda: log.committed_offset == 5)
+        assert told == [2]
+        chunks = [decode_chunk(octets).header for octets in log.read(0, 1 << 20)]
+        assert [(header.chunk_id, header.records) for header in chunks] == [(0, 2), (2, 3)]
+        assert log.last_chunk_id == 2
+        assert [decode_chunk(octets).header.chunk_id for octets in log.read(3, 1)] == [2]
+        assert log.read(5, 1) == []
+        runner.cancel()
+        await site.kill()
+
+    monkeypatch.setattr(outgoing_module, "FLUSH_INTERVAL_S", 0.001)
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_moment_without_descriptors_delays_what_is_served_and_is_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        await site.apply(d.Put(d.Vhost(name="w", tags=("standby_replication",))))
+        log = site.node.collector.logs["v"]
+        own = [segment for segment in log.log._segments]
+        second_fd = Segment.second_fd
+
+        def refused(segment: Segment) -> int:
+            if segment in own:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return second_fd(segment)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "second_fd", refused)
+            await site.publish(2)
+            await until(lambda: "collected_not_synced" in caplog.text)
+            await asyncio.sleep(0.05)
+            assert log.committed_offset == 0
+        await until(lambda: log.committed_offset == 2)
+        assert caplog.text.count("collected_not_synced") == 1
+        assert not site.node.failed.is_set()
+        await site.kill()
+
+    monkeypatch.setattr(outgoing_module, "FLUSH_INTERVAL_S", 0.001)
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_node_whose_collector_ends_does_not_go_on_as_if_it_collected(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        monkeypatch.setattr(site.node.collector, "_begin_commits", lambda: 1 / 0)
+        await asyncio.wait_for(site.node.failed.wait(), 10)
+        assert "task_failed action=stop" in caplog.text
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_a_closed_log_says_so_to_its_readers() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        log = site.node.collector.logs["v"]
+        told: list[bool] = []
+        log.on_commit(lambda: told.append(log.is_closed))
+        await site.apply(d.Delete("vhosts", ("v",)))
+        assert told == [True]
+        with pytest.raises(NotFound, match="outgoing log is closed"):
+            log.read(0, 1)
+        assert not (directory / "outgoing" / "v").exists()
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+class NoQueues:
+    """Of a node without any."""
+
+    def log_of(self, epoch: int) -> Log | None:
+        return None
+
+    def is_ended(self, epoch: int) -> bool:
+        return False
+
+
+def test_the_committed_end_survives_a_restart() -> None:
+    with scratch() as directory:
+        log = OutgoingLog(Tree(directory), directory / "v", NoQueues(), segment_bytes_max=100)
+        for number in range(5):
+            log.settle_below((b"q", 1), 3, 1000 + number, at=number)
+        log.log.close()
+        log = OutgoingLog(Tree(directory), directory / "v", NoQueues(), segment_bytes_max=100)
+        assert (log.first_offset, log.committed_offset, log.last_chunk_id) == (0, 5, 4)
+        assert log.last_timestamp_ms == 1004
+        assert len(log.read(0, 1 << 20)) == 5
+        assert log.bytes == sum(len(octets) for octets in log.read(0, 1 << 20))
+        assert log.offset_at(0) == 0
+        assert log.offset_at(9999) == 5
+        log.log.close()
+
+
+def test_retention_drops_the_oldest_and_a_queue_is_not_copied_twice_for_it() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        for _ in range(10):
+            await site.publish(4)
+        collector, log = site.node.collector, site.node.collector.logs["v"]
+        await until(lambda: log.committed_offset == log.log.next_offset)
+        collector._retain_bytes_max = 1000
+        collector.retain()
+        assert 0 < log.first_offset < 40
+        assert log.bytes <= 1000
+        await site.restart()
+        assert site.node.collector.logs["v"].log.next_offset == 40
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
+def test_vhost_names_become_directory_names_that_differ() -> None:
+    names = ["/", "a/b", "a%2Fb", ".", "..", "ä", "x" * 300, "x" * 301, ""]
+    made = [directory_name(name) for name in names]
+    assert len(set(made)) == len(names)
+    assert not {"", ".", ".."} & set(made)
+    assert all("/" not in name and len(name) <= 255 for name in made)
+
+
+class Behind:
+    """Followers in sync that have what was cut before as long as `has_all` says so."""
+
+    def __init__(self) -> None:
+        self.has_all = True
+        self._cuts = self._acked = 0
+
+    def cut(self) -> int:
+        self._cuts += 1
+        return self._cuts
+
+    def committed(self) -> int:
+        if self.has_all:
+            self._acked = self._cuts
+        return self._acked
+
+    def confirmable(self) -> int:
+        return self.committed()
+
+
+def test_what_followers_in_sync_have_not_is_not_served() -> None:
+    async def scenario(directory: Path) -> None:
+        site = await replicating(directory, "q")
+        fence = site.node.commits.fence = Behind()
+        await site.publish(3)
+        log = site.node.collector.logs["v"]
+        await until(lambda: log.committed_offset == log.log.next_offset)
+        served = log.committed_offset
+        fence.has_all = False
+        log.settle_below(log.key_of(site.queue()), 2, 1, at=1)
+        await asyncio.sleep(5 * FLUSH_INTERVAL_S)
+        assert (log.committed_offset, log.log.next_offset) == (served, served + 1)
+        fence.has_all = True
+        site.node.commits.keep()
+        await until(lambda: log.committed_offset == served + 1)
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))

@@ -1,0 +1,119 @@
+"""runtime.integrity.divergent: the messages that were set aside are those that a queue and a stream were given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.stream import Stream
+from leveret.model.definitions import Queue as Definition
+from leveret.model.errors import NotFound
+from leveret.runtime.integrity.divergent import divergent_messages, divergent_reports
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.log_store import LogStore
+from leveret.storage.divergent import Quarantine
+from leveret.storage.tree import Tree
+from tests.unit.runtime.collecting.site import head_of
+
+QUEUE = "queues/0000000000000007"
+STREAM = "streams/0000000000000008"
+NAMES = {QUEUE: ("v", "q"), STREAM: ("v", "s")}
+
+
+def fail(error: BaseException) -> None:
+    raise AssertionError(error)
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """Of a node whose queue had five messages, of which it gave away two, and whose stream had three."""
+    commit = GroupCommit(fsync=False, on_failure=fail)
+    stores = LogStore(Tree(tmp_path), commit, lambda: 1234, 300)
+    queue = Queue(Definition(name="q", vhost="v", epoch=7), stores.read)
+    stream = Stream(Definition(name="s", vhost="v", epoch=8), stores.read)
+    for body in (b"one", b"two", b"three", b"four", b"\xff"):
+        queue.gather(head_of(len(body)), [body])
+        stores.append_messages(queue)
+        if len(body) <= 3:
+            stream.gather(head_of(len(body)), [body])
+            stores.append_messages(stream)
+    for offset in (1, 3):
+        queue.settle(offset, 1)
+        stores.append_settlements(queue)
+    stores.close()
+    commit.close()
+    return tmp_path
+
+
+def set_aside(data_dir: Path, at_ms: int, **offsets: int) -> str:
+    aside = Quarantine(
+        data_dir, at_ms=at_ms, from_epoch=1, to_epoch=2, node_id="here", leader_id="there",
+        leader_uri="tcp://there:5679", name_of=NAMES.get,
+    )  # fmt: skip
+    for kind, path in (("queue", QUEUE), ("stream", STREAM)):
+        if kind in offsets:
+            aside.add(path, offsets[kind])
+    report = aside.finish()
+    assert report is not None
+    return report.id
+
+
+def test_nothing_was_set_aside(tmp_path: Path) -> None:
+    assert divergent_reports(tmp_path) == []
+    assert list(divergent_messages(tmp_path, None)) == []
+
+
+def test_messages_are_listed_as_they_were_published(data_dir: Path) -> None:
+    report = set_aside(data_dir, 0, queue=2, stream=1)
+    found = list(divergent_messages(data_dir, None))
+    assert [
+        (row["queue"], row["offset"], row["payload"], row["payload_encoding"], row["settled"])
+        for row in found
+    ] == [
+        ("q", 2, "three", "string", False),
+        ("q", 3, "four", "string", True),
+        ("q", 4, "/w==", "base64", False),
+        ("s", 1, "two", "string", False),
+        ("s", 2, "/w==", "base64", False),
+    ]
+    assert {(row["report"], row["vhost"], row["timestamp_ms"]) for row in found} == {(report, "v", 1234)}
+    (summary,) = divergent_reports(data_dir)
+    assert (summary["messages"], summary["settlements"], summary["settlements_lost"]) == (5, 2, 1)
+    assert summary["queues"] == [
+        {"vhost": "v", "queue": "q", "messages": 3},
+        {"vhost": "v", "queue": "s", "messages": 2},
+    ]
+
+
+def test_messages_of_one_report_are_listed(data_dir: Path) -> None:
+    earlier = set_aside(data_dir, 5000, stream=1)
+    later = set_aside(data_dir, 90_000, queue=4)
+    assert [report["id"] for report in divergent_reports(data_dir)] == [earlier, later]
+    assert [row["queue"] for row in divergent_messages(data_dir, later)] == ["q"]
+    assert [row["queue"] for row in divergent_messages(data_dir, None)] == ["s", "s", "q"]
+    with pytest.raises(NotFound):
+        next(divergent_messages(data_dir, "20260101T000000-e9"))
+
+
+def test_damage_is_listed_and_what_is_behind_it(data_dir: Path) -> None:
+    set_aside(data_dir, 0, queue=0)
+    (first, *_) = sorted((data_dir / "divergent").glob(f"*/{QUEUE}/*.segment"))
+    octets = bytearray(first.read_bytes())
+    octets[60] ^= 1
+    first.write_bytes(octets)
+    found = list(divergent_messages(data_dir, None))
+    assert [(row["offset"], row["payload"]) for row in found][1:] == [
+        (1, "two"), (2, "three"), (3, "four"), (4, "/w=="),
+    ]  # fmt: skip
+    assert found[0]["offset"] == 0
+    assert "CRC of its data does not match" in found[0]["damage"]
+
+
+def test_files_that_were_taken_away_are_told(data_dir: Path) -> None:
+    set_aside(data_dir, 0, stream=1)
+    for path in (data_dir / "divergent").glob(f"*/{STREAM}/*.segment"):
+        path.unlink()
+    (row,) = divergent_messages(data_dir, None)
+    assert "not there any more" in row["damage"]

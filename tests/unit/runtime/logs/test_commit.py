@@ -1,0 +1,504 @@
+"""runtime.logs.commit: a promise is kept after a sync that began after what it promises, in order, or never."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leveret.model.errors import StorageError
+from leveret.runtime.logs import commit as commit_module
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.storage.log import Log, sync_descriptors
+from leveret.testing.waiting import until
+from tests.unit.runtime.collecting.site import scratch
+
+
+class Disk:
+    """fdatasync that a test lets go one at a time; knows what is durable when a promise is kept."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
+        self.log = Log(directory, epoch=1).open()
+        self.failures: list[BaseException] = []
+        self.error: OSError | None = None
+        self.syncing = 0
+        self._gate = threading.Semaphore(0)
+        monkeypatch.setattr(commit_module, "sync_descriptors", self._sync)
+
+    def commit(self, *, fsync: bool = True) -> GroupCommit:
+        return GroupCommit(fsync=fsync, on_failure=self.failures.append)
+
+    def append(self, commit: GroupCommit) -> int:
+        """Append a record; returns the end that a promise about it needs."""
+        self.log.append(0, 1, 1, b"x", 0)
+        commit.appended(self.log)
+        return self.log.next_offset
+
+    def let_go(self, syncs: int = 1) -> None:
+        self._gate.release(syncs)
+
+    def _sync(self, descriptors: list[int]) -> None:
+        self.syncing += 1
+        assert self._gate.acquire(timeout=10)
+        if self.error is not None:
+            sync_descriptors(descriptors)
+            raise self.error
+        sync_descriptors(descriptors)
+
+
+@pytest.fixture
+def disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Disk:
+    return Disk(monkeypatch, tmp_path / "log")
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario()
+
+    asyncio.run(main())
+
+
+def test_a_promise_waits_for_the_sync(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        await until(lambda: disk.syncing == 1)
+        assert kept == []
+        disk.let_go()
+        await until(lambda: kept)
+        assert (kept, commit.rounds) == (["a"], 1)
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_promise_is_not_kept_by_a_round_that_began_before_its_append(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        await until(lambda: disk.syncing == 1)
+        for name in ("b", "c"):
+            disk.append(commit)
+            commit.when_durable(lambda name=name: kept.append(name))  # type: ignore[misc]
+            commit.begin()
+        disk.let_go()
+        await until(lambda: disk.syncing == 2)
+        assert (kept, commit.rounds) == (["a"], 1)
+        disk.let_go()
+        await until(lambda: len(kept) == 3)
+        assert (kept, commit.rounds) == (["a", "b", "c"], 2)
+        assert commit.waited_s > 0
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_promise_about_nothing_new_is_kept_at_once_but_not_before_a_round_under_way(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        commit.when_durable(lambda: kept.append("nothing"))
+        commit.begin()
+        assert kept == ["nothing"]
+        disk.append(commit)
+        commit.begin()
+        commit.when_durable(lambda: kept.append("behind"))
+        commit.begin()
+        await until(lambda: disk.syncing == 1)
+        assert kept == ["nothing"]
+        disk.let_go()
+        await until(lambda: len(kept) == 2)
+        assert disk.syncing == 1
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_promise_may_append_and_promise_again(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+
+        def first() -> None:
+            kept.append("a")
+            disk.append(commit)
+            commit.when_durable(lambda: kept.append("b"))
+            commit.begin()
+
+        disk.append(commit)
+        commit.when_durable(first)
+        commit.begin()
+        disk.let_go()
+        await until(lambda: disk.syncing == 2)
+        assert kept == ["a"]
+        disk.let_go()
+        await until(lambda: kept == ["a", "b"])
+        commit.close()
+
+    run(scenario)
+
+
+def test_after_a_failed_sync_no_promise_is_ever_kept(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        await until(lambda: disk.syncing == 1)
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("b"))
+        disk.error = OSError(5, "Input/output error")
+        disk.let_go()
+        await until(lambda: disk.failures)
+        assert disk.failures == [disk.error]
+        disk.error = None
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("c"))
+        commit.begin()
+        disk.let_go()
+        commit.close()
+        await asyncio.sleep(0)
+        assert (kept, disk.syncing, len(disk.failures)) == ([], 1, 1)
+
+    run(scenario)
+
+
+def test_a_log_that_cannot_be_synced_at_all_is_a_failure_too(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+
+        def refuse(fd: int) -> int:
+            raise OSError(errno.EIO, "Input/output error")
+
+        monkeypatch.setattr(os, "dup", refuse)
+        commit.begin()
+        (failure,) = disk.failures
+        assert "Input/output error" in str(failure)
+        commit.begin()
+        assert (kept, disk.syncing, len(disk.failures)) == ([], 0, 1)
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_round_waits_for_descriptors_and_takes_fewer_logs_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promise is neither kept before its fdatasync nor given up because the system has no descriptor for a moment."""
+    held: set[int] = set()
+    available = 0
+    real_dup = os.dup
+
+    def dup(fd: int) -> int:
+        if len(held) >= available:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        copy = real_dup(fd)
+        held.add(copy)
+        return copy
+
+    def close(fd: int) -> None:
+        held.discard(fd)
+        real_close(fd)
+
+    real_close = os.close
+    monkeypatch.setattr(os, "dup", dup)
+    monkeypatch.setattr(os, "close", close)
+    monkeypatch.setattr(commit_module, "SYNC_AGAIN_S", 0.001)
+
+    async def scenario() -> None:
+        nonlocal available
+        failures, kept = list[BaseException](), list[str]()
+        commit = GroupCommit(fsync=True, on_failure=failures.append)
+        logs = [Log(tmp_path / str(number), epoch=1).open() for number in range(5)]
+        for log in logs:
+            log.append(0, 1, 1, b"x", 0)
+            commit.appended(log)
+        commit.when_durable(lambda: kept.append("a"))
+        tried: list[int] = []
+        real_again = commit._sync_again
+
+        def again(*about: Any) -> None:
+            tried.append(1)
+            real_again(*about)
+
+        monkeypatch.setattr(commit, "_sync_again", again)
+        commit.begin()
+        await until(lambda: len(tried) > 3)
+        assert (kept, failures, held) == ([], [], set())
+        available = 1
+        await until(lambda: kept == ["a"])
+        assert [log.synced_offset for log in logs] == [1] * 5
+        assert (failures, held) == ([], set())
+        commit.close()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("wants", ["sync", "summary"])
+def test_a_machine_that_gives_no_thread_is_a_failure_and_nobody_waits_for_ever(
+    wants: str, disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+
+        def start(
+            thread: threading.Thread, begin: Callable[[threading.Thread], None] = threading.Thread.start
+        ) -> None:
+            if thread.name.startswith(names):
+                raise RuntimeError("can't start new thread")
+            begin(thread)
+
+        names = {"sync": "fdatasync", "summary": "summary"}[wants]
+        monkeypatch.setattr(threading.Thread, "start", start)
+        monkeypatch.setattr(disk.log, "take_sealed", lambda: [Path("sealed")])
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        disk.let_go(2)
+        await until(lambda: disk.failures)
+        assert (str(disk.failures[0]), kept) == ("can't start new thread", [])
+        commit.begin()
+        assert len(disk.failures) == 1
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_promise_that_cannot_be_kept_is_a_failure_and_none_after_it_is_kept(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        bug = RuntimeError("a bug")
+
+        def broken() -> None:
+            raise bug
+
+        disk.append(commit)
+        commit.when_durable(broken)
+        commit.when_durable(lambda: kept.append("after"))
+        commit.begin()
+        disk.let_go()
+        await until(lambda: disk.failures)
+        assert (disk.failures, kept) == ([bug], [])
+        commit.close()
+
+    run(scenario)
+
+
+def test_one_share_that_fails_is_a_failure_though_others_are_still_at_it(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No promise is kept, and every descriptor is given back."""
+    disk.log.segment_bytes_max = 1
+    closed: list[int] = []
+    first = threading.Event()
+
+    def sync(descriptors: list[int]) -> None:
+        closed.extend(descriptors)
+        for fd in descriptors:
+            os.close(fd)
+        if not first.is_set():
+            first.set()
+            raise OSError(5, "Input/output error")
+
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        monkeypatch.setattr(commit_module, "sync_descriptors", sync)
+        for _ in range(20):
+            disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        await until(lambda: disk.failures)
+        commit.close()
+        await asyncio.sleep(0)
+        assert (kept, len(disk.failures), len(closed), len(set(closed))) == ([], 1, 21, 21)
+
+    run(scenario)
+
+
+def test_without_fsync_promises_are_kept_at_once(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(fsync=False), list[str]()
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        assert (kept, disk.syncing) == (["a"], 0)
+        commit.close()
+
+    run(scenario)
+
+
+def test_without_fsync_a_segment_counts_once_it_is_synced_beside_and_nobody_waits(
+    disk: Disk, tmp_path: Path
+) -> None:
+    disk.log.segment_bytes_max = 1
+
+    async def scenario() -> None:
+        commit, kept = disk.commit(fsync=False), list[str]()
+        disk.append(commit)
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        await until(lambda: disk.syncing == 3)
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("b"))
+        commit.begin()
+        assert kept == ["a", "b"]
+        disk.let_go(9)
+        await until(lambda: not disk.log.is_rolling)
+        assert disk.log.drop_before(2) == 2
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_round_of_many_logs_goes_in_parts_and_its_promises_wait_for_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: set[int] = set()
+    most = 0
+    real_dup = os.dup
+
+    def dup(fd: int) -> int:
+        nonlocal most
+        copy = real_dup(fd)
+        held.add(copy)
+        most = max(most, len(held))
+        return copy
+
+    def sync(descriptors: list[int]) -> None:
+        sync_descriptors(descriptors)
+        held.difference_update(descriptors)
+
+    monkeypatch.setattr(os, "dup", dup)
+    monkeypatch.setattr(commit_module, "sync_descriptors", sync)
+
+    async def scenario() -> None:
+        commit = GroupCommit(fsync=True, on_failure=lambda error: None, logs_at_once=2)
+        logs = [Log(tmp_path / str(number), epoch=1).open() for number in range(5)]
+        for log in logs:
+            log.append(0, 1, 1, b"x", 0)
+            commit.appended(log)
+        durable: list[int] = []
+        commit.when_durable(lambda: durable.extend(log.synced_offset for log in logs))
+        await commit.settle()
+        assert (durable, most, commit.rounds) == ([1] * 5, 2, 1)
+        commit.close()
+
+    run(scenario)
+
+
+def test_settle_waits_until_everything_so_far_is_durable(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit = disk.commit()
+        await commit.settle()
+        disk.append(commit)
+        waiting = asyncio.ensure_future(commit.settle())
+        await until(lambda: disk.syncing == 1)
+        assert not waiting.done()
+        disk.let_go()
+        await asyncio.wait_for(waiting, 10)
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_synced_segment_gets_its_final_name(disk: Disk, tmp_path: Path) -> None:
+    disk.log.segment_bytes_max = 1
+
+    async def scenario() -> None:
+        commit = disk.commit()
+        disk.append(commit)
+        disk.append(commit)
+        assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".new"]
+        disk.let_go(3)
+        await commit.settle()
+        assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".segment"]
+        commit.close()
+
+    run(scenario)
+
+
+STEP = st.sampled_from(["append", "promise", "begin", "let go"])
+
+
+@settings(max_examples=60)
+@given(st.lists(STEP, max_size=30))
+def test_whatever_the_order_promises_are_kept_in_order_and_never_before_their_sync(steps: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as monkeypatch, scratch() as directory:
+        disk = Disk(monkeypatch, directory / "log")
+        durable = [0]
+        sync = disk._sync
+
+        def noted(descriptors: list[int]) -> None:
+            end = disk.log.next_offset
+            sync(descriptors)
+            durable.append(end)
+
+        monkeypatch.setattr(commit_module, "sync_descriptors", noted)
+
+        async def scenario() -> None:
+            commit, made, kept = disk.commit(), 0, list[int]()
+
+            def keep(number: int, needs: int) -> None:
+                assert durable[-1] >= needs
+                kept.append(number)
+
+            for step in steps:
+                if step == "append":
+                    disk.append(commit)
+                elif step == "promise":
+                    number, needs = made, disk.log.next_offset
+                    made += 1
+                    commit.when_durable(lambda number=number, needs=needs: keep(number, needs))  # type: ignore[misc]
+                elif step == "begin":
+                    commit.begin()
+                    await asyncio.sleep(0)
+                else:
+                    disk.let_go()
+                    await asyncio.sleep(0.001)
+            for _ in steps:
+                disk.let_go()
+            await asyncio.wait_for(commit.settle(), 10)
+            assert kept == list(range(made))
+            commit.close()
+
+        run(scenario)
+
+
+def test_what_is_under_way_when_it_is_closed_changes_nothing_any_more(disk: Disk) -> None:
+    """The files are another Log's then, as when a leader becomes a follower: it knows them by their names of now."""
+
+    async def scenario() -> None:
+        commit, kept, failed = disk.commit(), list[str](), list[dict[str, object]]()
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+        disk.append(commit)
+        disk.log.roll()
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("a"))
+        commit.begin()
+        await until(lambda: disk.syncing == 3)
+        disk.let_go(3)
+        commit.close()
+        names = sorted(path.name for path in disk.log.directory.iterdir())
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert sorted(path.name for path in disk.log.directory.iterdir()) == names
+        assert (kept, failed) == ([], [])
+        with pytest.raises(StorageError, match="does not lead any more"):
+            await commit.settle()
+
+    run(scenario)

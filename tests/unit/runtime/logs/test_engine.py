@@ -1,0 +1,188 @@
+"""The flush: what may be told to whom before the disk has what it rests on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from pamqp import base, body, commands, frame, header
+
+from leveret.model.definitions import Change
+from leveret.model.errors import StorageError
+from leveret.runtime.sockets.held_output import HeldOutput
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.wire.amqp091 import PROTOCOL_HEADER
+from tests.unit.runtime.collecting.site import Site, scratch
+
+PERSISTENT = header.ContentHeader(body_size=3, properties=commands.Basic.Properties(delivery_mode=2))
+
+
+class Client:
+    """A logged-in connection with one channel, and the socket it writes to."""
+
+    def __init__(self, site: Site) -> None:
+        self.engine = site.node.engine
+        self.replies: list[base.Frame] = []
+        self.held = HeldOutput()
+        self.on_reply: Callable[[], None] = lambda: None
+        self.session = ClientConnection(site.node.amqp.host, peer="test", from_loopback=True, now_ms=0)
+        self.engine.peers[self.session] = self
+        self.session.receive(PROTOCOL_HEADER, 0)
+        login = commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US")
+        for method in (login, commands.Connection.TuneOk(10, 131072, 0), commands.Connection.Open("/")):
+            self.session.receive(frame.marshal(method, 0), 0)
+        self.send(commands.Channel.Open(), commands.Confirm.Select())
+        self.engine.flush()
+        self.replies.clear()
+
+    def send(self, *frames: base.Frame | header.ContentHeader | body.ContentBody) -> None:
+        for one in frames:
+            self.session.receive(frame.marshal(one, 1), 0)
+        self.engine.touch(self.session)
+
+    def publish(self, queue: str) -> None:
+        self.send(commands.Basic.Publish(routing_key=queue), PERSISTENT, body.ContentBody(b"abc"))
+
+    def names(self) -> list[str]:
+        return [reply.name for reply in self.replies]
+
+    # -- the engine's peer ----------------------------------------------------------------------
+
+    def write(self, octets: bytes, *, hold: int) -> None:
+        if hold or self.held:
+            self.held.add(hold, octets)
+        else:
+            self._show(octets)
+
+    def release(self, hold: int) -> None:
+        self._show(self.held.release(hold))
+
+    def _show(self, octets: bytes) -> None:
+        while octets:
+            consumed, _, reply = frame.unmarshal(octets)
+            if isinstance(reply, base.Frame):
+                self.replies.append(reply)
+                self.on_reply()
+            octets = octets[consumed:]
+
+    def end(self) -> None:
+        raise AssertionError("nobody ends here")
+
+
+def test_what_another_declared_is_told_only_once_it_is_durable() -> None:
+    async def play(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        first, second = Client(site), Client(site)
+        for client in (first, second):
+            client.send(commands.Queue.Declare(queue="q", durable=True))
+            site.node.engine.flush()
+        assert first.names() == second.names() == []
+        await site.node.commits.settle()
+        assert first.names() == second.names() == ["Queue.DeclareOk"]
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(play(directory))
+
+
+def test_nothing_is_confirmed_while_the_definitions_cannot_be_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(changes: Sequence[Change]) -> None:
+        raise StorageError("no space left on device")
+
+    async def play(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        client = Client(site)
+        with monkeypatch.context() as broken:
+            broken.setattr(site.node.engine._definitions, "append", refuse)
+            client.send(commands.Queue.Declare(queue="q", durable=True))
+            client.publish("q")
+            site.node.engine.flush()
+            await site.node.commits.settle()
+            assert client.names() == []
+            client.engine.touch(client.session)
+        site.node.engine.flush()
+        await site.node.commits.settle()
+        assert client.names() == ["Queue.DeclareOk", "Basic.Nack"]
+        client.replies.clear()
+        client.publish("q")
+        site.node.engine.flush()
+        await site.node.commits.settle()
+        assert client.names() == ["Basic.Ack"]
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(play(directory))
+
+
+def test_a_reply_never_overtakes_what_was_asked_before_it() -> None:
+    """Confirms are written between flushes: a session that was read from meanwhile waits for its own flush."""
+
+    async def play(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        client = Client(site)
+        client.send(commands.Queue.Declare(queue="q", durable=True))
+        client.publish("q")
+        client.engine.write_out()
+        assert client.names() == []
+        site.node.engine.flush()
+        await site.node.commits.settle()
+        assert client.names() == ["Queue.DeclareOk", "Basic.Ack"]
+        client.send(commands.Basic.Get(queue="q"))
+        site.node.engine.flush()
+        client.replies.clear()
+        queue = site.node.broker.queues["/", "q"]
+        client.send(commands.Basic.Ack(delivery_tag=1), commands.Basic.Qos(prefetch_count=1))
+        client.engine.write_out()
+        assert queue.settling
+        assert client.names() == []
+        site.node.engine.flush()
+        assert not queue.settling
+        assert client.names() == ["Basic.QosOk"]
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(play(directory))
+
+
+def test_a_reply_waits_for_the_definitions_it_rests_on_and_not_for_those_before_it() -> None:
+    """Two declarations in two rounds of the disk: the end of the first round lets only the first reply go."""
+
+    async def play(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        client, commits = Client(site), site.node.commits
+        seen: list[int] = []
+        client.on_reply = lambda: seen.append(commits.rounds)
+        before = commits.rounds
+        for queue in ("first", "second"):
+            client.send(commands.Queue.Declare(queue=queue, durable=True))
+            client.engine.flush()
+        await commits.settle()
+        assert client.names() == ["Queue.DeclareOk"] * 2
+        assert seen == [before + 1, before + 2]
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(play(directory))
+
+
+def test_a_declaration_that_wants_no_reply_holds_nothing_back_for_ever() -> None:
+    async def play(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        client = Client(site)
+        client.send(commands.Queue.Declare(queue="q", durable=True, nowait=True))
+        client.engine.flush()
+        client.send(commands.Basic.Qos())
+        client.engine.flush()
+        await site.node.commits.settle()
+        assert client.names() == ["Basic.QosOk"]
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(play(directory))

@@ -1,0 +1,259 @@
+"""runtime.logs.reclaiming: what a queue's log keeps on disk follows what is not settled in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leveret.core.queues.queue import Queue
+from leveret.model.definitions import Queue as Definition
+from leveret.model.errors import StorageError
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.queue_store import QueueStore
+from leveret.runtime.logs.reclaiming import BUSY_BYTES_MIN, QUIET_BYTES_MIN, ROLL_EVERY_MS
+from leveret.storage.log import SEGMENT_BYTES_MAX
+from leveret.storage.tree import Tree
+from leveret.wire.chunk import Attribute, ChunkType, decode_trailer
+from tests.unit.runtime.collecting.site import head_of
+
+BODY = b"." * 16_384
+LOOK_MS = 1_000
+
+
+class Store:
+    """A queue store with one queue and a clock that a test moves on; nothing of it runs by itself."""
+
+    def __init__(self, directory: Path, *, durable: bool = True) -> None:
+        self.directory = directory
+        self.durable = durable
+        self.now_ms = 0
+        self.failed: list[BaseException] = []
+        self.open()
+
+    def open(self) -> None:
+        self.commit = GroupCommit(fsync=True, on_failure=self.failed.append)
+        self.tree = Tree(self.directory, epoch=5)
+        self.store = QueueStore(self.tree, self.commit, lambda: self.now_ms, SEGMENT_BYTES_MAX)
+        definition = Definition(name="q", vhost="v", durable=self.durable, epoch=7)
+        self.queue = Queue(definition, self.store.read)
+        self.store.recover(self.queue)
+
+    def restart(self) -> None:
+        self.close()
+        self.open()
+
+    def close(self) -> None:
+        self.store.close()
+        self.commit.close()
+
+    def publish(self, count: int) -> None:
+        for _ in range(count):
+            self.queue.gather(head_of(len(BODY)), [BODY])
+            self.store.append_messages(self.queue)
+
+    def consume(self, count: int) -> None:
+        while count:
+            runs, _ = self.queue.take(count)
+            for run in runs:
+                self.queue.settle(run.first, len(run.bodies))
+                count -= len(run.bodies)
+        self.store.append_settlements(self.queue)
+
+    def sync(self) -> None:
+        if self.durable:
+            self.store.log(self.queue).sync()
+
+    def look(self) -> None:
+        """What the node does each second, and the flush and the sync that follow."""
+        self.now_ms += LOOK_MS
+        for queue in self.store.reclaiming.look(self.now_ms):
+            self.store.append_settlements(queue)
+        self.sync()
+
+    @property
+    def on_disk(self) -> int:
+        return sum(path.stat().st_size for path in self.directory.rglob("*.segment*"))
+
+    def names(self) -> list[str]:
+        return sorted(path.name for path in self.directory.rglob("*.segment*"))
+
+
+@pytest.fixture(params=[True, False], ids=["durable", "transient"])
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
+    made = Store(tmp_path, durable=request.param)
+    yield made
+    made.close()
+
+
+def test_a_drained_queue_that_is_quiet_keeps_next_to_nothing_on_disk(store: Store) -> None:
+    store.publish(200)
+    store.consume(200)
+    store.sync()
+    end = store.queue.next_offset
+    assert store.on_disk > 3_000_000
+    for _ in range(4):
+        store.look()
+    assert store.on_disk < 1000
+    assert store.names() == [f"{end:020d}.segment"]
+    names = store.names()
+    for _ in range(4):
+        store.look()
+    assert store.names() == names, "once is enough"
+
+
+def test_what_a_drained_queue_knew_is_known_after_a_restart(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.publish(20)
+    store.queue.sequences.note_logged({b"someone": 17})
+    store.consume(20)
+    store.sync()
+    for _ in range(4):
+        store.look()
+    end = store.queue.next_offset
+    store.restart()
+    assert (store.queue.next_offset, store.queue.message_count) == (end, 0)
+    assert store.queue.sequences.logged == {b"someone": 17}
+    (chunk,) = store.store.log(store.queue).read(0, 1 << 20, check=True)
+    assert (chunk.header.type, chunk.header.next_offset) == (ChunkType.TRACKING, end)
+    assert Attribute.LOG in {kind for kind, *_ in decode_trailer(chunk.trailer)}
+    store.publish(1)
+    store.consume(1)
+    assert store.queue.next_offset == end + 2
+    store.close()
+
+
+def test_a_queue_that_was_drained_before_a_restart_begins_anew_after_it(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.publish(20)
+    store.consume(20)
+    store.restart()
+    for _ in range(4):
+        store.look()
+    assert store.on_disk < 1000
+    store.close()
+
+
+def test_a_queue_that_holds_a_message_keeps_it(store: Store) -> None:
+    store.publish(200)
+    store.consume(199)
+    store.sync()
+    for _ in range(10):
+        store.look()
+    (run,), _ = store.queue.take(1)
+    assert run.bodies == [BODY]
+    if store.durable:
+        store.restart()
+        assert store.queue.message_count == 1
+
+
+def test_what_is_little_is_left_where_it_is(store: Store) -> None:
+    store.publish(QUIET_BYTES_MIN // len(BODY) - 1)
+    store.consume(QUIET_BYTES_MIN // len(BODY) - 1)
+    store.sync()
+    names = store.names()
+    for _ in range(4):
+        store.look()
+    assert store.names() == names
+
+
+def test_a_queue_that_its_consumers_keep_empty_stays_small_and_rolls_seldom(store: Store) -> None:
+    largest, firsts = 0, set[str]()
+    per_look = 4 * BUSY_BYTES_MIN // len(BODY) // 4
+    for _ in range(60):
+        # Never quiet, and never drained when it is looked at.
+        store.publish(per_look)
+        store.consume(per_look - 1 if store.queue.message_count == per_look else per_look)
+        store.sync()
+        store.look()
+        largest = max(largest, store.on_disk)
+        firsts.update(name[:20] for name in store.names())
+    per_roll = per_look * len(BODY) * ROLL_EVERY_MS // LOOK_MS
+    assert largest < 3 * per_roll
+    assert len(firsts) <= 60 * LOOK_MS // ROLL_EVERY_MS + 1
+
+
+def test_old_segments_stay_until_the_new_one_is_synced(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.publish(20)
+    store.consume(20)
+    store.sync()
+    for _ in range(2):
+        store.now_ms += LOOK_MS
+        for queue in store.store.reclaiming.look(store.now_ms):
+            store.store.append_settlements(queue)
+    for _ in range(3):
+        store.now_ms += LOOK_MS
+        assert store.store.reclaiming.look(store.now_ms) == []
+    assert len(store.names()) == 2, "nothing of the new one is on disk yet"
+    store.sync()
+    store.store.reclaiming.look(store.now_ms)
+    assert len(store.names()) == 1
+    store.close()
+
+
+def test_what_somebody_else_needs_still_stays(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.store.keep_from = lambda queue: 3
+    store.publish(20)
+    store.consume(20)
+    store.sync()
+    for _ in range(5):
+        store.look()
+    assert store.store.log(store.queue).first_offset == 0
+    store.store.keep_from = lambda queue: queue.settled.floor
+    store.store.release()
+    assert store.on_disk < 1000
+    store.close()
+
+
+def test_a_queue_that_is_published_to_in_the_flush_in_which_it_is_due_does_not_begin_anew(
+    tmp_path: Path,
+) -> None:
+    store = Store(tmp_path)
+    store.publish(20)
+    store.consume(20)
+    store.sync()
+    store.look()
+    store.now_ms += LOOK_MS
+    (due,) = store.store.reclaiming.look(store.now_ms)
+    store.publish(1)
+    names = store.names()
+    store.store.append_settlements(due)
+    assert store.names() == names
+    assert store.queue.message_count == 1
+    store.close()
+
+
+def test_a_disk_that_refuses_is_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path)
+    store.publish(20)
+    store.consume(20)
+    store.sync()
+    log = store.store.log(store.queue)
+    with monkeypatch.context() as patch:
+
+        def refuse(*given: object) -> None:
+            raise StorageError("no space left")
+
+        patch.setattr(log, "_write", refuse)
+        store.look()
+        with pytest.raises(StorageError, match="no space"):
+            store.look()
+    for _ in range(4):
+        store.look()
+    assert store.on_disk < 1000
+    store.close()
+
+
+def test_only_queues_that_settled_something_are_looked_at(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.publish(200)
+    assert store.store.reclaiming.look(0) == []
+    assert not store.store.reclaiming._looks
+    store.consume(1)
+    assert list(store.store.reclaiming._looks) == [store.queue]
+    store.look()
+    assert not store.store.reclaiming._looks, "most of it is not settled"
+    store.close()

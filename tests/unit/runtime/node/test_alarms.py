@@ -1,0 +1,68 @@
+"""The node's own look at its memory and disk."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from leveret.config.limits import Watermarks
+from leveret.core.broker.alarms import Watermark
+from leveret.runtime.node import alarms
+from leveret.runtime.node.alarms import AlarmWatch, total_memory_bytes, used_memory_bytes
+from leveret.storage.disk import free_disk_bytes
+
+EVER_LOW = Watermarks(memory_absolute_bytes=0)
+
+
+def test_memory_and_disk_are_those_of_this_process_and_directory(tmp_path: Path) -> None:
+    before = used_memory_bytes()
+    # Of its own, not of what the process has from before.
+    filled = mmap.mmap(-1, 50_000_000)
+    filled.write(b"x" * len(filled))
+    assert used_memory_bytes() - before > len(filled) // 2
+    assert before < total_memory_bytes()
+    assert (free_disk_bytes(tmp_path) or 0) > 0
+    assert free_disk_bytes(tmp_path / "nowhere") is None
+
+
+def test_who_must_know_is_told_of_every_change_and_of_nothing_else(tmp_path: Path) -> None:
+    watch = AlarmWatch(Watermarks(), tmp_path)
+    told: list[tuple[str, ...]] = []
+    watch.on_change.append(lambda: told.append(watch.active))
+    watch.probe()
+    watch.set_memory(Watermark(bytes_=0))
+    watch.set_disk(Watermark(bytes_=1 << 62))
+    watch.probe()
+    watch.set_memory(Watermark(ratio=1.0))
+    watch.set_disk(Watermark())
+    watch.probe()
+    assert told == [("memory",), ("disk", "memory"), ("disk",), ()]
+
+
+def test_limits_come_from_the_settings(tmp_path: Path) -> None:
+    settings = Watermarks(memory_total_bytes=1000)
+    watch = AlarmWatch(settings, tmp_path)
+    assert (watch.memory_limit_bytes, watch.disk_limit_bytes) == (400, 50_000_000)
+    watch = AlarmWatch(replace(settings, memory_absolute_bytes=7, disk_relative=1.5), tmp_path)
+    assert (watch.memory_limit_bytes, watch.disk_limit_bytes) == (7, 1500)
+    watch = AlarmWatch(replace(settings, memory_relative=None), tmp_path)
+    assert watch.memory_limit_bytes is None
+
+
+def test_while_memory_is_low_free_memory_is_given_back_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[None] = []
+    monkeypatch.setattr(alarms, "give_back_memory", lambda: given.append(None))
+    watch = AlarmWatch(EVER_LOW, tmp_path)
+    watch.probe()
+    assert not given, "nothing was low yet"
+    watch.probe()
+    watch.probe()
+    assert len(given) == 1
+    monkeypatch.setattr(alarms, "GIVE_BACK_EVERY_S", 0.0)
+    watch.probe()
+    assert len(given) == 2

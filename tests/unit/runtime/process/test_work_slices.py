@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import asyncio
+
+from leveret.runtime.process.work_slices import in_turns
+
+
+def test_others_are_served_while_long_work_goes_on() -> None:
+    story: list[str] = []
+
+    async def work() -> None:
+        async for item in in_turns(range(3), turn_s=0):
+            story.append(f"work {item}")
+
+    async def other() -> None:
+        while "work 2" not in story:
+            story.append("other")
+            await asyncio.sleep(0)
+
+    async def both() -> None:
+        await asyncio.gather(work(), other())
+
+    asyncio.run(both())
+    assert [each for each in story if each != "other"] == ["work 0", "work 1", "work 2"]
+    assert "other" in story[: story.index("work 1")]
+    assert "other" in story[story.index("work 1") : story.index("work 2")]
+
+
+def test_short_work_is_done_at_one_go() -> None:
+    async def count() -> list[int]:
+        return [item async for item in in_turns(range(5), turn_s=60)]
+
+    assert asyncio.run(count()) == list(range(5))
+
+
+def test_of_all_long_work_one_has_its_turn_in_a_pass_of_the_loop() -> None:
+    """Ten long answers at once hold up nobody longer than one does."""
+    story: list[str] = []
+
+    async def work(name: str) -> None:
+        async for _ in in_turns(range(4), turn_s=0):
+            story.append(name)
+
+    async def others() -> None:
+        while sum(each != "|" for each in story) < 12:
+            story.append("|")
+            await asyncio.sleep(0)
+
+    async def all_of_it() -> None:
+        await asyncio.gather(others(), work("a"), work("b"), work("c"))
+
+    asyncio.run(all_of_it())
+    # The first turns come with the request; from then on others are served in between.
+    passes = "".join(story).split("|")[2:]
+    assert all(len(each) <= 1 for each in passes)
+
+
+def test_work_that_is_given_up_keeps_nobody_waiting() -> None:
+    async def work() -> list[int]:
+        return [item async for item in in_turns(range(100), turn_s=0)]
+
+    async def main() -> list[int]:
+        given_up = asyncio.create_task(work())
+        going_on = asyncio.create_task(work())
+        await asyncio.sleep(0)
+        given_up.cancel()
+        return await asyncio.wait_for(going_on, 10)
+
+    assert asyncio.run(main()) == list(range(100))

@@ -1,0 +1,118 @@
+"""What a node owes those that follow it: publishers wait while too few do, and no longer than it leads."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from leveret.config import load
+from leveret.config.kinds import Address
+from leveret.model.errors import PreconditionFailed
+from leveret.runtime.node.node import Node
+from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.roles.follower_server import FollowerServer, uri_of
+from leveret.session.link_handshake import ProvenFollower
+from leveret.storage.tree import Tree
+from leveret.testing.ports import LOOPBACK
+from leveret.testing.waiting import until
+from tests.unit.runtime.replication.link_sites import SECRET, unheard
+
+SETTINGS = {
+    "replication.bind": LOOPBACK,
+    "replication.port": "0",
+    "replication.min_in_sync": "1",
+}
+
+
+class Site:
+    """A node that serves nobody, and its door; `met` are those who took it over."""
+
+    def __init__(self, directory: Path, *, leads: bool, **settings: str) -> None:
+        config = load(None, SETTINGS | {f"replication.{key}": value for key, value in settings.items()})
+        self.node = Node(config, directory, Tree(directory, epoch=1))
+        self.met: list[ProvenFollower] = []
+        self.door = FollowerServer(
+            lambda: self.node,
+            config,
+            leads=leads,
+            identity=IdentityFile(directory),
+            secret=SECRET,
+            elected=None,
+            recorded=frozenset(),
+            unreadable={"outgoing/v"},
+            own_uri=lambda: "",
+            met=self._meets,
+            answer=unheard,
+        )
+
+    def _meets(self, other: ProvenFollower) -> bool:
+        self.met.append(other)
+        return True
+
+    async def close(self) -> None:
+        await self.door.close()
+        self.node.close()
+        self.node.tree.close()
+
+
+@pytest.mark.parametrize("below", ["block", "nack"])
+def test_publishers_wait_while_too_few_followers_are_in_sync_until_the_door_is_closed(
+    tmp_path: Path, below: str
+) -> None:
+    async def scenario() -> None:
+        site = Site(tmp_path, leads=True, below_min_in_sync=below)
+        node = site.node
+        await site.door.open(LOOPBACK)
+        await until(lambda: node.broker.refuses_durable or node.alarms.active, "short of followers")
+        assert (node.broker.refuses_durable, bool(node.alarms.active)) == (below == "nack", below == "block")
+        await site.door.close()
+        # Links that end only now are those of a leader that is none any more.
+        node.broker.refuses_durable = False
+        node.alarms.set_replicas_short(False)
+        site.door.listener._leading.noticed()
+        assert (node.broker.refuses_durable, bool(node.alarms.active)) == (False, False)
+        await site.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_follower_that_is_followed_promises_and_hands_over_nothing(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        site = Site(tmp_path, leads=False)
+        other = ProvenFollower("follow", "f" * 24, "f", 1, 1, False, "", "")
+        site.door.listener._leading.noticed()
+        assert not site.node.alarms.active
+        with pytest.raises(PreconditionFailed, match="does not lead"):
+            site.door.listener._leading.hand_over(other, 2)
+        assert site.met == []
+        assert site.door.feed.committed() == site.door.feed.position
+        await site.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_takes_over_is_met_as_the_leader_of_the_next_epoch(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        site = Site(tmp_path, leads=True)
+        other = ProvenFollower("follow", "f" * 24, "f", 1, 1, False, "", "")
+        site.door.listener._leading.hand_over(other, 2)
+        assert [(each.epoch, each.leader_id) for each in site.met] == [(2, other.node_id)]
+        assert site.door.listener._leading.damaged() == {"outgoing/v"}
+        await site.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("settings", "address", "uri"),
+    [
+        ({}, Address("10.0.0.1", 5679), "tcp://10.0.0.1:5679"),
+        ({}, Address("0.0.0.0", 5679), ""),
+        ({}, None, ""),
+        ({"replication.advertised_uri": "tcp://broker:5679"}, None, "tcp://broker:5679"),
+    ],
+)
+def test_where_a_door_is_found(settings: dict[str, str], address: Address | None, uri: str) -> None:
+    assert uri_of(load(None, settings).followers, address) == uri

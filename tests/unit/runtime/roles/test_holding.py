@@ -1,0 +1,77 @@
+"""runtime.roles.holding: a node that shows what it has, and what becomes of what it cannot read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leveret.config import load
+from leveret.core.queues.queue import Queue
+from leveret.model import definitions as d
+from leveret.runtime.node.node import Node
+from leveret.runtime.roles import holding
+from tests.unit.runtime.collecting.site import Site, scratch
+from tests.unit.storage.places import flip
+
+MESSAGES = 40
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    with scratch() as path:
+        yield path
+
+
+async def damaged_log(directory: Path) -> str:
+    """The log of a queue of several segments, one octet of the first of which is not what it was."""
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(d.Vhost(name="v")), d.Put(d.Queue(vhost="v", name="q")))
+    for _ in range(MESSAGES):
+        await site.publish(1)
+    [log] = (path for path in (directory / "queues").iterdir() if path.is_dir())
+    await site.kill()
+    flip(log, 0, 60)
+    return f"queues/{log.name}"
+
+
+def octets(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(directory.glob("*.segment*"))}
+
+
+async def shown(directory: Path, *, is_ones_own: bool) -> Node:
+    node = holding.build(load(None, {}), directory, stamp=1, failed=asyncio.Event())
+    holding.show(node, is_ones_own=is_ones_own)
+    return node
+
+
+def test_what_others_count_on_stays_as_it_is_when_it_cannot_be_read(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        log = await damaged_log(directory)
+        before = octets(directory / log)
+        node = await shown(directory, is_ones_own=True)
+        assert octets(directory / log) == before, "the damaged log was changed"
+        assert not (directory / "divergent").exists()
+        assert f"damaged_log log={log}" in caplog.text
+        assert isinstance(node.broker.queues["v", "q"], Queue)
+
+    asyncio.run(scenario())
+
+
+def test_what_comes_anew_from_a_leader_is_put_away_whole_when_it_cannot_be_read(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        log = await damaged_log(directory)
+        before = octets(directory / log)
+        await shown(directory, is_ones_own=False)
+        [place] = (directory / "divergent").glob("damaged-*")
+        assert octets(place / log) == before
+        assert f"damaged_log_put_away log={log}" in caplog.text
+
+    asyncio.run(scenario())

@@ -1,0 +1,157 @@
+"""Of leaders that meet one goes on, whoever was told of whom, and all of them hear of who came after them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from pathlib import Path
+
+import pytest
+
+from leveret.config.uris import NodeUri, parse_node_uri
+from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.roles import fencer, succession
+from leveret.runtime.roles.fencer import Fencer
+from leveret.runtime.roles.succession import Succession
+from leveret.session.link_handshake import FORMER_LEADERS_MAX, ProvenFollower, ProvenLeader
+from leveret.testing.waiting import until
+from tests.unit.runtime.replication.link_sites import SECRET, LeaderSite
+
+
+class Node:
+    """What is known of who leads, at one node."""
+
+    def __init__(self, directory: Path, node_id: str) -> None:
+        directory.mkdir(exist_ok=True)
+        self.file = IdentityFile(directory)
+        self.identity = self.file.identity
+        self.identity.node_id = node_id
+        self.replaced: list[ProvenLeader] = []
+        self.succession = Succession(self.file, self._fencer, self.replaced.append)
+
+    def _fencer(self, uri: NodeUri) -> Fencer:
+        return Fencer(
+            uri,
+            secret=SECRET,
+            identity=self.file,
+            name=self.identity.node_id,
+            own_uri=lambda: "tcp://127.0.0.1:1",
+            tls=lambda: pytest.fail("no TLS here"),
+        )
+
+    def as_peer(self, kind: str) -> ProvenFollower:
+        identity = self.identity
+        return ProvenFollower(
+            kind,  # type: ignore[arg-type]
+            identity.node_id,
+            identity.node_id,
+            identity.epoch,
+            identity.followed_epoch,
+            identity.led,
+            "",
+            identity.leader_id,
+        )
+
+    def leads(self) -> bool:
+        return not self.identity.is_fenced
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Node:
+    return Node(tmp_path / "one", "a")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Node:
+    return Node(tmp_path / "other", "b")
+
+
+def test_of_two_that_lead_in_one_epoch_one_goes_on(one: Node, other: Node, tmp_path: Path) -> None:
+    """Each was promoted without having heard of the other."""
+    for node in (one, other):
+        node.succession.take_lead(raises_epoch=True, epoch=0)
+    assert one.identity.epoch == other.identity.epoch
+    assert not other.succession.met(one.as_peer("fence"))
+    assert one.succession.met(other.as_peer("fence"))
+    assert (one.leads(), other.leads()) == (False, True)
+    assert IdentityFile(tmp_path / "one").identity.is_fenced
+
+
+def test_who_comes_to_follow_in_the_same_epoch_replaces_nobody(one: Node, other: Node) -> None:
+    for node in (one, other):
+        node.succession.take_lead(raises_epoch=True, epoch=0)
+    assert not one.succession.met(other.as_peer("follow"))
+    assert one.leads()
+
+
+def test_the_next_epoch_is_later_than_any_that_was_heard_of(one: Node, other: Node) -> None:
+    for node in (one, other):
+        node.succession.take_lead(raises_epoch=True, epoch=0)
+    assert one.succession.met(other.as_peer("fence"))
+    one.succession.take_lead(raises_epoch=True, epoch=0)
+    assert one.leads()
+    assert other.succession.met(one.as_peer("fence"))
+
+
+def test_a_leader_that_tells_a_former_one_hears_of_a_later_one(
+    tmp_path: Path, one: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The former leader was promoted again, by force, and does not know where this one is."""
+    monkeypatch.setattr(fencer, "EVERY_S", 0.01)
+
+    async def scenario() -> None:
+        former = LeaderSite(tmp_path / "former", random.Random(1), epoch=7)
+        one.identity.former_leaders = [str(await former.start())]
+        one.succession.take_lead(raises_epoch=True, epoch=2)
+        one.succession.tell_former_leaders("")
+        await until(lambda: one.replaced, "told")
+        one.succession.stop()
+        await former.stop()
+        assert one.replaced[0].reign == (7, former.identity.identity.node_id)
+
+    asyncio.run(scenario())
+    assert not one.leads()
+    assert IdentityFile(tmp_path / "one").identity.seen_epoch == 7
+
+
+def test_a_follower_that_leads_one_day_tells_all_that_led_before(one: Node, tmp_path: Path) -> None:
+    """However it comes to lead: by a promotion, or by being started as a leader."""
+    before = [f"tcp://10.0.0.{number}:5679" for number in range(1, FORMER_LEADERS_MAX + 1)]
+    at = parse_node_uri("tcp://10.0.0.9:5679")
+    one.succession.followed(ProvenLeader("x", "x", 3, "", "x", tuple(before)), at)
+    former = IdentityFile(tmp_path / "one").identity.former_leaders
+    assert former == [str(at), *before][:FORMER_LEADERS_MAX]
+    one.succession.took_over_from(before[1])
+    assert one.identity.former_leaders == [before[1], str(at), before[0], *before[2:]][:FORMER_LEADERS_MAX]
+
+
+def test_who_led_asks_its_followers_whether_one_was_promoted(
+    tmp_path: Path, one: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One answers; another is not there, one takes the question and says nothing, and one has no proper address."""
+    monkeypatch.setattr(succession, "_ASK_TIMEOUT_S", 0.2)
+    one.succession.take_lead(raises_epoch=True, epoch=2)
+
+    async def replaced(by: LeaderSite | None = None) -> bool:
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            for uri in ("tcp://127.0.0.1:1", f"tcp://127.0.0.1:{port}", "nonsense", ""):
+                one.identity.note_follower(uri)
+            if by is not None:
+                one.identity.note_follower(str(await by.start()))
+            found = await one.succession.is_replaced()
+        if by is not None:
+            await by.stop()
+        return found
+
+    assert not asyncio.run(replaced())
+    assert one.leads()
+
+    async def asked() -> bool:
+        return await replaced(by=LeaderSite(tmp_path / "promoted", random.Random(1), epoch=7))
+
+    assert asyncio.run(asked())
+    assert IdentityFile(tmp_path / "one").identity.is_fenced
+    one.succession.take_lead(raises_epoch=True, epoch=0)
+    assert (one.identity.followers, one.leads()) == ([], True)

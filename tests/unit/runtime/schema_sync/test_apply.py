@@ -1,0 +1,54 @@
+"""The history of applied deltas: kept in order, whatever becomes of those who keep it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from leveret.runtime.schema_sync.apply import AppliedDelta, SyncHistory
+from leveret.storage.state_file import StateFile
+
+
+def applied(stamp: int) -> AppliedDelta:
+    return AppliedDelta(
+        stamp=stamp,
+        upstream="a:5672",
+        upstream_cluster="eu.1",
+        duration_ms=1,
+        sent_bytes=1,
+        received_bytes=1,
+        puts=1,
+        deletes=0,
+        conflicts=0,
+        refused=0,
+        changes=["put queues //q"],
+    )
+
+
+def test_a_save_that_was_cancelled_and_the_next_one_do_not_meet_in_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync = os.fsync
+
+    def slow(descriptor: int) -> None:
+        time.sleep(0.2)
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", slow)
+
+    async def run() -> None:
+        history = SyncHistory(StateFile(tmp_path / "history.json"))
+        first = asyncio.create_task(history.add(applied(1)))
+        await asyncio.sleep(0.05)
+        first.cancel()
+        with suppress(asyncio.CancelledError):
+            await first
+        await history.add(applied(2))
+
+    asyncio.run(run())
+    assert [row["stamp"] for row in SyncHistory(StateFile(tmp_path / "history.json")).rows()] == [2, 1]

@@ -1,0 +1,200 @@
+"""The listener that greets; what it settles with a peer is shown with real TLS and proxies in tests/e2e."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+import ssl
+import warnings
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import cast
+from unittest.mock import patch
+
+import pytest
+import uvloop
+
+from leveret.core.rules.descriptors import LEAST, NO_CAPS, ListenerKind, divide
+from leveret.runtime.sockets import acceptor
+from leveret.runtime.sockets.acceptor import Acceptor, listen
+from leveret.runtime.sockets.connection_budget import ALARM_S, Sockets
+from leveret.testing.certificates import CertificateAuthority, available
+from leveret.testing.ports import LOOPBACK
+from leveret.testing.waiting import until
+from leveret.wire.proxy_protocol import Proxied
+
+HEADER = b"PROXY TCP4 10.1.2.3 10.4.5.6 1000 5672\r\n"
+
+
+class Served(asyncio.Protocol):
+    """Notes who is served."""
+
+    peers: list[Proxied | None]
+
+    def __init__(self, peers: list[Proxied | None], proxied: Proxied | None) -> None:
+        peers.append(proxied)
+
+
+def greet(listening: socket.socket, peers: list[Proxied | None]) -> Acceptor:
+    listening.setblocking(False)
+    return Acceptor(
+        listening,
+        lambda proxied: Served(peers, proxied),
+        ListenerKind.AMQP,
+        tls=None,
+        proxied=True,
+        timeout_s=10,
+    )
+
+
+def connect(listening: socket.socket) -> socket.socket:
+    return socket.create_connection(listening.getsockname(), timeout=10)
+
+
+def end_of(peer: socket.socket) -> bytes:
+    """What comes before the end; a door that closes resets whom it had not taken."""
+    with peer:
+        try:
+            return peer.recv(1)
+        except ConnectionResetError:
+            return b""
+
+
+def test_who_comes_as_it_closes_is_let_go() -> None:
+    """Whether a peer was taken, or greeted, by then or not."""
+
+    async def visit(turns: int) -> None:
+        listening = socket.create_server((LOOPBACK, 0))
+        door = greet(listening, [])
+        peers = [connect(listening) for _ in range(3)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        door.close()
+        await asyncio.sleep(0)
+        for peer in peers:
+            assert await asyncio.to_thread(end_of, peer) == b""
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always", ResourceWarning)
+        for turns in range(12):
+            uvloop.run(visit(turns))
+        gc.collect()
+    assert [str(each.message) for each in warned] == []
+
+
+def test_without_descriptors_it_tries_again() -> None:
+    class Exhausted(socket.socket):
+        """Of a process that has opened all it may, once."""
+
+        refusals = 1
+
+        def accept(self) -> tuple[socket.socket, object]:
+            if self.refusals:
+                self.refusals -= 1
+                raise OSError(24, "Too many open files")
+            return super().accept()
+
+    async def visit() -> list[Proxied | None]:
+        peers: list[Proxied | None] = []
+        listening = Exhausted()
+        listening.bind((LOOPBACK, 0))
+        listening.listen()
+        with patch.object(acceptor, "_ACCEPT_AGAIN_S", 0.05):
+            door = greet(listening, peers)
+            with connect(listening) as peer:
+                peer.sendall(HEADER)
+                await until(lambda: peers, "to be served")
+        door.close()
+        return peers
+
+    [proxied] = uvloop.run(visit())
+    assert proxied is not None
+    assert proxied.client == ("10.1.2.3", 1000)
+
+
+class Left(asyncio.Protocol):
+    """Ends each connection in another way, as the first octet says."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if data == b"a":
+            self._transport.abort()
+        elif data == b"c":
+            self._transport.close()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_who_is_gone_is_not_counted_however_it_went(
+    run: Callable[[Coroutine[None, None, None]], None],
+) -> None:
+    async def visit() -> None:
+        sockets = Sockets(divide(LEAST))
+        tally = sockets.tallies[ListenerKind.STREAM]
+        listening = listen(LOOPBACK, 0)
+        door = Acceptor(listening, lambda _: Left(), ListenerKind.STREAM, timeout_s=10, sockets=sockets)
+        for word in (b"a", b"c", b"", b"a", b"c", b""):
+            with connect(listening) as peer:
+                await until(lambda: tally.count == 1, "to be counted")
+                peer.sendall(word)
+                if word:
+                    assert await asyncio.to_thread(end_of, peer) == b""
+            await until(lambda: tally.count == 0, f"to be let go after {word!r}")
+        assert not sockets.is_short
+        peers = [connect(listening) for _ in range(tally.share + 5)]
+        # One address leaves room for another.
+        await until(lambda: tally.refused.total() == 5 + 1, "to be refused")
+        assert (tally.count, sockets.is_short) == (tally.share - 1, True)
+        for peer in peers:
+            peer.close()
+        await until(lambda: tally.count == 0, "all to be let go")
+        door.close()
+
+    run(visit())
+
+
+def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
+    if available() is not None:
+        pytest.skip(str(available()))
+    issued = CertificateAuthority(tmp_path).issue("server")
+
+    async def visit() -> None:
+        sockets = Sockets(divide(LEAST))
+        tally = sockets.tallies[ListenerKind.AMQP]
+        listening = listen(LOOPBACK, 0)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(issued.certfile, issued.keyfile)
+        door = Acceptor(
+            listening, lambda _: Left(), ListenerKind.AMQP, tls=context, timeout_s=1.0, sockets=sockets
+        )
+        silent = connect(listening)
+        with connect(listening) as peer:
+            await until(lambda: tally.count == 2, "to be counted")
+            peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            await until(lambda: tally.count == 0, "to be let go")
+        silent.close()
+        door.close()
+
+    uvloop.run(visit())
+
+
+def test_the_alarm_ends_when_nobody_was_refused_for_a_while() -> None:
+    now_s = 100.0
+    sockets = Sockets(divide(LEAST), clock_s=lambda: now_s)
+    share = sockets.budget.shares[ListenerKind.CONTROL]
+    assert [sockets.admit(ListenerKind.CONTROL, "", NO_CAPS) for _ in range(share + 1)] == [True] * share + [
+        False
+    ]
+    assert sockets.is_short
+    now_s += ALARM_S - 1
+    sockets.judge()
+    assert sockets.is_short
+    assert not sockets.admit(ListenerKind.CONTROL, "", NO_CAPS)
+    now_s += ALARM_S - 1
+    sockets.judge()
+    assert sockets.is_short
+    now_s += 1
+    sockets.judge()
+    assert not sockets.is_short

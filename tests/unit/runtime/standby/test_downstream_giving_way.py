@@ -1,0 +1,178 @@
+"""What is asked of a standby at the same time: a promotion goes first, and what is read is not deleted meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from leveret.config import Config, load
+from leveret.config.kinds import Address
+from leveret.core.broker.broker import Broker
+from leveret.core.schema.operating_mode import OperatingMode
+from leveret.model.definitions import Change, Definitions, Delete, GlobalParameter, Put, Vhost
+from leveret.model.errors import NotAllowed
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.sweep import RECOVERY_LOCK
+from leveret.pipeline.files.files import locked
+from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER, StandbyDownstream
+from leveret.runtime.standby.pipeline_process import PipelineFailed, PipelineProcess
+from leveret.runtime.standby.recovery import EVERYTHING, RecoveryTarget
+from leveret.storage.state_file import StateFile
+from leveret.testing.standby_archive import transfer
+from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class FakeSchemaSync:
+    mode = OperatingMode.UPSTREAM
+    why_nothing_came = ""
+
+
+@dataclass
+class FakeNode:
+    """A node as far as its standby knows it; with nothing to recover, nobody connects to it."""
+
+    data_dir: Path
+    config: Config = field(
+        default_factory=lambda: load(None, {"standby.replication.operating_mode": "downstream"})
+    )
+    definitions: Definitions = field(default_factory=Definitions)
+    streams: Any = field(
+        default_factory=lambda: SimpleNamespace(addresses=[Address("127.0.0.1", 1)], tls_addresses=[])
+    )
+    amqp: Any = field(default_factory=lambda: SimpleNamespace(addresses=[], tls_addresses=[]))
+    schema_sync: Any = field(default_factory=FakeSchemaSync)
+    applied: list[Change] = field(default_factory=list)
+
+    @property
+    def broker(self) -> Broker:
+        return cast(
+            Broker, SimpleNamespace(definitions=self.definitions, apply=self.applied.append, queues={})
+        )
+
+    async def commit(self) -> None:
+        """Nothing is kept."""
+
+    @contextmanager
+    def internal_user(self, purpose: str) -> Iterator[tuple[str, str]]:
+        yield "internal", "one-time"
+
+
+@pytest.fixture
+def standby(tmp_path: Path) -> StandbyDownstream:
+    return StandbyDownstream(FakeNode(tmp_path), StateFile(tmp_path / "standby.json"))
+
+
+@pytest.fixture
+def work(tmp_path: Path) -> Path:
+    return tmp_path / "standby"
+
+
+async def dry_run(standby: StandbyDownstream) -> dict[str, Any]:
+    return await standby.recoveries.dry_run(EVERYTHING, None, lambda event: None)
+
+
+async def begun(standby: StandbyDownstream) -> asyncio.Task[dict[str, Any]]:
+    """A dry run that is under way; it waits for a lock that the test holds."""
+    task = asyncio.create_task(dry_run(standby))
+    await asyncio.sleep(0.1)
+    assert standby.recoveries._task is not None
+    return task
+
+
+def test_a_promotion_ends_what_goes_on_and_nothing_begins_while_it_drains(
+    standby: StandbyDownstream, work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drains, is_drained = asyncio.Event(), asyncio.Event()
+
+    async def drain(timeout_s: float) -> PipelineProcess | None:
+        drains.set()
+        await is_drained.wait()
+        return None
+
+    async def scenario() -> None:
+        monkeypatch.setattr(standby._transfer, "drain", drain)
+        with locked(work / RECOVERY_LOCK, 1, "recovering"):
+            before = await begun(standby)
+            promotion = asyncio.create_task(standby.promote())
+            await drains.wait()
+            with pytest.raises(PipelineFailed, match="a promotion has begun, which goes first"):
+                await before
+        target = RecoveryTarget(host="localhost", port=1, username="", password="")
+        for refused in (
+            dry_run(standby),
+            standby.recoveries.rehearse(EVERYTHING, lambda event: None),
+            standby.recoveries.into(EVERYTHING, target, lambda event: None),
+        ):
+            with pytest.raises(NotAllowed, match="a promotion is under way, which goes first"):
+                await refused
+        assert standby.status()["state"] == "promoting"
+        is_drained.set()
+        assert await promotion == []
+        assert standby.mode == "upstream"
+        assert (await dry_run(standby))["queues"] == [], "afterwards it may be asked for"
+
+    asyncio.run(scenario())
+
+
+def test_data_is_not_deleted_under_the_hands_of_a_dry_run_and_all_of_it_only_when_that_has_ended(
+    standby: StandbyDownstream, work: Path
+) -> None:
+    upstream = StandbyUpstream(["orphan"])
+    upstream.publish("orphan", "q", [stored_message(b"x")])
+    upstream_end = transfer(upstream, work).next_by_vhost
+
+    async def scenario() -> None:
+        with locked(work / RECOVERY_LOCK, 1, "recovering"):
+            reading = await begun(standby)
+            with pytest.raises(NotAllowed, match="recovery into another broker is under way already"):
+                await standby.delete_orphaned_data()
+            assert Manifest(work).next_by_vhost == upstream_end
+            deletion = asyncio.create_task(standby.delete_all_data())
+            with pytest.raises(PipelineFailed, match="the deletion of all data has begun"):
+                await reading
+            assert Manifest(work).next_by_vhost == upstream_end
+        await deletion
+        assert Manifest(work).next_by_vhost == {}
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("why", ["", "the upstream refuses user 'replicator'"])
+def test_where_nothing_is_tagged_it_is_told_that_no_definitions_came(tmp_path: Path, why: str) -> None:
+    node = FakeNode(tmp_path)
+    node.schema_sync.why_nothing_came = why
+    endpoints = {"endpoints": ["localhost:5552"], "username": "replicator", "password": "secret"}
+    upstream = GlobalParameter(name=UPSTREAM_PARAMETER, value=endpoints)
+    node.definitions.by_kind["global_parameters"][upstream.name,] = upstream
+    _, told = StandbyDownstream(node, StateFile(tmp_path / "standby.json"))._job()
+    cause = f": none of the upstream's definitions have come yet ({why})" if why else ""
+    assert told == f"no vhost is tagged standby_replication{cause}"
+
+
+def test_a_mode_that_is_set_does_not_take_away_what_a_rehearsal_works_with(
+    tmp_path: Path, work: Path
+) -> None:
+    node = FakeNode(tmp_path)
+    scratch = Vhost(name="leveret.rehearsal.0123.0")
+    node.definitions.apply(Put(scratch))
+    standby = StandbyDownstream(node, StateFile(tmp_path / "standby.json"))
+
+    async def scenario() -> None:
+        with locked(work / RECOVERY_LOCK, 1, "recovering"):
+            rehearsal = await begun(standby)
+            await standby.set_mode("upstream")
+            assert node.applied == []
+        await rehearsal
+        await standby.start()
+        assert node.applied == [Delete("vhosts", scratch.key)], "nobody works with it any more"
+
+    asyncio.run(scenario())

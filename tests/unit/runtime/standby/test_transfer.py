@@ -1,0 +1,170 @@
+"""What a transfer that does not keep up leaves in the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from leveret.runtime.standby import transfer as standby_transfer
+from leveret.runtime.standby.pipeline_process import Event
+from leveret.runtime.standby.transfer import LAG_LOG_INTERVAL_S, SILENT_S, TransferSupervisor
+
+LINK = {"event": "link", "vhost": "v", "state": "connected", "endpoint": "a:5552"}
+
+
+class Clock:
+    """Both clocks of a node, which a test sets."""
+
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def now_ms(self) -> int:
+        return 1_000_000 + round(self.now_s * 1000)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    found = Clock()
+    monkeypatch.setattr(time, "monotonic", lambda: found.now_s)
+    monkeypatch.setattr(standby_transfer, "clock_ms", found.now_ms)
+    return found
+
+
+def test_a_transfer_that_lags_is_logged_now_and_then(clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    transfer = TransferSupervisor(lambda: (None, ""))
+    transfer._take(
+        {"event": "stored", "vhost": "v", "next": 5, "newest_ms": clock.now_ms(), "oldest_ms": 0, "at_ms": 1}
+    )
+    clock.now_s += 9.999
+    transfer._take({**LINK, "committed": 9, "committed_ms": clock.now_ms()})
+    assert "state=connected vhost=v upstream=a:5552 lag_records=4" in caplog.text
+    transfer._log_lags(0.0)
+    assert "standby_lags" not in caplog.text, "under ten seconds"
+    clock.now_s += 0.001
+    transfer._take({**LINK, "committed": 12, "committed_ms": clock.now_ms()})
+    for log_s in (1.0, LAG_LOG_INTERVAL_S, LAG_LOG_INTERVAL_S + 1.0):
+        transfer._log_lags(log_s)
+    assert caplog.text.count("standby_lags vhost=v lag_records=7 lag_ms=10000") == 2
+
+
+def stored(vhost: str, newest_ms: int = 1) -> Event:
+    return {"event": "stored", "vhost": vhost, "next": 50, "newest_ms": newest_ms, "oldest_ms": 0, "at_ms": 1}
+
+
+def test_what_was_deleted_is_not_told_as_transferred() -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    for vhost in ("v", "w"):
+        transfer._take(stored(vhost))
+    transfer.forget(["v", "never"])
+    transfer._take({**LINK, "committed": 50, "committed_ms": 1, "transferred": 0})
+    told = [(row["transferred"], row["lag_records"]) for row in transfer.rows(["v", "w"])]
+    assert told == [(0, 50), (50, 0)]
+    transfer.forget()
+    assert transfer.rows(["w"])[0]["transferred"] == 0
+
+
+def test_news_of_a_vhost_that_left_the_job_count_for_nothing() -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    transfer._job = {"vhosts": ["v"]}
+    transfer._take({**LINK, "committed": 0, "committed_ms": 0})
+    transfer._take({"event": "link", "vhost": "gone", "state": "recover", "error": "no such vhost"})
+    assert transfer.state == "connected"
+
+
+def test_a_transfer_that_begins_without_what_queues_hold_says_so_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    for missing in (11, 11, 4):
+        transfer._take({**LINK, "committed": 0, "committed_ms": 0, "missing_messages": missing})
+        assert transfer.rows(["v"])[0]["missing_messages"] == missing
+    assert caplog.text.count("standby_begins_incomplete vhost=v missing_messages=11") == 1
+    assert caplog.text.count("standby_begins_incomplete") == 1
+
+
+def test_what_the_upstream_was_known_to_have_is_told_when_it_is_away_and_spark_starts_again(
+    clock: Clock,
+) -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    job = {"vhosts": ["v"], "endpoints": ["a:5552"]}
+    transfer._take(stored("v", clock.now_ms()))
+    clock.now_s += 0.3
+    transfer._take({**LINK, "committed": 57, "committed_ms": clock.now_ms(), "transferred": 50})
+    away = {"event": "link", "vhost": "v", "state": "connecting", "error": "refused", "transferred": 50}
+
+    def told() -> tuple[str, int, int]:
+        [row] = transfer.rows(["v"])
+        return row["state"], row["lag_records"], row["lag_ms"]
+
+    transfer._take(away)
+    assert told() == ("connecting", 7, 300)
+    clock.now_s += 2
+    transfer._begin_job(job)
+    transfer._begin_job(job)
+    assert told() == ("disconnected", 7, 2300)
+    transfer._begin_job(job | {"endpoints": ["b:5552"]})
+    assert told() == ("disconnected", 0, 2300), "it may be another upstream"
+
+
+def test_lag_in_time_grows_while_nothing_is_heard_of_the_upstream(clock: Clock) -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    transfer._take(stored("v"))
+    transfer._take({**LINK, "committed": 50, "committed_ms": 1, "transferred": 50})
+    for event in ({"state": "connecting", "error": "refused"}, {"state": "connected"}):
+        transfer._take({**LINK, "transferred": 50, **event})
+        clock.now_s += 20
+        [row] = transfer.rows(["v"])
+    assert (row["lag_records"], row["lag_ms"], row["heard_ago_ms"]) == (0, 40_000, 40_000)
+    assert row["newest_age_ms"] == clock.now_ms() - 1
+    transfer._take({**LINK, "committed": 50, "committed_ms": 1, "transferred": 50})
+    [row] = transfer.rows(["v"])
+    assert (row["lag_records"], row["lag_ms"], row["heard_ago_ms"]) == (0, 0, 0)
+
+
+def test_a_process_that_hangs_is_not_told_as_connected(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    transfer._take({**LINK, "committed": 0, "committed_ms": 0})
+    for silent_s, state in ((SILENT_S - 1, "connected"), (1, "connecting"), (1, "connecting")):
+        clock.now_s += silent_s
+        transfer._log_silence()
+        [row] = transfer.rows(["v"])
+        assert (row["state"], transfer.state) == (state, state)
+        assert ("has said nothing for" in row["error"]) == (state == "connecting")
+    assert caplog.text.count("standby_transfer_silent") == 1
+    transfer._take({**LINK, "committed": 0, "committed_ms": 0})
+    assert (transfer.state, transfer.rows(["v"])[0]["error"]) == ("connected", "")
+
+
+def test_after_a_start_it_is_told_how_far_behind_the_archive_is(clock: Clock) -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    newest_ms = clock.now_ms() - 3_000
+    transfer._take({"event": "archived", "vhost": "v", "next": 50, "newest_ms": newest_ms})
+    [row] = transfer.rows(["v"])
+    assert (row["transferred"], row["lag_records"], row["last_timestamp"]) == (50, 0, newest_ms)
+    assert (row["lag_ms"], transfer.has_heard("v")) == (3_000, False), "nobody knows what there is"
+    transfer._take({**LINK, "committed": 57, "committed_ms": clock.now_ms(), "transferred": 50})
+    [row] = transfer.rows(["v"])
+    assert (row["lag_records"], row["lag_ms"], transfer.has_heard("v")) == (7, 3_000, True)
+    transfer._take(stored("v"))
+    transfer._take({"event": "archived", "vhost": "v", "next": 40, "newest_ms": 0})
+    assert transfer.rows(["v"])[0]["last_timestamp"] == 1, "what came since is newer"
+
+
+def test_why_nothing_is_stored_is_told_until_something_is_or_nothing_is_left() -> None:
+    def told() -> tuple[str, str]:
+        [row] = transfer.rows(["v"])
+        return row["state"], row["error"]
+
+    for works in ({**LINK, "committed": 50, "committed_ms": 1}, stored("v")):
+        transfer = TransferSupervisor(lambda: (None, ""))
+        transfer._take({"event": "archived", "vhost": "v", "next": 40, "newest_ms": 1})
+        transfer._take({"event": "restarting", "error": "No space left on device"})
+        transfer._take({**LINK, "committed": 50, "committed_ms": 1})
+        assert told() == ("connected", "No space left on device")
+        transfer._take({**works, "transferred": 50} if works["event"] == "link" else works)
+        assert told() == ("connected", "")

@@ -1,0 +1,387 @@
+"""Links that end and leaders that change, at any moment: nothing is lost, nothing is there twice, the order is kept."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pamqp import base, commands
+
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.session.forwarding.leader_server import ForwardedConsumer as RelayClient
+from leveret.session.forwarding.leader_server import RelayConsumer
+from tests.unit.session.amqp091.fakes import publish
+from tests.unit.session.forwarding.sites import CONFIRM, Client, Cluster, methods
+
+B = commands.Basic
+Q = commands.Queue
+NODES = ("a", "b", "c")
+
+
+def upset(cluster: Cluster, dice: random.Random) -> None:
+    """Something happens on the way."""
+    cluster.connect()
+    match dice.choices(["carry", "turn", "cut", "move", "crash", "tick"], [30, 20, 3, 2, 1, 3])[0]:
+        case "carry" if cluster.links:
+            dice.choice(cluster.links).carry(dice.choice([1, 7, 30, 200, None]))
+        case "turn":
+            cluster[dice.choice(NODES)].turn()
+        case "cut" if cluster.links:
+            cluster.cut(dice.choice(cluster.links))
+        case "move":
+            _move(cluster, dice, crash=False)
+        case "crash":
+            _move(cluster, dice, crash=True)
+        case "tick":
+            cluster[dice.choice(NODES)].relayed.tick(0)
+
+
+def _move(cluster: Cluster, dice: random.Random, *, crash: bool) -> None:
+    others = [name for name, node in cluster.nodes.items() if isinstance(node.queue("q"), RemoteQueue)]
+    cluster.move("q", dice.choice(others), crash=crash)
+
+
+def stored(cluster: Cluster) -> list[bytes]:
+    """What the queue's leader has in its log."""
+    [leader] = [node for node in cluster.nodes.values() if not node.queue("q").is_remote]
+    return [body for _, _, body in leader.messages()["q"]]
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 1 << 32), st.integers(1, 120))
+def test_each_publish_is_stored_once_in_its_order_and_confirmed(seed: int, steps: int) -> None:
+    dice = random.Random(seed)
+    cluster = Cluster(*NODES)
+    cluster.declare("q", "b")
+    clients = [Client(cluster[name]) for name in NODES for _ in range(2)]
+    for client in clients:
+        client.send(CONFIRM)
+    counts = [0] * len(clients)
+    for _ in range(steps):
+        who = dice.randrange(len(clients))
+        if dice.random() < 0.4:
+            for _ in range(dice.choice([1, 1, 3, 30])):
+                size = dice.choice([0, 0, 0, 20])
+                clients[who].send(*publish(b"%d:%d" % (who, counts[who]) + b"." * size))
+                counts[who] += 1
+        else:
+            upset(cluster, dice)
+    cluster.settle()
+    found = [body.rstrip(b".").split(b":") for body in stored(cluster)]
+    for who, count in enumerate(counts):
+        assert [int(number) for name, number in found if int(name) == who] == list(range(count))
+        assert not clients[who].told(B.Nack)
+        assert sum(1 for _ in _confirmed(clients[who])) == count
+    assert all(not node.relayed.kept.size_bytes for node in cluster.nodes.values())
+
+
+def _confirmed(client: Client) -> list[int]:
+    tags: list[int] = []
+    for ack in client.told(B.Ack):
+        first = (tags[-1] if tags else 0) + 1 if ack.multiple else ack.delivery_tag
+        tags += range(first, ack.delivery_tag + 1)
+    assert tags == sorted(set(tags))
+    return tags
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 1 << 32), st.integers(1, 120))
+def test_consumers_get_everything_and_what_they_acknowledge_to_its_leader_is_gone(
+    seed: int, steps: int
+) -> None:
+    dice = random.Random(seed)
+    cluster = Cluster(*NODES)
+    cluster.declare("q", "b")
+    cluster.declare("other", "c")
+    consumers = [Client(cluster[name]) for name in NODES]
+    limits = [dice.choice([0, 0, 1, 3]) for _ in consumers]
+    for number, (client, limit) in enumerate(zip(consumers, limits, strict=True)):
+        client.send(B.Qos(0, dice.choice([0, 1, 5])), B.Qos(0, limit, True))
+        client.send(B.Consume(queue="q", consumer_tag=f"{number}"))
+        client.send(B.Consume(queue="other", consumer_tag=f"other {number}"))
+    # A client that waits for an answer would not know yet which of its acknowledgements were taken.
+    cluster.settle()
+    publisher = Client(cluster["a"])
+    count = 0
+    for _ in range(steps):
+        if dice.random() < 0.3:
+            for _ in range(dice.choice([1, 20])):
+                publisher.send(*publish(b"%d" % count, key=dice.choice(["q", "q", "other"])))
+                count += 1
+        elif dice.random() < 0.4:
+            _acknowledge(dice.choice(consumers), dice)
+        else:
+            upset(cluster, dice)
+        for client, limit in zip(consumers, limits, strict=True):
+            assert not limit or client.session.channels[1].unacked.count <= limit
+    for _ in range(10_000):
+        cluster.settle()
+        if not any([_acknowledge(client, None) for client in consumers]):
+            break
+    assert {int(body) for client in consumers for body in client.bodies} == set(range(count))
+    [leader] = [node for node in cluster.nodes.values() if not node.queue("q").is_remote]
+    for queue in (leader.queue("q"), cluster["c"].queue("other")):
+        assert (queue.message_count, queue.unacked_count, len(queue.consumers)) == (0, 0, len(consumers))
+    for client in consumers:
+        assert "Channel.Close" not in methods(client)
+
+
+def _acknowledge(client: Client, dice: random.Random | None) -> bool:
+    """Acknowledge, or refuse, something or (without dice) everything; whether there was anything."""
+    unacked = [
+        tag for run in client.session.channels[1].unacked for tag in range(run.tag, run.tag + run.count)
+    ]
+    if not unacked:
+        return False
+    if dice is None:
+        client.send(B.Ack(0, True))
+        return True
+    tag = dice.choice(unacked)
+    client.send(
+        dice.choice(
+            [B.Ack(tag), B.Ack(tag, True), B.Ack(tag, True), B.Nack(tag, True, True), B.Reject(tag, True)]
+        )
+    )
+    return True
+
+
+@settings(max_examples=60)
+@given(st.integers(0, 1 << 32), st.integers(1, 60))
+def test_a_method_is_answered_once_whatever_happens_meanwhile(seed: int, steps: int) -> None:
+    dice = random.Random(seed)
+    cluster = Cluster(*NODES)
+    cluster.declare("q", "b")
+    client = Client(cluster["a"])
+    asked: list[str] = []
+    for number in range(steps):
+        match dice.choice(["declare", "get", "consume", "cancel", "purge", "upset", "upset", "upset"]):
+            case "declare":
+                client.send(Q.Declare(queue="q", passive=True))
+                asked.append("Queue.DeclareOk")
+            case "get":
+                client.send(B.Get(queue="q", no_ack=True))
+                asked.append("Basic.Get")
+            case "consume":
+                client.send(B.Consume(queue="q", consumer_tag=f"{number}"))
+                asked.append("Basic.ConsumeOk")
+            case "cancel":
+                client.send(B.Cancel(f"{dice.randrange(number + 1)}"))
+                asked.append("Basic.CancelOk")
+            case "purge":
+                client.send(Q.Purge(queue="q"))
+                asked.append("Queue.PurgeOk")
+            case _:
+                upset(cluster, dice)
+    cluster.settle()
+    answers = [name for name in methods(client) if name != "Basic.Deliver"]
+    assert ["Basic.Get" if name in ("Basic.GetOk", "Basic.GetEmpty") else name for name in answers] == asked
+
+
+def test_a_consumer_that_asked_for_it_is_cancelled_at_a_fail_over() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("q", "b")
+    asked, carries_on = Client(cluster["a"]), Client(cluster["a"])
+    asked.send(B.Consume(queue="q", consumer_tag="x", arguments={"x-cancel-on-ha-failover": True}))
+    carries_on.send(B.Consume(queue="q", consumer_tag="y"))
+    cluster.settle()
+    cluster.move("q", "c", crash=True)
+    cluster.settle()
+    Client(cluster["b"]).send(*publish(b"x"))
+    cluster.settle()
+    assert methods(asked) == ["Basic.ConsumeOk", "Basic.Cancel"]
+    assert methods(carries_on) == ["Basic.ConsumeOk", "Basic.Deliver"]
+    [registered] = cluster["c"].queue("q").consumers
+    assert isinstance(registered, RelayConsumer)
+    assert registered.client == RelayClient("y", "test", 1, "guest", "a")
+
+
+def test_what_is_sent_to_another_leader_again_may_have_been_delivered_by_the_last_one() -> None:
+    """No mirror has it, and the consumer of the lost leader did: the next one marks it, and nothing that is new."""
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("q", "b")
+    client, consumer = Client(cluster["a"]), Client(cluster["a"])
+    consumer.send(B.Consume(queue="q", consumer_tag="x"))
+    cluster.settle()
+    client.send(CONFIRM, *publish(b"sent"))
+    cluster["a"].turn()
+    for link in cluster.links:
+        link.carry()
+    cluster["b"].flush()
+    for link in cluster.links:
+        link.carry()
+    cluster["a"].turn()
+    assert [each.redelivered for each in consumer.told(B.Deliver)] == [False]
+    lost = cluster["b"].queue("q")
+    cluster["b"].logs[lost] = []
+    lost.sequences.logged = {}
+    cluster.move("q", "c", crash=True)
+    cluster.settle()
+    client.send(*publish(b"new"))
+    cluster.settle()
+    assert consumer.bodies == [b"sent", b"sent", b"new"]
+    assert [each.redelivered for each in consumer.told(B.Deliver)] == [False, True, False]
+
+
+def test_acknowledgements_of_what_the_last_leader_delivered_are_forgotten() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("q", "b")
+    client = Client(cluster["a"])
+    client.send(*publish(b"x"), B.Qos(0, 1), B.Consume(queue="q", consumer_tag="x"))
+    cluster.settle()
+    cluster.move("q", "c")
+    cluster.settle()
+    assert [each.redelivered for each in client.told(B.Deliver)] == [False, False]
+    client.send(B.Ack(1))
+    cluster.settle()
+    assert cluster["c"].queue("q").message_count == 1
+    client.send(B.Ack(2))
+    cluster.settle()
+    assert cluster["c"].queue("q").message_count == 0
+    assert "Channel.Close" not in methods(client)
+
+
+def test_a_leader_that_takes_its_queue_back_has_what_was_unacknowledged() -> None:
+    cluster = Cluster("a", "b")
+    cluster.declare("q", "b")
+    there, local = Client(cluster["a"]), Client(cluster["b"])
+    there.send(CONFIRM, *publish(b"1"), *publish(b"2"), B.Qos(0, 1), B.Consume(queue="q", consumer_tag="x"))
+    cluster.settle()
+    local.send(B.Get(queue="q"))
+    node, queue = cluster["b"], cluster["b"].queue("q")
+    assert queue.unacked_count == 2
+    stands = RemoteQueue(queue.definition, "b")
+    node.broker.replace_queue(stands)
+    node.relayed.waits(queue, stands)
+    there.send(*publish(b"3"))
+    local.send(*publish(b"4"))
+    cluster["a"].turn()
+    node.turn()
+    assert queue.unacked_count == 0
+    node.broker.replace_queue(queue)
+    node.relayed.led_here(stands, queue)
+    cluster.settle()
+    assert [each.delivery_tag for each in there.told(B.Ack)][-1] == 3
+    assert sorted(body for _, _, body in node.messages()["q"]) == [b"1", b"2", b"3", b"4"]
+    local.send(B.Ack(1))
+    for _ in range(4):
+        there.send(B.Ack(0, True))
+        cluster.settle()
+    assert (queue.message_count, queue.unacked_count) == (0, 0)
+    assert there.bodies == [b"1", b"1", b"2", b"4", b"3"]
+
+
+def test_a_commit_that_no_leader_answered_says_so() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("q", "b")
+    client = Client(cluster["a"])
+    client.send(*publish(b"x"), commands.Tx.Select(), B.Get(queue="q"))
+    cluster.settle()
+    client.send(B.Ack(1), commands.Tx.Commit())
+    cluster["a"].turn()
+    cluster.move("q", "c", crash=True)
+    cluster.settle()
+    [close] = client.told(commands.Channel.Close)
+    assert (close.reply_code, close.reply_text) == (
+        406,
+        "PRECONDITION_FAILED - the leader of queue 'q' in vhost '/' was lost before it answered tx.commit: "
+        "whether what was acknowledged there is settled is not known",
+    )
+    assert (close.class_id, close.method_id) == (90, 20)
+
+
+@pytest.mark.parametrize("leader", NODES)
+def test_of_a_queue_that_rejects_what_nobody_knows_is_not_confirmed(leader: str) -> None:
+    """The leader had it, and its confirm or refusal was lost with it: a nack may be wrong, a confirm must not."""
+    cluster = Cluster(*NODES)
+    cluster.declare("q", "b", arguments={"x-overflow": "reject-publish", "x-max-length": 1})
+    client = Client(cluster["a"])
+    client.send(CONFIRM, *publish(b"1"), *publish(b"2"))
+    cluster["a"].turn()
+    cluster.connect()
+    cluster["a"].turn()
+    for _ in range(3):
+        for link in cluster.links:
+            link.to_leader += link.asking.take_output()
+            link.serving.receive(link.to_leader, 0)
+            link.to_leader = b""
+        cluster["b"].flush()
+    if leader == "b":
+        cluster.cut(cluster.links[0])
+    else:
+        cluster.move("q", leader, crash=True)
+    cluster.settle()
+    assert stored(cluster) == [b"1"]
+    assert {each.delivery_tag for each in client.told(B.Nack)} >= {2}
+    assert not [each for each in client.told(B.Ack) if each.delivery_tag == 2]
+
+
+@pytest.mark.parametrize("crash", [True, False])
+@pytest.mark.parametrize("leader", ["a", "b"])
+@pytest.mark.parametrize("settles", [B.Ack(1), B.Reject(1, False), B.Nack(1, False, False)])
+@pytest.mark.parametrize("is_acked_before", [True, False])
+def test_a_commit_of_what_the_leader_before_delivered_does_nothing_and_says_so(
+    crash: bool, leader: str, settles: base.Frame, is_acked_before: bool
+) -> None:
+    """Its message is delivered again: it must not look settled, and what is published with it must not be there."""
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("q", leader)
+    cluster.declare("other", "a")
+    client = Client(cluster["a"])
+    client.send(*publish(b"x"), commands.Tx.Select(), B.Get(queue="q"))
+    cluster.settle()
+    if is_acked_before:
+        client.send(settles)
+        cluster.settle()
+    cluster.move("q", "c", crash=crash)
+    cluster.settle()
+    assert not client.told(commands.Channel.Close)
+    if not is_acked_before:
+        client.send(settles)
+    client.send(*publish(b"y", "other"), commands.Tx.Commit())
+    cluster.settle()
+    [close] = client.told(commands.Channel.Close)
+    assert (close.reply_code, close.reply_text) == (
+        406,
+        "PRECONDITION_FAILED - queue 'q' in vhost '/' has another leader since it delivered what this transaction "
+        "acknowledges, and delivers it again: nothing of the transaction was done",
+    )
+    assert not client.told(commands.Tx.CommitOk)
+    assert stored(cluster) == [b"x"]
+    assert cluster["a"].queue("other").message_count == 0
+    assert cluster["c"].queue("q").message_count == 1
+
+
+@pytest.mark.parametrize("requeues", [True, False])
+def test_what_comes_back_anyway_needs_no_leader_to_be_given_back_or_rolled_back(requeues: bool) -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("q", "b")
+    client = Client(cluster["a"])
+    client.send(*publish(b"x"), commands.Tx.Select(), B.Get(queue="q"))
+    cluster.settle()
+    client.send(B.Nack(1, False, True) if requeues else B.Ack(1))
+    cluster.move("q", "c", crash=True)
+    cluster.settle()
+    client.send(commands.Tx.Commit() if requeues else commands.Tx.Rollback())
+    cluster.settle()
+    client.send(B.Ack(0, True), commands.Tx.Commit() if requeues else B.Recover(True))
+    cluster.settle()
+    assert not client.told(commands.Channel.Close)
+    assert cluster["c"].queue("q").message_count == 1
+
+
+def test_a_queue_that_is_deleted_settles_whatever_a_transaction_had_of_it() -> None:
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("q", "b")
+    client = Client(cluster["a"])
+    client.send(*publish(b"x"), commands.Tx.Select(), B.Get(queue="q"))
+    cluster.settle()
+    cluster.move("q", "c", crash=True)
+    cluster.settle()
+    client.send(Q.Delete(queue="q"))
+    cluster.settle()
+    cluster.delete("q")
+    client.send(B.Ack(1), commands.Tx.Commit())
+    cluster.settle()
+    assert client.told(commands.Tx.CommitOk)

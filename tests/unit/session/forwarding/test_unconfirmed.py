@@ -1,0 +1,52 @@
+"""What is kept until a leader has confirmed it, and who is told what."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.core.queues.head import Head, make_head
+from leveret.session.forwarding.unconfirmed import Unconfirmed
+from leveret.wire.record import content_header
+
+HEADS = [make_head(b"", b"k", content_header(b"\0\0", size)) for size in (1, 3)]
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("add"), st.integers(1, 6), st.booleans()),
+            st.tuples(st.just("wait"), st.integers(1, 6), st.booleans()),
+            st.tuples(st.just("settle"), st.integers(1, 9), st.booleans()),
+        ),
+        max_size=60,
+    )
+)
+def test_each_is_told_of_what_it_waits_for_when_that_is_known(steps: list[tuple[str, int, bool]]) -> None:
+    kept = Unconfirmed()
+    outcomes: list[bool] = []
+    expected: list[tuple[Head, int]] = []
+    waiting: list[tuple[int, int, list[bool]]] = []
+    for what, count, flag in steps:
+        match what:
+            case "add":
+                head = HEADS[flag]
+                kept.add(head, [b"x" * head.body_bytes] * count)
+                expected += [(head, kept.last - count + 1 + each) for each in range(count)]
+            case "wait" if kept.last > kept.known:
+                number = min(kept.last, kept.known + count)
+                told: list[bool] = []
+                kept.when_known(told.append, number, alone=flag)
+                waiting.append((number - 1 if flag else kept.known, number, told))
+            case "settle":
+                before, number = kept.known, min(kept.last, kept.known + count)
+                outcomes += [flag] * (number - before)
+                for call in kept.settle(before + count, ok=flag):
+                    call()
+        assert len(outcomes) == kept.known
+        for since, number, told in waiting:
+            assert told == ([all(outcomes[since:number])] if number <= kept.known else [])
+        left = [(head, number) for head, number in expected if number > kept.known]
+        assert [head for head, bodies in kept.runs() for _ in bodies] == [head for head, _ in left]
+        assert kept.size_bytes == sum(head.body_bytes for head, _ in left)
+        assert len(kept) == len(left)

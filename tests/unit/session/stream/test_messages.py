@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import gzip
+import struct
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import commands
+from rstream import AMQPMessage
+
+from leveret.core.queues.head import Run, make_head
+from leveret.session.stream.messages import entries_of, runs_of
+from leveret.wire.chunk import ChunkError
+from leveret.wire.message10 import content_header_of
+from leveret.wire.properties import decode
+from leveret.wire.record import content_header
+
+Properties = commands.Basic.Properties
+
+
+def entry(message: bytes) -> bytes:
+    return len(message).to_bytes(4, "big") + message
+
+
+def shown(runs: list[Run]) -> list[tuple[int, bytes]]:
+    """(offset in the header, body); a run has one message, at its own offset."""
+    assert all(len(run.bodies) == 1 for run in runs)
+    headers: list[Any] = [decode(run.head.header).headers for run in runs]
+    found = [(each["x-stream-offset"], run.bodies[0]) for each, run in zip(headers, runs, strict=True)]
+    assert [offset for offset, _ in found] == [run.first for run in runs]
+    return found
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "bb"]), st.binary(max_size=6)), max_size=12), st.integers(0, 5)
+)
+def test_what_is_published_is_consumed_with_its_offset(
+    messages: list[tuple[str, bytes]], from_offset: int
+) -> None:
+    gathered = [
+        (make_head(b"ex", key.encode(), content_header_of(Properties(message_id=key), len(body))), [body])
+        for key, body in messages
+    ]
+    runs = runs_of(b"".join(entries_of(gathered)), 0, from_offset, b"queue")
+    wanted = list(enumerate(messages))[from_offset:]
+    assert shown(runs) == [(offset, body) for offset, (_, body) in wanted]
+    assert [(run.head.exchange, run.head.routing_key.decode()) for run in runs] == [
+        (b"ex", key) for _, (key, _) in wanted
+    ]
+    assert [decode(run.head.header).message_id for run in runs] == [key for _, (key, _) in wanted]
+    assert [run.head.body_bytes for run in runs] == [len(body) for _, (_, body) in wanted]
+
+
+def test_a_message_of_the_stream_protocol_comes_from_the_default_exchange() -> None:
+    (run,) = runs_of(entry(bytes(AMQPMessage(body=b"x"))), 7, 0, b"queue")
+    assert (run.head.exchange, run.head.routing_key) == (b"", b"queue")
+    assert shown([run]) == [(7, b"x")]
+
+
+def test_octets_that_are_no_message_are_a_body() -> None:
+    assert shown(runs_of(entry(b"anything") + entry(b"anythink"), 0, 0, b"q")) == [
+        (0, b"anything"),
+        (1, b"anythink"),
+    ]
+
+
+@pytest.mark.parametrize(("kind", "pack"), [(0x80, bytes), (0x90, gzip.compress)])
+def test_messages_of_a_batch_have_offsets_of_their_own(kind: int, pack: type[bytes]) -> None:
+    inner = entry(b"one") + entry(b"two")
+    packed = pack(inner)
+    batch = struct.pack(">BHII", kind, 2, len(inner), len(packed)) + packed
+    assert shown(runs_of(entry(b"zero") + batch + entry(b"three"), 10, 11, b"q")) == [
+        (11, b"one"),
+        (12, b"two"),
+        (13, b"three"),
+    ]
+
+
+@pytest.mark.parametrize("kind", [0xA0, 0x90])
+def test_a_batch_that_cannot_be_unpacked_is_passed_over(kind: int) -> None:
+    batch = struct.pack(">BHII", kind, 2, 100, 5) + b"?????"
+    assert shown(runs_of(batch + entry(b"after"), 0, 0, b"q")) == [(2, b"after")]
+
+
+def test_an_entry_that_is_cut_short_is_an_error() -> None:
+    with pytest.raises(ChunkError, match="cut short"):
+        runs_of(entry(b"a") + b"\0\0", 0, 0, b"q")
+
+
+def test_properties_that_do_not_parse_are_lost_and_the_body_is_not() -> None:
+    head = make_head(b"e", b"k", content_header(b"\x20\x00" + b"\0\0\0\x03\x01a?", 4))
+    (run,) = runs_of(b"".join(entries_of([(head, [b"body"])])), 0, 0, b"q")
+    assert shown([run]) == [(0, b"body")]

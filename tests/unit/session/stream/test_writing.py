@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import pytest
+
+from leveret.model.errors import NotFound
+from leveret.session.stream.types import Append, Declared, StoreBatch
+from leveret.testing.stream_host import FakeStream, FakeStreamHost
+from leveret.wire.record import RECOVERY_STREAM_PREFIX
+from leveret.wire.stream import commands as wire
+from leveret.wire.stream.codec import Code
+from leveret.wire.stream.fields import FailedPublish
+from tests.unit.session.stream.stream_peer import Peer
+
+
+@pytest.fixture
+def peer() -> Peer:
+    return Peer(FakeStreamHost(streams={("/", "s"): FakeStream()})).opened()
+
+
+def declare(peer: Peer, number: int = 1, reference: str = "", stream: str = "s") -> Code:
+    request = wire.DeclarePublisher(1, number, reference, stream)
+    return Code(peer.ask(request, wire.DeclarePublisherResponse).code)
+
+
+def writes(peer: Peer) -> list[StoreBatch]:
+    return [effect for effect in peer.effects if isinstance(effect, StoreBatch)]
+
+
+def test_publishing_needs_the_write_permission(peer: Peer) -> None:
+    peer.host.refused = {("guest", "write", "s")}
+    assert declare(peer) is Code.ACCESS_REFUSED
+    query = wire.QueryPublisherSequence(2, "w", "s")
+    assert peer.ask(query, wire.QueryPublisherSequenceResponse).code == Code.ACCESS_REFUSED
+
+
+def test_a_publisher_needs_no_reference_and_the_stream_is_looked_at_for_it(peer: Peer) -> None:
+    assert declare(peer) is Code.OK
+    assert peer.effects == [Declared("s")]
+    assert declare(peer, 2) is Code.OK
+    assert declare(peer, 3, "r" * 256) is Code.PRECONDITION_FAILED
+
+
+def test_what_comes_in_one_read_is_one_batch_for_each_publisher_in_turn(peer: Peer) -> None:
+    declare(peer, 1, "w")
+    declare(peer, 2)
+    peer.send(
+        wire.Publish(1, [(1, b"a"), (2, b"b")], []),
+        wire.Publish(1, [(3, b"c")], []),
+        wire.Publish(2, [(1, b"d")], []),
+        wire.Publish(1, [(4, b"e")], []),
+    )
+    assert [(write.publisher.number, write.ids) for write in writes(peer)] == [
+        (1, [1, 2, 3]),
+        (2, [1]),
+        (1, [4]),
+    ]
+    first, second, _ = (write.batch for write in writes(peer))
+    assert (first.reference, first.entries) == (b"w", [b"\0\0\0\1a", b"\0\0\0\1b", b"\0\0\0\1c"])
+    assert (first.records, second.reference) == (3, b"")
+
+
+def test_confirms_of_one_publisher_go_out_as_one(peer: Peer) -> None:
+    declare(peer)
+    declare(peer, 2)
+    peer.send(
+        wire.Publish(1, [(1, b"a")], []), wire.Publish(2, [(7, b"b")], []), wire.Publish(1, [(2, b"c")], [])
+    )
+    for write in writes(peer):
+        peer.session.stored(write)
+    assert peer.output() == [wire.PublishConfirm(1, [1, 2]), wire.PublishConfirm(2, [7])]
+    assert peer.session.unstored_bytes == 0
+
+
+def test_what_was_not_stored_is_told_after_what_was(peer: Peer) -> None:
+    declare(peer)
+    declare(peer, 2)
+    peer.send(wire.Publish(1, [(1, b"a")], []), wire.Publish(2, [(7, b"b")], []))
+    stored, declined = writes(peer)
+    peer.session.stored(stored)
+    peer.session.not_stored(declined, NotFound("the stream was deleted"))
+    assert peer.output() == [
+        wire.PublishConfirm(1, [1]),
+        wire.PublishError(2, [FailedPublish(7, Code.STREAM_DOES_NOT_EXIST)]),
+    ]
+
+
+def test_publish_of_version_2_has_filter_values(peer: Peer) -> None:
+    declare(peer)
+    entry = (5).to_bytes(8, "big") + b"\0\2eu" + b"\0\0\0\1x"
+    frame = bytes.fromhex("0002 0002 01 00000001") + entry
+    assert peer.send_octets(len(frame).to_bytes(4, "big") + frame) == []
+    (write,) = writes(peer)
+    assert (write.ids, write.batch.entries, write.batch.filters) == ([5], [b"\0\0\0\1x"], {b"eu"})
+
+
+@pytest.mark.parametrize("version", [0, 3])
+def test_other_versions_of_publish_end_the_connection(peer: Peer, version: int) -> None:
+    declare(peer)
+    frame = b"\0\2" + version.to_bytes(2, "big") + bytes.fromhex("01 00000000")
+    (close,) = peer.send_octets(len(frame).to_bytes(4, "big") + frame)
+    assert isinstance(close, wire.Close)
+    assert close.code == Code.UNKNOWN_FRAME
+
+
+def test_an_empty_publish_is_nothing(peer: Peer) -> None:
+    declare(peer)
+    assert peer.send(wire.Publish(1, [], [])) == []
+    assert (peer.effects, peer.session.unstored_bytes) == ([], 0)
+
+
+def test_recovered_messages_and_streams_do_not_mix(peer: Peer) -> None:
+    declare(peer)
+    declare(peer, 2, "recovery.1", RECOVERY_STREAM_PREFIX + "orders")
+    peer.send(wire.Publish(2, [(1, b"stored")], []), wire.Publish(1, [(1, b"a")], []))
+    assert [type(effect) for effect in peer.effects] == [Append, StoreBatch]
+    assert peer.session.streams == {"s"}
