@@ -302,6 +302,7 @@ def test_a_node_without_a_lease_says_so(site: ClusterSite, nodes: list[SiteNode]
     def messages_are_there() -> bool:
         # A channel each time: the first to serve again says 404 until the queue's leader has taken it back.
         with site.channel(other) as channel:
-            return channel.queue_declare("waits", passive=True).method.message_count == 3
+            count: int = channel.queue_declare("waits", passive=True).method.message_count
+        return count == 3
 
     site.wait(messages_are_there, "its messages")
