@@ -17,7 +17,7 @@ from bench.contenders import LEVERET, Node
 from bench.load import ConsumeJob, PublishJob
 from bench.rows import Reading, Row, Scenario, Settings, Target, reading
 from bench.workers import QUEUE, Worker, drained
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
 
 MEMORY_BYTES_MAX: Final = 200_000_000
 LARGE_RESTART_S_MAX: Final = 5.0

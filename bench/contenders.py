@@ -11,9 +11,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Protocol
 
-from leveret.testing import rabbitmq
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.rabbitmq import RabbitNode
+from leveret.testing.servers import rabbitmq
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.rabbitmq import RabbitNode
 
 LEVERET: Final = "leveret"
 RABBITMQ: Final = "rabbitmq"

@@ -18,8 +18,8 @@ from pika.adapters.blocking_connection import BlockingChannel
 from bench.client import LoadError
 from bench.contenders import Node
 from bench.rows import Reading, Row, Scenario, Settings, Target
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.rabbitmq import RabbitNode
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.rabbitmq import RabbitNode
 
 QUEUES: Final = 1_000
 QUEUES_QUICK: Final = 20

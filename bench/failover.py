@@ -19,10 +19,10 @@ from bench.load import Confirms
 from bench.pacer import PaceJob
 from bench.rows import Reading, Row, Scenario, Settings, Target
 from bench.workers import QUEUE, Worker
-from leveret.testing import etcd
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.etcd import EtcdCluster
-from leveret.testing.ports import LOOPBACK, NotReady, free_port, wait_until
+from leveret.testing.network.ports import LOOPBACK, NotReady, free_port, wait_until
+from leveret.testing.servers import etcd
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.etcd import EtcdCluster
 
 FAILOVER_S_MAX: Final = 3.0
 FAILOVER_TIMEOUT_S: Final = 60.0

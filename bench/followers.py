@@ -33,10 +33,10 @@ from bench.load import ConsumeJob, PublishJob
 from bench.pacer import RATE, PaceJob, longest_pause_s
 from bench.rows import LATENCY_RATE, WINDOW, Reading, Row, Scenario, Settings, Target, paced, reading
 from bench.workers import QUEUE, Throughput, Worker, publish_only, together
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.follower_site import SECRET_FILE
-from leveret.testing.link_proxy import LinkProxy
-from leveret.testing.ports import LOOPBACK, accepts, free_port, speaks_amqp, wait_until
+from leveret.testing.network.link_proxy import LinkProxy
+from leveret.testing.network.ports import LOOPBACK, accepts, free_port, speaks_amqp, wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.sites.follower_site import SECRET_FILE
 
 SHARE_MIN: Final = 0.5
 RATIO_MIN: Final = 2.0

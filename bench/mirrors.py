@@ -29,11 +29,11 @@ from bench.load import ConsumeJob, PublishJob
 from bench.pacer import RATE, PaceJob, longest_pause_s
 from bench.rows import Reading, Row, Scenario, Settings, Target, reading
 from bench.workers import QUEUE, Worker, alone, measured
-from leveret.testing import cluster_site
-from leveret.testing.cluster_site import ClusterSite
-from leveret.testing.mirror_cluster import ClusterNode, MirrorCluster
-from leveret.testing.ports import NotReady
-from leveret.testing.rabbitmq_cluster import RabbitCluster
+from leveret.testing.network.ports import NotReady
+from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_site import ClusterSite
+from leveret.testing.sites.mirror_cluster import ClusterNode, MirrorCluster
+from leveret.testing.sites.rabbitmq_cluster import RabbitCluster
 
 NODES: Final = 3
 WINDOW: Final = 2_000

@@ -14,7 +14,7 @@ import httpx
 from bench.client import Connection
 from bench.contenders import Node
 from bench.rows import Reading, Row, Scenario, Settings, Target
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK, wait_until
 
 QUEUES: Final = 10_000
 QUEUES_QUICK: Final = 500

@@ -17,7 +17,7 @@ from bench.contenders import Node
 from bench.report import Record, RowRecord
 from bench.rows import Reading, Row, Scenario, Settings
 from leveret.model.errors import LeveretError
-from leveret.testing.ports import NotReady
+from leveret.testing.network.ports import NotReady
 
 Readings = dict[str, dict[str, list[Reading]]]
 FAILURES = (LoadError, LeveretError, NotReady, OSError, subprocess.SubprocessError, ValueError)

@@ -17,8 +17,8 @@ from bench.contenders import LEVERET, Node
 from bench.queues import definitions
 from bench.rows import Reading, Row, Scenario, Settings, Target
 from bench.standby import PASSWORD, USER
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers.broker import LeveretProcess
 
 ENTITIES: Final = 20_000
 ENTITIES_QUICK: Final = 1_000

@@ -12,7 +12,7 @@ from typing import Final, Self
 
 from bench.load import ConsumeJob, PublishJob
 from bench.workers import QUEUE, ROOT, Throughput, publish_only, together
-from leveret.testing.process import cpu_seconds
+from leveret.testing.servers.process import cpu_seconds
 
 RATE_MIN: Final = 300_000
 

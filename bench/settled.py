@@ -16,8 +16,8 @@ from bench.load import ConsumeJob
 from bench.rows import Reading, Row, Scenario, Settings, Target
 from bench.standby import DOWNSTREAM, QUEUE, TRANSFER_TIMEOUT_S, VHOST, Pair
 from bench.workers import Worker, drained
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.broker import LeveretProcess
 
 MESSAGES: Final = 10_000_000
 MESSAGES_QUICK: Final = 20_000

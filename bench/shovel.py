@@ -16,7 +16,7 @@ from bench.client import Connection, LoadError
 from bench.contenders import Node
 from bench.rows import Reading
 from bench.workers import QUEUE, rate_between
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK, wait_until
 
 DESTINATION: Final = "shovelled"
 PREFETCH: Final = 1000

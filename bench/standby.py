@@ -28,8 +28,8 @@ from bench.process import Result
 from bench.rows import WINDOW, Reading, Row, Scenario, Settings, Target
 from bench.shovel import shovelled
 from bench.workers import Worker, count_at, publish_only, rate_between, sleep_until
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers.broker import LeveretProcess
 
 VHOST: Final = "bench"
 QUEUE: Final = "bench"

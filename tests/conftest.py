@@ -101,7 +101,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 def object_store() -> Iterator[Any]:
     """A server that speaks S3 (`ObjectStore`), found by what is in the environment."""
     # Half a second of imports, for the few tests that ask.
-    from leveret.testing.object_store import ObjectStore
+    from leveret.testing.servers.object_store import ObjectStore
 
     with ObjectStore() as store, pytest.MonkeyPatch.context() as patch:
         for name, value in store.environment.items():
@@ -112,7 +112,7 @@ def object_store() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def hdfs() -> Iterator[Any]:
     """A namenode and a datanode (`Hdfs`)."""
-    from leveret.testing.hdfs import Hdfs, available
+    from leveret.testing.servers.hdfs import Hdfs, available
 
     if reason := available():
         pytest.skip(reason)

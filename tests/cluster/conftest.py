@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from leveret.testing import cluster_site, rabbitmq
-from leveret.testing.cluster_site import ClusterSite
-from leveret.testing.mirror_cluster import MirrorCluster
 from leveret.testing.mirror_scenarios.stage import Case, Stage, render, transcripts
-from leveret.testing.rabbitmq_cluster import RabbitCluster
+from leveret.testing.servers import rabbitmq
+from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_site import ClusterSite
+from leveret.testing.sites.mirror_cluster import MirrorCluster
+from leveret.testing.sites.rabbitmq_cluster import RabbitCluster
 
 RABBITMQ = "rabbitmq"
 LEVERET = "leveret"

@@ -14,12 +14,12 @@ from itertools import chain, pairwise, product
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from leveret.testing.applications import AppConsumer, AppPublisher, now_ms
-from leveret.testing.audit import FOREVER, Audit
-from leveret.testing.books import Books, count_entries, read_book
-from leveret.testing.network import NetworkHost
-from leveret.testing.network_site import NetworkNode, NetworkSite, Place
-from leveret.testing.parcels import declare, parcels
+from leveret.testing.applications.applications import AppConsumer, AppPublisher, now_ms
+from leveret.testing.applications.audit import FOREVER, Audit
+from leveret.testing.applications.books import Books, count_entries, read_book
+from leveret.testing.applications.parcels import declare, parcels
+from leveret.testing.sites.hosts import NetworkHost
+from leveret.testing.sites.network_site import NetworkNode, NetworkSite, Place
 from tests.cluster.torture import disordered
 from tests.cluster.torture_apps import CrewConsumer, TxSite
 from tests.e2e.site import ENDLESS, PATIENCE_S, WINDOW, drain_all

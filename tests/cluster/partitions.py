@@ -2,7 +2,7 @@
 
     python -m tests.cluster.partitions FOLDER NODES ETCD_MEMBERS SEED SCENARIO...
 
-is run in a world of its own (leveret.testing.network). After each scenario everything must be in order without
+is run in a world of its own (leveret.testing.sites.hosts). After each scenario everything must be in order without
 anybody's hand: all queues are led, all mirrors synchronised, and the books balance (tests.cluster.partition_story).
 """
 
@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from leveret.testing.applications import now_ms
-from leveret.testing.network import Network, NetworkLink
-from leveret.testing.network_site import NetworkNode, NetworkSite
+from leveret.testing.applications.applications import now_ms
+from leveret.testing.sites.hosts import Network, NetworkLink
+from leveret.testing.sites.network_site import NetworkNode, NetworkSite
 from tests.cluster.partition_story import ALL, FIRST, Cut, Story
 from tests.cluster.torture import CONFIG, LEASE_S
 

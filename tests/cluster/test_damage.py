@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from leveret.testing import cluster_site
-from leveret.testing.cluster_site import ClusterSite, SiteNode
-from leveret.testing.mirror_cluster import QueuePlace
+from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
+from leveret.testing.sites.mirror_cluster import QueuePlace
 from leveret.wire.chunk import HEADER_BYTES
 
 pytestmark = [

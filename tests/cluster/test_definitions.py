@@ -22,10 +22,10 @@ from rstream import OffsetType as RstreamOffset
 
 from leveret.pipeline.upstream.stream_client import StreamClient
 from leveret.pipeline.upstream.stream_client import connect as connect_streams
-from leveret.testing import cluster_site
-from leveret.testing.cluster_site import ClusterSite, SiteNode
-from leveret.testing.follower_site import SECRET_FILE
-from leveret.testing.ports import LOOPBACK, NotReady, wait_until
+from leveret.testing.network.ports import LOOPBACK, NotReady, wait_until
+from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
+from leveret.testing.sites.follower_site import SECRET_FILE
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
 from leveret.wire.stream.commands import MetadataResponse as Found

@@ -9,8 +9,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from leveret.testing import cluster_site
-from leveret.testing.cluster_site import ClusterSite, SiteNode
+from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 
 pytestmark = [
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),

@@ -14,9 +14,9 @@ import pytest
 
 from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
 from leveret.cli.program import run
-from leveret.testing import cluster_site
-from leveret.testing.cluster_site import ClusterSite, SiteNode
-from leveret.testing.ports import LOOPBACK
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 
 pytestmark = [
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),

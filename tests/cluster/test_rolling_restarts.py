@@ -14,8 +14,8 @@ from pathlib import Path
 import pika
 import pytest
 
-from leveret.testing import cluster_site
-from leveret.testing.cluster_site import ClusterSite
+from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_site import ClusterSite
 
 pytestmark = [
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),

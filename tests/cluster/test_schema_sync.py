@@ -12,10 +12,10 @@ import httpx
 import pika
 import pytest
 
-from leveret.testing import cluster_site
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.cluster_site import ClusterSite, SiteNode
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 
 pytestmark = [pytest.mark.xdist_group("cluster")]
 

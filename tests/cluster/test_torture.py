@@ -15,8 +15,8 @@ from typing import Final
 
 import pytest
 
-from leveret.testing import cluster_site
-from leveret.testing.cluster_site import ClusterSite
+from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_site import ClusterSite
 from tests.cluster.torture import CONFIG, EVENTS, Story
 from tests.e2e.test_torture import told
 

@@ -13,10 +13,10 @@ from typing import Any, Final
 
 from pika.exceptions import ChannelClosedByBroker
 
-from leveret.testing.applications import AppConsumer, AppPublisher, Taken
-from leveret.testing.audit import FOREVER, Audit
-from leveret.testing.cluster_site import ClusterSite, SiteNode
-from leveret.testing.parcels import declare
+from leveret.testing.applications.applications import AppConsumer, AppPublisher, Taken
+from leveret.testing.applications.audit import FOREVER, Audit
+from leveret.testing.applications.parcels import declare
+from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from tests.cluster.torture_apps import Crew, TxSite
 from tests.e2e.follower_torture import without_delivery_counts
 from tests.e2e.site import ENDLESS, PATIENCE_S, drain_all

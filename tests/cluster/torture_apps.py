@@ -8,9 +8,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from leveret.testing.applications import AppConsumer, AppPublisher, TxConsumer
-from leveret.testing.books import Books
-from leveret.testing.cluster_site import SiteNode
+from leveret.testing.applications.applications import AppConsumer, AppPublisher, TxConsumer
+from leveret.testing.applications.books import Books
+from leveret.testing.sites.cluster_site import SiteNode
 from tests.e2e.site import ENDLESS, PATIENCE_S, Site
 
 Application = AppPublisher | AppConsumer

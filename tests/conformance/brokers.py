@@ -16,9 +16,9 @@ from urllib.parse import quote
 import httpx
 import pika
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK, free_ports
-from leveret.testing.rabbitmq import RabbitNode
+from leveret.testing.network.ports import LOOPBACK, free_ports
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.rabbitmq import RabbitNode
 from tests.conformance.rawclient import PATIENCE_S, Peer
 
 RABBITMQ: Final = "rabbitmq"

@@ -16,7 +16,7 @@ import httpx
 import pika
 import pytest
 
-from leveret.testing.rabbitmq import available
+from leveret.testing.servers.rabbitmq import available
 from tests.conformance.brokers import LEVERET, RABBITMQ, Broker, running
 from tests.conformance.http_scene import client_of, played, shapes
 from tests.conformance.rawclient import Peer

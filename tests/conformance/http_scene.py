@@ -16,7 +16,7 @@ from urllib.parse import quote
 import httpx
 import pika
 
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
 from tests.conformance.brokers import RABBITMQ, Broker, running
 from tests.conformance.rawclient import PATIENCE_S
 

@@ -20,7 +20,7 @@ from typing import Any, Final, Self, TypeVar
 
 from pamqp import base, body, commands, frame, header, heartbeat
 
-from leveret.testing.ports import AMQP_HEADER, LOOPBACK
+from leveret.testing.network.ports import AMQP_HEADER, LOOPBACK
 
 PATIENCE_S: Final = 10.0
 FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT = 1, 2, 3, 8

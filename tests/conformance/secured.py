@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from leveret.testing.certificates import CertificateAuthority
-from leveret.testing.ports import LOOPBACK, free_port
+from leveret.testing.network.ports import LOOPBACK, free_port
+from leveret.testing.servers.certificates import CertificateAuthority
 from tests.conformance.brokers import Broker, running
 from tests.conformance.rawclient import Peer
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pamqp import commands, encode
 
-from leveret.testing.certificates import available
+from leveret.testing.servers.certificates import available
 from tests.conformance.brokers import Broker
 from tests.conformance.rawclient import Peer
 from tests.conformance.secured import Secured

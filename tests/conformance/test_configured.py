@@ -10,7 +10,7 @@ import httpx
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ProbableAuthenticationError
 
-from leveret.testing.ports import LOOPBACK
+from leveret.testing.network.ports import LOOPBACK
 from tests.conformance.brokers import Broker, running
 from tests.conformance.conftest import BROKERS, kind_of
 from tests.conformance.rawclient import PATIENCE_S

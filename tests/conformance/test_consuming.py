@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pamqp import commands, header
 
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
 from tests.conformance.rawclient import PATIENCE_S, Peer
 from tests.conformance.verbs import (
     Consumer,

@@ -14,7 +14,7 @@ import pika
 import pytest
 from pamqp import commands
 
-from leveret.testing.ports import AMQP_HEADER
+from leveret.testing.network.ports import AMQP_HEADER
 from tests.conformance.brokers import Broker
 from tests.conformance.rawclient import Closed, Peer
 

@@ -12,7 +12,7 @@ import httpx
 import pika.exceptions
 import pytest
 
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
 from tests.conformance.brokers import Broker
 
 

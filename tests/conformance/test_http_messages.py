@@ -9,7 +9,7 @@ import httpx
 import pika
 import pytest
 
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
 from tests.conformance.brokers import Broker
 from tests.conformance.http_scene import client_of
 

@@ -9,7 +9,7 @@ import pika
 import pytest
 from pika.exceptions import AMQPConnectionError, ConnectionClosedByBroker
 
-from leveret.testing.ports import accepts, wait_until
+from leveret.testing.network.ports import accepts, wait_until
 from tests.conformance.brokers import RABBITMQ, Broker, running
 from tests.conformance.conftest import BROKERS, kind_of
 from tests.conformance.rawclient import PATIENCE_S

@@ -13,7 +13,7 @@ import pika
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
 from tests.conformance.brokers import RABBITMQ, Broker
 
 PATIENCE_S: Final = 20.0

@@ -13,7 +13,7 @@ import httpx
 import pytest
 from pamqp import commands
 
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK, wait_until
 from tests.conformance.brokers import Broker
 from tests.conformance.rawclient import PATIENCE_S
 from tests.conformance.verbs import (

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from leveret.testing.broker import LeveretProcess
+from leveret.testing.servers.broker import LeveretProcess
 
 TOOL: Final = shutil.which("rabbitmqadmin")
 pytestmark = pytest.mark.skipif(

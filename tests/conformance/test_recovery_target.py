@@ -19,9 +19,9 @@ from leveret.pipeline.amqp.streams import MessageDeclined
 from leveret.pipeline.archive.plan import PlanDirectory, QueueOutcome
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
 from leveret.pipeline.recovery.publish import PlanPublisher
-from leveret.testing.ports import LOOPBACK
-from leveret.testing.standby_archive import freeze_plan, transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.sites.standby_archive import freeze_plan, transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from tests.conformance.brokers import Broker
 from tests.conformance.killing import killed_after
 

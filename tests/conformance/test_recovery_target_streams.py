@@ -21,9 +21,9 @@ from leveret.pipeline.archive.plan import PlanDirectory
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
 from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.session.stream.messages import entries_of
-from leveret.testing.ports import LOOPBACK
-from leveret.testing.standby_archive import freeze_plan, transfer
-from leveret.testing.standby_upstream import StandbyUpstream
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.sites.standby_archive import freeze_plan, transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream
 from leveret.wire.message10 import content_header_of
 from leveret.wire.properties import shortstr
 from leveret.wire.stream_entry import pack_entries

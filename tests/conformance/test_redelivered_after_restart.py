@@ -9,8 +9,8 @@ from typing import Any, Final
 import pytest
 from pamqp import commands
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.rabbitmq import RabbitNode
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.rabbitmq import RabbitNode
 from tests.conformance.brokers import LEVERET, RABBITMQ
 from tests.conformance.conftest import kind_of
 from tests.conformance.rawclient import Peer

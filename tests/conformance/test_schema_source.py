@@ -25,8 +25,8 @@ from leveret.model.definitions import (
     User,
     Vhost,
 )
-from leveret.testing.ports import LOOPBACK
-from leveret.testing.waiting import until
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.network.waiting import until
 from tests.conformance.brokers import Broker
 from tests.e2e.schema_pair import Node, endpoints, on_a_loop
 

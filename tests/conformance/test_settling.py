@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pamqp import commands
 
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
 from tests.conformance.brokers import Broker
 from tests.conformance.rawclient import PATIENCE_S, Peer
 from tests.conformance.verbs import (

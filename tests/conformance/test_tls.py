@@ -10,8 +10,8 @@ from typing import Any
 import pika
 import pytest
 
-from leveret.testing.certificates import CertificateAuthority, available
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers.certificates import CertificateAuthority, available
 from tests.conformance.rawclient import PATIENCE_S, Closed, Peer
 from tests.conformance.secured import Secured
 

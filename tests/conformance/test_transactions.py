@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
 from tests.conformance.rawclient import PATIENCE_S
 from tests.conformance.verbs import channel_refuses, drain, get, publish, take, wait_ready
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import pika
 import pytest
 
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
 from tests.conformance.rawclient import PATIENCE_S
 
 POLL_S: Final = 0.01

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pika
 
-from leveret.testing.applications import channel_of, parameters
-from leveret.testing.broker import LeveretProcess
+from leveret.testing.applications.applications import channel_of, parameters
+from leveret.testing.servers.broker import LeveretProcess
 
 
 class Beside:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leveret.testing.etcd import EtcdCluster
+from leveret.testing.servers.etcd import EtcdCluster
 from tests.e2e.store_node import HEARTBEAT_MS
 
 

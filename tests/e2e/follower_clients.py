@@ -10,9 +10,9 @@ from typing import Any, Final
 import pika
 
 from leveret.pipeline.upstream.stream_client import StreamClient, connect
-from leveret.testing.applications import Taken, channel_of, parameters
-from leveret.testing.follower_site import PATIENCE_S, FollowerSiteNode
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.applications.applications import Taken, channel_of, parameters
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSiteNode
 
 PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
 _MARK: Final = b"end of stream "

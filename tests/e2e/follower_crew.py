@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from leveret.testing.applications import AppConsumer, AppPublisher, DirectMessage
-from leveret.testing.books import Books, read_book
+from leveret.testing.applications.applications import AppConsumer, AppPublisher, DirectMessage
+from leveret.testing.applications.books import Books, read_book
 from tests.e2e.site import PATIENCE_S
 
 SIDE_RATE: Final = 60

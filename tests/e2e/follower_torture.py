@@ -12,13 +12,13 @@ from typing import Any, Final
 import pika
 import pika.exceptions
 
-from leveret.testing.applications import AppMessage, Taken, now_ms
-from leveret.testing.audit import FOREVER, Audit
-from leveret.testing.compare import compare
-from leveret.testing.follower_site import FollowerSite, FollowerSiteNode
-from leveret.testing.link_proxy import Direction
-from leveret.testing.parcels import EXCHANGE
-from leveret.testing.ports import wait_until
+from leveret.testing.applications.applications import AppMessage, Taken, now_ms
+from leveret.testing.applications.audit import FOREVER, Audit
+from leveret.testing.applications.compare import compare
+from leveret.testing.applications.parcels import EXCHANGE
+from leveret.testing.network.link_proxy import Direction
+from leveret.testing.network.ports import wait_until
+from leveret.testing.sites.follower_site import FollowerSite, FollowerSiteNode
 from tests.e2e.follower_clients import count, read_stream
 from tests.e2e.follower_crew import Crew, Side, body_of
 from tests.e2e.site import PATIENCE_S, Site, drain_all

@@ -39,7 +39,7 @@ from leveret.runtime.schema_sync.downstream import Timing
 from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.session.amqp10.server import Amqp10Session
 from leveret.storage.state_file import StateFile
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from tests.unit.core.schema.travelling import exported
 
 TIMING = Timing(connect_timeout_s=0.4, reply_timeout_s=10.0, backoff_min_s=0.05, backoff_max_s=0.2)

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 
 import pika
 
-from leveret.testing.applications import (
+from leveret.testing.applications.applications import (
     AppConsumer,
     AppMessage,
     AppPublisher,
@@ -21,10 +21,10 @@ from leveret.testing.applications import (
     now_ms,
     parameters,
 )
-from leveret.testing.audit import Account, Audit, audit
-from leveret.testing.books import Books, count_entries
-from leveret.testing.parcels import parcels
-from leveret.testing.ports import wait_until
+from leveret.testing.applications.audit import Account, Audit, audit
+from leveret.testing.applications.books import Books, count_entries
+from leveret.testing.applications.parcels import parcels
+from leveret.testing.network.ports import wait_until
 
 PATIENCE_S: Final = 60.0
 WINDOW: Final = 200

@@ -16,8 +16,8 @@ from leveret.core.replication.cluster import Changed, ClusterKeys, ClusterState,
 from leveret.core.replication.election import PutKey, StoredValue, StoreTransaction, Unchanged
 from leveret.runtime.cluster.store import ClusterStore
 from leveret.runtime.coordination.etcd import Etcd
-from leveret.testing.etcd import EtcdMember
-from leveret.testing.ports import LOOPBACK
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.servers.etcd import EtcdMember
 
 PATIENCE_S: Final = 30.0
 LONG_MS: Final = 30_000

@@ -12,8 +12,8 @@ from typing import TypeVar
 
 from leveret.pipeline.upstream.stream_client import StreamClient, connect
 from leveret.runtime.clients.stream_listener import StreamListener
-from leveret.testing.ports import LOOPBACK
-from leveret.testing.stream_host import FakeServedLog, FakeStreamHost
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.sites.stream_host import FakeServedLog, FakeStreamHost
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import StreamCommand

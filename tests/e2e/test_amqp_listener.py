@@ -15,9 +15,9 @@ import pika
 import pytest
 from pamqp import commands
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.certificates import CertificateAuthority, available
-from leveret.testing.ports import AMQP_HEADER, LOOPBACK, free_port, wait_until
+from leveret.testing.network.ports import AMQP_HEADER, LOOPBACK, free_port, wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.certificates import CertificateAuthority, available
 from leveret.wire.proxy_protocol import SIGNATURE
 from tests.conformance.rawclient import Closed, Peer, raw_frame
 

@@ -24,11 +24,11 @@ from pika.exceptions import AMQPError, ChannelClosedByBroker
 
 from leveret.model.errors import LeveretError
 from leveret.pipeline.upstream.stream_client import StreamClient
-from leveret.testing.applications import Taken, drain
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.parcels import declare, parcels
-from leveret.testing.ports import LOOPBACK, free_port, wait_until
-from leveret.testing.standby_pair import get
+from leveret.testing.applications.applications import Taken, drain
+from leveret.testing.applications.parcels import declare, parcels
+from leveret.testing.network.ports import LOOPBACK, free_port, wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.sites.standby_pair import get
 from leveret.wire.amqp091 import FRAME_END
 from tests.conformance.rawclient import FRAME_METHOD, Peer
 

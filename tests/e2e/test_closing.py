@@ -12,8 +12,8 @@ from pamqp import commands
 
 from leveret.pipeline.upstream.stream_connection import StreamConnection
 from leveret.session.amqp091.connection import DROPPED_BYTES_MAX
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.servers.broker import LeveretProcess
 from leveret.wire.stream import commands as stream
 from leveret.wire.stream.codec import Code
 from tests.conformance.rawclient import Peer

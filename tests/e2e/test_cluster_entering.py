@@ -17,8 +17,8 @@ from leveret.runtime.coordination.etcd import EtcdError
 from leveret.runtime.node.node import Node
 from leveret.runtime.roles.clustered import Clustered
 from leveret.storage.secret_file import Secret
-from leveret.testing import etcd
-from leveret.testing.etcd import EtcdCluster
+from leveret.testing.servers import etcd
+from leveret.testing.servers.etcd import EtcdCluster
 from tests.e2e.store_node import config, node, play
 
 SECRET = Secret(b"s" * 44)

@@ -29,8 +29,8 @@ from leveret.model import definitions as d
 from leveret.runtime.cluster.membership_file import NAME
 from leveret.runtime.coordination.etcd import Etcd
 from leveret.storage.state_file import StateFile
-from leveret.testing import etcd
-from leveret.testing.etcd import EtcdCluster
+from leveret.testing.servers import etcd
+from leveret.testing.servers.etcd import EtcdCluster
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 

@@ -14,11 +14,11 @@ from leveret.core.replication.cluster import AliveChanged, Presence, encode
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, UnreadableState
 from leveret.runtime.cluster.store import ClusterStore, LeaseLost, NameTaken
 from leveret.runtime.coordination.etcd import Etcd, EtcdCompacted
-from leveret.testing import etcd
-from leveret.testing.etcd import EtcdCluster, EtcdMember
-from leveret.testing.link_proxy import LinkProxy
-from leveret.testing.ports import LOOPBACK
-from leveret.testing.waiting import until
+from leveret.testing.network.link_proxy import LinkProxy
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.network.waiting import until
+from leveret.testing.servers import etcd
+from leveret.testing.servers.etcd import EtcdCluster, EtcdMember
 from tests.e2e.store_node import SHORT_MS, Node, door, node, play, read
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))

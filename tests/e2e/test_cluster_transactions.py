@@ -10,9 +10,9 @@ from leveret.core.replication.election import DeleteKey, PutKey, StoreTransactio
 from leveret.core.replication.transactions import OPS_MAX
 from leveret.runtime.cluster.store import LeaseLost
 from leveret.runtime.coordination.etcd import Etcd, EtcdRefused
-from leveret.testing import etcd
-from leveret.testing.etcd import EtcdCluster
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
+from leveret.testing.servers import etcd
+from leveret.testing.servers.etcd import EtcdCluster
 from tests.e2e.store_node import Node, door, node, play, read
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))

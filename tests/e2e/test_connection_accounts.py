@@ -15,8 +15,8 @@ from pika.exceptions import AMQPConnectionError
 from leveret.core.schema.schema import SCHEMA_VHOST
 from leveret.model.errors import LeveretError
 from leveret.pipeline.upstream.stream_client import StreamClient, connect
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers.broker import LeveretProcess
 
 PATIENCE_S = 30.0
 

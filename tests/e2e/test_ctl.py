@@ -16,8 +16,8 @@ import pika.exceptions
 import pytest
 
 from leveret.pipeline.upstream.stream_client import connect
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import free_port, wait_until
+from leveret.testing.network.ports import free_port, wait_until
+from leveret.testing.servers.broker import LeveretProcess
 from leveret.wire.record import OUTGOING_STREAM
 
 UPSTREAM = '{"endpoints": ["127.0.0.1:1"], "username": "replicator", "password": "s3kRe7"}'

@@ -14,8 +14,8 @@ import pika
 import pika.exceptions
 import pytest
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import free_port, wait_until
+from leveret.testing.network.ports import free_port, wait_until
+from leveret.testing.servers.broker import LeveretProcess
 
 PATIENCE_S = 20.0
 

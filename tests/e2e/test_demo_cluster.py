@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from leveret.testing import cluster_site
+from leveret.testing.sites import cluster_site
 
 SHARE: Final = 4000
 

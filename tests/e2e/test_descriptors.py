@@ -17,10 +17,10 @@ import pika
 import pytest
 
 from leveret.core.rules.descriptors import LEAST, ListenerKind
-from leveret.management.socket_path import CONTROL_SOCKET
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.certificates import CertificateAuthority, available
-from leveret.testing.ports import LOOPBACK, free_ports, wait_until
+from leveret.management.http.socket_path import CONTROL_SOCKET
+from leveret.testing.network.ports import LOOPBACK, free_ports, wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.certificates import CertificateAuthority, available
 
 PATIENCE_S: Final = 30.0
 STRANGER: Final = "127.0.0.2"

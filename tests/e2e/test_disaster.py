@@ -16,11 +16,11 @@ from typing import Any, Final
 import pika
 import pytest
 
-from leveret.testing.applications import Taken, now_ms
-from leveret.testing.audit import Audit, QueueBooks
-from leveret.testing.parcels import declare
-from leveret.testing.ports import wait_until
-from leveret.testing.standby_pair import BEACON, PROMOTE_TIMEOUT_S, StandbyPair, get
+from leveret.testing.applications.applications import Taken, now_ms
+from leveret.testing.applications.audit import Audit, QueueBooks
+from leveret.testing.applications.parcels import declare
+from leveret.testing.network.ports import wait_until
+from leveret.testing.sites.standby_pair import BEACON, PROMOTE_TIMEOUT_S, StandbyPair, get
 from tests.e2e.site import PATIENCE_S, Site, background, drain_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

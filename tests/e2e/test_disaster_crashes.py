@@ -18,12 +18,12 @@ import pika
 import pytest
 from pika.exceptions import AMQPError
 
-from leveret.testing.applications import AppPublisher, Taken, parameters
-from leveret.testing.audit import Audit
-from leveret.testing.books import Books, count_entries
-from leveret.testing.parcels import Parcel, declare
-from leveret.testing.ports import wait_until
-from leveret.testing.standby_pair import PROMOTE_TIMEOUT_S, StandbyPair
+from leveret.testing.applications.applications import AppPublisher, Taken, parameters
+from leveret.testing.applications.audit import Audit
+from leveret.testing.applications.books import Books, count_entries
+from leveret.testing.applications.parcels import Parcel, declare
+from leveret.testing.network.ports import wait_until
+from leveret.testing.sites.standby_pair import PROMOTE_TIMEOUT_S, StandbyPair
 from tests.e2e.site import PATIENCE_S, Site, background, drain_all
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]

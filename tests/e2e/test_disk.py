@@ -12,8 +12,8 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers.broker import LeveretProcess
 
 PATIENCE_S: Final = 30.0
 BODY: Final = b"." * 10_000

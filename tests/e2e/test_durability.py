@@ -16,8 +16,8 @@ from typing import Final
 import pytest
 from pamqp import commands
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.broker import LeveretProcess
 from tests.conformance.rawclient import PATIENCE_S, Closed, Peer
 
 QUEUE: Final = "flights"

@@ -24,12 +24,12 @@ from leveret.config.uris import Endpoints, EtcdEndpoint
 from leveret.core.replication.election import ElectedLeader, UnreadableState
 from leveret.runtime.coordination.election import Deposed, Election, LeadershipLost, Won
 from leveret.runtime.coordination.etcd import EtcdAway, EtcdRefused, etcd_context
-from leveret.testing import certificates, etcd
-from leveret.testing.certificates import CertificateAuthority
-from leveret.testing.etcd import EtcdCluster, EtcdMember
-from leveret.testing.ports import LOOPBACK, wait_until
-from leveret.testing.process import ServerProcess
-from leveret.testing.waiting import until
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.network.waiting import until
+from leveret.testing.servers import certificates, etcd
+from leveret.testing.servers.certificates import CertificateAuthority
+from leveret.testing.servers.etcd import EtcdCluster, EtcdMember
+from leveret.testing.servers.process import ServerProcess
 from tests.e2e.store_node import HEARTBEAT_MS, LONG_MS, PATIENCE_S, door, play
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))

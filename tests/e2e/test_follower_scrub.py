@@ -12,8 +12,8 @@ from typing import Any, Final
 import pika.exceptions
 import pytest
 
-from leveret.testing.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
+from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
 from leveret.wire.chunk import HEADER_BYTES
 from tests.e2e.follower_clients import bodies, channel_at, declare, numbered, publish
 

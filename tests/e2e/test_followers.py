@@ -13,12 +13,12 @@ import httpx
 import pika
 import pytest
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.certificates import CertificateAuthority
-from leveret.testing.compare import compare, logs_of
-from leveret.testing.follower_site import PATIENCE_S, SECRET_FILE, FollowerSite, FollowerSiteNode
-from leveret.testing.link_proxy import Direction
-from leveret.testing.ports import LOOPBACK, accepts, wait_until
+from leveret.testing.applications.compare import compare, logs_of
+from leveret.testing.network.link_proxy import Direction
+from leveret.testing.network.ports import LOOPBACK, accepts, wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.certificates import CertificateAuthority
+from leveret.testing.sites.follower_site import PATIENCE_S, SECRET_FILE, FollowerSite, FollowerSiteNode
 from tests.e2e.follower_clients import (
     channel_at,
     declare,

@@ -14,9 +14,9 @@ from typing import Final
 import pika.exceptions
 import pytest
 
-from leveret.testing.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
-from leveret.testing.link_proxy import Direction
-from leveret.testing.ports import wait_until
+from leveret.testing.network.link_proxy import Direction
+from leveret.testing.network.ports import wait_until
+from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
 from leveret.wire.chunk import HEADER_BYTES
 from tests.e2e.follower_clients import PERSISTENT, bodies, channel_at, declare, numbered, publish
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from leveret.testing.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
+from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
 from tests.e2e.follower_clients import bodies, channel_at, declare, numbered, publish
 
 

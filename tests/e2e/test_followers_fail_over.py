@@ -18,8 +18,8 @@ from pamqp import commands
 from leveret.model.errors import PreconditionFailed
 from leveret.pipeline.upstream.stream_client import StreamClient, connect
 from leveret.runtime.replication.inbound import SILENCE_S
-from leveret.testing.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
-from leveret.testing.ports import LOOPBACK, accepts, speaks_amqp, wait_until
+from leveret.testing.network.ports import LOOPBACK, accepts, speaks_amqp, wait_until
+from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
 from leveret.wire.record import EPOCH_PREFIX, MARK_PREFIX, OUTGOING_STREAM
 from tests.conformance.rawclient import Peer
 from tests.e2e.follower_clients import (

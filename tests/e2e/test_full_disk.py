@@ -12,8 +12,8 @@ import pika
 import pytest
 
 from leveret.storage.reserve import FILE
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers.broker import LeveretProcess
 
 MIB: Final = 1024 * 1024
 PATIENCE_S: Final = 30.0

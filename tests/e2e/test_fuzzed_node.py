@@ -21,10 +21,10 @@ import pytest
 from pamqp import commands
 
 from leveret.session.amqp091.replies import NAMES
-from leveret.testing.applications import drain
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.parcels import declare, parcels
-from leveret.testing.ports import LOOPBACK
+from leveret.testing.applications.applications import drain
+from leveret.testing.applications.parcels import declare, parcels
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.servers.broker import LeveretProcess
 from leveret.wire.amqp091 import FRAME_HEAD
 from tests.fuzz.codecs import STREAM_COMMANDS
 from tests.fuzz.documents import http_seeds

@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.parcels import declare
+from leveret.testing.applications.parcels import declare
+from leveret.testing.servers.broker import LeveretProcess
 from tests.e2e.site import Site, background
 
 DECLARATIONS: Final = 400

@@ -13,10 +13,10 @@ from typing import Final
 
 import pytest
 
-from leveret.management.socket_path import CONTROL_SOCKET
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.certificates import CertificateAuthority, available
-from leveret.testing.ports import LOOPBACK, free_ports, wait_until
+from leveret.management.http.socket_path import CONTROL_SOCKET
+from leveret.testing.network.ports import LOOPBACK, free_ports, wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.certificates import CertificateAuthority, available
 
 REQUEST_S: Final = 1.0
 IDLE_S: Final = 1.5

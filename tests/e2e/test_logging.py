@@ -12,8 +12,8 @@ import pika.exceptions
 import pytest
 
 from leveret.pipeline.upstream.stream_connection import StreamConnection
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.broker import LeveretProcess
 
 SECRET = "s3cr3t-w0rd"
 

@@ -11,8 +11,8 @@ import pika
 import pytest
 
 from leveret.pipeline.upstream.stream_connection import ConnectionLost, StreamConnection
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import accepts, wait_until
+from leveret.testing.network.ports import accepts, wait_until
+from leveret.testing.servers.broker import LeveretProcess
 from leveret.wire.stream.codec import StreamCommand
 
 PATIENCE_S = 20.0

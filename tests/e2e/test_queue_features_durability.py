@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 import pika
 import pytest
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers.broker import LeveretProcess
 from tests.conformance.rawclient import PATIENCE_S
 from tests.conformance.verbs import drain, get, ready_count, take, wait_ready
 

@@ -9,9 +9,9 @@ import pika
 import pika.exceptions
 
 from leveret.storage.state_file import StateFile
-from leveret.testing.applications import parameters
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import wait_until
+from leveret.testing.applications.applications import parameters
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.broker import LeveretProcess
 
 BEFORE = 5
 

@@ -13,10 +13,10 @@ from typing import Any
 import pika
 import pytest
 
-from leveret.testing.applications import parameters
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import wait_until
-from leveret.testing.standby_pair import FOLLOW_TIMEOUT_S, StandbyPair, downstream_settings, get
+from leveret.testing.applications.applications import parameters
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.sites.standby_pair import FOLLOW_TIMEOUT_S, StandbyPair, downstream_settings, get
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
 

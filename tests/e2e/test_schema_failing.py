@@ -15,7 +15,7 @@ from leveret.runtime.schema_sync.link import SchemaLink, open_link
 from leveret.session import schema_exchange
 from leveret.session.amqp10.client import SchemaLinkClient
 from leveret.session.amqp10.server import Amqp10Session
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from leveret.wire.schema_sync import VERSION, decode_request
 from tests.e2e.schema_pair import (
     TIMING,

@@ -42,8 +42,8 @@ from leveret.runtime.schema_sync import schema_sync
 from leveret.runtime.schema_sync.apply import CHANGES_KEPT_MAX, HISTORY_MAX
 from leveret.session.amqp10.server import Amqp10Session
 from leveret.storage.state_file import StateFile
-from leveret.testing.certificates import CertificateAuthority, available
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
+from leveret.testing.servers.certificates import CertificateAuthority, available
 from leveret.wire.schema_sync import SyncRequest, decode_reply, encode_request
 from tests.e2e.schema_pair import SOME, TIMING, Node, endpoints, listening, on_a_loop, pair
 

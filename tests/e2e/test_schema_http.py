@@ -18,8 +18,8 @@ import pytest
 from leveret.config.tls import TlsOptions
 from leveret.model.definitions import Queue, Vhost
 from leveret.runtime.schema_sync import http_source as schema_http
-from leveret.testing.certificates import CertificateAuthority, available
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
+from leveret.testing.servers.certificates import CertificateAuthority, available
 from tests.e2e.schema_pair import TIMING, Node, endpoints, listening, on_a_loop
 
 NEVER_MS = 3_600_000

@@ -23,7 +23,7 @@ from leveret.model.definitions import (
 )
 from leveret.model.errors import AccessRefused, InvalidCommand, NotAllowed
 from leveret.session.amqp10.server import Amqp10Session
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from tests.e2e.schema_pair import (
     SOME,
     TIMING,

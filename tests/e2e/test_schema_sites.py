@@ -10,9 +10,9 @@ import httpx
 import pika
 import pytest
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.certificates import CertificateAuthority, available
-from leveret.testing.ports import LOOPBACK, free_port, wait_until
+from leveret.testing.network.ports import LOOPBACK, free_port, wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.certificates import CertificateAuthority, available
 
 PATIENCE_S = 30.0
 

@@ -10,8 +10,8 @@ from typing import Final
 import httpx
 import pytest
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.servers.broker import LeveretProcess
 
 SECRET: Final = "hunter2hunter2"
 UPSTREAM: Final = {"endpoints": ["127.0.0.1:9"], "username": "replicator", "password": SECRET}

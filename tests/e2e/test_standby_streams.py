@@ -12,10 +12,10 @@ import pytest
 from rstream import Consumer, ConsumerOffsetSpecification, MessageContext, OffsetType, Producer, RawMessage
 
 from leveret.pipeline.upstream.stream_client import connect
-from leveret.testing.applications import parameters
-from leveret.testing.certificates import CertificateAuthority
-from leveret.testing.ports import LOOPBACK, free_port, wait_until
-from leveret.testing.standby_pair import PROMOTE_TIMEOUT_S, StandbyPair
+from leveret.testing.applications.applications import parameters
+from leveret.testing.network.ports import LOOPBACK, free_port, wait_until
+from leveret.testing.servers.certificates import CertificateAuthority
+from leveret.testing.sites.standby_pair import PROMOTE_TIMEOUT_S, StandbyPair
 from leveret.wire.stream.commands import QueryPublisherSequence, QueryPublisherSequenceResponse
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(420)]

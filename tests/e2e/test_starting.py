@@ -16,8 +16,8 @@ import pika
 import pika.exceptions
 import pytest
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.broker import LeveretProcess
 
 DEFINITIONS: dict[str, Any] = {
     "users": [{"name": "app", "password": "s3cret", "tags": "management"}],

@@ -15,8 +15,8 @@ import pytest
 from pamqp import commands
 
 from leveret.storage.secret_file import make_or_read
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.broker import LeveretProcess
 from tests.conformance.rawclient import Peer
 
 QUEUE = "kept"

@@ -14,9 +14,9 @@ import pika.exceptions
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from leveret.testing.applications import channel_of, parameters
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import NotReady
+from leveret.testing.applications.applications import channel_of, parameters
+from leveret.testing.network.ports import NotReady
+from leveret.testing.servers.broker import LeveretProcess
 
 COUNT: Final = 300
 BODIES: Final = [b"%06d" % number + b"." * 1000 for number in range(COUNT)]

@@ -17,8 +17,8 @@ from rstream.schema import Message, Publish, PublishConfirm
 
 from leveret.model.errors import AccessRefused, AuthenticationFailed, NotAllowed, NotFound
 from leveret.pipeline.upstream.stream_client import StreamClient, connect
-from leveret.testing.ports import LOOPBACK, wait_until
-from leveret.testing.rabbitmq import RabbitNode
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers.rabbitmq import RabbitNode
 from leveret.wire.chunk import Attribute, ChunkType, decode_trailer, split_entries
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire

@@ -24,9 +24,9 @@ from rstream import (
 )
 from rstream.client import Client
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.certificates import CertificateAuthority, available
-from leveret.testing.ports import LOOPBACK, free_port, wait_until
+from leveret.testing.network.ports import LOOPBACK, free_port, wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.certificates import CertificateAuthority, available
 from leveret.wire.chunk import split_entries
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, CommandKey

@@ -23,8 +23,8 @@ from leveret.pipeline.upstream.stream_client import (
 from leveret.pipeline.upstream.stream_connection import ConnectionLost
 from leveret.runtime.clients.stream_peer import READ_BYTES_MAX, WRITE_BUFFER_BYTES_MAX
 from leveret.session.stream.connection import UNSTORED_BYTES_MAX
-from leveret.testing.ports import LOOPBACK, free_port, wait_until
-from leveret.testing.stream_host import (
+from leveret.testing.network.ports import LOOPBACK, free_port, wait_until
+from leveret.testing.sites.stream_host import (
     FakeServedLog,
     FakeStream,
     FakeStreamHost,

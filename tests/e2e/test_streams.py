@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import wait_until
-from leveret.testing.rabbitmq import RabbitNode
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.rabbitmq import RabbitNode
 from leveret.wire.chunk import ChunkType, split_entries
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, Response, StreamCommand

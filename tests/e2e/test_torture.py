@@ -22,12 +22,12 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker
 
-from leveret.testing.applications import Taken, parameters
-from leveret.testing.audit import FOREVER, Audit
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.parcels import declare
-from leveret.testing.rabbitmq import RabbitNode
-from leveret.testing.standby_pair import BEACON, StandbyPair
+from leveret.testing.applications.applications import Taken, parameters
+from leveret.testing.applications.audit import FOREVER, Audit
+from leveret.testing.applications.parcels import declare
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.rabbitmq import RabbitNode
+from leveret.testing.sites.standby_pair import BEACON, StandbyPair
 from tests.e2e.beside import Beside
 from tests.e2e.site import Site, background, drain_all
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import pytest
 
-from leveret.testing.follower_site import FollowerSite
+from leveret.testing.sites.follower_site import FollowerSite
 from tests.e2e.follower_torture import CONFIG, EVENTS, Story
 from tests.e2e.test_torture import told
 

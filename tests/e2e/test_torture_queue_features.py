@@ -16,8 +16,8 @@ from typing import Any, Final
 import pika
 import pytest
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK, NotReady, wait_until
+from leveret.testing.network.ports import LOOPBACK, NotReady, wait_until
+from leveret.testing.servers.broker import LeveretProcess
 from tests.conformance.verbs import drain, ready_count
 from tests.e2e.beside import Beside
 

@@ -11,8 +11,8 @@ import pytest
 
 from leveret.model.stream import OffsetSpec, OffsetType
 from leveret.pipeline.upstream.stream_connection import StreamConnection
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK, wait_until
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers.broker import LeveretProcess
 from leveret.wire.stream import commands as stream
 
 COUNT: Final = 50

@@ -16,7 +16,7 @@ from leveret.model.definitions import Definitions, User
 from leveret.model.errors import PeerError
 from leveret.pipeline.archive.decode import Decoder
 from leveret.session.schema_exchange import SchemaFollower, answer
-from leveret.testing.stream_host import make_chunk
+from leveret.testing.sites.stream_host import make_chunk
 from leveret.wire import amqp091, amqp10, chunk, message10, properties, proxy_protocol, record, schema_sync
 from leveret.wire import tables as field_tables
 from leveret.wire.amqp10_values import ValueFault, decode_value, encode_value

@@ -27,8 +27,8 @@ from leveret.config.sources import build, render
 from leveret.config.syntax import parse_lines
 from leveret.config.tree import SETTINGS
 from leveret.core.broker.broker import Broker
-from leveret.management.app import build_app, operator_door, public_door
-from leveret.management.rates_ticker import rates_of
+from leveret.management.http.app import build_app, operator_door, public_door
+from leveret.management.http.rates_ticker import rates_of
 from leveret.model.definitions import Put, Queue, Vhost, decode_change, encode_change
 from leveret.model.errors import ConfigError
 from leveret.runtime.definitions.boot import Document, _put_all

@@ -19,7 +19,7 @@ from leveret.session.amqp10.server import REPLY_PREFIX, Amqp10Session
 from leveret.session.stream.connection import UNSTORED_BYTES_MAX, StreamSession
 from leveret.session.stream.types import Append, SendResponse, StoreBatch
 from leveret.session.stream.types import StreamConnectionState as StreamState
-from leveret.testing.stream_host import FakeStreamHost
+from leveret.testing.sites.stream_host import FakeStreamHost
 from leveret.wire import amqp091, properties, tables
 from leveret.wire.stream.codec import FRAME
 from tests.fuzz.codecs import HEADERS, PROPERTIES, STREAM_COMMANDS

@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 
 from leveret.pipeline.jobs.job import SparkSettings
 from leveret.pipeline.spark.session import start_session
-from leveret.testing.ports import NotReady
-from leveret.testing.process import cpu_seconds, descendants
+from leveret.testing.network.ports import NotReady
+from leveret.testing.servers.process import cpu_seconds, descendants
 
 PATIENCE_S = 90.0
 OF_EXECUTORS = "7hG0-known-to-executors-alone"

@@ -16,8 +16,8 @@ from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.sweep import sweep
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.recovery.inspect import count_messages
-from leveret.testing.standby_archive import transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_archive import transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 pytestmark = pytest.mark.spark
 

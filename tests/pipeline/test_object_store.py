@@ -15,10 +15,10 @@ from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.files.files import place_of
 from leveret.pipeline.jobs.job import Job
 from leveret.pipeline.recovery.inspect import count_messages
-from leveret.testing.hdfs import NAME_SERVICE, Hdfs
-from leveret.testing.object_store import ObjectStore
-from leveret.testing.ports import wait_until
-from leveret.testing.standby_upstream import StandbyUpstream
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.hdfs import NAME_SERVICE, Hdfs
+from leveret.testing.servers.object_store import ObjectStore
+from leveret.testing.sites.standby_upstream import StandbyUpstream
 from tests.pipeline.test_transfer import TIMEOUT_S, assert_all_is_there_once, publish_some, transferring
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -15,7 +15,7 @@ from leveret.pipeline.archive.plan import PlanDirectory, QueueOrder
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.archive.tables import read_table
 from leveret.pipeline.recovery.survivors import NumberedFile, may_have_survivors, not_to_recover, write_run
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 pytestmark = pytest.mark.spark
 VHOST = "eu/1"

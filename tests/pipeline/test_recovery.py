@@ -12,8 +12,8 @@ import pytest
 from leveret.pipeline.archive.decode import RECORDS
 from leveret.pipeline.archive.tables import messages_in
 from leveret.pipeline.files.files import opened
-from leveret.testing.standby_archive import transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_archive import transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Job = Callable[..., dict[str, Any]]

@@ -20,11 +20,11 @@ from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials, RecoverJob, Selection
 from leveret.pipeline.recovery.driver import client_of, run_recovery
 from leveret.pipeline.recovery.publish import PlanPublisher
-from leveret.testing.applications import parameters
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK
-from leveret.testing.standby_archive import freeze_plan, transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.applications.applications import parameters
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.sites.standby_archive import freeze_plan, transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.stream_entry import pack_entries
 from tests.conformance.killing import killed_after
 

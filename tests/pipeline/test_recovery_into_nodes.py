@@ -21,12 +21,12 @@ from leveret.pipeline.archive.plan import PlanDirectory
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
 from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.upstream.stream_client import connect
-from leveret.testing.applications import parameters
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK
-from leveret.testing.rabbitmq import RabbitNode
-from leveret.testing.standby_archive import freeze_plan, transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.applications.applications import parameters
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.rabbitmq import RabbitNode
+from leveret.testing.sites.standby_archive import freeze_plan, transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.chunk import encode_entry
 from leveret.wire.stream_entry import pack_entries
 

@@ -17,9 +17,9 @@ import pytest
 from leveret.pipeline.files.files import place_of
 from leveret.pipeline.spark import workers
 from leveret.pipeline.spark.errors import SparkFailed
-from leveret.testing.ports import LOOPBACK, free_port
-from leveret.testing.spark_cluster import CONF, SparkCluster, python_without_us
-from leveret.testing.standby_upstream import StandbyUpstream
+from leveret.testing.network.ports import LOOPBACK, free_port
+from leveret.testing.servers.spark_cluster import CONF, SparkCluster, python_without_us
+from leveret.testing.sites.standby_upstream import StandbyUpstream
 from tests.pipeline.test_transfer import assert_all_is_there_once, publish_some
 
 Start = Callable[[str, dict[str, Any]], Any]

@@ -33,8 +33,8 @@ from leveret.runtime.standby.lag import HEARD_MS
 from leveret.runtime.standby.pipeline_process import PipelineFailed
 from leveret.runtime.standby.recovery import EVERYTHING, RecoveryRequest
 from leveret.storage.state_file import StateFile
-from leveret.testing.standby_archive import freeze_plan, transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_archive import freeze_plan, transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 TIMEOUT_S = 200.0
 pytestmark = pytest.mark.timeout(300)

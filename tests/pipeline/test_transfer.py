@@ -30,11 +30,11 @@ from leveret.pipeline.transfer.compaction import Compaction
 from leveret.pipeline.transfer.driver import Transfer, Trouble
 from leveret.pipeline.transfer.sink import StoreSink
 from leveret.pipeline.transfer.source import UpstreamSource
-from leveret.testing.certificates import CertificateAuthority, Issued
-from leveret.testing.link_proxy import Direction, LinkProxy
-from leveret.testing.ports import wait_until
-from leveret.testing.standby_archive import transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.network.link_proxy import Direction, LinkProxy
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.certificates import CertificateAuthority, Issued
+from leveret.testing.sites.standby_archive import transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.record import BEGINNING_PREFIX
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]

@@ -18,8 +18,8 @@ from typing import Final
 
 from rich.console import Console
 
-from leveret.testing import rabbitmq
-from leveret.testing.ports import NotReady
+from leveret.testing.network.ports import NotReady
+from leveret.testing.servers import rabbitmq
 from tests.suites import report
 from tests.suites.brokers import LEVERET, RABBITMQ, Certificates, running
 from tests.suites.catalogue import CLIENTS, SUITES, Suite

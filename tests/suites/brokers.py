@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import LOOPBACK, free_port
-from leveret.testing.rabbitmq import RabbitNode
+from leveret.testing.network.ports import LOOPBACK, free_port
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.rabbitmq import RabbitNode
 
 RABBITMQ: Final = "rabbitmq"
 LEVERET: Final = "leveret"

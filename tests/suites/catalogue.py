@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from leveret.testing.ports import LOOPBACK
+from leveret.testing.network.ports import LOOPBACK
 from tests.suites.brokers import Certificates, Doors
 
 INSIDE: Final = Path(__file__).parent / "inside"

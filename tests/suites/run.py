@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from leveret.testing.process import ServerProcess
+from leveret.testing.servers.process import ServerProcess
 from tests.suites.brokers import Doors
 from tests.suites.catalogue import INSIDE, Suite
 

@@ -33,7 +33,7 @@ from leveret.storage.disk import free_disk_bytes
 from leveret.storage.reserve import Reserve
 
 if TYPE_CHECKING:
-    from leveret.management.server import ManagementServer
+    from leveret.management.http.server import ManagementServer
     from leveret.runtime.node.node import Node
     from leveret.runtime.roles.roles import Roles
 
@@ -161,7 +161,7 @@ def _run_node(config: Config, data_dir: Path, logs: Logs) -> int:
 
 async def _serve(config: Config, data_dir: Path, logs: Logs) -> int:
     """Start, wait for a signal or a failed disk, stop; return the exit status."""
-    from leveret.management.server import ManagementServer
+    from leveret.management.http.server import ManagementServer
     from leveret.runtime.roles.roles import Roles
     from leveret.runtime.sockets.connection_budget import process_sockets
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.rows import Settings
-from leveret.testing.broker import LeveretProcess
+from leveret.testing.servers.broker import LeveretProcess
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from bench.client import Connection, LoadError
 from bench.load import PublishJob
 from bench.rows import Scenario, Settings
 from bench.workers import QUEUE, Worker
-from leveret.testing.broker import LeveretProcess
+from leveret.testing.servers.broker import LeveretProcess
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from bench import beside
 from bench.rows import Scenario, Settings
-from leveret.testing.broker import LeveretProcess
+from leveret.testing.servers.broker import LeveretProcess
 
 
 @pytest.mark.parametrize("scenario", beside.BESIDE, ids=lambda one: one.rows[0].name)

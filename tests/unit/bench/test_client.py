@@ -10,8 +10,8 @@ from bench.client import CHANNEL, Connection, LoadError, Message, describe, ring
 from bench.load import PublishJob
 from bench.selftest import SinkNode
 from bench.workers import Worker
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.broker import LeveretProcess
 
 MESSAGE = Message("logs", "eu.1", 100, True)
 

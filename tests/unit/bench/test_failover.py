@@ -4,8 +4,8 @@ import pytest
 
 from bench.failover import FAILOVER
 from bench.rows import Settings
-from leveret.testing import etcd
-from leveret.testing.broker import LeveretProcess
+from leveret.testing.servers import etcd
+from leveret.testing.servers.broker import LeveretProcess
 
 
 @pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))

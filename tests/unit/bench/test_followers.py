@@ -7,7 +7,7 @@ import pytest
 from bench.client import LoadError
 from bench.followers import FOLLOWER, JOIN, Follower, lead
 from bench.rows import Scenario, Settings
-from leveret.testing.broker import LeveretProcess
+from leveret.testing.servers.broker import LeveretProcess
 
 
 @pytest.fixture

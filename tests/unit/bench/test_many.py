@@ -11,7 +11,7 @@ from bench.many import MANY, ManyJob, Publishing, expect_tag, queue_name
 from bench.rows import Settings
 from bench.selftest import SinkNode
 from bench.workers import Worker, measured
-from leveret.testing.broker import LeveretProcess
+from leveret.testing.servers.broker import LeveretProcess
 
 DELIVERY = frame.marshal(commands.Basic.Deliver("007", 4711, False, "", "many-001-007"), 1)
 

@@ -7,7 +7,7 @@ import pytest
 from bench.contenders import LEVERET
 from bench.mirrors import MAKERS, MIRRORED, MIRRORED_FAILOVER, MIRRORED_SYNC, ClusterContender
 from bench.rows import Settings
-from leveret.testing import cluster_site
+from leveret.testing.sites import cluster_site
 
 pytestmark = [
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),

@@ -9,8 +9,8 @@ from bench.client import Connection, LoadError
 from bench.pacer import PaceJob, longest_pause_s
 from bench.process import Result
 from bench.workers import QUEUE, Worker
-from leveret.testing.broker import LeveretProcess
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
+from leveret.testing.servers.broker import LeveretProcess
 
 CONFIRMS = [(100.0, 1), (100.5, 5), (102.0, 6), (102.25, 9), (103.0, 10)]
 

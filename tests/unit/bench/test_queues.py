@@ -6,7 +6,7 @@ from bench import queues
 from bench.client import Connection
 from bench.queues import QUEUES_SCENARIO, definitions
 from bench.rows import Settings
-from leveret.testing.broker import LeveretProcess
+from leveret.testing.servers.broker import LeveretProcess
 
 
 def test_there_is_a_binding_for_each_queue_and_no_two_are_alike() -> None:

@@ -7,7 +7,7 @@ from bench.client import LoadError
 from bench.rows import Settings
 from bench.streams import RING_FRAMES, STREAM, STREAMS, StreamJob, confirmed, connect, delivered, encode_ring
 from leveret.model.errors import NotFound
-from leveret.testing.broker import LeveretProcess
+from leveret.testing.servers.broker import LeveretProcess
 from leveret.wire.chunk import encode_entry, encode_header
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, StreamCommand

@@ -8,7 +8,7 @@ from bench.client import LoadError
 from bench.load import ConsumeJob, PublishJob
 from bench.selftest import SinkNode
 from bench.workers import Worker, count_at, publish_only, rate_between, together
-from leveret.testing.ports import free_port
+from leveret.testing.network.ports import free_port
 
 SAMPLES = [(10.0, 0), (11.0, 100), (12.0, 300)]
 

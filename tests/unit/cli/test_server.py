@@ -119,7 +119,7 @@ def test_a_data_directory_that_cannot_be_used_ends_with_one_line_and_74(tmp_path
 def test_a_node_starts_without_what_only_some_nodes_need() -> None:
     heavy = ("httpx", "rich", "pyspark", "numpy", "pandas", "pyarrow", "pika")
     code = (
-        "import sys, leveret.cli.server, leveret.management.server, leveret.runtime.roles.roles;"
+        "import sys, leveret.cli.server, leveret.management.http.server, leveret.runtime.roles.roles;"
         f"print([name for name in {heavy} if name in sys.modules])"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"

@@ -18,7 +18,7 @@ from leveret.config import Config
 from leveret.core.broker.access import SALT_BYTES, check_password, hash_password
 from leveret.core.queues.head import Head
 from leveret.core.queues.queue import Queue
-from leveret.management.app import build_app, operator_door, public_door
+from leveret.management.http.app import build_app, operator_door, public_door
 from leveret.management.node import ClusterOperations
 from leveret.model.definitions import Permission, Put, User, Vhost
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, PreconditionFailed

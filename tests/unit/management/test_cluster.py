@@ -13,15 +13,15 @@ from leveret.core.broker.alarms import Watermark
 from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.placement import QueuePlacement
-from leveret.management import asking, call
-from leveret.management.app import public_door
+from leveret.management.http.app import public_door
+from leveret.management.request import call
+from leveret.management.request import other_nodes as asking
 from leveret.management.resources import messages
 from leveret.model.definitions import Policy, Put, Queue
 from leveret.runtime.process.clock import clock_ms
 from leveret.session.amqp091.connection import AmqpState
+from tests.unit.management.conftest import Client
 from tests.unit.management.trio import A, B, C, Trio, connect, state
-
-from .conftest import Client
 
 if TYPE_CHECKING:
     from httpx import Response

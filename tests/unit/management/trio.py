@@ -12,8 +12,8 @@ from starlette.applications import Starlette
 from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.placement import QueuePlacement
-from leveret.management.app import build_app, public_door
-from leveret.management.asking import answer_by
+from leveret.management.http.app import build_app, public_door
+from leveret.management.request.other_nodes import answer_by
 from leveret.model import definitions as d
 from leveret.model.definitions import Put, Queue, Vhost
 from leveret.session.amqp091.connection import AmqpState, ClientConnection

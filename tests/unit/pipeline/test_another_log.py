@@ -15,7 +15,7 @@ from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.transfer.sink import StoreWriter, TransferCut
 from leveret.pipeline.transfer.source import TransferOptions, UpstreamReader
 from leveret.pipeline.upstream.link import BACKOFF_MIN_S
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.record import EPOCH_PREFIX, MARK_PREFIX
 
 LIMIT: Any = None

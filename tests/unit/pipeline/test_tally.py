@@ -15,8 +15,8 @@ from leveret.pipeline.archive.decode import MESSAGE, SETTLEMENT
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.recovery import inspect as module
 from leveret.pipeline.recovery.inspect import Tally, has_replaced
-from leveret.testing.standby_archive import transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_archive import transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 names = st.sampled_from([b"", b"a", b"b", b"\xff"])
 rows = st.lists(st.tuples(names, names, st.sampled_from([MESSAGE, SETTLEMENT])), max_size=30)

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from leveret.testing.applications import AppMessage, Taken
-from leveret.testing.books import Book, Books
+from leveret.testing.applications.applications import AppMessage, Taken
+from leveret.testing.applications.books import Book, Books
+from leveret.testing.applications.parcels import parcels
 from leveret.testing.demo.counts import Counts, counted
-from leveret.testing.parcels import parcels
 
 PUBLISHED = list(parcels(["q"], 4))
 

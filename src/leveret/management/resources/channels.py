@@ -6,14 +6,14 @@ from typing import Any
 
 from starlette.responses import Response
 
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.listing import Listing
-from leveret.management.merging import whole_list
-from leveret.management.peer_view import channel_json, channel_name, consumer_json
 from leveret.management.peers import channels
-from leveret.management.places import at_holder
-from leveret.management.queue_view import idle_since
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.listing import Listing
+from leveret.management.request.merging import whole_list
+from leveret.management.request.places import at_holder
+from leveret.management.views.peer_view import channel_json, channel_name, consumer_json
+from leveret.management.views.queue_view import idle_since
 from leveret.model.errors import NotFound
 from leveret.session.amqp091.channel import Channel
 

@@ -18,10 +18,10 @@ from typing import Final, Literal
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.places import at_leader, need_led_here
-from leveret.management.replies import done, json_reply
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.places import at_leader, need_led_here
+from leveret.management.request.replies import done, json_reply
 from leveret.management.resources.queues import queue_of
 from leveret.model.errors import LeveretError
 

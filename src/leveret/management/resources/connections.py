@@ -6,20 +6,16 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from leveret.management.asking import parts
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.listing import Listing
-from leveret.management.merging import whole_list, whole_rows
-from leveret.management.peer_view import (
-    amqp_connection_json,
-    ends,
-    other_connection_json,
-)
 from leveret.management.peers import amqp_connections, other_connections
-from leveret.management.places import at_holder
-from leveret.management.replies import done
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.listing import Listing
+from leveret.management.request.merging import whole_list, whole_rows
+from leveret.management.request.other_nodes import parts
+from leveret.management.request.places import at_holder
+from leveret.management.request.replies import done
 from leveret.management.resources.channels import shown_channel
+from leveret.management.views.peer_view import amqp_connection_json, ends, other_connection_json
 from leveret.model.errors import NotFound
 from leveret.runtime.process.clock import clock_ms
 from leveret.session.amqp091.connection import ClientConnection

@@ -7,11 +7,11 @@ from functools import partial
 
 from starlette.responses import Response
 
-from leveret.management.call import Call, resource
-from leveret.management.listing import Listing, Row
-from leveret.management.merging import whole_list
-from leveret.management.peer_view import consumer_json, stream_consumer_json
 from leveret.management.peers import consumers, stream_connections
+from leveret.management.request.call import Call, resource
+from leveret.management.request.listing import Listing, Row
+from leveret.management.request.merging import whole_list
+from leveret.management.views.peer_view import consumer_json, stream_consumer_json
 
 
 async def show_all(call: Call) -> Response:

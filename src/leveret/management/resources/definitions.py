@@ -13,9 +13,9 @@ from starlette.responses import Response
 
 import leveret
 from leveret.core.broker.broker import Broker
-from leveret.management.auth import Need
-from leveret.management.call import Call, read_json, resource
-from leveret.management.replies import done, octets_reply
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, read_json, resource
+from leveret.management.request.replies import done, octets_reply
 from leveret.management.resources.overview import RABBITMQ_VERSION
 from leveret.model.definitions import KINDS, AnyEntity, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, Refusal

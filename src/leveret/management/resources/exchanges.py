@@ -9,10 +9,10 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.core.broker.topology import ExchangeState
-from leveret.management.call import Call, resource
-from leveret.management.listing import Listing
-from leveret.management.merging import sums_of, with_sum
-from leveret.management.replies import done, put_reply
+from leveret.management.request.call import Call, resource
+from leveret.management.request.listing import Listing
+from leveret.management.request.merging import sums_of, with_sum
+from leveret.management.request.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json, default_bindings
 from leveret.model.definitions import Binding, Exchange
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.replies import done, json_reply
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.replies import done, json_reply
 from leveret.model.errors import InvalidCommand
 
 _FLAGS: Final = {

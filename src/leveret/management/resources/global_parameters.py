@@ -10,10 +10,10 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.core.schema.schema import UPSTREAM_PARAMETER
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.replies import done, put_reply
-from leveret.management.resources.standby_replication import set_upstream
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.replies import done, put_reply
+from leveret.management.resources.replication.standby_replication import set_upstream
 from leveret.model.definitions import AnyEntity, Delete, GlobalParameter, Put
 from leveret.model.errors import NotFound
 from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER as STANDBY_UPSTREAM_PARAMETER

@@ -12,14 +12,22 @@ from leveret.core.queues.queue import Queue
 from leveret.core.replication.placement import QueuePlacement
 from leveret.core.rules.descriptors import DESCRIPTORS
 from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
-from leveret.management.asking import parts
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.certificates import expiring_before
-from leveret.management.doors import open_doors
-from leveret.management.leadership import FENCED, FOLLOWER, STARTING, SUSPENDED, is_leader, serves, standing
-from leveret.management.places import at_node
-from leveret.management.replies import json_reply
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.leadership import (
+    FENCED,
+    FOLLOWER,
+    STARTING,
+    SUSPENDED,
+    is_leader,
+    serves,
+    standing,
+)
+from leveret.management.request.other_nodes import parts
+from leveret.management.request.places import at_node
+from leveret.management.request.replies import json_reply
+from leveret.management.views.certificates import expiring_before
+from leveret.management.views.listeners import open_doors
 from leveret.model.errors import InvalidCommand, NotFound
 from leveret.runtime.sockets.connection_budget import process_sockets
 

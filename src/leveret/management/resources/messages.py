@@ -11,12 +11,12 @@ from typing import Any, Final, Literal
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.asking import pass_on
-from leveret.management.call import NAME_BYTES_MAX, Call, resource, with_pen
-from leveret.management.leadership import need_serving
-from leveret.management.message_view import Properties, header_of, message_json
-from leveret.management.places import at_leader, leader_elsewhere, need_led_here
-from leveret.management.replies import BadRequest, json_reply
+from leveret.management.request.call import NAME_BYTES_MAX, Call, resource, with_pen
+from leveret.management.request.leadership import need_serving
+from leveret.management.request.other_nodes import pass_on
+from leveret.management.request.places import at_leader, leader_elsewhere, need_led_here
+from leveret.management.request.replies import BadRequest, json_reply
+from leveret.management.views.message_view import Properties, header_of, message_json
 from leveret.model.definitions import Queue
 from leveret.model.errors import AccessRefused, InvalidCommand, LeveretError, NotFound
 from leveret.runtime.process.work_slices import in_turns

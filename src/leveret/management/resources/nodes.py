@@ -9,15 +9,15 @@ import msgspec
 from starlette.responses import Response
 
 import leveret
-from leveret.management import node_stats
-from leveret.management.asking import parts, rows_of
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.memory import memory_of, relative
-from leveret.management.places import at_node
-from leveret.management.replies import BadRequest, done
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.other_nodes import parts, rows_of
+from leveret.management.request.places import at_node
+from leveret.management.request.replies import BadRequest, done
 from leveret.management.resources.operations import log_places
 from leveret.management.resources.overview import cluster_name, contexts, exchange_types
+from leveret.management.views import node_stats
+from leveret.management.views.memory import memory_of, relative
 from leveret.model.definitions import GlobalParameter, Put
 from leveret.model.errors import NotFound
 from leveret.runtime.process.clock import clock_ms

@@ -18,9 +18,9 @@ from leveret.config.current import settings_in_force
 from leveret.config.kinds import Bytes
 from leveret.config.logging import LEVELS
 from leveret.core.broker.alarms import Watermark
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.replies import done, json_reply
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.replies import done, json_reply
 from leveret.model.errors import InvalidCommand
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,6 @@ from starlette.responses import Response
 
 import leveret
 from leveret.core.broker.routing import ROUTERS
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.doors import open_doors
-from leveret.management.merging import sums_of, with_sum
 from leveret.management.node import ManagedNode
 from leveret.management.peers import (
     amqp_connections,
@@ -21,6 +17,10 @@ from leveret.management.peers import (
     consumers,
     other_connections,
 )
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.merging import sums_of, with_sum
+from leveret.management.views.listeners import open_doors
 
 RABBITMQ_VERSION: Final = "3.13.7"
 """The release whose API this one follows; RabbitMQ's tools look at it before they ask for more."""

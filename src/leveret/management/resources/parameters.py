@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.replies import done, put_reply
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.replies import done, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Parameter, Put
 from leveret.model.errors import NotFound
 

@@ -14,10 +14,10 @@ import msgspec
 from starlette.responses import Response
 from starlette.routing import Route
 
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.listing import Listing
-from leveret.management.replies import done, put_reply
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.listing import Listing
+from leveret.management.request.replies import done, put_reply
 from leveret.model.definitions import (
     OPERATOR_POLICY,
     AnyEntity,

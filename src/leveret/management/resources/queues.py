@@ -10,16 +10,16 @@ import msgspec
 from starlette.responses import Response
 
 from leveret.core.queues.queue import Queue
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.listing import Listing
-from leveret.management.merging import Told, whole_list_of
-from leveret.management.peer_view import consumer_json
 from leveret.management.peers import consumers_of_queue
-from leveret.management.places import at_leader, need_led_here
-from leveret.management.queue_view import owner_json, queue_json
-from leveret.management.replies import done, put_reply
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.listing import Listing
+from leveret.management.request.merging import Told, whole_list_of
+from leveret.management.request.places import at_leader, need_led_here
+from leveret.management.request.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json
+from leveret.management.views.peer_view import consumer_json
+from leveret.management.views.queue_view import owner_json, queue_json
 from leveret.model.definitions import Binding
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import AccessRefused, InvalidCommand, PreconditionFailed

@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from leveret.management.call import Call, resource
-from leveret.management.listing import Listing, Row
-from leveret.management.merging import whole_list, whole_rows
 from leveret.management.node import ManagedNode
-from leveret.management.peer_view import publisher_json, subscription_json
 from leveret.management.peers import stream_connections
-from leveret.management.places import at_holder
-from leveret.management.replies import done
+from leveret.management.request.call import Call, resource
+from leveret.management.request.listing import Listing, Row
+from leveret.management.request.merging import whole_list, whole_rows
+from leveret.management.request.places import at_holder
+from leveret.management.request.replies import done
 from leveret.management.resources.connections import connection_json, name_of, visible_of
+from leveret.management.views.peer_view import publisher_json, subscription_json
 from leveret.model.errors import NotFound
 
 

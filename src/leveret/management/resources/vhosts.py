@@ -8,12 +8,12 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.auth import Need
-from leveret.management.call import Call, resource
-from leveret.management.listing import Listing
-from leveret.management.merging import sums_of, with_sum
-from leveret.management.rates import LENGTHS, OCTETS
-from leveret.management.replies import done, put_reply
+from leveret.management.rates.rates import LENGTHS, OCTETS
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.listing import Listing
+from leveret.management.request.merging import sums_of, with_sum
+from leveret.management.request.replies import done, put_reply
 from leveret.model.definitions import Delete, Permission, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotFound
 from leveret.model.tags import tags_of

@@ -6,8 +6,8 @@ import random
 import sys
 from typing import Final
 
-from leveret.testing.applications import now_ms
-from leveret.testing.audit import Account, Audit, audit
+from leveret.testing.applications.applications import now_ms
+from leveret.testing.applications.audit import Account, Audit, audit
 from leveret.testing.demo import report
 from leveret.testing.demo.arguments import arguments
 from leveret.testing.demo.flights import QUEUES, flights

@@ -16,10 +16,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from leveret.testing.applications import WINDOW, AppConsumer, AppPublisher, TxConsumer
-from leveret.testing.books import Books
+from leveret.testing.applications.applications import WINDOW, AppConsumer, AppPublisher, TxConsumer
+from leveret.testing.applications.books import Books
 from leveret.testing.demo.flights import QUEUES, flights
-from leveret.testing.ports import accepts
+from leveret.testing.network.ports import accepts
 
 _REST_S: Final = 0.1
 

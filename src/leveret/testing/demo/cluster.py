@@ -7,14 +7,14 @@ import sys
 from collections import defaultdict
 from typing import Final
 
-from leveret.testing import cluster_site
-from leveret.testing.applications import now_ms
-from leveret.testing.cluster_site import SiteNode
+from leveret.testing.applications.applications import now_ms
 from leveret.testing.demo import report
 from leveret.testing.demo.arguments import arguments
 from leveret.testing.demo.counts import Counts, counted
 from leveret.testing.demo.flights import flights
 from leveret.testing.demo.nodes import DemoNodes, Pause, Return
+from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_site import SiteNode
 
 SHARE: Final = 30_000
 _KILLED_BETWEEN: Final = (0.3, 0.5)

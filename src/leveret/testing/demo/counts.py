@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from leveret.testing.applications import AppMessage, Taken
-from leveret.testing.audit import FOREVER, Account, Audit, audit
-from leveret.testing.books import Books, read_book
+from leveret.testing.applications.applications import AppMessage, Taken
+from leveret.testing.applications.audit import FOREVER, Account, Audit, audit
+from leveret.testing.applications.books import Books, read_book
 
 
 class Counts(NamedTuple):

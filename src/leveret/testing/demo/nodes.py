@@ -13,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from leveret.testing.applications import Taken, drain
-from leveret.testing.books import read_book
-from leveret.testing.cluster_site import ClusterSite, SiteNode
+from leveret.testing.applications.applications import Taken, drain
+from leveret.testing.applications.books import read_book
 from leveret.testing.demo.flights import QUEUES, declare
 from leveret.testing.demo.processes import Applications
-from leveret.testing.mirror_cluster import QueuePlace
+from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
+from leveret.testing.sites.mirror_cluster import QueuePlace
 
 VHOST: Final = "/"
 _RATE: Final = 2000

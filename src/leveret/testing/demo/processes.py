@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from leveret.testing.applications import WINDOW
-from leveret.testing.books import Books, count_entries
+from leveret.testing.applications.applications import WINDOW
+from leveret.testing.applications.books import Books, count_entries
 from leveret.testing.demo.report import Bar
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
 
 PATIENCE_S: Final = 300.0
 _END_S: Final = 30.0

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from leveret.testing.audit import Audit
+from leveret.testing.applications.audit import Audit
 
 _console: Final = Console(highlight=False, soft_wrap=True)
 _began: Final = time.monotonic()

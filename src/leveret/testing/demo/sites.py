@@ -12,11 +12,11 @@ from typing import Final, Self
 
 import pika
 
-from leveret.testing.applications import Taken, drain, parameters
+from leveret.testing.applications.applications import Taken, drain, parameters
 from leveret.testing.demo.flights import QUEUES, declare
 from leveret.testing.demo.processes import Applications
 from leveret.testing.demo.report import Bar
-from leveret.testing.standby_pair import BEACON, PROMOTE_TIMEOUT_S, StandbyPair, get
+from leveret.testing.sites.standby_pair import BEACON, PROMOTE_TIMEOUT_S, StandbyPair, get
 
 VHOST: Final = "flights"
 _RATE_MIN: Final = 3000

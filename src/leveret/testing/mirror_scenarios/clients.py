@@ -11,10 +11,10 @@ from typing import Any, Final, Self
 
 from pika.exceptions import AMQPError
 
-from leveret.testing.applications import CANCEL_ON_FAIL_OVER, AppPublisher, DirectMessage
-from leveret.testing.books import Books, count_entries
-from leveret.testing.mirror_cluster import PATIENCE_S, ClusterNode, MirrorCluster
-from leveret.testing.ports import wait_until
+from leveret.testing.applications.applications import CANCEL_ON_FAIL_OVER, AppPublisher, DirectMessage
+from leveret.testing.applications.books import Books, count_entries
+from leveret.testing.network.ports import wait_until
+from leveret.testing.sites.mirror_cluster import PATIENCE_S, ClusterNode, MirrorCluster
 
 _PREFETCH: Final = 200
 _POLL_S: Final = 0.1

@@ -6,8 +6,8 @@ from typing import Final
 
 from pika.exceptions import ChannelClosedByBroker
 
-from leveret.testing.mirror_cluster import ClusterNode
 from leveret.testing.mirror_scenarios.stage import Case, Stage
+from leveret.testing.sites.mirror_cluster import ClusterNode
 
 QUEUE: Final = "mirrored-queue"
 UNMIRRORED: Final = "unmirrored-queue"

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
-from leveret.testing.mirror_cluster import ClusterNode
 from leveret.testing.mirror_scenarios.stage import Case, Stage
+from leveret.testing.sites.mirror_cluster import ClusterNode
 
 QUEUE: Final = "ha.test"
 PATTERN: Final = "^ha.test$"

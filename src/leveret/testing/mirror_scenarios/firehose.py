@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from leveret.testing.mirror_cluster import ClusterNode
 from leveret.testing.mirror_scenarios.stage import Case, Stage
+from leveret.testing.sites.mirror_cluster import ClusterNode
 
 TRACES: Final = "traces"
 

@@ -18,7 +18,7 @@ import httpx
 import pika
 from pika.exceptions import AMQPError, ChannelClosedByBroker
 
-from leveret.testing.mirror_cluster import ClusterNode, MirrorCluster, QueuePlace
+from leveret.testing.sites.mirror_cluster import ClusterNode, MirrorCluster, QueuePlace
 
 LETTERS: Final = "ABCDEFGH"
 _PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)

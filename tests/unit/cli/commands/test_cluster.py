@@ -14,7 +14,7 @@ from leveret.cli.commands import safe_to_stop
 from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
 from leveret.cli.program import run
 from leveret.core.broker.alarms import Watermark
-from leveret.management import asking
+from leveret.management.request import other_nodes as asking
 from leveret.model.definitions import Parameter, Policy, Put
 from tests.unit.cli.commands.test_followers import serving
 from tests.unit.management.conftest import FakeNode

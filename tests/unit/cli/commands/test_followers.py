@@ -17,7 +17,7 @@ import pytest
 from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
 from leveret.cli.program import run
 from leveret.config import load
-from leveret.management.server import ManagementServer
+from leveret.management.http.server import ManagementServer
 from leveret.model.errors import LeveretError
 from tests.unit.management.conftest import FakeNode
 from tests.unit.management.fake_replication import PROGRESS, FakeReplication, follower, message

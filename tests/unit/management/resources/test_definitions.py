@@ -8,7 +8,7 @@ from leveret.core.broker.access import check_password
 from leveret.model.definitions import Queue, User
 
 if TYPE_CHECKING:
-    from ..conftest import Client, FakeNode
+    from tests.unit.management.conftest import Client, FakeNode
 
 # As RabbitMQ 3.10.8 exports it over HTTP.
 FROM_RABBITMQ: dict[str, Any] = {

@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..conftest import Client
+    from tests.unit.management.conftest import Client
 
 
 def test_an_exchange_is_declared_once_and_again(admin: Client) -> None:

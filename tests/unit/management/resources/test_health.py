@@ -7,13 +7,13 @@ import pytest
 
 from leveret.config.followers import Followers
 from leveret.config.tls import TlsOptions
-from leveret.testing.certificates import CertificateAuthority, available
+from leveret.testing.servers.certificates import CertificateAuthority, available
 from tests.unit.management.fake_replication import follower
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from ..conftest import Client, FakeNode
+    from tests.unit.management.conftest import Client, FakeNode
 
 CHECKS = "/api/health/checks"
 

@@ -7,7 +7,7 @@ import pytest
 from leveret.model.definitions import Permission, Put
 
 if TYPE_CHECKING:
-    from ..conftest import Client, FakeNode
+    from tests.unit.management.conftest import Client, FakeNode
 
 
 def message(**fields: Any) -> dict[str, Any]:

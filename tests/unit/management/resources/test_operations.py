@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ..conftest import Client, FakeNode
+    from tests.unit.management.conftest import Client, FakeNode
 
 ROOT = logging.getLogger()
 

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 if TYPE_CHECKING:
-    from ..conftest import Client, FakeNode
+    from tests.unit.management.conftest import Client, FakeNode
 
 UPSTREAM = {"endpoints": ["a:5672"], "username": "u", "password": "p"}
 

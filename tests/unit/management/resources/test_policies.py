@@ -8,7 +8,7 @@ from leveret.model.definitions import Change, Put, Queue
 from leveret.model.patterns import compiled
 
 if TYPE_CHECKING:
-    from ..conftest import Client, FakeNode
+    from tests.unit.management.conftest import Client, FakeNode
 
 COSTLY = "^(?=(a+)+$)a"
 

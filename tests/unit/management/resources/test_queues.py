@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from leveret.model.definitions import Permission, Put, Queue
 
 if TYPE_CHECKING:
-    from ..conftest import Client, FakeNode
+    from tests.unit.management.conftest import Client, FakeNode
 
 
 def test_a_queue_is_declared_once_and_again(admin: Client) -> None:

@@ -10,7 +10,7 @@ from leveret.model.errors import LeveretError
 from leveret.runtime.standby.recovery import RecoveryRequest, RecoveryTarget
 
 if TYPE_CHECKING:
-    from ..conftest import Client, FakeNode
+    from tests.unit.management.conftest import Client, FakeNode
 
 STANDBY = "/api/replication/standby"
 

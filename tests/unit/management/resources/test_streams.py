@@ -8,7 +8,7 @@ import pytest
 from leveret.session.stream.types import StreamPublisher, Subscription
 
 if TYPE_CHECKING:
-    from ..conftest import Client, FakeNode
+    from tests.unit.management.conftest import Client, FakeNode
 
 NAME = "127.0.0.1:5 -> 127.0.0.1:5552"
 PATH = "127.0.0.1%3A5%20-%3E%20127.0.0.1%3A5552"

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leveret.management.call import CHANGES_AT_ONCE
+from leveret.management.request.call import CHANGES_AT_ONCE
 from leveret.model.definitions import Queue
 
 if TYPE_CHECKING:
-    from ..conftest import Client, FakeNode
+    from tests.unit.management.conftest import Client, FakeNode
 
 
 def test_a_vhost_is_made_with_tags_and_its_maker_may_use_it(admin: Client, node: FakeNode) -> None:

@@ -18,8 +18,8 @@ from pamqp.exceptions import UnmarshalingException
 from leveret.pipeline.amqp.publish import AmqpClient, progress_path, read_progress
 from leveret.pipeline.amqp.streams import MessageDeclined
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
-from leveret.testing.ports import LOOPBACK
-from leveret.testing.standby_upstream import stored_message
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.sites.standby_upstream import stored_message
 from leveret.wire.amqp091 import marshal
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream.publish import MessageRun

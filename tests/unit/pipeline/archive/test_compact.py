@@ -18,7 +18,7 @@ from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.plan import pinned
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import Selection
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from tests.unit.pipeline.recovery.test_survivors import QUEUES, VHOST, Standby, expected, play, steps
 from tests.unit.runtime.collecting.site import scratch
 

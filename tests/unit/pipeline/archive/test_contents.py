@@ -11,7 +11,7 @@ from leveret.pipeline.archive.origins import Origins
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.files.files import locked
 from leveret.pipeline.recovery.forget import forget_vhosts
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.pipeline.archive.decode import MESSAGE, NO_MESSAGE, SETTLEMENT, Decoder
-from leveret.testing.standby_upstream import outgoing_chunk, stored_message
+from leveret.testing.sites.standby_upstream import outgoing_chunk, stored_message
 from leveret.wire.chunk import ChunkError, ChunkType, encode_header
 from leveret.wire.record import Settlement, decode_message, encode_settlements
 

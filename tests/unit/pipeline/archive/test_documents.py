@@ -14,8 +14,8 @@ from leveret.model.errors import StorageError
 from leveret.pipeline.archive.documents import line_of, read_document, value_of, write_document
 from leveret.pipeline.archive.plan import PlanDirectory, QueueOrder, QueueOutcome, read_order
 from leveret.pipeline.recovery.outcomes import outcome_of
-from leveret.testing.standby_archive import freeze_plan, transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_archive import freeze_plan, transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 
 class Example(msgspec.Struct):

@@ -12,8 +12,8 @@ from leveret.pipeline.archive import manifest_log as module
 from leveret.pipeline.archive.manifest import Manifest, TransferGap
 from leveret.pipeline.archive.manifest_log import ManifestDamaged
 from leveret.pipeline.files.objects import ObjectPath
-from leveret.testing.hdfs import Hdfs
-from leveret.testing.object_store import ObjectStore
+from leveret.testing.servers.hdfs import Hdfs
+from leveret.testing.servers.object_store import ObjectStore
 from tests.unit.pipeline.archive.test_manifest import stored
 
 

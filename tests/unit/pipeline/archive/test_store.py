@@ -13,7 +13,7 @@ from leveret.pipeline.archive.tables import read_table
 from leveret.pipeline.files import files
 from leveret.pipeline.files.files import Place, matching, name_in, opened, vhost_directory
 from leveret.pipeline.files.objects import ObjectPath
-from leveret.testing.standby_upstream import StandbyUpstream, outgoing_chunk, stored_message
+from leveret.testing.sites.standby_upstream import StandbyUpstream, outgoing_chunk, stored_message
 from leveret.wire.chunk import ChunkError, ChunkType
 
 

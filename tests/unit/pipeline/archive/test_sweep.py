@@ -17,8 +17,8 @@ from leveret.pipeline.files import files as files_module
 from leveret.pipeline.files.files import Place, locked, matching, name_in
 from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.transfer.compaction import Compaction
-from leveret.testing.standby_archive import freeze_plan, transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_archive import freeze_plan, transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from tests.unit.pipeline.recovery.test_survivors import VHOST, FakeBroker, Lost, play, steps
 from tests.unit.runtime.collecting.site import scratch
 

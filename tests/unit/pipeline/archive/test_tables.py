@@ -16,8 +16,8 @@ from leveret.pipeline.archive.plan import PlanDirectory
 from leveret.pipeline.archive.tables import messages_in, read_table, write_table
 from leveret.pipeline.files.files import opened
 from leveret.pipeline.recovery.publish import PlanPublisher
-from leveret.testing.standby_archive import freeze_plan, transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_archive import freeze_plan, transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 TABLE = pa.table({"queue": ["a", "b", "b"] * 50, "first": range(150), "count": [7] * 150})
 BODIES = [random.Random(number).randbytes(700) for number in range(40)]

@@ -13,8 +13,8 @@ from hdfs_native import Client
 from leveret.pipeline.files import hdfs as module
 from leveret.pipeline.files.hdfs import WRITING, HdfsStore
 from leveret.pipeline.files.objects import ObjectPath, StoreFailed
-from leveret.testing.hdfs import Hdfs
-from leveret.testing.ports import free_port
+from leveret.testing.network.ports import free_port
+from leveret.testing.servers.hdfs import Hdfs
 
 pytestmark = pytest.mark.xdist_group("spark")
 

@@ -13,8 +13,8 @@ from leveret.pipeline.files import object_store as object_store_module
 from leveret.pipeline.files import objects as module
 from leveret.pipeline.files.files import opened
 from leveret.pipeline.files.objects import ObjectPath, StoreFailed
-from leveret.testing.hdfs import Hdfs
-from leveret.testing.object_store import ObjectStore
+from leveret.testing.servers.hdfs import Hdfs
+from leveret.testing.servers.object_store import ObjectStore
 
 
 @pytest.fixture

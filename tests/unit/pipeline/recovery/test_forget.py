@@ -30,8 +30,8 @@ from leveret.pipeline.recovery.driver import RecoveryRun
 from leveret.pipeline.recovery.forget import delete_all, forget_vhosts
 from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.transfer.compaction import Compaction
-from leveret.testing.standby_archive import freeze_plan, transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_archive import freeze_plan, transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from tests.unit.pipeline.recovery.test_survivors import VHOST, FakeBroker, Standby
 
 NOBODY = LoginCredentials(username="", password="")

@@ -31,8 +31,8 @@ from leveret.pipeline.jobs.job import EVERYTHING, Selection
 from leveret.pipeline.recovery import publish
 from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.recovery.survivors import may_have_survivors, not_to_recover
-from leveret.testing.standby_archive import freeze_plan, transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_archive import freeze_plan, transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.life import LIFE_BITS, next_count
 from leveret.wire.record import decode_message
 from leveret.wire.stream.publish import MessageRun

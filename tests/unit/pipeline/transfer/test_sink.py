@@ -18,7 +18,7 @@ from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
 from leveret.pipeline.transfer.sink import Stored, StoreWriter, TransferCut
 from leveret.pipeline.transfer.source import TransferOptions
 from leveret.pipeline.upstream.link import link_of
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.chunk import ChunkType, encode_entry, encode_header
 
 CHUNK_RECORDS = 10

@@ -12,9 +12,9 @@ from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.transfer.sink import StoreWriter
 from leveret.pipeline.transfer.source import Slices, TransferOptions, UpstreamReader
-from leveret.testing.ports import wait_until
-from leveret.testing.standby_archive import transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.network.ports import wait_until
+from leveret.testing.sites.standby_archive import transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 LIMIT: Any = None
 

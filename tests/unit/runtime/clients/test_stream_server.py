@@ -11,7 +11,7 @@ from leveret.core.queues.stream import StreamBatch
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
 from leveret.runtime.clients.stream_server import StreamServer
-from leveret.testing.stream_host import served_log_contract
+from leveret.testing.sites.stream_host import served_log_contract
 from tests.unit.runtime.collecting.site import Site, scratch
 
 

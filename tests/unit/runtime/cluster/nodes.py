@@ -15,7 +15,7 @@ from leveret.runtime.cluster.listener import ClusterDoor, ClusterPeer, Handler, 
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.session.link_handshake import Kind
 from leveret.storage.secret_file import Secret
-from leveret.testing.ports import LOOPBACK
+from leveret.testing.network.ports import LOOPBACK
 from leveret.wire.link import Type
 
 SECRET: Final = Secret(b"s" * 44)

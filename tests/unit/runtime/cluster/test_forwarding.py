@@ -30,9 +30,9 @@ from leveret.runtime.node.node import Node
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.forwarding.leader_server import RelayConsumer
 from leveret.session.forwarding.remote_ports import RemotePorts
-from leveret.testing.applications import channel_of, parameters
-from leveret.testing.ports import LOOPBACK
-from leveret.testing.waiting import until
+from leveret.testing.applications.applications import channel_of, parameters
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.network.waiting import until
 from tests.unit.runtime.cluster.nodes import SECRET, SETTINGS
 from tests.unit.runtime.collecting.site import scratch
 

@@ -18,9 +18,9 @@ from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.link.questions import Unanswered
 from leveret.session.link_handshake import HandshakeRefused, SecretsDiffer
 from leveret.storage.secret_file import Secret
-from leveret.testing.link_proxy import LinkProxy
-from leveret.testing.ports import LOOPBACK, free_port
-from leveret.testing.waiting import until
+from leveret.testing.network.link_proxy import LinkProxy
+from leveret.testing.network.ports import LOOPBACK, free_port
+from leveret.testing.network.waiting import until
 from leveret.wire.link import LinkError, Type, message
 from tests.unit.runtime.cluster.nodes import PATIENCE_S, SETTINGS, Node, Other, play, started
 

@@ -17,9 +17,9 @@ from leveret.runtime.cluster import listener as door_room
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.sockets.tls import client_context, server_context
 from leveret.session.link_handshake import SecretsDiffer
-from leveret.testing.certificates import CertificateAuthority
-from leveret.testing.ports import LOOPBACK
-from leveret.testing.waiting import until
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.network.waiting import until
+from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.wire.link import GREETING, LinkError, Type, message
 from tests.unit.runtime.cluster.nodes import PATIENCE_S, SETTINGS, Node, Other, play, started
 

@@ -19,7 +19,7 @@ from leveret.runtime.cluster.queue_roles import QueueRoles
 from leveret.runtime.logs.log_store import queue_log_name
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage.log import Log
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from tests.unit.runtime.mirroring.sites import Node, pair
 
 KEY = ("/", "q")

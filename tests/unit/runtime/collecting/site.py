@@ -18,7 +18,7 @@ from leveret.runtime.collecting.by_reference import is_naming, whole
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.runtime.node.node import Node
 from leveret.storage.tree import Tree
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from leveret.wire.chunk import Attribute, Chunk, ChunkType, decode_chunk, decode_trailer, split_entries
 from leveret.wire.record import content_header, decode_message, decode_settlements
 

@@ -21,7 +21,7 @@ from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.storage.log import Log
 from leveret.storage.segment import Segment
 from leveret.storage.tree import Tree
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from leveret.wire.chunk import ChunkType, decode_chunk
 from leveret.wire.life import epoch_of, numbering_of
 from tests.unit.runtime.collecting.site import (

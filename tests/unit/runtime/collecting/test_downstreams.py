@@ -13,7 +13,7 @@ from leveret.runtime.collecting.downstreams import DOWNSTREAMS_MAX
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.storage.log_reader import Extent, uncache
 from leveret.storage.state_file import StateFile
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from tests.unit.runtime.collecting.site import POLICY, TAGGED, Site, play, replicating, served
 
 pytestmark = pytest.mark.usefixtures("collection")

@@ -17,7 +17,7 @@ from leveret.model import definitions as d
 from leveret.runtime.collecting.lowest_offsets import LowestOffsets
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.storage.segment import segment_of
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from leveret.wire.record import BEGINNING_PREFIX
 from tests.unit.runtime.collecting.site import POLICY, TAGGED, Site, play, replicating, served
 

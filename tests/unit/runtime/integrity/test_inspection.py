@@ -14,7 +14,7 @@ import pytest
 from leveret.model.errors import LeveretError, NotFound, PreconditionFailed
 from leveret.runtime.integrity import scrubbing
 from leveret.runtime.integrity.inspection import RETRY_MS, Inspection
-from leveret.testing.ports import wait_until
+from leveret.testing.network.ports import wait_until
 from leveret.wire.chunk import HEADER_BYTES
 from tests.unit.runtime.replication.pair import Pair
 from tests.unit.storage.logs import scratch

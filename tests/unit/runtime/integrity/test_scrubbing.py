@@ -13,7 +13,7 @@ import pytest
 from leveret.runtime.integrity import scrubbing
 from leveret.runtime.integrity.scrubbing import Pace
 from leveret.storage.scrub import repair
-from leveret.testing.compare import compare
+from leveret.testing.applications.compare import compare
 from leveret.wire.chunk import HEADER_BYTES
 from tests.unit.runtime.replication.pair import OtherSide, Pair, PairedNode
 from tests.unit.storage.logs import append, scratch

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from leveret.core.queues.queue import Queue
 from leveret.runtime.logs.deadlines import Deadlines
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 
 FAR_MS = 10**400
 """No policy's time to live has an upper bound."""

@@ -16,7 +16,7 @@ from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs import engine as engine_module
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from leveret.wire import properties as props
 from leveret.wire import tables
 from tests.unit.runtime.collecting.site import TAGGED, Site, scratch

@@ -13,7 +13,7 @@ import pytest
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.model import definitions as d
 from leveret.runtime.node import node as node_module
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from tests.unit.runtime.collecting.site import Site
 
 Scenario = Callable[[Site], Awaitable[None]]

@@ -19,7 +19,7 @@ from leveret.runtime.mirroring.sources import MirrorSources
 from leveret.runtime.process.clock import clock_ms
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
-from leveret.testing.compare import Comparison, compare
+from leveret.testing.applications.compare import Comparison, compare
 from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.link import LinkError, Type
 

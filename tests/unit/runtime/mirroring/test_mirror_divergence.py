@@ -15,8 +15,8 @@ from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.replication.applier import Applier
 from leveret.storage.divergent_report import reports
 from leveret.storage.log import Log
-from leveret.testing.compare import logs_of
-from leveret.testing.waiting import until
+from leveret.testing.applications.compare import logs_of
+from leveret.testing.network.waiting import until
 from leveret.wire.link import ChangeKind, LogChange
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 

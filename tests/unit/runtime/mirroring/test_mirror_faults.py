@@ -19,9 +19,9 @@ import pytest
 from leveret.runtime.mirroring import copy_link, stream
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage.log import Log
-from leveret.testing.compare import logs_of
-from leveret.testing.link_proxy import Direction, LinkProxy
-from leveret.testing.waiting import until
+from leveret.testing.applications.compare import logs_of
+from leveret.testing.network.link_proxy import Direction, LinkProxy
+from leveret.testing.network.waiting import until
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 
 A = NAMES[0]

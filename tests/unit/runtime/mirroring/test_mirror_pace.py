@@ -12,8 +12,8 @@ import pytest
 from leveret.model.errors import StorageError
 from leveret.runtime.mirroring import copy_link, led_log, source_link, stream
 from leveret.runtime.mirroring.led_log import MirrorState
-from leveret.testing.link_proxy import Direction, LinkProxy
-from leveret.testing.waiting import until
+from leveret.testing.network.link_proxy import Direction, LinkProxy
+from leveret.testing.network.waiting import until
 from leveret.wire.link import ChangeKind, log_change
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from leveret.runtime.mirroring.led_log import MirrorState
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from tests.unit.runtime.mirroring.sites import NAMES, Node, pair
 
 NAME = NAMES[0]

@@ -11,7 +11,7 @@ import pytest
 
 from leveret.runtime.mirroring import copy_link, stream
 from leveret.runtime.mirroring.led_log import MirrorState
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.link import MirrorInventory, Type, pack_checked
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.source_link import SourceLink
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from leveret.wire import link as wire
 from leveret.wire.link import LogExtent, Type, pack_checked
 from tests.unit.runtime.mirroring.sites import NAMES, Node

@@ -13,8 +13,8 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.delaying import Delaying
 from leveret.storage.divergent import Quarantine
 from leveret.storage.spool import Spool
-from leveret.testing.compare import compare
-from leveret.testing.waiting import until
+from leveret.testing.applications.compare import compare
+from leveret.testing.network.waiting import until
 from leveret.wire.chunk import ChunkType, encode_entry
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite
 

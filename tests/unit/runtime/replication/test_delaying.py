@@ -17,8 +17,8 @@ from leveret.runtime.replication.applier import Applier, HeldBack
 from leveret.runtime.replication.delaying import ALL_MS
 from leveret.storage.divergent_report import reports
 from leveret.storage.log import Log
-from leveret.testing.compare import compare
-from leveret.testing.waiting import until
+from leveret.testing.applications.compare import compare
+from leveret.testing.network.waiting import until
 from leveret.wire.link import ChangeKind, LogChange
 from tests.unit.runtime.replication.delayed_site import (
     DELAY_MS,

@@ -19,9 +19,9 @@ from leveret.runtime.link import peer as link_peer
 from leveret.runtime.link.arrival import UNPROVEN_MAX
 from leveret.runtime.replication import listener, outbound
 from leveret.runtime.sockets.tls import client_context, server_context
-from leveret.testing.certificates import CertificateAuthority
-from leveret.testing.compare import compare
-from leveret.testing.waiting import until
+from leveret.testing.applications.compare import compare
+from leveret.testing.network.waiting import until
+from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.wire.link import GREETING, LENGTH
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync
 

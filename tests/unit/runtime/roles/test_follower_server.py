@@ -15,8 +15,8 @@ from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.roles.follower_server import FollowerServer, uri_of
 from leveret.session.link_handshake import ProvenFollower
 from leveret.storage.tree import Tree
-from leveret.testing.ports import LOOPBACK
-from leveret.testing.waiting import until
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.network.waiting import until
 from tests.unit.runtime.replication.link_sites import SECRET, unheard
 
 SETTINGS = {

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from leveret.runtime.replication import catching_up, comparing, outbound
-from leveret.testing.compare import compare
-from leveret.testing.waiting import until
+from leveret.testing.applications.compare import compare
+from leveret.testing.network.waiting import until
 from leveret.wire.link import Octets
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, in_sync
 

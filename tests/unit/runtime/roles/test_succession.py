@@ -15,7 +15,7 @@ from leveret.runtime.roles import fencer, succession
 from leveret.runtime.roles.fencer import Fencer
 from leveret.runtime.roles.succession import Succession
 from leveret.session.link_handshake import FORMER_LEADERS_MAX, ProvenFollower, ProvenLeader
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from tests.unit.runtime.replication.link_sites import SECRET, LeaderSite
 
 

@@ -19,9 +19,9 @@ from leveret.core.rules.descriptors import LEAST, NO_CAPS, ListenerKind, divide
 from leveret.runtime.sockets import acceptor
 from leveret.runtime.sockets.acceptor import Acceptor, listen
 from leveret.runtime.sockets.connection_budget import ALARM_S, Sockets
-from leveret.testing.certificates import CertificateAuthority, available
-from leveret.testing.ports import LOOPBACK
-from leveret.testing.waiting import until
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.network.waiting import until
+from leveret.testing.servers.certificates import CertificateAuthority, available
 from leveret.wire.proxy_protocol import Proxied
 
 HEADER = b"PROXY TCP4 10.1.2.3 10.4.5.6 1000 5672\r\n"

@@ -14,7 +14,7 @@ from leveret.config.tls import TlsOptions
 from leveret.model.errors import ConfigError
 from leveret.runtime.sockets import tls
 from leveret.runtime.sockets.tls import client_context, server_context
-from leveret.testing.certificates import CertificateAuthority, Issued, available
+from leveret.testing.servers.certificates import CertificateAuthority, Issued, available
 from leveret.wire.tls import limit
 
 pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))

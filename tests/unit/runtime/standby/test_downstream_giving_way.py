@@ -25,8 +25,8 @@ from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER, StandbyDownst
 from leveret.runtime.standby.pipeline_process import PipelineFailed, PipelineProcess
 from leveret.runtime.standby.recovery import EVERYTHING, RecoveryTarget
 from leveret.storage.state_file import StateFile
-from leveret.testing.standby_archive import transfer
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_archive import transfer
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 pytestmark = pytest.mark.timeout(120)
 

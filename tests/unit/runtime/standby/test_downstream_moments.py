@@ -15,8 +15,8 @@ from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.jobs.job import Selection
 from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.runtime.process.clock import clock_ms
-from leveret.testing.standby_archive import freeze_plan
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
+from leveret.testing.sites.standby_archive import freeze_plan
 from leveret.wire.record import decode_message
 from tests.unit.pipeline.recovery.test_survivors import FakeBroker
 from tests.unit.runtime.collecting.site import POLICY, Site, play, replicating, served

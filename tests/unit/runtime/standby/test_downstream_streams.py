@@ -23,9 +23,9 @@ from leveret.pipeline.recovery.publish import IngestPublisher, PlanPublisher
 from leveret.runtime.clients.recovery_ingest import RecoveryIngest
 from leveret.runtime.standby.decisions import PromotionAttempt
 from leveret.runtime.standby.recovery import RecoveryRequest
-from leveret.testing.standby_archive import freeze_plan
-from leveret.testing.standby_archive import transfer as archive
-from leveret.testing.standby_upstream import StandbyUpstream, stored_message
+from leveret.testing.sites.standby_archive import freeze_plan
+from leveret.testing.sites.standby_archive import transfer as archive
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from leveret.wire.chunk import ChunkType
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream.publish import MessageRun

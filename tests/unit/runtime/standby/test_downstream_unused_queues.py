@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 from leveret.model import definitions as d
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from tests.unit.runtime.collecting.site import POLICY, TAGGED, Site, play
 
 EXPIRES_MS = 50

@@ -13,7 +13,7 @@ from leveret.config import load
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.schema.operating_mode import OperatingMode
-from leveret.management.message_view import Properties, header_of
+from leveret.management.views.message_view import Properties, header_of
 from leveret.model import definitions as d
 from leveret.model.definitions import GlobalParameter, Put, Queue, Vhost
 from leveret.model.errors import NotFound, PreconditionFailed, StorageError
@@ -25,7 +25,7 @@ from leveret.runtime.standby.pipeline_process import PipelineFailed
 from leveret.runtime.standby.rejoin import Rejoin
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter, TransferSupervisor
 from leveret.storage.state_file import StateFile
-from leveret.testing.waiting import until
+from leveret.testing.network.waiting import until
 from tests.unit.runtime.collecting.site import Site, play, replicating, served
 
 UPSTREAM = StandbyUpstreamParameter(endpoints=["b:5552"], username="u", password="s3kRe7")

@@ -7,7 +7,7 @@ from typing import TypeVar
 from leveret.session.certificate import TlsPeer
 from leveret.session.stream.connection import StreamSession
 from leveret.session.stream.types import Effect, StreamConnectionState
-from leveret.testing.stream_host import FakeStreamHost
+from leveret.testing.sites.stream_host import FakeStreamHost
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import StreamCommand
 from leveret.wire.stream.frames import FrameDecoder

@@ -22,7 +22,7 @@ from leveret.session.stream.types import (
     Subscribed,
     code_of,
 )
-from leveret.testing.stream_host import FakeStreamHost
+from leveret.testing.sites.stream_host import FakeStreamHost
 from leveret.wire.chunk import ChunkType, decode_header
 from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
 from leveret.wire.stream import commands as wire

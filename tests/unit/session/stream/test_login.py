@@ -4,7 +4,7 @@ import pytest
 
 from leveret.session.certificate import TlsPeer
 from leveret.session.stream.types import StreamConnectionState
-from leveret.testing.stream_host import FakeStream, FakeStreamHost
+from leveret.testing.sites.stream_host import FakeStream, FakeStreamHost
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
 from tests.unit.session.stream.stream_peer import HANDSHAKE, Peer

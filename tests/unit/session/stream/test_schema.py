@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from leveret.session.stream.types import ChangeStreams, SendResponse
-from leveret.testing.stream_host import FakeStream, FakeStreamHost
+from leveret.testing.sites.stream_host import FakeStream, FakeStreamHost
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, Response, StreamRequest

@@ -4,7 +4,7 @@ import pytest
 
 from leveret.model.errors import NotFound
 from leveret.session.stream.types import Append, Declared, StoreBatch
-from leveret.testing.stream_host import FakeStream, FakeStreamHost
+from leveret.testing.sites.stream_host import FakeStream, FakeStreamHost
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from leveret.testing.ports import LOOPBACK
+from leveret.testing.network.ports import LOOPBACK
 from tests.suites.catalogue import INSIDE
 
 # Addresses that belong to nobody: RFC 5737 and RFC 2606.

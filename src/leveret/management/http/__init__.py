@@ -1,0 +1,1 @@
+"""The HTTP server of a node: sockets, connections, the application."""

@@ -1,0 +1,146 @@
+"""The HTTP application: every resource of the API, and the metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Final
+
+from starlette.applications import Starlette
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from leveret.management.http.rates_ticker import rates_of
+from leveret.management.metrics import scrape
+from leveret.management.node import ManagedNode
+from leveret.management.request.auth import OPERATOR_SCOPE
+from leveret.management.request.call import internal_error, not_found
+from leveret.management.resources import (
+    bindings,
+    channels,
+    cluster,
+    connections,
+    consumers,
+    definitions,
+    exchanges,
+    features,
+    global_parameters,
+    health,
+    messages,
+    nodes,
+    operations,
+    overview,
+    page,
+    parameters,
+    policies,
+    queues,
+    streams,
+    vhosts,
+)
+from leveret.management.resources.access import limits, logins, permissions, topic_permissions, users, whoami
+from leveret.management.resources.replication import (
+    node_replication,
+    schema_replication,
+    standby_logs,
+    standby_recovery,
+    standby_replication,
+)
+
+RESOURCES: Final = (
+    overview,
+    whoami,
+    logins,
+    nodes,
+    vhosts,
+    users,
+    permissions,
+    topic_permissions,
+    exchanges,
+    queues,
+    messages,
+    bindings,
+    policies,
+    parameters,
+    global_parameters,
+    limits,
+    connections,
+    channels,
+    consumers,
+    streams,
+    definitions,
+    health,
+    features,
+    operations,
+    schema_replication,
+    standby_replication,
+    standby_recovery,
+    standby_logs,
+    node_replication,
+    cluster,
+    scrape,
+    page,
+)
+_NOWHERE: Final = "/nowhere"
+
+_METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
+_HEADERS: Final = ("authorization", "content-type", "x-reason")
+
+
+class _Door:
+    """Hands requests to the application, marked by the door they came through.
+
+    Names in a path may hold `/` as `%2F`, so routes are found on the path as it was sent.
+    """
+
+    def __init__(self, app: ASGIApp, *, is_operator: bool, prefix: str = "") -> None:
+        """`prefix` is what paths begin with at this door, and nobody behind it knows of."""
+        self._app = app
+        self._is_operator = is_operator
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on."""
+        if scope["type"] == "http":
+            scope = {**scope, OPERATOR_SCOPE: self._is_operator}
+            path = scope["raw_path"].decode("latin-1")
+            # What does not begin with the prefix is found nowhere.
+            path = path.removeprefix(self._prefix) if path.startswith(self._prefix) else _NOWHERE
+            # As at RabbitMQ, one slash at the end says nothing.
+            scope["path"] = path.removesuffix("/") or "/"
+        await self._app(scope, receive, send)
+
+
+def build_app(node: ManagedNode) -> Starlette:
+    """The application over a node; reach it through `public_door` or `operator_door`."""
+    routes: list[BaseRoute] = [route for resource in RESOURCES for route in resource.ROUTES]
+    app = Starlette(
+        routes=routes,
+        exception_handlers={HTTPStatus.NOT_FOUND: not_found, Exception: internal_error},
+    )
+    app.router.redirect_slashes = False
+    app.state.node = node
+    app.state.rates = rates_of(node)
+    app.state.imports = asyncio.Lock()
+    return app
+
+
+def public_door(app: Starlette) -> ASGIApp:
+    """For whoever connects: they must say who they are."""
+    settings = app.state.node.config.management
+    door = _Door(app, is_operator=False, prefix=settings.path_prefix)
+    if not settings.allowed_origins:
+        return door
+    return CORSMiddleware(
+        door,
+        allow_origins=settings.allowed_origins,
+        allow_methods=_METHODS,
+        allow_headers=_HEADERS,
+        allow_credentials=True,
+        max_age=settings.cors_max_age_s,
+    )
+
+
+def operator_door(app: Starlette) -> ASGIApp:
+    """For the node's own socket only: whoever may open it is the operator."""
+    return _Door(app, is_operator=True)

@@ -1,0 +1,248 @@
+"""The HTTP doors of a node: a TCP port for all, and a socket in the data directory for the operator.
+
+Both run in the node's own event loop. Who may open `control.sock` (mode 0600 in a directory of mode
+0700) needs no password.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from leveret.config import Address, Config
+from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
+from leveret.management.http.app import build_app, operator_door, public_door
+from leveret.management.http.http_peer import HttpDeadlines, HttpPeer
+from leveret.management.http.rates_ticker import keep_sampling, rates_of
+from leveret.management.http.socket_path import CONTROL_SOCKET, short_path
+from leveret.management.metrics.scrape import build_metrics_app
+from leveret.management.node import ManagedNode
+from leveret.management.request.other_nodes import answer_by
+from leveret.management.request.single_node import cluster_of
+from leveret.model.errors import LeveretError
+from leveret.runtime.sockets.acceptor import Acceptor
+from leveret.runtime.sockets.tls import server_context
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG: Final = 128
+_STOP_TIMEOUT_S: Final = 5
+_PRIVATE_UMASK: Final = 0o177
+
+
+class AddressInUse(LeveretError):
+    """A listener cannot bind."""
+
+
+class _Server(uvicorn.Server):
+    """Runs inside the node: signals are the node's to handle, and connections come in as all others do."""
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        accept: Callable[[Callable[[], HttpPeer]], Acceptor],
+        deadlines: HttpDeadlines,
+    ) -> None:
+        """`accept` has what makes connections serve who comes."""
+        super().__init__(config)
+        self._accept = accept
+        self._deadlines = deadlines
+        self._acceptor: Acceptor | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept."""
+        await self.lifespan.startup()
+        self.servers = []
+        self._acceptor = self._accept(self._peer)
+        self.started = True
+
+    def _peer(self) -> HttpPeer:
+        return HttpPeer(
+            deadlines=self._deadlines,
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, then end as uvicorn does."""
+        if self._acceptor is not None:
+            self._acceptor.close()
+        await super().shutdown()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+class ManagementServer:
+    """Both doors of one process; see `serve_for` for when its node is another one."""
+
+    def __init__(self, node: ManagedNode, config: Config) -> None:
+        """Listen nowhere yet."""
+        self.address = Address(config.management.ip, config.management.port)
+        self.tls_address: Address | None = None
+        self.metrics_address: Address | None = None
+        self._settings = config.management
+        self._metrics = config.metrics
+        self._data_dir = node.data_dir
+        self._app = build_app(node)
+        self._answer_others(node)
+        self._running: list[tuple[_Server, asyncio.Task[None]]] = []
+        self._sampling: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Open both doors.
+
+        Raises:
+            AddressInUse: the address or the socket cannot be had.
+        """
+        with contextlib.ExitStack() as opened:
+            public = opened.enter_context(_listen(self.address))
+            control = opened.enter_context(_listen_in(self._data_dir))
+            metrics = self._listen_for_metrics()
+            secured = self._listen_with_tls()
+            opened.pop_all()
+        self.address = Address(self.address.ip, public.getsockname()[1])
+        self._serve(public_door(self._app), ListenerKind.HTTP, public)
+        self._serve(operator_door(self._app), ListenerKind.CONTROL, control)
+        if secured is not None:
+            self._serve(public_door(self._app), ListenerKind.HTTP, *secured)
+        if metrics is not None:
+            self._serve(build_metrics_app(self._app, self._metrics), ListenerKind.METRICS, metrics)
+        self._sampling = self._sample()
+        logger.info("management_listening address=%s socket=%s", self.address, CONTROL_SOCKET)
+
+    def serve_for(self, node: ManagedNode) -> None:
+        """Answer for another node of the same data directory from now on, as this process changed its role.
+
+        The doors stay as they are. Requests that are being answered go on with the node they began with.
+        """
+        self._app.state.node = node
+        self._app.state.rates = rates_of(node)
+        self._answer_others(node)
+        if self._sampling is not None:
+            self._sampling.cancel()
+            self._sampling = self._sample()
+
+    def _answer_others(self, node: ManagedNode) -> None:
+        """Let the node's cluster have what its other nodes ask answered here."""
+        cluster_of(node).answer_with(answer_by(self._app))
+
+    def _sample(self) -> asyncio.Task[None]:
+        return asyncio.create_task(keep_sampling(self._app.state.rates), name="rates")
+
+    def _listen_for_metrics(self) -> socket.socket | None:
+        """The metrics' own port, if there is to be one."""
+        settings = self._metrics
+        if settings.port is None:
+            return None
+        listener = _listen(Address(settings.ip, settings.port), "prometheus.tcp")
+        self.metrics_address = Address(settings.ip, listener.getsockname()[1])
+        logger.info("metrics_listening address=%s path=%s", self.metrics_address, settings.path)
+        return listener
+
+    def _listen_with_tls(self) -> tuple[socket.socket, ssl.SSLContext] | None:
+        """The port with TLS, if there is to be one."""
+        settings = self._settings
+        if settings.tls_port is None:
+            return None
+        context = server_context(settings.tls, "management.ssl")
+        listener = _listen(Address(settings.tls_ip, settings.tls_port), "management.ssl")
+        self.tls_address = Address(settings.tls_ip, listener.getsockname()[1])
+        logger.info("management_tls_listening address=%s", self.tls_address)
+        return listener, context
+
+    async def stop(self) -> None:
+        """Answer what was asked, for a few seconds, and close both doors."""
+        if self._sampling is not None:
+            self._sampling.cancel()
+        for server, _ in self._running:
+            server.should_exit = True
+        for _, task in self._running:
+            await task
+        if self._running:
+            (self._data_dir / CONTROL_SOCKET).unlink(missing_ok=True)
+        self._running.clear()
+
+    def _serve(
+        self,
+        app: ASGIApp,
+        kind: ListenerKind,
+        listener: socket.socket,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
+        own = self._settings
+        deadlines = HttpDeadlines(
+            own.request_timeout_ms / 1000, own.body_timeout_ms / 1000, own.idle_timeout_ms / 1000
+        )
+        caps = (
+            Caps(own.connection_max, own.connection_max_per_address) if kind is ListenerKind.HTTP else NO_CAPS
+        )
+        settings = uvicorn.Config(
+            app,
+            log_config=None,
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            http="h11",
+            ws="none",
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=math.ceil(deadlines.request_s),
+            timeout_graceful_shutdown=_STOP_TIMEOUT_S,
+        )
+
+        def accept(peer: Callable[[], HttpPeer]) -> Acceptor:
+            return Acceptor(
+                listener, lambda _: peer(), kind, tls=context, timeout_s=deadlines.request_s, caps=caps
+            )
+
+        server = _Server(settings, accept, deadlines)
+        task = asyncio.create_task(server.serve(), name="management")
+        self._running.append((server, task))
+
+
+def _listen(address: Address, setting: str = "management.tcp") -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.ip else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address.ip, address.port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise AddressInUse(f"{setting}: cannot listen on {address}: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener
+
+
+def _listen_in(data_dir: Path) -> socket.socket:
+    """The control socket: made with its final mode; one that a killed node left is replaced."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        (data_dir / CONTROL_SOCKET).unlink(missing_ok=True)
+        umask = os.umask(_PRIVATE_UMASK)
+        try:
+            with short_path(data_dir) as path:
+                listener.bind(path)
+        finally:
+            os.umask(umask)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise AddressInUse(f"cannot listen on {data_dir / CONTROL_SOCKET}: {error.strerror}") from error
+    listener.setblocking(False)
+    return listener

@@ -1,0 +1,1 @@
+"""Prometheus: one module for each subject of the metrics."""

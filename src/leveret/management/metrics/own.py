@@ -1,0 +1,206 @@
+"""The metrics that RabbitMQ has not: listeners, and schema and message replication between sites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from leveret.core.rules.descriptors import Refused
+from leveret.management.metrics.text import Family, Metric, Row
+from leveret.management.node import ManagedNode
+from leveret.runtime.sockets.connection_budget import process_sockets
+
+_LOOP: Final = (
+    Metric(
+        "event_loop_longest_step_seconds",
+        "gauge",
+        "How long the longest single step of the last minute held up everybody",
+    ),
+    Metric("event_loop_long_steps_total", "counter", "Steps that took longer than 20 ms"),
+    Metric("event_loop_long_step_seconds_total", "counter", "How long those took together"),
+)
+_SCHEMA_STATES: Final = ("running", "connecting", "recover", "connected", "syncing", "disconnected")
+_STATE: Final = (Metric("schema_sync_state", "gauge", "1 for the state of the schema link"),)
+_DURATION: Final = (
+    Metric("schema_sync_last_duration_seconds", "gauge", "How long the last schema sync took"),
+)
+_LAST_SYNC: Final = (
+    Metric(
+        "schema_sync_last_timestamp_seconds",
+        "gauge",
+        "Unix time of the last schema sync that was done: definitions are as of then",
+    ),
+)
+_SYNCED: Final = (
+    Metric("schema_sync_conflicts", "gauge", "Entities kept although the upstream has them otherwise"),
+    Metric("schema_sync_refused", "gauge", "Entities of the upstream that this node refuses"),
+    Metric("schema_sync_changes_applied_total", "counter", "Changes taken over from the upstream"),
+)
+_LINK_STATES: Final = ("connecting", "recover", "connected", "disconnected")
+_LINK: Final = (Metric("standby_state", "gauge", "1 for the state of the link that transfers a vhost"),)
+_NEWEST: Final = (
+    Metric("standby_last_timestamp_seconds", "gauge", "Unix time of the newest record that was transferred"),
+)
+_LAG: Final = (
+    Metric(
+        "standby_lag_records",
+        "gauge",
+        "Records not yet transferred of those that the upstream had when it was last heard",
+    ),
+    Metric(
+        "standby_lag_seconds",
+        "gauge",
+        "How long ago, at most, all that the upstream had was transferred; grows while the upstream is not heard",
+    ),
+)
+_HEARD: Final = (
+    Metric(
+        "standby_upstream_last_heard_seconds",
+        "gauge",
+        "How long ago the upstream last said what it has; absent if it has not since this node follows it",
+    ),
+)
+_DOWNSTREAM: Final = (
+    Metric("standby_downstream_lag_records", "gauge", "Records that a downstream has not transferred"),
+    Metric(
+        "standby_downstream_missing_records",
+        "gauge",
+        "Records that retention took before a downstream had them",
+    ),
+    Metric(
+        "standby_downstream_missing_messages",
+        "gauge",
+        "Messages of queues that retention had taken before a downstream began, at most",
+    ),
+)
+_MISSING: Final = (
+    Metric("standby_missing_records", "gauge", "Records that the upstream retained too short for this node"),
+    Metric(
+        "standby_missing_messages",
+        "gauge",
+        "Messages of the upstream's queues that it did not retain until this node began, at most",
+    ),
+)
+_UPSTREAM: Final = (Metric("standby_upstream_messages", "gauge", "Messages held by a replicated queue"),)
+_LISTENERS: Final = (
+    Metric("listener_connections", "gauge", "Connections of a kind of listener, logged in or not"),
+    Metric("listener_connections_max", "gauge", "Most that its share of the file descriptors allows"),
+)
+_REFUSED: Final = (
+    Metric("connections_refused_total", "counter", "Connections that were closed as they came"),
+)
+
+
+class OwnMetrics:
+    """The families with the prefix `leveret_`."""
+
+    def __init__(self, node: ManagedNode) -> None:
+        """Of this node."""
+        self._node = node
+
+    def families(self) -> tuple[Family, ...]:
+        """All of them; their rows are few."""
+        return (
+            Family("event_loop", _LOOP, self._loop),
+            Family("listeners", _LISTENERS, self._listeners),
+            Family("listeners_refused", _REFUSED, self._refused),
+            Family("schema_sync_state", _STATE, self._state),
+            Family("schema_sync_duration", _DURATION, self._duration),
+            Family("schema_sync_last", _LAST_SYNC, self._last_sync),
+            Family("schema_sync_changes", _SYNCED, self._synced),
+            Family("standby_state", _LINK, self._link),
+            Family("standby_newest", _NEWEST, self._newest),
+            Family("standby_lag", _LAG, self._lag),
+            Family("standby_heard", _HEARD, self._heard),
+            Family("standby_missing", _MISSING, self._missing),
+            Family("standby_upstream", _UPSTREAM, self._upstream),
+            Family("standby_downstream", _DOWNSTREAM, self._downstream),
+        )
+
+    def _loop(self, vhosts: object) -> Iterable[Row]:
+        watch = self._node.loop_watch
+        return [Row((), (watch.longest_s, watch.long_steps, watch.long_seconds))]
+
+    def _listeners(self, vhosts: object) -> Iterable[Row]:
+        tallies = process_sockets().tallies
+        return [Row((("listener", kind),), (tally.count, tally.share)) for kind, tally in tallies.items()]
+
+    def _refused(self, vhosts: object) -> Iterable[Row]:
+        return [
+            Row((("listener", kind), ("reason", reason)), (tally.refused[reason],))
+            for kind, tally in process_sockets().tallies.items()
+            for reason in Refused
+        ]
+
+    def _follows_not(self) -> bool:
+        """Whether another node of the cluster follows the upstream for all: it tells how."""
+        return self._node.schema_sync.follower not in ("", self._node.config.node_name)
+
+    def _state(self, vhosts: object) -> Iterable[Row]:
+        if self._follows_not():
+            return []
+        current = self._node.schema_sync.status()["state"]
+        return [Row((("state", state),), (int(state == current),)) for state in _SCHEMA_STATES]
+
+    def _duration(self, vhosts: object) -> Iterable[Row]:
+        duration_ms = self._node.schema_sync.status().get("last_sync_duration")
+        return [] if duration_ms is None else [Row((), (duration_ms / 1000,))]
+
+    def _last_sync(self, vhosts: object) -> Iterable[Row]:
+        stamp = self._node.schema_sync.status().get("last_sync_stamp")
+        return [] if stamp is None else [Row((), (stamp,))]
+
+    def _synced(self, vhosts: object) -> Iterable[Row]:
+        if self._follows_not():
+            return []
+        status = self._node.schema_sync.status()
+        return [Row((), (status["conflict_count"], status["refused_count"], status["changes_applied"]))]
+
+    def _link(self, vhosts: object) -> Iterable[Row]:
+        return [
+            Row((("vhost", row["virtual_host"]), ("state", state)), (int(state == row["state"]),))
+            for row in self._node.standby.status()["vhosts"]
+            for state in _LINK_STATES
+        ]
+
+    def _newest(self, vhosts: object) -> Iterable[Row]:
+        rows = self._node.standby.status()["vhosts"]
+        return [
+            Row((("vhost", row["virtual_host"]),), (row["last_timestamp"] / 1000,))
+            for row in rows
+            if row["last_timestamp"] is not None
+        ]
+
+    def _lag(self, vhosts: object) -> Iterable[Row]:
+        rows = self._node.standby.status()["vhosts"]
+        return [
+            Row((("vhost", row["virtual_host"]),), (row["lag_records"], row["lag_ms"] / 1000)) for row in rows
+        ]
+
+    def _heard(self, vhosts: object) -> Iterable[Row]:
+        rows = self._node.standby.status()["vhosts"]
+        return [
+            Row((("vhost", row["virtual_host"]),), (row["heard_ago_ms"] / 1000,))
+            for row in rows
+            if row["heard_ago_ms"] is not None
+        ]
+
+    def _missing(self, vhosts: object) -> Iterable[Row]:
+        rows = self._node.standby.status()["vhosts"]
+        return [
+            Row((("vhost", row["virtual_host"]),), (row["missing_records"], row["missing_messages"]))
+            for row in rows
+        ]
+
+    def _downstream(self, vhosts: object) -> Iterable[Row]:
+        return [
+            Row(
+                (("vhost", row["virtual_host"]), ("downstream", row["downstream"])),
+                (row["lag_records"], row["missing_records"], row["missing_messages"]),
+            )
+            for row in self._node.upstream.downstreams()
+        ]
+
+    def _upstream(self, vhosts: object) -> Iterable[Row]:
+        rows = self._node.upstream.metrics()
+        return [Row((("vhost", row["vhost"]), ("queue", row["queue"])), (row["messages"],)) for row in rows]

@@ -1,0 +1,1 @@
+"""Message rates: samples of counters, their history, the rates that follow."""

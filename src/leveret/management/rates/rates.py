@@ -1,0 +1,274 @@
+"""Message rates, as the HTTP API shows them: samples of counts every few seconds, and what follows from them.
+
+A resource asks for one thing and merges what it gets into its own answer:
+
+    rates.queue(queue, ranges)            message_stats, messages, messages_ready, ... with details
+    rates.channel(channel, ranges)        message_stats
+    rates.exchange(state, ranges)         message_stats
+    rates.connection(connection, ranges)  recv_oct, send_oct with details
+    rates.vhost(name, ranges)             message_stats, messages, recv_oct, ... with details
+    rates.overview(vhosts, ranges)        message_stats, queue_totals, churn_rates
+    rates.node(ranges)                    mem_used, fd_used, ... with details
+    rates.consumer_utilisation(queue)     from 0.0 to 1.0
+
+`message_stats` has a part (what was published, what was delivered) once something of it happened, and
+is left out before. `ranges` is `ranges_of(request.query_params)`; without a range an answer has counts
+and rates only. Counts of one thing are those of now, sums and rates those of the newest tick.
+
+Nothing here waits or reads a clock: the server calls `tick`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from operator import attrgetter
+from typing import Any, Final
+
+from leveret.core.broker.broker import Broker
+from leveret.core.broker.limits import OtherConnection
+from leveret.core.broker.topology import ExchangeState
+from leveret.core.queues.queue import Queue
+from leveret.management.rates.history import (
+    DAY,
+    NO_RANGES,
+    Block,
+    RateHistory,
+    SampleRanges,
+    Together,
+    Values,
+    show,
+)
+from leveret.management.rates.kinds import ROWS_MAX, RatedKind, Sums
+from leveret.session.amqp091.channel import Channel
+from leveret.session.amqp091.connection import ClientConnection
+
+PUBLISHED: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable")
+DELIVERED: Final = (
+    "ack",
+    "deliver",
+    "deliver_no_ack",
+    "get",
+    "get_empty",
+    "get_no_ack",
+    "redeliver",
+    "deliver_get",
+)
+LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
+OCTETS: Final = ("recv_oct", "send_oct")
+CHURN: Final = (
+    "connection_created",
+    "connection_closed",
+    "channel_created",
+    "channel_closed",
+    "queue_declared",
+    "queue_created",
+    "queue_deleted",
+)
+
+_STATS: Final = "message_stats"
+_QUEUE: Final = (
+    Block(LENGTHS, 0, "", "lengths", always=True),
+    Block(("publish",), 3, _STATS, "msg_rates"),
+    Block(DELIVERED, 4, _STATS, "msg_rates"),
+)
+_CHANNEL: Final = (Block(PUBLISHED, 0, _STATS, "msg_rates"), Block(DELIVERED, 4, _STATS, "msg_rates"))
+_EXCHANGE: Final = (
+    Block(("publish_in",), 0, _STATS, "msg_rates"),
+    Block(("publish_out",), 1, _STATS, "msg_rates"),
+)
+_CONNECTION: Final = (Block(OCTETS, 0, "", "data_rates", always=True),)
+_VHOST: Final = (
+    Block(LENGTHS, 0, "", "lengths", always=True),
+    Block(PUBLISHED, 3, _STATS, "msg_rates"),
+    Block(DELIVERED, 7, _STATS, "msg_rates"),
+    Block(OCTETS, 15, "", "data_rates", always=True),
+)
+_VHOST_WIDTH: Final = 17
+_OVERVIEW: Final = (_VHOST[0]._replace(under="queue_totals"), *_VHOST[1:3])
+_CHURN: Final = (Block(CHURN, 0, "churn_rates", "data_rates", always=True),)
+_UTILISATION_WEIGHT: Final = 0.3
+
+_published: Final[Callable[[object], Values]] = attrgetter(*PUBLISHED)
+_delivered: Final[Callable[[object], Values]] = attrgetter(*DELIVERED)
+_churn: Final[Callable[[object], Values]] = attrgetter(*CHURN)
+_exchanged: Final[Callable[[object], Values]] = attrgetter("publish_in", "publish_out")
+
+
+class Rates:
+    """All histories of a node; see the module."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        other_connections: Callable[[], Iterable[Any]],
+        node_names: tuple[str, ...],
+        node_values: Callable[[], Values],
+        *,
+        interval_ms: int,
+        now_ms: int,
+    ) -> None:
+        """No samples yet.
+
+        Args:
+            broker: whose things are sampled.
+            other_connections: lists the connections that are not AMQP 0-9-1's.
+            node_names: what is sampled of the process and its machine.
+            node_values: reads that.
+            interval_ms: how often `tick` is called.
+            now_ms: the time.
+        """
+        self.interval_ms = interval_ms
+        self._broker = broker
+        self._tick_ms = now_ms
+        self._queues = RatedKind(self._led_here, _queue_values)
+        self._channels = RatedKind(self._live_channels, _channel_values)
+        self._exchanges = RatedKind(self._live_exchanges, _exchange_values)
+        self._connections = RatedKind[Any](lambda: [*self._amqp_connections(), *other_connections()], _octets)
+        self._vhosts: dict[str, Sums] = {}
+        self._churn = RateHistory(_churn(broker.churn), now_ms)
+        self._node_block = (Block(node_names, 0, "", "node_stats", always=True),)
+        self._node_values = node_values
+        self._node = RateHistory(node_values(), now_ms)
+        self._utilisation: dict[Queue, float] = {}
+
+    # -- sampling -----------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> Iterator[None]:
+        """Sample everything, in slices; exhaust it before the next."""
+        now_ms -= now_ms % self.interval_ms
+        if now_ms <= self._tick_ms:
+            return
+        self._vhosts = {
+            name: self._vhosts.get(name) or Sums(_VHOST_WIDTH) for name in self._broker.topologies
+        }
+        step = (now_ms, self.interval_ms)
+        yield from self._queues.tick(*step, self._queue_moved, self._queue_gone)
+        yield from self._channels.tick(*step, self._channel_moved, _ignore)
+        yield from self._connections.tick(*step, self._connection_moved, _ignore)
+        yield from self._exchanges.tick(*step, _ignore, _ignore)
+        for sums in self._vhosts.values():
+            sums.tick(*step)
+        self._churn.add(_churn(self._broker.churn), *step, DAY, ROWS_MAX)
+        self._node.add(self._node_values(), *step, DAY, ROWS_MAX)
+        self._tick_ms = now_ms
+        self._sample_consumers()
+
+    def _queue_moved(self, queue: Queue, change: list[int]) -> None:
+        if sums := self._vhosts.get(queue.key[0]):
+            sums.add(0, change[:3])
+            sums.add(7, change[4:])
+
+    def _queue_gone(self, queue: Queue, last: Values) -> None:
+        if sums := self._vhosts.get(queue.key[0]):
+            sums.add(0, [-length for length in last[:3]])
+
+    def _channel_moved(self, channel: Channel, change: list[int]) -> None:
+        if sums := self._vhosts.get(channel.connection.vhost or ""):
+            sums.add(3, change[:4])
+
+    def _connection_moved(self, connection: Any, change: list[int]) -> None:
+        if sums := self._vhosts.get(connection.vhost or ""):
+            sums.add(15, change)
+
+    def _sample_consumers(self) -> None:
+        """How often a queue with consumers had none for a message: at ticks, the newer the heavier."""
+        before, self._utilisation = self._utilisation, {}
+        for queue in self._broker.queues.values():
+            if queue.consumers:
+                served = float(not queue.ready_count or any(each.capacity() > 0 for each in queue.consumers))
+                last = before.get(queue, served)
+                self._utilisation[queue] = last + (served - last) * _UTILISATION_WEIGHT
+
+    def _led_here(self) -> Iterable[Queue]:
+        """In a cluster each node counts the queues that it leads."""
+        return (queue for queue in self._broker.queues.values() if not queue.is_remote)
+
+    def _live_channels(self) -> list[Channel]:
+        return [
+            channel
+            for connection in self._broker.connections
+            for channel in getattr(connection, "channels", {}).values()
+        ]
+
+    def _amqp_connections(self) -> list[Any]:
+        return [each for each in self._broker.connections if not isinstance(each, OtherConnection)]
+
+    def _live_exchanges(self) -> list[ExchangeState]:
+        return [
+            state for topology in self._broker.topologies.values() for state in topology.exchanges.values()
+        ]
+
+    # -- what resources ask -------------------------------------------------------------------
+
+    def queue(self, queue: Queue, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
+        """See the module."""
+        return self._queues.show(queue, _QUEUE, ranges, self._tick_ms)
+
+    def channel(self, channel: Channel, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
+        """See the module."""
+        return self._channels.show(channel, _CHANNEL, ranges, self._tick_ms)
+
+    def queue_idle_since_ms(self, queue: Queue) -> int | None:
+        """When something last happened to a queue, as far as ticks tell; None for just now."""
+        return self._queues.unchanged_since_ms(queue)
+
+    def channel_idle_since_ms(self, channel: Channel) -> int | None:
+        """The same of a channel."""
+        return self._channels.unchanged_since_ms(channel)
+
+    def exchange(self, state: ExchangeState, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
+        """See the module."""
+        return self._exchanges.show(state, _EXCHANGE, ranges, self._tick_ms)
+
+    def connection(self, connection: Any, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
+        """Of any protocol; see the module."""
+        return self._connections.show(connection, _CONNECTION, ranges, self._tick_ms)
+
+    def vhost(self, name: str, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
+        """See the module."""
+        return self._sums([name], _VHOST, ranges)
+
+    def overview(self, vhosts: Collection[str], ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
+        """Over the virtual hosts that the caller sees; see the module."""
+        # RabbitMQ's page asks for no range of its own for them.
+        over = ranges._replace(data_rates=next((each for each in (ranges.data_rates, *ranges) if each), None))
+        churn = show(_CHURN, self._churn, _churn(self._broker.churn), over, self._tick_ms)
+        return self._sums(vhosts, _OVERVIEW, ranges) | churn
+
+    def node(self, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
+        """See the module."""
+        return show(self._node_block, self._node, self._node_values(), ranges, self._tick_ms)
+
+    def consumer_utilisation(self, queue: Queue) -> float:
+        """The share of recent time in which a message had not to wait for a consumer; 0 without consumers."""
+        return self._utilisation.get(queue, 1.0) if queue.consumers else 0.0
+
+    def _sums(
+        self, vhosts: Collection[str], blocks: tuple[Block, ...], ranges: SampleRanges
+    ) -> dict[str, Any]:
+        found = [self._vhosts[name].history for name in vhosts if name in self._vhosts]
+        sums = Together([history for history in found if history is not None], _VHOST_WIDTH)
+        return show(blocks, sums, sums.values, ranges, self._tick_ms)
+
+
+def _ignore(thing: object, values: object) -> None:
+    """What is not summed up."""
+
+
+def _queue_values(queue: Queue) -> Values:
+    counters, messages, unacked = queue.counters, queue.held_count, queue.delivered_count
+    return (messages, messages - unacked, unacked, counters.publish, *_delivered(counters))
+
+
+def _channel_values(channel: Channel) -> Values:
+    return _published(channel.counters) + _delivered(channel.counters)
+
+
+def _exchange_values(state: ExchangeState) -> Values:
+    return _exchanged(state.counters)
+
+
+def _octets(connection: Any) -> Values:
+    if isinstance(connection, ClientConnection):
+        return connection.received_bytes, connection.sent_bytes
+    return connection.octets_received, connection.octets_sent

@@ -1,0 +1,178 @@
+"""Who calls, and what a caller may see and change.
+
+Over TCP by name and password (HTTP basic authentication), and then by RabbitMQ's tags; over the
+node's own socket, which only its user can open, without: that caller is the operator and may do all.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from enum import Enum, auto
+from http import HTTPStatus
+from typing import Final, NamedTuple
+
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+
+from leveret.core.broker.access import permission_of
+from leveret.core.broker.actor import Actor, Unrestricted
+from leveret.management.node import ManagedNode
+from leveret.management.request.replies import REALM, error_reply
+from leveret.model.definitions import Permission, User
+from leveret.model.errors import AuthenticationFailed, NotFound
+from leveret.runtime.sockets.addresses import is_loopback
+
+PROTOCOL: Final = "http"
+"""By which logins are counted."""
+OPERATOR_SCOPE: Final = "leveret.operator"
+"""Set in the ASGI scope by the door of the node's own socket, and by nothing else."""
+PASSED_SCOPE: Final = "leveret.passed"
+"""Set, to a `Passed`, by what answers other nodes of the cluster, and by nothing else."""
+
+
+class Passed(NamedTuple):
+    """Another node of the cluster passed a request on, or wants this one's part of the answer only.
+
+    It has identified the user; None is the operator.
+    """
+
+    user: str | None
+    is_part: bool
+
+
+class Need(Enum):
+    """What a resource asks of a caller; `_GRANTS` says which tag has which."""
+
+    MANAGEMENT = auto()
+    POLICYMAKER = auto()
+    MONITORING = auto()
+    ADMINISTRATOR = auto()
+
+
+_GRANTS: Final[dict[str, frozenset[Need]]] = {
+    "management": frozenset({Need.MANAGEMENT}),
+    "policymaker": frozenset({Need.MANAGEMENT, Need.POLICYMAKER}),
+    "monitoring": frozenset({Need.MANAGEMENT, Need.MONITORING}),
+    "administrator": frozenset(Need),
+}
+_REFUSED: Final = {
+    Need.MANAGEMENT: "Not management user",
+    Need.POLICYMAKER: "Not policymaker user",
+    Need.MONITORING: "Not monitor user",
+    Need.ADMINISTRATOR: "Not administrator user",
+}
+
+
+class Unauthorised(Exception):
+    """The caller is unknown or may not do this; `reply` says so in RabbitMQ's words."""
+
+    def __init__(self, reply: Response) -> None:
+        super().__init__()
+        self.reply = reply
+
+
+@dataclass(frozen=True, slots=True)
+class Requester:
+    """Who asks."""
+
+    node: ManagedNode
+    name: str
+    tags: tuple[str, ...]
+    is_operator: bool = False
+
+    def has(self, need: Need) -> bool:
+        """Whether the caller's tags grant this."""
+        return self.is_operator or any(need in _GRANTS.get(tag, ()) for tag in self.tags)
+
+    def require(self, need: Need) -> None:
+        """Go on only if `has`.
+
+        Raises:
+            Unauthorised: it has not.
+        """
+        if not self.has(need):
+            raise Unauthorised(_refused(_REFUSED[need]))
+
+    def sees(self, vhost: str) -> bool:
+        """Whether the caller is shown what is in the vhost."""
+        return self.has(Need.ADMINISTRATOR) or self._permission(vhost) is not None
+
+    def knows(self, vhost: str) -> bool:
+        """Whether the caller is told that the vhost is there, with its totals."""
+        return self.has(Need.MONITORING) or self.sees(vhost)
+
+    def enter(self, vhost: str) -> None:
+        """Go on only if the vhost is there and `sees` it.
+
+        Raises:
+            NotFound: there is no such vhost. Unauthorised: it does not.
+        """
+        if (vhost,) not in self.node.broker.definitions.by_kind["vhosts"]:
+            raise NotFound(f"vhost '{vhost}' does not exist")
+        if not self.sees(vhost):
+            raise Unauthorised(_refused("User not authorised to access virtual host"))
+
+    def in_vhost(self, vhost: str) -> Actor:
+        """What the caller does to what is in the vhost."""
+        broker = self.node.broker
+        return Unrestricted(broker, vhost) if self.is_operator else Actor(broker, self.name, vhost)
+
+    def _permission(self, vhost: str) -> Permission | None:
+        return permission_of(self.node.broker.definitions, self.name, vhost)
+
+
+def identify(node: ManagedNode, connection: HTTPConnection) -> Requester:
+    """Tell who calls.
+
+    Raises:
+        Unauthorised: no credentials, wrong ones, or not from here.
+    """
+    passed = connection.scope.get(PASSED_SCOPE)
+    if connection.scope.get(OPERATOR_SCOPE) is True or (passed is not None and passed.user is None):
+        return Requester(node, "operator", ("administrator",), is_operator=True)
+    if passed is not None:
+        return _caller(node, passed.user)
+    return log_in(node, connection, *_credentials(connection))
+
+
+def log_in(node: ManagedNode, connection: HTTPConnection, username: str, password: str) -> Requester:
+    """Who has these credentials.
+
+    Raises:
+        Unauthorised: nobody, or not from here.
+    """
+    client = connection.client
+    try:
+        name = node.authenticate(username, password, client is not None and is_loopback(client.host))
+    except AuthenticationFailed as error:
+        node.broker.logins.count(PROTOCOL, succeeded=False)
+        raise Unauthorised(_challenge("Login failed", str(error))) from None
+    node.broker.logins.count(PROTOCOL, succeeded=True)
+    return _caller(node, name)
+
+
+def _caller(node: ManagedNode, name: str) -> Requester:
+    user = node.broker.definitions.by_kind["users"].get((name,))
+    return Requester(node, name, user.tags if isinstance(user, User) else ())
+
+
+def _credentials(connection: HTTPConnection) -> tuple[str, str]:
+    scheme, _, encoded = connection.headers.get("authorization", "").partition(" ")
+    if scheme.lower() != "basic":
+        raise Unauthorised(_challenge("Login failed", "no credentials"))
+    try:
+        text = base64.b64decode(encoded.strip(), validate=True).decode()
+    except ValueError:  # no base64, letters beyond ASCII, or no UTF-8
+        raise Unauthorised(_challenge("Login failed", "malformed credentials")) from None
+    username, _, password = text.partition(":")
+    return username, password
+
+
+def _challenge(reason: str, detail: str) -> Response:
+    text = f"{reason}: {detail}"
+    return error_reply(HTTPStatus.UNAUTHORIZED, "not_authorized", text, {"www-authenticate": REALM})
+
+
+def _refused(reason: str) -> Response:
+    return error_reply(HTTPStatus.UNAUTHORIZED, "not_authorised", reason)

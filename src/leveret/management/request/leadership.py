@@ -1,0 +1,55 @@
+"""Who may be changed: a leader. A follower, a node that was fenced, and one without its lease are read only."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any, Final
+
+from leveret.management.node import ManagedNode
+from leveret.management.request.replies import BadRequest
+
+LEADER: Final = "leader"
+FOLLOWER: Final = "follower"
+FENCED: Final = "fenced"
+SUSPENDED: Final = "suspended"
+STARTING: Final = "this node is about to lead, and serves clients when it has recovered its queues"
+ROLES: Final = (LEADER, FOLLOWER, FENCED, SUSPENDED)
+
+
+def is_leader(node: ManagedNode) -> bool:
+    """Whether definitions are decided here, and clients served as soon as the node is open."""
+    return node.replication.role == LEADER
+
+
+def serves(node: ManagedNode) -> bool:
+    """Whether clients are served here now: one that has just become the leader recovers its queues first."""
+    return is_leader(node) and node.is_open
+
+
+def need_serving(node: ManagedNode) -> None:
+    """Go on only if the node `serves`.
+
+    Raises:
+        Declined: it does not; says where to go instead.
+    """
+    if not is_leader(node):
+        status = node.replication.status()
+        place = "by a node that runs" if status["role"] == SUSPENDED else "on its leader"
+        reason = f"{standing(status)}; changes are made {place}"
+        raise BadRequest("not_leader", reason, HTTPStatus.SERVICE_UNAVAILABLE)
+    if not node.is_open:
+        raise BadRequest("starting", f"{STARTING}; try again then", HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def standing(status: dict[str, Any]) -> str:
+    """What a node is that is no leader, and who leads, as far as that is known."""
+    if status["role"] == SUSPENDED:
+        return "this node of a cluster has no lease in etcd, and serves nobody until it has one again"
+    leader = status["leader"] or {}
+    place = leader.get("uri")
+    if place and leader.get("name"):
+        place = f"{place} ({leader['name']})"
+    if status["role"] == FOLLOWER:
+        return f"this node is a follower of {place or 'a leader it has not reached yet'}"
+    led = f" by {place}, its leader since then" if place else ", as another node was promoted"
+    return f"this node was fenced in epoch {status['epoch']}{led}"

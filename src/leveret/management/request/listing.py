@@ -1,0 +1,307 @@
+"""Lists as RabbitMQ's query parameters ask: `sort`, `sort_reverse`, `columns`, and pages.
+
+A list is given as what it is made from, and how a row of it is made. So a page costs only its own rows,
+and a long list is made a little at a time (see `turns`).
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+import msgspec
+from starlette.datastructures import QueryParams
+from starlette.responses import Response
+
+from leveret.management.request.replies import BadRequest, json_reply, octets_reply
+from leveret.model.errors import InvalidCommand
+from leveret.model.patterns import Pattern, PatternError
+from leveret.runtime.process.work_slices import in_turns
+
+PAGE_SIZE_DEFAULT: Final = 100
+PAGE_SIZE_MAX: Final = 500
+REGEX_CHARACTERS_MAX: Final = 1000
+
+Row = dict[str, Any]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Listing(Generic[T]):
+    """What a list is made from.
+
+    Attributes:
+        items: in any order; a snapshot.
+        row: makes the JSON object of an item.
+        order: what a list is sorted by when nobody asks for anything else.
+        name: what the filter of a page looks at.
+        columns: values of some columns that are to be had without making the row.
+        row_order: the columns by whose values rows are in the same order as items are by `order`; rows of other
+            nodes of a cluster are put in between by them.
+    """
+
+    items: Sequence[T]
+    row: Callable[[T], Row]
+    order: Callable[[T], Any]
+    name: Callable[[T], str] = str
+    columns: Mapping[str, Callable[[T], Any]] = field(default_factory=dict)
+    row_order: Sequence[str] = ("name",)
+
+
+class Page(NamedTuple):
+    """Which part of a list is wanted."""
+
+    number: int
+    size: int
+    name: Pattern | None
+
+
+class ListQuery(NamedTuple):
+    """What a query asks of a list."""
+
+    columns: list[list[str]] | None
+    sort: str
+    is_reversed: bool
+    page: Page | None
+
+
+def wish_of(query: QueryParams, *, in_pages: bool, is_part: bool = False) -> ListQuery:
+    """Read a query; pages are looked at only if the list has them, and of a part they may have any size.
+
+    Raises:
+        InvalidCommand: a parameter makes no sense.
+    """
+    page = (
+        _page_of(query, sys.maxsize if is_part else PAGE_SIZE_MAX) if in_pages and "page" in query else None
+    )
+    return ListQuery(
+        columns_of(query),
+        query.get("sort", ""),
+        query.get("sort_reverse") == "true",
+        page,
+    )
+
+
+def columns_of(query: QueryParams) -> list[list[str]] | None:
+    """The columns asked for, each as the names on the way to it; None for all."""
+    wanted = query.get("columns")
+    return [name.split(".") for name in wanted.split(",")] if wanted else None
+
+
+async def list_reply(
+    listing: Listing[T], query: QueryParams, *, in_pages: bool = False, is_part: bool = False
+) -> Response:
+    """The list, or a page of it in RabbitMQ's envelope; `is_part` of what another node asks for.
+
+    Raises:
+        InvalidCommand: a parameter makes no sense, or there is no such page.
+    """
+    wish = wish_of(query, in_pages=in_pages, is_part=is_part)
+    chosen = await _sorted(listing, await _named(listing, wish.page), wish)
+    if wish.page is None:
+        return octets_reply(b"[" + await _encoded(chosen, wish.columns) + b"]")
+    return await _page_reply(len(listing.items), chosen, wish.page, wish.columns)
+
+
+async def chosen_rows(listing: Listing[T], wish: ListQuery, until: int | None) -> tuple[list[Row], int, int]:
+    """The first rows of a list in the order that is wanted, how many there are, and how many of the wanted name."""
+    items = await _named(listing, wish.page)
+    count = len(items)
+    chosen = await _sorted(listing, items, wish)
+    rows = [chosen.row(item) async for item in in_turns(chosen.items[:until])]
+    return rows, len(listing.items), count
+
+
+async def rows_reply(
+    rows: list[Row], wish: ListQuery, order: Sequence[str], total: int, found: int
+) -> Response:
+    """A list, or a page of it, of rows from several nodes.
+
+    Args:
+        rows: the first ones of each, at least as far as to the end of the page.
+        wish: what the query asks.
+        order: the columns that they are sorted by if the query does not say.
+        total: how many there are.
+        found: how many of those have the wanted name.
+    """
+    rows.sort(key=lambda row: [_sortable(value_of(row, name)) for name in order])
+    if wish.sort:
+        rows.sort(key=lambda row: _sortable(value_of(row, wish.sort)), reverse=wish.is_reversed)
+    elif wish.is_reversed:
+        rows.reverse()
+    part = rows if wish.page is None else _part(rows, wish.page, found)
+    items = b"[" + await _encoded(_Lazy(part, lambda row: row), wish.columns) + b"]"
+    if wish.page is None:
+        return octets_reply(items)
+    return json_reply(_envelope(wish.page, items, len(part), found, total))
+
+
+async def plain_reply(rows: Sequence[Row], query: QueryParams, *names: str) -> Response:
+    """A list that has no pages, of rows that cost nothing to make; sorted by the columns `names`."""
+    listing = Listing(rows, lambda row: row, lambda row: [str(row.get(name)) for name in names])
+    return await list_reply(listing, query)
+
+
+def object_reply(row: Row, query: QueryParams) -> Response:
+    """One object; `columns` is looked at here as well."""
+    return json_reply(_cut(row, columns_of(query)))
+
+
+class _Lazy(Generic[T]):
+    """Items whose rows are made when they are looked at."""
+
+    def __init__(self, items: Sequence[T], row: Callable[[T], Row]) -> None:
+        self.items = items
+        self.row = row
+
+
+async def _sorted(listing: Listing[T], items: list[T], wish: ListQuery) -> _Lazy[Any]:
+    key = listing.columns.get(wish.sort)
+    if key is not None:
+        items.sort(key=lambda item: _sortable(key(item)))
+    elif not wish.sort:
+        items.sort(key=listing.order)
+    else:
+        return await _sorted_rows(listing, items, wish)
+    if wish.is_reversed:
+        items.reverse()
+    return _Lazy(items, listing.row)
+
+
+async def _sorted_rows(listing: Listing[T], items: list[T], wish: ListQuery) -> _Lazy[Row]:
+    """Sorted by a column that only a row has: all rows must be made."""
+    items.sort(key=listing.order)
+    path = wish.sort.split(".")
+    rows = [listing.row(item) async for item in in_turns(items)]
+    rows.sort(key=lambda row: _sortable(_value(row, path)), reverse=wish.is_reversed)
+    return _Lazy(rows, lambda row: row)
+
+
+async def _page_reply(
+    total: int, chosen: _Lazy[Any], page: Page, columns: list[list[str]] | None
+) -> Response:
+    found = len(chosen.items)
+    part = _part(chosen.items, page, found)
+    items = b"[" + await _encoded(_Lazy(part, chosen.row), columns) + b"]"
+    return json_reply(_envelope(page, items, len(part), found, total))
+
+
+def _part(items: Sequence[T], page: Page, found: int) -> Sequence[T]:
+    """Those of a page.
+
+    Raises:
+        Declined: there is no such page.
+    """
+    if page.number > _page_count(page, found):
+        raise BadRequest(
+            "page_out_of_range",
+            f"Page out of range, page: {page.number} page size: {page.size}, len: {found}",
+        )
+    return items[(page.number - 1) * page.size : page.number * page.size]
+
+
+def _envelope(page: Page, items: bytes, count: int, found: int, total: int) -> Row:
+    return {
+        "filtered_count": found,
+        "item_count": count,
+        "items": msgspec.Raw(items),
+        "page": page.number,
+        "page_count": _page_count(page, found),
+        "page_size": page.size,
+        "total_count": total,
+    }
+
+
+def _page_count(page: Page, found: int) -> int:
+    return max(-(-found // page.size), 1)
+
+
+async def _encoded(chosen: _Lazy[Any], columns: list[list[str]] | None) -> bytes:
+    encode = msgspec.json.Encoder().encode
+    return b",".join([encode(_cut(chosen.row(item), columns)) async for item in in_turns(chosen.items)])
+
+
+def _page_of(query: QueryParams, size_max: int) -> Page:
+    number, size = _number(query, "page"), _number(query, "page_size")
+    if (number is not None and number < 1) or (size is not None and not 1 <= size <= size_max):
+        raise BadRequest(
+            "invalid_pagination_parameters",
+            f"Invalid pagination parameters: page number {_shown(number)}, page size {_shown(size)}",
+        )
+    return Page(number or 1, size or PAGE_SIZE_DEFAULT, _pattern(query))
+
+
+def _number(query: QueryParams, name: str) -> int | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    digits = text.removeprefix("-")
+    if not digits.isascii() or not digits.isdigit() or len(digits) > 18:
+        raise InvalidCommand(f"Pagination parameters are invalid: {name} is no whole number")
+    return int(text)
+
+
+def _shown(number: int | None) -> str:
+    return "undefined" if number is None else str(number)
+
+
+def _pattern(query: QueryParams) -> Pattern | None:
+    name = query.get("name")
+    if not name:
+        return None
+    try:
+        if len(name) > REGEX_CHARACTERS_MAX:
+            raise PatternError("it is too long", REGEX_CHARACTERS_MAX)
+        return Pattern(name if query.get("use_regex") == "true" else re.escape(name), ignore_case=True)
+    except PatternError as error:
+        raise InvalidCommand(f"Pagination parameters are invalid: name: {error}") from None
+
+
+async def _named(listing: Listing[T], page: Page | None) -> list[T]:
+    if page is None or page.name is None:
+        return list(listing.items)
+    return [item async for item in in_turns(listing.items) if page.name.covers(listing.name(item))]
+
+
+def _cut(row: Row, columns: list[list[str]] | None) -> Row:
+    """The chosen columns of a row; those it has not are left out."""
+    if columns is None:
+        return row
+    shown: Row = {}
+    for path in columns:
+        value = _value(row, path)
+        if value is not _ABSENT:
+            place = shown
+            for name in path[:-1]:
+                place = place.setdefault(name, {})
+            place[path[-1]] = value
+    return shown
+
+
+_ABSENT: Final = object()
+
+
+def value_of(row: Row, name: str) -> Any:
+    """The value of a column, whose name may be that of a field of a field; one of its own if there is none."""
+    return _value(row, name.split("."))
+
+
+def _value(row: Row, path: Iterable[str]) -> Any:
+    value: Any = row
+    for name in path:
+        if not isinstance(value, dict) or name not in value:
+            return _ABSENT
+        value = value[name]
+    return value
+
+
+def _sortable(value: object) -> tuple[int, float, str]:
+    """What is absent first, then numbers, then texts, so that a column of all kinds can be sorted."""
+    if value is _ABSENT or value is None:
+        return (0, 0.0, "")
+    if isinstance(value, (int, float)):
+        return (1, float(value), "")
+    return (2, 0.0, str(value))

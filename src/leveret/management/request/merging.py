@@ -1,0 +1,190 @@
+"""Lists and numbers of which each node of a cluster has a part, put together.
+
+A page needs of each node no more than the rows up to its end, in the same order; so that is what others are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from starlette.responses import Response
+
+from leveret.management.request.call import Call
+from leveret.management.request.listing import (
+    Listing,
+    ListQuery,
+    Page,
+    Row,
+    chosen_rows,
+    rows_reply,
+    value_of,
+    wish_of,
+)
+from leveret.management.request.other_nodes import parts, rows_of
+
+_PAGING: Final = ("page", "page_size", "columns")
+
+T = TypeVar("T")
+
+
+async def whole_list(call: Call, listing: Listing[T], *, in_pages: bool = False) -> Response:
+    """The list as the query asks, with what other nodes have; `listing` is what there is here."""
+    return await whole_list_of(call, lambda told: listing, in_pages=in_pages)
+
+
+class Told:
+    """Of which things other nodes told what they have of a list.
+
+    Attributes:
+        unreachable: the nodes that did not answer.
+    """
+
+    def __init__(
+        self,
+        documents: Iterable[Any] = (),
+        unreachable: Collection[str] = (),
+        key: Sequence[str] = (),
+        *,
+        by_key: bool,
+    ) -> None:
+        """What they answered; `by_key` if the rows of each page are in the order of their keys."""
+        self.unreachable = unreachable
+        self._keys: set[tuple[Any, ...]] = set()
+        self._ends: list[tuple[Any, ...]] = []
+        self._by_key = by_key
+        self._are_all = True
+        for document in documents:
+            is_page = isinstance(document, dict)
+            rows = document["items"] if is_page else document
+            keys = [tuple(value_of(row, name) for name in key) for row in rows]
+            self._keys.update(keys)
+            if is_page:
+                self._are_all &= document["filtered_count"] == document["total_count"]
+                if len(rows) < document["filtered_count"]:
+                    self._ends.append(keys[-1])
+
+    def has(self, key: tuple[Any, ...]) -> bool | None:
+        """Whether a node has told of it; None where others were not asked for all of their lists."""
+        if key in self._keys:
+            return True
+        are_before_ends = not self._ends or (self._by_key and all(key < end for end in self._ends))
+        return False if self._are_all and are_before_ends else None
+
+
+async def whole_list_of(
+    call: Call,
+    listing_of: Callable[[Told], Listing[Any]],
+    *,
+    in_pages: bool = False,
+    key: Sequence[str] = (),
+) -> Response:
+    """The same of what is known here of what nobody else told, too.
+
+    Args:
+        call: the request.
+        listing_of: what is listed here, given what others told.
+        in_pages: whether the list has pages.
+        key: the columns by which a row is the same as another one; of those the first is shown.
+    """
+    if call.is_part or not call.cluster.is_member:
+        return await call.list(listing_of(Told(by_key=True)), in_pages=in_pages)
+    wish = wish_of(call.query, in_pages=in_pages)
+    first = listing_of(Told(by_key=True))
+    found = rows_of(await parts(call, query=_query_of_part(call, wish, [*first.row_order, *key])))
+    by_key = not wish.sort and not wish.is_reversed and tuple(first.row_order) == tuple(key)
+    listing = listing_of(Told(found, call.unreachable, key, by_key=by_key))
+    until = None if wish.page is None else wish.page.number * wish.page.size
+    own, total, named = await chosen_rows(listing, wish, until)
+    for document in found:
+        rows = document if wish.page is None else document["items"]
+        own += rows
+        total += len(rows) if wish.page is None else document["total_count"]
+        named += len(rows) if wish.page is None else document["filtered_count"]
+    rows = _once(own, key) if key else own
+    named -= len(own) - len(rows)
+    total -= len(own) - len(rows)
+    return await rows_reply(rows, wish, listing.row_order, total, named)
+
+
+async def whole_rows(call: Call, rows: list[Row], *names: str) -> Response:
+    """A list without pages, of rows that are at hand, with what other nodes have."""
+    for document in rows_of(
+        await parts(call, query=_query_of_part(call, wish_of(call.query, in_pages=False), names))
+    ):
+        rows += document
+    return await call.plain_list(rows, *names)
+
+
+async def sums_of(call: Call, key: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
+    """What other nodes count of the things that the request shows, by the fields `key` of a row; see `with_sum`."""
+    query = [each for each in call.query.multi_items() if each[0] in _RATES]
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for document in rows_of(await parts(call, query=query)):
+        for row in document if isinstance(document, list) else [document]:
+            found.setdefault(tuple(row.get(name) for name in key), []).append(row)
+    return found
+
+
+_RATES: Final = frozenset(
+    f"{kind}_{end}"
+    for kind in ("lengths", "msg_rates", "data_rates", "node_stats")
+    for end in ("age", "incr")
+)
+
+
+def with_sum(row: Row, others: Collection[Mapping[str, Any]], summed: Sequence[str]) -> Row:
+    """A row with the sums of some of its fields and those of others."""
+    if not others:
+        return row
+    shown = dict(row)
+    for other in others:
+        for name in summed:
+            if name in other:
+                shown[name] = added(shown[name], other[name]) if name in shown else other[name]
+    return shown
+
+
+def added(one: Any, other: Any) -> Any:
+    """The sum of two values of the same shape: numbers, objects of them, and samples by their times."""
+    match one, other:
+        case {**left}, {**right}:
+            return {
+                name: added(left[name], right[name])
+                if name in left and name in right
+                else (left | right)[name]
+                for name in left | right
+            }
+        case [*left_rows], [*right_rows]:
+            return _added_samples(left_rows, right_rows)
+        case ((int() | float()), (int() | float())):
+            return one + other
+    return one
+
+
+def _added_samples(one: list[Row], other: list[Row]) -> list[Row]:
+    values = {each["timestamp"]: each["sample"] for each in other}
+    return [{**each, "sample": each["sample"] + values.get(each["timestamp"], 0)} for each in one]
+
+
+def _query_of_part(call: Call, wish: ListQuery, needed: Sequence[str]) -> list[tuple[str, str]]:
+    """What other nodes are asked for, with the columns by which their rows are put in between."""
+    query = [each for each in call.query.multi_items() if each[0] not in _PAGING]
+    if wish.page is not None:
+        query += [("page", "1"), ("page_size", str(_until(wish.page)))]
+    if wish.columns is not None:
+        names = [*map(".".join, wish.columns), *([wish.sort] if wish.sort else []), *needed]
+        query.append(("columns", ",".join(dict.fromkeys(names))))
+    return query
+
+
+def _until(page: Page) -> int:
+    return page.number * page.size
+
+
+def _once(rows: list[Row], key: Sequence[str]) -> list[Row]:
+    """A queue that moves while nodes are asked is shown by both."""
+    found: dict[tuple[Any, ...], Row] = {}
+    for row in rows:
+        found.setdefault(tuple(value_of(row, name) for name in key), row)
+    return list(found.values())

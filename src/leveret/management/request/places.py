@@ -1,0 +1,72 @@
+"""Which node of a cluster a request is for: `resource(..., place=...)` passes it on there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from http import HTTPStatus
+
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import leader_is_down
+from leveret.management.request.call import Call, Place
+from leveret.management.request.other_nodes import parts
+from leveret.management.request.replies import BadRequest
+
+
+async def at_leader(call: Call) -> str | None:
+    """The leader of the path's queue, if it is another node that runs."""
+    return leader_elsewhere(call, (call.path("vhost"), call.path("name")))
+
+
+def leader_elsewhere(call: Call, key: tuple[str, str]) -> str | None:
+    """The same of the queue of this vhost and name, be it there or not."""
+    cluster, queue = call.cluster, call.broker.queues.get(key)
+    if queue is None or not queue.is_remote:
+        return None
+    leader = cluster.placement(key).leader
+    return leader if leader != cluster.name and leader in cluster.alive() else None
+
+
+def need_led_here(call: Call, queue: Queue) -> None:
+    """Go on only if the node leads the queue.
+
+    Raises:
+        NotFound: its leader is gone. Declined: another one leads, or is about to.
+    """
+    if not queue.is_remote:
+        return
+    cluster = call.cluster
+    placed = cluster.placement(queue.key)
+    if placed.leader not in cluster.alive() or placed.state == "down":
+        raise leader_is_down(queue, placed.leader)
+    vhost, name = queue.key
+    reason = f"queue '{name}' in vhost '{vhost}' is led by {placed.leader} now: ask again"
+    raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def at_node(part: str = "name") -> Place:
+    """The node that the path names, if it is another member that runs."""
+
+    async def place(call: Call) -> str | None:
+        name, cluster = call.path(part), call.cluster
+        return (
+            name if name != cluster.name and name in cluster.members() and name in cluster.alive() else None
+        )
+
+    return place
+
+
+def at_holder(path: str, holds: Callable[[Call], bool]) -> Place:
+    """The node where a client is connected, if it is another one.
+
+    `path` is where a connection or channel is shown, with `{name}` and other parts of the request's path; `holds` tells
+    whether it is here.
+    """
+
+    async def place(call: Call) -> str | None:
+        if holds(call):
+            return None
+        sought = path.format_map(call.request.path_params)
+        found = await parts(call, path=sought, query=[("columns", "name")])
+        return next((part.node for part in found if part.status == HTTPStatus.OK), None)
+
+    return place

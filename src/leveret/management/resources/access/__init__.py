@@ -1,0 +1,1 @@
+"""Resources of users, permissions and limits."""

@@ -1,0 +1,105 @@
+"""`/api/auth`, `/api/login`: how callers log in; `/api/auth/attempts`: how often they did."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import parse_qs
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from leveret.management.request.auth import Need, Unauthorised, log_in
+from leveret.management.request.call import Call, resource
+from leveret.management.request.places import at_node
+from leveret.management.request.replies import done, json_reply
+from leveret.model.errors import NotFound
+
+_FORM_BYTES_MAX: Final = 65_536
+
+
+async def show_method(request: Request) -> Response:
+    """Whether OAuth is in use: it is not. Open to all, as a login page asks it first."""
+    return json_reply(
+        {
+            "enable_uaa": False,
+            "oauth_enabled": False,
+            "uaa_client_id": "",
+            "uaa_location": "",
+        }
+    )
+
+
+async def check_login(request: Request) -> Response:
+    """Whether a form's `username` and `password` are right and may use the API."""
+    octets = b""
+    async for piece in request.stream():
+        octets += piece
+        if len(octets) > _FORM_BYTES_MAX:
+            return Response(status_code=HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    form = parse_qs(octets.decode("utf-8", "replace"))
+    name, password = (form.get(field, [""])[0] for field in ("username", "password"))
+    try:
+        log_in(request.app.state.node, request, name, password).require(Need.MANAGEMENT)
+    except Unauthorised as refused:
+        return refused.reply
+    return json_reply("ok")
+
+
+async def show_attempts(call: Call) -> Response:
+    """Logins by protocol since the counts began."""
+    _check_name(call)
+    rows = [
+        {
+            "protocol": protocol,
+            "auth_attempts": attempts.total,
+            "auth_attempts_failed": attempts.failed,
+            "auth_attempts_succeeded": attempts.succeeded,
+        }
+        for protocol, attempts in call.broker.logins.by_protocol.items()
+    ]
+    return await call.plain_list(rows, "protocol")
+
+
+async def show_sources(call: Call) -> Response:
+    """Logins by address and user: not counted, as RabbitMQ does not unless it is told to."""
+    _check_name(call)
+    return json_reply([])
+
+
+async def forget_attempts(call: Call) -> Response:
+    """Count anew."""
+    _check_name(call)
+    call.broker.logins.forget()
+    return done()
+
+
+def _check_name(call: Call) -> None:
+    name = call.path("node")
+    if name != call.cluster.name:
+        raise NotFound(f"node '{name}' is not part of this cluster")
+
+
+ROUTES = [
+    Route("/api/auth", show_method, methods=["GET", "HEAD"]),
+    Route("/api/login", check_login, methods=["POST"]),
+    resource(
+        "/api/auth/attempts/{node}",
+        need=Need.MONITORING,
+        on_followers=True,
+        defines=False,
+        place=at_node("node"),
+        GET=show_attempts,
+        DELETE=forget_attempts,
+    ),
+    resource(
+        "/api/auth/attempts/{node}/source",
+        need=Need.MONITORING,
+        on_followers=True,
+        defines=False,
+        place=at_node("node"),
+        GET=show_sources,
+        DELETE=forget_attempts,
+    ),
+]

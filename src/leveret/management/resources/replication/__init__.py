@@ -1,0 +1,1 @@
+"""Resources of followers, of schema replication and of the warm standby."""

@@ -1,0 +1,43 @@
+"""What is kept for the standby: an upstream's outgoing logs and who transfers them, a downstream's orphaned data."""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.replies import done, json_reply
+from leveret.model.errors import NotFound
+
+
+async def list_downstreams(call: Call) -> Response:
+    """A row a vhost and downstream that is known to transfer it."""
+    return json_reply(call.node.upstream.downstreams())
+
+
+async def forget_downstream(call: Call) -> Response:
+    """Keep nothing for it any more."""
+    name = call.path("name")
+    if not call.node.upstream.forget_downstream(name):
+        raise NotFound(f"no downstream '{name}' has transferred anything from here")
+    return done()
+
+
+async def delete_outgoing(call: Call) -> Response:
+    """Remove the outgoing logs; those of tagged vhosts begin anew."""
+    return json_reply(call.node.upstream.delete_logs())
+
+
+async def delete_orphaned(call: Call) -> Response:
+    """Remove transferred data that is not this node's to recover."""
+    return json_reply(await call.node.standby.delete_orphaned_data())
+
+
+_ADMIN = Need.ADMINISTRATOR
+_STANDBY = "/api/replication/standby"
+ROUTES = [
+    resource(f"{_STANDBY}/downstreams", need=Need.MONITORING, GET=list_downstreams),
+    resource(f"{_STANDBY}/downstreams/{{name}}", need=_ADMIN, defines=False, DELETE=forget_downstream),
+    resource(f"{_STANDBY}/delete-outgoing", need=_ADMIN, defines=False, POST=delete_outgoing),
+    resource(f"{_STANDBY}/delete-orphaned", need=_ADMIN, defines=False, POST=delete_orphaned),
+]

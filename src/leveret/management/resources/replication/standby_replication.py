@@ -1,0 +1,131 @@
+"""Message replication: status and switches; for promotions see `standby_recovery`.
+
+`/api/tanzu/osr/standby/status` and `/api/replication/status` are the commercial product's paths, the
+rest of `/api/replication/standby/...` is what `leveretctl` uses.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.responses import Response
+
+from leveret.core.broker.broker import STANDBY_TAG
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.replies import done, json_reply
+from leveret.management.resources.replication.schema_replication import NewMode
+from leveret.model.definitions import GlobalParameter, Put
+from leveret.runtime.schema_sync.endpoints import decode_upstream
+from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER
+from leveret.runtime.standby.transfer import parse_upstream
+
+
+async def show_status(call: Call) -> Response:
+    """One row a vhost, as the commercial product has it."""
+    return json_reply(standby_rows(call))
+
+
+async def show_details(call: Call) -> Response:
+    """All that is known about the standby of this node, and, of one that is none, about what it collects."""
+    status = call.node.standby.status()
+    is_downstream = status["operating_mode"] == "downstream"
+    collected = [] if is_downstream else call.node.upstream.collected()
+    downstreams = [] if is_downstream else call.node.upstream.downstreams()
+    untagged = call.node.upstream.untagged()
+    return json_reply({**status, "collected": collected, "downstreams": downstreams, "untagged": untagged})
+
+
+async def set_mode(call: Call) -> Response:
+    """Change sides."""
+    await call.node.standby.set_mode((await call.body(NewMode)).operating_mode)
+    return done()
+
+
+async def set_endpoints(call: Call) -> Response:
+    """Name the upstream; the body is the JSON of RabbitMQ's command."""
+    await set_upstream(call, decode_upstream(await call.octets()))
+    return done()
+
+
+async def connect(call: Call) -> Response:
+    """Start or resume transferring messages from the upstream."""
+    await call.node.standby.connect()
+    return done()
+
+
+async def disconnect(call: Call) -> Response:
+    """Stop transferring messages from the upstream."""
+    await call.node.standby.disconnect()
+    return done()
+
+
+async def show_available(call: Call) -> Response:
+    """The vhosts with data to recover."""
+    return json_reply(await call.node.standby.archive.list_vhosts_available())
+
+
+async def show_disk_usage(call: Call) -> Response:
+    """How much the transferred data takes, a row a vhost."""
+    return json_reply(await call.node.standby.archive.disk_usage())
+
+
+async def delete_data(call: Call) -> Response:
+    """Remove all that was transferred."""
+    await call.node.standby.delete_all_data()
+    return done()
+
+
+async def show_upstream_metrics(call: Call) -> Response:
+    """What is collected here, a row a queue."""
+    return json_reply(call.node.upstream.metrics())
+
+
+async def show_downstream_metrics(call: Call) -> Response:
+    """What was transferred here, a row a queue."""
+    return json_reply(await call.node.standby.archive.metrics())
+
+
+async def set_upstream(call: Call, value: object) -> None:
+    """Check and store the upstream's endpoints and credentials; the link follows them.
+
+    Raises:
+        InvalidCommand: names the field that is missing or malformed.
+    """
+    parse_upstream(value)
+    await call.apply(Put(GlobalParameter(name=UPSTREAM_PARAMETER, value=value)))
+
+
+def standby_rows(call: Call) -> list[dict[str, Any]]:
+    """A row a vhost; an upstream has one for each vhost with an outgoing log."""
+    status = call.node.standby.status()
+    common = {key: status[key] for key in ("operating_mode", "upstream_endpoints", "upstream_username")}
+    if status["operating_mode"] == "downstream":
+        return [{**row, **common} for row in status["vhosts"]]
+    tagged = (
+        name
+        for (name,), vhost in call.definitions["vhosts"].items()
+        if STANDBY_TAG in getattr(vhost, "tags", ())
+    )
+    return [
+        {"virtual_host": name, "operating_mode": status["operating_mode"], "state": "running"}
+        for name in tagged
+    ]
+
+
+_ADMIN = Need.ADMINISTRATOR
+_STANDBY = "/api/replication/standby"
+ROUTES = [
+    resource("/api/tanzu/osr/standby/status", need=Need.MONITORING, GET=show_status),
+    resource("/api/replication/status", need=Need.MONITORING, GET=show_status),
+    resource(f"{_STANDBY}/details", need=Need.MONITORING, GET=show_details),
+    resource(f"{_STANDBY}/mode", need=_ADMIN, defines=False, PUT=set_mode),
+    resource(f"{_STANDBY}/upstream", need=_ADMIN, PUT=set_endpoints),
+    resource(f"{_STANDBY}/connect", need=_ADMIN, defines=False, POST=connect),
+    resource(f"{_STANDBY}/disconnect", need=_ADMIN, defines=False, POST=disconnect),
+    resource(f"{_STANDBY}/available", need=Need.MONITORING, GET=show_available),
+    resource(f"{_STANDBY}/disk-usage", need=Need.MONITORING, GET=show_disk_usage),
+    resource(f"{_STANDBY}/data", need=_ADMIN, defines=False, DELETE=delete_data),
+    resource(f"{_STANDBY}/upstream-metrics", need=Need.MONITORING, GET=show_upstream_metrics),
+    resource(f"{_STANDBY}/downstream-metrics", need=Need.MONITORING, GET=show_downstream_metrics),
+]

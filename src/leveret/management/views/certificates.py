@@ -1,0 +1,75 @@
+"""Until when the certificates of the node's listeners hold."""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from leveret.config import Config
+from leveret.config.tls import TlsOptions
+from leveret.management.views.listeners import ListenerView, doors_of
+
+_DAY_S: Final = 86_400
+
+
+def expiring_before(config: Config, days: int) -> list[dict[str, Any]]:
+    """The TLS listeners whose certificate ends within so many days, or has ended, or cannot be read."""
+    deadline_s = time.time() + days * _DAY_S
+    return [
+        {
+            "node": config.node_name,
+            "protocol": door.protocol,
+            "interface": door.ip,
+            "port": door.port,
+            "certfile": str(options.certfile),
+            "certfile_expires_on": shown,
+        }
+        for door, options in _tls_doors(config)
+        for shown in [_end_of(options)]
+        if not shown or ssl.cert_time_to_seconds(shown) < deadline_s
+    ]
+
+
+def _tls_doors(config: Config) -> Iterator[tuple[ListenerView, TlsOptions]]:
+    options = {
+        "amqp/ssl": config.tls,
+        "https": config.management.tls,
+        "replication/ssl": config.followers.tls,
+        "clustering/ssl": config.cluster.tls,
+    }
+    return ((door, options[door.protocol]) for door in doors_of(config) if door.protocol in options)
+
+
+def _end_of(options: TlsOptions) -> str:
+    """The end of a certificate as `Nov 21 08:00:00 2026 GMT`; empty if it cannot be read, or has come.
+
+    OpenSSL tells what is in a certificate only of peers, so one end shows it to another, in memory.
+    """
+    if options.certfile is None:
+        return ""
+    password = options.password or ""
+    try:
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(options.certfile, options.keyfile, lambda: password)
+        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        client.check_hostname = False
+        client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        client.load_verify_locations(options.certfile)
+        return _shown_by(server, client)
+    except (OSError, ValueError):
+        return ""
+
+
+def _shown_by(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(back, there)
+    telling = server.wrap_bio(there, back, server_side=True)
+    for end in (asking, telling, asking, telling):
+        try:
+            end.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+    end_of: str = (asking.getpeercert() or {}).get("notAfter", "")  # type: ignore[assignment]  # a text, always
+    return end_of

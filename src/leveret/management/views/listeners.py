@@ -1,0 +1,55 @@
+"""Where the node's doors are: listeners by RabbitMQ's names of their protocols."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from leveret.config import Config
+from leveret.management.node import ManagedNode
+from leveret.management.request.leadership import serves
+
+_FOR_OPERATORS: Final = ("http", "replication", "clustering")
+"""What the protocols begin with that a node speaks whatever its role is."""
+
+
+class ListenerView(NamedTuple):
+    """One listener."""
+
+    protocol: str
+    ip: str
+    port: int
+
+
+def doors_of(config: Config) -> list[ListenerView]:
+    """All listeners of the settings, by protocol."""
+    return sorted(_doors(config))
+
+
+def open_doors(node: ManagedNode) -> list[ListenerView]:
+    """The listeners as they are now: only who serves clients has some for them."""
+    served = serves(node)
+    return [door for door in doors_of(node.config) if served or door.protocol.startswith(_FOR_OPERATORS)]
+
+
+def _doors(config: Config) -> Iterator[ListenerView]:
+    listeners, management, followers = config.listeners, config.management, config.followers
+    for address in listeners.amqp:
+        yield ListenerView("amqp", address.ip, address.port)
+    for address in listeners.amqp_tls:
+        yield ListenerView("amqp/ssl", address.ip, address.port)
+    for address in listeners.stream:
+        yield ListenerView("stream", address.ip, address.port)
+    if followers.bind is not None:
+        secured = followers.tls.certfile is not None
+        yield ListenerView("replication/ssl" if secured else "replication", followers.bind, followers.port)
+    if config.cluster.is_member:
+        secured = config.cluster.tls.certfile is not None
+        yield ListenerView(
+            "clustering/ssl" if secured else "clustering", config.cluster.bind, config.cluster.port
+        )
+    yield ListenerView("http", management.ip, management.port)
+    if management.tls_port is not None:
+        yield ListenerView("https", management.tls_ip, management.tls_port)
+    if config.metrics.port is not None:
+        yield ListenerView("http/prometheus", config.metrics.ip, config.metrics.port)

@@ -1,0 +1,199 @@
+"""Queues as RabbitMQ shows them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from leveret.core.queues.head import Head
+from leveret.core.queues.queue import Queue
+from leveret.core.rules.validation import QUORUM, queue_type
+from leveret.management.request.call import Call
+from leveret.management.views.peer_view import connection_details, tag_of
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.amqp091.delivery import ChannelConsumer
+from leveret.wire import properties as props
+
+Json = dict[str, Any]
+
+IDLE_BYTES: Final = 4096
+"""What a queue takes in memory besides its messages, about."""
+
+
+def queue_json(call: Call, queue: Queue) -> Json:
+    """A queue with its counts and, where there are any, rates; of one that another node leads what is known here."""
+    if queue.is_remote:
+        return _known_json(call, queue)
+    if call.flag("disable_stats"):
+        return _short_json(call, queue)
+    utilisation = call.rates.consumer_utilisation(queue)
+    return {
+        **identity_json(call, queue),
+        **_policies(call, queue),
+        **call.rates.queue(queue, call.ranges()),
+        **_consumers(queue),
+        **sizes(queue),
+        **idle_since(call.rates.queue_idle_since_ms(queue)),
+        "head_message_timestamp": _timestamp(queue.backlog.head_in_memory()),
+        "consumer_capacity": utilisation,
+        "consumer_utilisation": utilisation,
+    }
+
+
+def identity_json(call: Call, queue: Queue) -> Json:
+    """What was declared, and where and how it is."""
+    definition = queue.definition
+    vhost, name = queue.key
+    return {
+        "name": name,
+        "vhost": vhost,
+        "durable": definition.durable,
+        "auto_delete": definition.auto_delete,
+        "exclusive": queue.owner is not None,
+        "arguments": definition.arguments,
+        "type": queue_type(definition.arguments),
+        **_place(call, queue),
+    }
+
+
+def _place(call: Call, queue: Queue) -> Json:
+    """Where it is led and mirrored, by the names of nodes, and how it does."""
+    cluster = call.cluster
+    if not cluster.is_member:
+        return {"node": cluster.name, "state": "running" if queue.damage is None else "crashed"}
+    placed = cluster.placement(queue.key)
+    is_up = placed.leader in cluster.alive()
+    state = placed.state if is_up else "down"
+    shown: Json = {"node": placed.leader, "state": state if queue.damage is None else "crashed"}
+    if queue.is_remote:
+        shown["exclusive"] = placed.is_exclusive
+    kind = queue_type(queue.definition.arguments)
+    if not placed.is_mirrored:
+        return {**shown, "recoverable_slaves": None}
+    mirrors, synchronised = placed.mirrors, placed.synchronised_mirrors
+    if state == "syncing":
+        shown["sync_messages"] = synced_messages(queue, cluster.mirror_states(queue.key))
+    members: Json = {
+        "leader": placed.leader,
+        "members": (placed.leader, *placed.recoverable_mirrors),
+        "online": (*([placed.leader] if is_up else []), *mirrors),
+    }
+    if kind == QUORUM:
+        return {**shown, **members}
+    return {
+        **shown,
+        **members,
+        "slave_nodes": mirrors,
+        "synchronised_slave_nodes": synchronised,
+        "recoverable_slaves": placed.recoverable_mirrors,
+        "mirror_nodes": mirrors,
+        "synchronised_mirror_nodes": synchronised,
+        "recoverable_mirrors": placed.recoverable_mirrors,
+    }
+
+
+def synced_messages(queue: Queue, states: list[Json]) -> int:
+    """How many messages all mirrors that are being synchronised have got so far, about: by their octets."""
+    told = [each["progress"] for each in states if each["progress"]]
+    shares = [each["bytes_done"] / each["bytes_total"] for each in told if each["bytes_total"]]
+    return int(queue.message_count * min(shares, default=0.0))
+
+
+def _known_json(call: Call, queue: Queue) -> Json:
+    """What a node knows of a queue that another one leads: its definition, its place, and its counts when last told."""
+    if call.flag("disable_stats"):
+        return _short_json(call, queue)
+    return {
+        **identity_json(call, queue),
+        **_policies(call, queue),
+        **_totals(queue),
+        "consumers": queue.consumer_count,
+        "message_bytes": queue.message_bytes,
+    }
+
+
+def _short_json(call: Call, queue: Queue) -> Json:
+    """What `disable_stats=true` leaves; `enable_queue_totals=true` adds the counts."""
+    policy = call.broker.policies_of_queue(queue).policy
+    return {
+        **identity_json(call, queue),
+        **({"policy": policy} if policy else {}),
+        **(_totals(queue) if call.flag("enable_queue_totals") else {}),
+    }
+
+
+def owner_json(queue: Queue) -> Json:
+    """Whose an exclusive queue is."""
+    if not isinstance(queue.owner, ClientConnection):
+        return {}
+    return {"owner_pid_details": connection_details(queue.owner.peer)}
+
+
+def idle_since(since_ms: int | None) -> Json:
+    """Since when nothing happened, as RabbitMQ writes it; left out if something did just now."""
+    if since_ms is None:
+        return {}
+    return {"idle_since": datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds")}
+
+
+def _timestamp(head: Head | None) -> int | None:
+    """The publisher's timestamp of the first message, in seconds; None if it has none or is not in memory."""
+    if head is None or not props.property_flags(head.header) & props.TIMESTAMP:
+        return None
+    return int.from_bytes(props.split(head.header)[props.TIMESTAMP], "big")
+
+
+def _policies(call: Call, queue: Queue) -> Json:
+    applied = call.broker.policies_of_queue(queue)
+    return {
+        "policy": applied.policy,
+        "operator_policy": applied.operator_policy,
+        "effective_policy_definition": applied.definition,
+    }
+
+
+def _totals(queue: Queue) -> Json:
+    ready, unacked = queue.ready_count, queue.delivered_count
+    return {
+        "messages": ready + unacked,
+        "messages_ready": ready,
+        "messages_unacknowledged": unacked,
+    }
+
+
+def _consumers(queue: Queue) -> Json:
+    exclusive = next((each for each in queue.consumers if each.exclusive), None)
+    single = queue.consumers.active if queue.consumers.single_active else None
+    return {
+        "consumers": queue.consumer_count,
+        "exclusive_consumer_tag": _tag(exclusive),
+        "single_active_consumer_tag": _tag(single),
+    }
+
+
+def _tag(consumer: object) -> str | None:
+    return tag_of(consumer) if isinstance(consumer, ChannelConsumer) else None
+
+
+def sizes(queue: Queue) -> Json:
+    """Octets of the bodies. All messages of a durable queue stand in its log, transient ones too."""
+    messages, octets = queue.held_count, queue.message_bytes
+    is_kept = queue.definition.durable
+    unacked = min(queue.unacked_bytes, octets)
+    in_memory = min(queue.backlog.window_count, queue.ready_count)
+    octets_in_memory = min(queue.window_bytes, octets)
+    return {
+        "messages_ram": in_memory,
+        "messages_ready_ram": in_memory,
+        # What was delivered stands in the log only, until it is acknowledged.
+        "messages_unacknowledged_ram": 0,
+        "messages_paged_out": messages - in_memory,
+        "message_bytes_paged_out": octets - octets_in_memory,
+        "message_bytes": octets,
+        "message_bytes_ready": octets - unacked,
+        "message_bytes_unacknowledged": unacked,
+        "message_bytes_ram": octets_in_memory,
+        "memory": IDLE_BYTES + queue.window_bytes,
+        "message_bytes_persistent": octets if is_kept else 0,
+        "messages_persistent": messages if is_kept else 0,
+    }

@@ -1,0 +1,1 @@
+"""Applications that publish and consume, their records, and the audit of both."""

@@ -1,0 +1,361 @@
+"""Applications under test, written with pika: one publishes, one consumes, one drains.
+
+Each keeps books (leveret.testing.applications.books) and ends quietly when its broker goes away. Messages are told
+by their number, which is their `message_id`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NamedTuple, Protocol
+
+import pika
+from pika.exceptions import AMQPError
+
+from leveret.testing.applications.books import Book, Books
+from leveret.testing.network.ports import LOOPBACK
+
+WINDOW: Final = 2000
+BATCH: Final = 100
+HELD_MAX: Final = 500
+CANCEL_ON_FAIL_OVER: Final = "x-cancel-on-ha-failover"
+_POLL_S: Final = 0.2
+_TURN_S: Final = 0.02
+
+
+class AppMessage(Protocol):
+    """What is published: its number, where it goes, what it says; `queue` is where it must end up."""
+
+    @property
+    def number(self) -> int: ...  # noqa: D102
+    @property
+    def queue(self) -> str: ...  # noqa: D102
+    @property
+    def exchange(self) -> str: ...  # noqa: D102
+    @property
+    def routing_key(self) -> str: ...  # noqa: D102
+    @property
+    def body(self) -> bytes: ...  # noqa: D102
+    @property
+    def properties(self) -> pika.BasicProperties: ...  # noqa: D102
+
+
+class DirectMessage(NamedTuple):
+    """A Message through the default exchange, straight to its queue."""
+
+    number: int
+    queue: str
+    body: bytes
+
+    @property
+    def exchange(self) -> str:
+        """The default one."""
+        return ""
+
+    @property
+    def routing_key(self) -> str:
+        """The queue."""
+        return self.queue
+
+    @property
+    def properties(self) -> pika.BasicProperties:
+        """Persistent, told by its number."""
+        return pika.BasicProperties(delivery_mode=2, message_id=str(self.number))
+
+
+class Taken(NamedTuple):
+    """A message as a consumer got it; number -1 when it has none."""
+
+    number: int
+    exchange: str
+    routing_key: str
+    body: bytes
+    properties: pika.BasicProperties
+    redelivered: bool = False
+
+
+def parameters(port: int, vhost: str, host: str = LOOPBACK) -> pika.ConnectionParameters:
+    """Where to connect, as guest."""
+    return pika.ConnectionParameters(host, port, vhost, heartbeat=30, blocked_connection_timeout=30)
+
+
+@contextmanager
+def channel_of(connection: pika.BlockingConnection, *, confirms: bool = True) -> Iterator[Any]:
+    """A channel, in confirm mode or not, and the end of its connection; the broker may be gone before that."""
+    try:
+        channel = connection.channel()
+        if confirms:
+            channel.confirm_delivery()
+        yield channel
+    finally:
+        with suppress(AMQPError, OSError):
+            connection.close()
+
+
+class AppPublisher:
+    """Publishes with confirms, up to a window of them unconfirmed.
+
+    Attributes:
+        refused: publishes that the broker nacked.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        vhost: str,
+        messages: Iterator[AppMessage],
+        books: Books,
+        *,
+        window: int = WINDOW,
+        rate: float = math.inf,
+        host: str = LOOPBACK,
+    ) -> None:
+        """Connect; `run` does the rest, at no more than `rate` messages a second."""
+        self.refused = 0
+        self._rate = rate
+        self._began_s = 0.0
+        self._messages = messages
+        self._book = Book(books.confirmed)
+        self._window = window
+        self._numbers: list[int] = []
+        self._open: set[int] = set()
+        self._channel: Any = None
+        self._done = False
+        self._connection = pika.SelectConnection(
+            parameters(port, vhost, host),
+            on_open_callback=lambda connection: connection.channel(on_open_callback=self._opened),
+            on_open_error_callback=lambda connection, error: connection.ioloop.stop(),
+            on_close_callback=lambda connection, error: connection.ioloop.stop(),
+        )
+
+    def run(self) -> None:
+        """Publish until all is confirmed or the connection is gone."""
+        loop = self._connection.ioloop
+        with self._book:
+            loop.start()
+        loop.close()
+
+    def stop(self) -> None:
+        """From another thread: publish no more, and end when all is confirmed."""
+        self._done = True
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to be published or confirmed; if not after `run`, the broker went away."""
+        return self._done and not self._open
+
+    def _opened(self, channel: Any) -> None:
+        self._channel = channel
+        channel.confirm_delivery(self._on_confirm, callback=lambda _: self._begin())
+
+    def _begin(self) -> None:
+        self._began_s = time.monotonic()
+        self._turn()
+
+    def _turn(self) -> None:
+        """Publish what is due; where a rate is set, again and again."""
+        self._fill()
+        if self._rate < math.inf and not self._done and self._channel.is_open:
+            self._connection.ioloop.call_later(_TURN_S, self._turn)
+
+    def _fill(self) -> None:
+        due = max(1.0, (time.monotonic() - self._began_s) * self._rate)
+        while (
+            self._channel.is_open
+            and not self._done
+            and len(self._open) < self._window
+            and len(self._numbers) < due
+        ):
+            message = next(self._messages, None)
+            if message is None:
+                self._done = True
+                break
+            self._numbers.append(message.number)
+            self._open.add(len(self._numbers))
+            self._channel.basic_publish(
+                message.exchange, message.routing_key, message.body, message.properties
+            )
+        self._close_if_done()
+
+    def _on_confirm(self, frame: Any) -> None:
+        tag = frame.method.delivery_tag
+        tags = (
+            sorted(open_tag for open_tag in self._open if open_tag <= tag) if frame.method.multiple else [tag]
+        )
+        self._open.difference_update(tags)
+        if frame.method.NAME == "Basic.Ack":
+            self._book.write([self._numbers[tag - 1] for tag in tags], now_ms())
+        else:
+            self.refused += len(tags)
+        self._fill()
+
+    def _close_if_done(self) -> None:
+        if self._done and not self._open and self._connection.is_open:
+            self._connection.close()
+
+
+class AppConsumer:
+    """Of each batch it acks most, out of order, returns some to the queue and sits on the rest.
+
+    Attributes:
+        disordered: messages that came for the first time, but after a later one of their queue.
+    """
+
+    def __init__(
+        self,
+        port: int,
+        vhost: str,
+        queues: Sequence[str],
+        books: Books,
+        seed: int,
+        *,
+        rate: float = math.inf,
+        host: str = LOOPBACK,
+    ) -> None:
+        """Prepare; `run` connects, and takes on no more than `rate` messages a second."""
+        self.disordered = 0
+        self._parameters = parameters(port, vhost, host)
+        self._queues = queues
+        self._books = books
+        self._rate = rate
+        self._chance = random.Random(seed)
+        self._ending = threading.Event()
+        self._batch: list[tuple[int, int]] = []
+        self._newest: dict[str, int] = defaultdict(lambda: -1)
+
+    def run(self) -> None:
+        """Work until told to stop, or until the broker is gone."""
+        books = self._books
+        try:
+            with Book(books.delivered) as delivered, Book(books.tried) as tried, Book(books.acked) as acked:
+                self._work(delivered, tried, acked)
+        except (AMQPError, OSError):
+            return
+
+    def stop(self) -> None:
+        """From another thread: end in order; what is held goes back to its queue."""
+        self._ending.set()
+
+    def _work(self, delivered: Book, tried: Book, acked: Book) -> None:
+        connection = pika.BlockingConnection(self._parameters)
+        try:
+            self._consume(connection, delivered, tried, acked)
+        finally:
+            # Also when only the channel was closed: nobody else would.
+            with suppress(AMQPError):
+                connection.close()
+
+    def _consume(
+        self, connection: pika.BlockingConnection, delivered: Book, tried: Book, acked: Book
+    ) -> None:
+        channel = connection.channel()
+        self._begin(channel)
+        began_s = time.monotonic()
+        held: list[tuple[int, int]] = []
+        noted = total = 0
+        while not self._ending.is_set():
+            connection.process_data_events(time_limit=_POLL_S)
+            delivered.write((number for _, number in self._batch[noted:]), now_ms())
+            noted = len(self._batch)
+            if noted >= BATCH or (noted and len(held) < HELD_MAX):
+                batch, self._batch, noted = self._batch, [], 0
+                held = self._settle(channel, batch + held, tried, acked)
+                total += len(batch)
+                connection.sleep(max(0.0, began_s + total / self._rate - time.monotonic()))
+
+    def _begin(self, channel: Any) -> None:
+        """Consume from every queue; each one's name is the tag."""
+        channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
+        for queue in self._queues:
+            channel.basic_consume(queue, self._on_message, consumer_tag=queue)
+
+    def _on_message(self, channel: Any, method: Any, properties: Any, body: bytes) -> None:
+        number = int(properties.message_id)
+        self._batch.append((method.delivery_tag, number))
+        if not method.redelivered:
+            self.disordered += number < self._newest[method.consumer_tag]
+            self._newest[method.consumer_tag] = number
+
+    def _settle(
+        self, channel: Any, held: list[tuple[int, int]], tried: Book, acked: Book
+    ) -> list[tuple[int, int]]:
+        """Ack most of what is held out of order, requeue a little, return what is kept."""
+        self._chance.shuffle(held)
+        keep = min(len(held) // 4, HELD_MAX)
+        returned = len(held) // 30
+        for tag, _ in held[keep : keep + returned]:
+            channel.basic_nack(tag, requeue=True)
+        done = held[keep + returned :]
+        tried.write((number for _, number in done), now_ms())
+        for tag, _ in done:
+            channel.basic_ack(tag)
+        if self._counts(channel):
+            acked.write((number for _, number in done), now_ms())
+        return held[:keep]
+
+    def _counts(self, channel: Any) -> bool:
+        """Wait until what was settled is; tells whether it counts."""
+        # An ack has no reply of its own; this one's shows that the broker has read everything before it.
+        channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
+        return True
+
+
+class TxConsumer(AppConsumer):
+    """Settles in transactions: what was committed is settled at all synchronised mirrors, whoever leads.
+
+    A plain ack may be lost with a leader, as RabbitMQ's guide says: its answer comes from the node of the client. When
+    a queue fails over, what its old leader had delivered cannot be settled any more; so it asks to be told, and ends.
+    """
+
+    def _begin(self, channel: Any) -> None:
+        channel.tx_select()
+        # At once, not when pika next tells of it: what is committed after it counts for nothing.
+        channel._impl.add_on_cancel_callback(lambda _: self._ending.set())
+        channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
+        for queue in self._queues:
+            channel.basic_consume(
+                queue, self._on_message, consumer_tag=queue, arguments={CANCEL_ON_FAIL_OVER: True}
+            )
+
+    def _counts(self, channel: Any) -> bool:
+        channel.tx_commit()
+        return not self._ending.is_set()
+
+
+def drain(port: int, vhost: str, queue: str, *, keep: bool = False) -> list[Taken]:
+    """Take everything out of a queue, in its order; with `keep` it all goes back afterwards."""
+    connection = pika.BlockingConnection(parameters(port, vhost))
+    channel = connection.channel()
+    if not keep:
+        channel.basic_qos(prefetch_count=1000)
+    taken: list[Taken] = []
+    while count := channel.queue_declare(queue, passive=True).method.message_count:
+        expected = len(taken) + count
+        for method, properties, body in channel.consume(queue):
+            taken.append(_taken(method, properties, body))
+            is_last = len(taken) == expected
+            if not keep and (is_last or len(taken) % 500 == 0):
+                channel.basic_ack(method.delivery_tag, multiple=True)
+            if is_last:
+                break
+    if not keep:
+        # An ack has no reply of its own; this one's shows that the broker has read it.
+        channel.basic_qos(prefetch_count=1000)
+    connection.close()
+    return taken
+
+
+def _taken(method: Any, properties: pika.BasicProperties, body: bytes) -> Taken:
+    number = int(properties.message_id) if properties.message_id else -1
+    return Taken(number, method.exchange, method.routing_key, body, properties, method.redelivered)
+
+
+def now_ms() -> int:
+    """Wall clock in milliseconds."""
+    return time.time_ns() // 1_000_000

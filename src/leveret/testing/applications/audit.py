@@ -1,0 +1,166 @@
+"""The audit: the applications' own books against what a broker gave back in the end.
+
+`covered_ms` says, by queue, up to when everything must have got through. After a restart on the same
+disk that is `FOREVER`; on a standby it is the time of the last thing that was transferred. A confirm or
+an ack that a client knew of before must be honoured; what came later lies within the lag, and is
+counted, not judged. A message whose ack was under way when its broker died may be there or not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import Final, Self
+
+from leveret.testing.applications.applications import AppMessage, Taken
+from leveret.testing.applications.books import Books, read_book
+
+FOREVER: Final = 1 << 63
+
+
+@dataclass(slots=True)
+class QueueBooks:
+    """One queue's line.
+
+    Attributes:
+        lost: confirmed, not acked, not found.
+        lost_unlawfully: of these, confirmed before `covered_ms`.
+        resurrected: found although acked before `covered_ms`, or delivered again after its ack.
+        acked_in_lag: found, acked after `covered_ms`.
+        duplicated: found more often than once.
+        disordered: found behind a message that was published later.
+        altered: with another queue, exchange, key, property or body than were published.
+    """
+
+    queue: str
+    confirmed: int = 0
+    acked: int = 0
+    transferred: int = 0
+    recovered: int = 0
+    lost: int = 0
+    lost_unlawfully: int = 0
+    resurrected: int = 0
+    acked_in_lag: int = 0
+    duplicated: int = 0
+    altered: int = 0
+    disordered: int = 0
+
+    @property
+    def balances(self) -> bool:
+        """Whether nothing happened that must not."""
+        return not (
+            self.lost_unlawfully or self.resurrected or self.duplicated or self.altered or self.disordered
+        )
+
+
+@dataclass(slots=True)
+class Audit:
+    """All lines, and the lag they are judged by."""
+
+    lines: list[QueueBooks]
+    lag_ms: int = 0
+    lag_messages: int = 0
+
+    @property
+    def balances(self) -> bool:
+        """Whether every line does."""
+        return all(line.balances for line in self.lines)
+
+    @property
+    def total(self) -> QueueBooks:
+        """All lines in one."""
+        total = QueueBooks("all")
+        for name in [field.name for field in fields(QueueBooks) if field.name != "queue"]:
+            setattr(total, name, sum(getattr(line, name) for line in self.lines))
+        return total
+
+
+@dataclass(slots=True)
+class Account:
+    """What the books of all groups say: for each number the last time that it was noted."""
+
+    confirmed: dict[int, int]
+    delivered: dict[int, int]
+    tried: dict[int, int]
+    acked: dict[int, int]
+
+    @classmethod
+    def read(cls, *groups: Books) -> Self:
+        """Read the books of some groups of applications."""
+
+        def merged(name: str) -> dict[int, int]:
+            entries = [entry for books in groups for entry in read_book(getattr(books, name))]
+            return dict(sorted(entries, key=lambda entry: entry[1]))
+
+        return cls(merged("confirmed"), merged("delivered"), merged("tried"), merged("acked"))
+
+    def may_be_settled(self, number: int) -> bool:
+        """Whether its ack was taken, or under way and never contradicted by another delivery."""
+        tried = self.tried.get(number)
+        return number in self.acked or (tried is not None and self.delivered.get(number, 0) <= tried)
+
+    def came_again(self, number: int) -> bool:
+        """Whether it was delivered after its ack was taken."""
+        acked = self.acked.get(number)
+        return acked is not None and self.delivered.get(number, 0) > acked
+
+
+def audit(
+    published: Iterable[AppMessage],
+    account: Account,
+    found: Mapping[str, Sequence[Taken]],
+    covered_ms: Mapping[str, int],
+    transferred: Mapping[str, int] | None = None,
+) -> Audit:
+    """Compare, for the queues of `covered_ms`; `found` is what each queue had, in its order."""
+    messages = {message.number: message for message in published}
+    lines = {queue: QueueBooks(queue, transferred=(transferred or {}).get(queue, 0)) for queue in covered_ms}
+    for queue, taken in found.items():
+        _judge_found(lines[queue], taken, messages, account, covered_ms[queue])
+    there = {message.number for taken in found.values() for message in taken}
+    result = Audit(list(lines.values()))
+    for number, confirmed_ms in account.confirmed.items():
+        queue = messages[number].queue
+        line = lines[queue]
+        line.confirmed += 1
+        line.acked += number in account.acked
+        line.resurrected += account.came_again(number) and number not in there
+        result.lag_messages += confirmed_ms >= covered_ms[queue]
+        if number not in there and not account.may_be_settled(number):
+            line.lost += 1
+            line.lost_unlawfully += confirmed_ms < covered_ms[queue]
+    return result
+
+
+def _judge_found(
+    line: QueueBooks,
+    taken: Sequence[Taken],
+    messages: Mapping[int, AppMessage],
+    account: Account,
+    covered_ms: int,
+) -> None:
+    numbers = [message.number for message in taken]
+    line.recovered = len(numbers)
+    line.duplicated = sum(count - 1 for count in Counter(numbers).values())
+    line.disordered = sum(later < earlier for earlier, later in pairwise(numbers))
+    for message in taken:
+        line.altered += not _same(message, messages.get(message.number), line.queue)
+        acked_ms = account.acked.get(message.number)
+        if acked_ms is not None:
+            if acked_ms < covered_ms:
+                line.resurrected += 1
+            else:
+                line.acked_in_lag += 1
+
+
+def _same(taken: Taken, published: AppMessage | None, queue: str) -> bool:
+    if published is None or queue != published.queue:
+        return False
+    return (taken.exchange, taken.routing_key, taken.body, taken.properties) == (
+        published.exchange,
+        published.routing_key,
+        published.body,
+        published.properties,
+    )

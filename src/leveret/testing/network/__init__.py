@@ -1,0 +1,1 @@
+"""Ports, and links that a test can harm."""

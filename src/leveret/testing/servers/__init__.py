@@ -1,0 +1,1 @@
+"""Servers as real processes: Leveret, RabbitMQ, etcd, HDFS, Spark, an object store."""

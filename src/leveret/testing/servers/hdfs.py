@@ -1,0 +1,184 @@
+"""A private, throw-away HDFS: a namenode and a datanode, as Hadoop ships them, on loopback and free ports.
+
+Runs the jars that `tools/setup test` put into the virtual environment.
+
+    with Hdfs() as hdfs:
+        hdfs.new_place()        # URI of a directory that nobody else has
+        with hdfs.outage():     # it is down meanwhile
+            ...
+
+It asks for no password: it believes what a client says it is called, by `HADOOP_USER_NAME` or else by the system.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from xml.sax.saxutils import escape
+
+from hdfs_native import Client, WriteOptions
+
+from leveret.pipeline.spark.java import find_java_home
+from leveret.testing.network.ports import LOOPBACK, NotReady, free_ports, wait_until
+from leveret.testing.servers.process import ServerProcess
+
+NAME_SERVICE: Final = "tests"
+START_TIMEOUT_S: Final = 120.0
+_SERVER: Final = "org.apache.hadoop.hdfs.server"
+# Small and soon there: nothing of it runs for long.
+_JVM: Final = ("-Xmx192m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Djava.net.preferIPv4Stack=true")
+_LOG: Final = """log4j.rootLogger=WARN,console
+log4j.appender.console=org.apache.log4j.ConsoleAppender
+log4j.appender.console.layout=org.apache.log4j.PatternLayout
+log4j.appender.console.layout.ConversionPattern=%d %p %c: %m%n
+"""
+
+
+def available() -> str | None:
+    """Return None if an HDFS can be run here, else what would help."""
+    return None if _jars().is_dir() else "no HDFS: `tools/setup test` brings it"
+
+
+def _jars() -> Path:
+    return Path(sys.prefix) / "hadoop"
+
+
+class Hdfs:
+    """Both processes, while the context lasts.
+
+    Attributes:
+        port: the namenode's, for calls.
+        configuration: the folder that `HADOOP_CONF_DIR` is for who says `hdfs://tests/...`.
+    """
+
+    def __init__(self) -> None:
+        self._home = Path(tempfile.mkdtemp(prefix="leveret-hdfs-"))
+        self.port, web_port, data_port, data_call_port, data_web_port = free_ports(5)
+        self.configuration = self._home / "configuration"
+        self.namenode = ServerProcess(self._home / "namenode.log")
+        self.datanode = ServerProcess(self._home / "datanode.log")
+        self._said = ""
+        java_home = find_java_home(self._home, os.environ)
+        self._java: list[str | Path] = [
+            java_home / "bin" / "java",
+            *_JVM,
+            "-cp",
+            f"{self._home / 'server'}:{_jars()}/*",
+        ]
+        self._env = {"HOME": str(self._home)}
+        served = {
+            "fs.defaultFS": self.url,
+            "dfs.namenode.name.dir": (self._home / "names").as_uri(),
+            "dfs.namenode.http-address": f"{LOOPBACK}:{web_port}",
+            "dfs.datanode.data.dir": (self._home / "blocks").as_uri(),
+            "dfs.datanode.address": f"{LOOPBACK}:{data_port}",
+            "dfs.datanode.ipc.address": f"{LOOPBACK}:{data_call_port}",
+            "dfs.datanode.http.address": f"{LOOPBACK}:{data_web_port}",
+            "dfs.replication": "1",
+            # Needs a library that the jars do not have.
+            "dfs.webhdfs.enabled": "false",
+            # Noticed and over soon, when the namenode comes back.
+            "dfs.heartbeat.interval": "1",
+            "dfs.namenode.safemode.extension": "0",
+        }
+        _write_configuration(self._home / "server", served)
+        for name in ("hdfs", "datanode"):
+            (self._home / "server" / "webapps" / name).mkdir(parents=True)
+        asked = {
+            "fs.defaultFS": f"hdfs://{NAME_SERVICE}",
+            "dfs.nameservices": NAME_SERVICE,
+            f"dfs.ha.namenodes.{NAME_SERVICE}": "one",
+            f"dfs.namenode.rpc-address.{NAME_SERVICE}.one": f"{LOOPBACK}:{self.port}",
+        }
+        _write_configuration(self.configuration, asked)
+
+    @property
+    def url(self) -> str:
+        """Its root."""
+        return f"hdfs://{LOOPBACK}:{self.port}"
+
+    def new_place(self) -> str:
+        """URI of a directory that nobody else has, and that is not there yet."""
+        return f"{self.url}/{secrets.token_hex(6)}/archives/eu 2"
+
+    def start_namenode(self) -> None:
+        """Start it on what it has; return when files can be written."""
+        self.namenode.launch([*self._java, f"{_SERVER}.namenode.NameNode"], self._env)
+        try:
+            wait_until(self._is_ready, f"HDFS on port {self.port}", START_TIMEOUT_S, interval_s=0.2)
+        except NotReady as error:
+            raise NotReady(f"{error}; it said {self._said}\n{self.namenode.log_tail()}") from None
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """Have the namenode crash, and start it again later."""
+        self.namenode.kill9()
+        try:
+            yield
+        finally:
+            self.start_namenode()
+
+    @contextmanager
+    def silent_namenode(self) -> Iterator[None]:
+        """Have it take connections and answer nothing."""
+        self.namenode.signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.namenode.signal(signal.SIGCONT)
+
+    def _is_ready(self) -> bool:
+        self.namenode.assert_alive()
+        self.datanode.assert_alive()
+        client = Client(self.url, {"dfs.client.failover.max.attempts": "0"})
+        try:
+            client.create("/ready", WriteOptions(overwrite=True)).close()
+            with client.create("/ready", WriteOptions(overwrite=True)) as file:
+                file.write(b"1")
+        except (OSError, RuntimeError) as error:
+            self._said = str(error)[:300]
+            return False
+        return True
+
+    def __enter__(self) -> Self:
+        try:
+            namenode = f"{_SERVER}.namenode.NameNode"
+            self.namenode.launch([*self._java, namenode, "-format", "-nonInteractive"], self._env)
+            wait_until(lambda: not self.namenode.alive, "a new HDFS", START_TIMEOUT_S)
+            self.datanode.launch([*self._java, f"{_SERVER}.datanode.DataNode"], self._env)
+            self.start_namenode()
+            Client(self.url).set_permission("/", 0o777)
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        for process in (self.datanode, self.namenode):
+            process.close(0)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+
+def _write_configuration(folder: Path, settings: dict[str, str]) -> None:
+    folder.mkdir()
+    text = "".join(
+        f"<property><name>{key}</name><value>{escape(value)}</value></property>"
+        for key, value in settings.items()
+    )
+    for name in ("core-site.xml", "hdfs-site.xml"):
+        (folder / name).write_text(f"<configuration>{text}</configuration>\n")
+    (folder / "log4j.properties").write_text(_LOG)

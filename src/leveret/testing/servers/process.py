@@ -1,0 +1,234 @@
+"""One server process under test: started, watched, measured, ended, and never left behind.
+
+`ServerProcess` is what the RabbitMQ node and the Leveret node of the tests share. The process
+runs in a process group of its own; a guard (a shell that waits on a pipe from us) kills that
+group should we end without having stopped it, even by SIGKILL. Linux only: sizes and times are
+read from /proc.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from leveret.testing.network.ports import NotReady
+
+_GUARD: Final = 'read -r _; kill -KILL "-$1" 2>/dev/null'
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_LOG_TAIL_LINES: Final = 20
+_LOG_LINE_CHARS: Final = 300
+
+
+class ServerProcess:
+    """A child process with its output in a file."""
+
+    def __init__(self, log_file: Path) -> None:
+        self.log_file = log_file
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard: subprocess.Popen[bytes] | None = None
+        self._offspring: set[tuple[int, int]] = set()
+
+    def launch(self, argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path | None = None) -> None:
+        """Start the process; its output is appended to `log_file`. It must not be running."""
+        assert not self.alive, f"process {self.pid} still runs"
+        self._release()
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(one) for one in argv],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=dict(env),
+                cwd=cwd,
+                start_new_session=True,
+            )
+        self._guard = subprocess.Popen(
+            ["/bin/sh", "-c", _GUARD, "guard", str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process was started and has not ended."""
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        """Process id of the server itself.
+
+        Raises:
+            NotReady: it was never started.
+        """
+        if self._process is None:
+            raise NotReady("the process was not started")
+        return self._process.pid
+
+    @property
+    def exit_status(self) -> int | None:
+        """Exit status, negative for a signal; None while it runs or before it was started."""
+        return None if self._process is None else self._process.poll()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the server process alone; nothing happens if it has ended."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def kill9(self) -> None:
+        """End the process and its group at once, as a crash would; return when they are gone.
+
+        Descendants with a session of their own live on, as they would after a crash.
+        """
+        if self._process is not None:
+            self._offspring |= descendants(self._process.pid)
+            _kill_group(self._process.pid)
+            self._process.wait()
+        self._release()
+
+    def terminate(self, timeout_s: float) -> int:
+        """Ask the process to end (SIGTERM) and wait for it; return its exit status.
+
+        Raises:
+            NotReady: it did not end within `timeout_s`; it has been killed then.
+        """
+        if self._process is None:
+            raise NotReady("the process was not started")
+        self._offspring |= descendants(self._process.pid)
+        self._process.terminate()
+        try:
+            status = self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill9()
+            raise NotReady(
+                f"process {self._process.pid} ignored SIGTERM for {timeout_s:g} s and was killed\n"
+                f"{self.log_tail()}"
+            ) from None
+        # Helpers of the server (Erlang has some) get no time of their own.
+        _kill_group(self._process.pid)
+        self._release()
+        return status
+
+    def close(self, grace_s: float = 10.0) -> None:
+        """End the process and see to it that nothing it ever started is left.
+
+        What it started in sessions of its own gets `grace_s` to notice, and is killed then.
+        """
+        self.kill9()
+        deadline = time.monotonic() + grace_s
+        while left := [one for one in self._offspring if _start_ticks(one[0]) == one[1]]:
+            if time.monotonic() >= deadline:
+                for pid, _ in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            time.sleep(0.02)
+        self._offspring.clear()
+
+    def assert_alive(self) -> None:
+        """Raise `NotReady` with the end of the log if the process has ended by itself."""
+        if not self.alive:
+            raise NotReady(f"process ended with status {self.exit_status}\n{self.log_tail()}")
+
+    def rss_bytes(self) -> int:
+        """Resident memory of the server process now."""
+        return _status_bytes(self.pid, "VmRSS")
+
+    def rss_bytes_peak(self) -> int:
+        """Largest resident memory the server process has had since it started."""
+        return _status_bytes(self.pid, "VmHWM")
+
+    def cpu_seconds(self) -> float:
+        """Processor time, user and system over all threads, since the process started."""
+        return cpu_seconds(self.pid)
+
+    def log_text(self) -> str:
+        """Everything the process has written to its output."""
+        return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
+
+    def log_tail(self, lines: int = _LOG_TAIL_LINES) -> str:
+        """The last lines of the output, for an error message."""
+        return "\n".join(line[:_LOG_LINE_CHARS] for line in self.log_text().splitlines()[-lines:])
+
+    def _release(self) -> None:
+        """Let the guard go; the process it watched is gone."""
+        if self._guard is not None:
+            self._guard.kill()
+            self._guard.communicate()
+            self._guard = None
+
+
+def cpu_seconds(pid: int) -> float:
+    """Processor time that a process has used, user and system over all its threads."""
+    fields = _stat(pid)
+    if not fields:
+        raise NotReady(f"process {pid} has ended")
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def descendants(pid: int) -> set[tuple[int, int]]:
+    """Return the children of a process, their children and so on, as (process id, start time)."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for one, fields in _processes():
+        children.setdefault(int(fields[1]), []).append((one, int(fields[19])))
+    found: set[tuple[int, int]] = set()
+    parents = [pid]
+    while parents:
+        for child in children.get(parents.pop(), []):
+            found.add(child)
+            parents.append(child[0])
+    return found
+
+
+def group_members(group: int) -> list[int]:
+    """Return the ids of the processes that still live in a process group, zombies left out."""
+    return [pid for pid, fields in _processes() if int(fields[2]) == group]
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """Go through all processes but zombies: id, and the fields of `stat` behind the name."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
+            yield int(entry.name), fields
+
+
+def _start_ticks(pid: int) -> int | None:
+    """When a process started, which tells it from a later one with its id; None if it has ended."""
+    fields = _stat(pid)
+    return int(fields[19]) if fields else None
+
+
+def _stat(pid: int) -> list[str]:
+    """Return the fields of /proc/PID/stat behind the name; none for what has ended or is a zombie."""
+    try:
+        # The second field is the program's name in brackets, which may itself hold blanks.
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+    return [] if fields[0] == "Z" else fields
+
+
+def _kill_group(group: int) -> None:
+    """Kill every process of a group and wait, shortly, until none is left."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    deadline = time.monotonic() + 5.0
+    while group_members(group) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def _status_bytes(pid: int, key: str) -> int:
+    """Read one size from /proc/PID/status, in bytes."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name == key:
+            return int(value.split()[0]) * 1024
+    raise NotReady(f"process {pid} has no {key}: it has ended")

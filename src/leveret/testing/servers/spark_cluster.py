@@ -1,0 +1,127 @@
+"""A standalone Spark on loopback: a master and workers, as an operator has on other machines.
+
+with SparkCluster(folder, workers=2) as cluster:
+    cluster.master          # spark://127.0.0.1:...
+    cluster.python          # what workers have: the wheels, and not this package
+    cluster.workers[0].kill9()
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import urllib.request
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import pyspark
+
+from leveret.pipeline.spark.java import find_java_home
+from leveret.testing.network.ports import LOOPBACK, free_ports, wait_until
+from leveret.testing.servers.process import ServerProcess
+
+_START_TIMEOUT_S: Final = 90.0
+_OURS: Final = ("leveret", "__editable__")
+CONF: Final = {
+    "spark.driver.host": LOOPBACK,
+    "spark.driver.bindAddress": LOOPBACK,
+    "spark.ui.enabled": "false",
+    "spark.executor.memory": "512m",
+    "spark.sql.shuffle.partitions": "2",
+}
+"""What a driver on the same machine is told."""
+
+
+class SparkCluster:
+    """See the module.
+
+    Attributes:
+        workers: their processes; each brings executors that end with it.
+        python: for `spark.python`.
+    """
+
+    def __init__(self, folder: Path, *, workers: int = 2) -> None:
+        """Prepare; nothing runs yet."""
+        self._folder = folder
+        self.port, self._page_port = free_ports(2)
+        self._master = ServerProcess(folder / "master.log")
+        self.workers = [ServerProcess(folder / f"worker-{number}.log") for number in range(workers)]
+        self.python = python_without_us(folder / "python")
+
+    @property
+    def master(self) -> str:
+        """For `spark.master`."""
+        return f"spark://{LOOPBACK}:{self.port}"
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._end()
+
+    def _start(self) -> None:
+        page = ("--webui-port", str(self._page_port))
+        self._launch(self._master, "master.Master", "--port", str(self.port), *page)
+        wait_until(self._answers, "the master", _START_TIMEOUT_S)
+        for number in range(len(self.workers)):
+            self.start_worker(number)
+        wait_until(lambda: self._alive() == len(self.workers), "the workers", _START_TIMEOUT_S)
+
+    def start_worker(self, number: int) -> None:
+        """Start a worker, or start it again after it was killed."""
+        place = ("--work-dir", str(self._folder / f"work-{number}"), "--webui-port", "0")
+        arguments = ("--cores", "1", "--memory", "1g", *place, self.master)
+        self._launch(self.workers[number], "worker.Worker", *arguments)
+
+    def _launch(self, process: ServerProcess, name: str, *arguments: str) -> None:
+        java = find_java_home(self._folder, os.environ)
+        kept = {key: os.environ[key] for key in ("PATH", "HOME", "LANG") if key in os.environ}
+        environment = {
+            **kept,
+            "JAVA_HOME": str(java),
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_LOCAL_IP": LOOPBACK,
+            "SPARK_NO_DAEMONIZE": "1",
+        }
+        program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+        argv: list[str | Path] = [program, f"org.apache.spark.deploy.{name}", "--host", LOOPBACK, *arguments]
+        process.launch(argv, environment, cwd=self._folder)
+
+    def _page(self) -> str:
+        with urllib.request.urlopen(f"http://{LOOPBACK}:{self._page_port}/json/", timeout=5) as answer:
+            text: str = answer.read().decode()
+        return text
+
+    def _answers(self) -> bool:
+        self._master.assert_alive()
+        try:
+            return bool(self._page())
+        except OSError:
+            return False
+
+    def _alive(self) -> int:
+        return self._page().count('"state" : "ALIVE"')
+
+    def _end(self) -> None:
+        for process in (*self.workers, self._master):
+            process.close()
+
+
+def python_without_us(folder: Path) -> Path:
+    """A Python that has all that is installed here but this package, as a worker's machine may have it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+    there = Path(sysconfig.get_path("purelib", vars={"base": str(folder)}))
+    for each in Path(sysconfig.get_path("purelib")).iterdir():
+        if not each.name.startswith(_OURS):
+            (there / each.name).symlink_to(each)
+    return folder / "bin" / "python"

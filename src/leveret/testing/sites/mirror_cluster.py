@@ -1,0 +1,360 @@
+"""A cluster whose queues have mirrors, as scenarios, tests and benchmarks operate it: RabbitMQ's or Leveret's.
+
+    with RabbitCluster() as cluster:                   # or ClusterSite(folder)
+        a, b, c = cluster.nodes
+        cluster.set_policy("ha", "^q", {"ha-mode": "all"})
+        with cluster.channel(a) as channel:
+            channel.queue_declare("q", durable=True)
+        cluster.wait_placed("q", a, mirrors=[b, c], synchronised=[b, c])
+        a.kill9()
+
+Both have RabbitMQ's HTTP API, so what an operator does is written here once; how a cluster tells where its queues are
+is its own. Waits end when what they ask for is so, and fail with what every node says.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+from urllib.parse import quote
+
+import httpx
+import pika
+from pika.exceptions import AMQPError
+
+from leveret.testing.applications.applications import channel_of
+from leveret.testing.network.ports import LOOPBACK, NotReady, wait_until
+
+PATIENCE_S: Final = 60.0
+REQUEST_TIMEOUT_S: Final = 30.0
+_POLL_S: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePlace:
+    """Where a queue is.
+
+    Attributes:
+        leader: node that leads it, or led it last.
+        mirrors: nodes with a mirror; None for a queue that is not mirrored.
+        synchronised: those of them that have all the leader has.
+        state: `running`, `syncing`, `down`, ...
+        messages: ready and delivered; None where nobody can tell.
+        policy: the one that holds for it, or "".
+    """
+
+    leader: str
+    mirrors: tuple[str, ...] | None
+    synchronised: tuple[str, ...]
+    state: str
+    messages: int | None
+    policy: str = ""
+
+
+class ClusterNode(Protocol):
+    """One node's process."""
+
+    @property
+    def amqp_port(self) -> int:
+        """Where clients find it."""
+
+    @property
+    def management_port(self) -> int:
+        """Where its HTTP API is."""
+
+    @property
+    def node(self) -> str:
+        """Its name in the cluster."""
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+
+    def launch(self) -> None:
+        """Start it without waiting, on the data it has."""
+
+    def wait_ready(self) -> None:
+        """Wait until every door of a launched node answers."""
+
+    def stop(self) -> int:
+        """End it in order."""
+
+    def kill9(self) -> None:
+        """End it as a crash would."""
+
+    def ctl(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run rabbitmqctl or leveretctl against it."""
+
+    def log_tail(self) -> str:
+        """The end of its log, for an error."""
+
+
+class MirrorCluster:
+    """See the module.
+
+    Attributes:
+        kind: `rabbitmq` or `leveret`.
+        begins_empty: whether the mirrors of a node that comes back have nothing of what they had.
+    """
+
+    kind: str
+    begins_empty: bool
+
+    @property
+    def nodes(self) -> Sequence[ClusterNode]:
+        """All nodes, running or not."""
+        raise NotImplementedError
+
+    def form(self) -> None:
+        """Start all nodes; return when they are a cluster."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End all processes."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        try:
+            self.form()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if value is not None and not isinstance(value, NotReady):
+            value.add_note(self.told())
+        self.close()
+
+    def queues(self, asked: ClusterNode, vhost: str = "/") -> Mapping[str, QueuePlace]:
+        """All queues of a vhost as one node knows them.
+
+        Raises:
+            OSError: the node does not answer.
+        """
+        raise NotImplementedError
+
+    # -- operating ----------------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[ClusterNode]:
+        """Nodes whose process runs."""
+        return [each for each in self.nodes if each.alive]
+
+    def api(self, method: str, path: str, document: Any = None, *, at: ClusterNode | None = None) -> Any:
+        """Ask the HTTP API below `/api/`; returns the document, None where there is none.
+
+        Raises:
+            OSError: the node does not answer.
+            httpx.HTTPStatusError: it refused; a note says what it answered.
+        """
+        node = at or self.running[0]
+        url = f"http://{LOOPBACK}:{node.management_port}/api/{path}"
+        try:
+            with httpx.Client(auth=("guest", "guest"), trust_env=False, timeout=REQUEST_TIMEOUT_S) as client:
+                answer = client.request(method, url, json=document)
+        except httpx.TransportError as error:
+            raise OSError(f"{node.node}: {method} {path}: {error}") from error
+        try:
+            answer.raise_for_status()
+        except httpx.HTTPStatusError as refused:
+            refused.add_note(f"{node.node}: {answer.text}")
+            raise
+        return answer.json() if answer.content else None
+
+    def set_policy(
+        self,
+        name: str,
+        pattern: str,
+        definition: Mapping[str, Any],
+        *,
+        priority: int = 0,
+        vhost: str = "/",
+        at: ClusterNode | None = None,
+    ) -> None:
+        """Set a policy for queues."""
+        document = {
+            "pattern": pattern,
+            "definition": dict(definition),
+            "priority": priority,
+            "apply-to": "queues",
+        }
+        self.api("PUT", f"policies/{quote(vhost, safe='')}/{quote(name, safe='')}", document, at=at)
+
+    def clear_policy(self, name: str, *, vhost: str = "/", at: ClusterNode | None = None) -> None:
+        """Take a policy away; one that is not there is no error."""
+        try:
+            self.api("DELETE", f"policies/{quote(vhost, safe='')}/{quote(name, safe='')}", at=at)
+        except httpx.HTTPStatusError as refused:
+            if refused.response.status_code != httpx.codes.NOT_FOUND:
+                raise
+
+    def act(self, queue: str, action: str, *, at: ClusterNode | None = None) -> None:
+        """`sync` or `cancel_sync` a queue."""
+        self.api("POST", f"queues/%2F/{quote(queue, safe='')}/actions", {"action": action}, at=at)
+
+    def connect(self, node: ClusterNode, vhost: str = "/", **options: Any) -> pika.BlockingConnection:
+        """A connection of guest to one node, without heartbeats."""
+        settings: dict[str, Any] = {"heartbeat": 0, "socket_timeout": REQUEST_TIMEOUT_S} | options
+        return pika.BlockingConnection(pika.ConnectionParameters(LOOPBACK, node.amqp_port, vhost, **settings))
+
+    def channel(
+        self, node: ClusterNode, vhost: str = "/", *, confirms: bool = True
+    ) -> AbstractContextManager[Any]:
+        """A channel of its own connection to one node; the node may be gone at the end."""
+        return channel_of(self.connect(node, vhost), confirms=confirms)
+
+    def forget(self, lost: ClusterNode, *, at: ClusterNode) -> bool:
+        """Have a node that runs forget another; tells whether it did."""
+        return at.ctl("forget_cluster_node", lost.node, check=False).returncode == 0
+
+    def revive_without(self, node: ClusterNode, *lost: ClusterNode) -> None:
+        """All nodes are down: start one, and have it forget these."""
+        raise NotImplementedError
+
+    def start_alone(self, node: ClusterNode) -> None:
+        """All nodes are down, and not in order: start one."""
+        raise NotImplementedError
+
+    def drain(self, node: ClusterNode) -> None:
+        """Put a node into maintenance: it takes no clients and gets no queues."""
+        raise NotImplementedError
+
+    def revive(self, node: ClusterNode) -> None:
+        """End its maintenance."""
+        raise NotImplementedError
+
+    # -- processes ----------------------------------------------------------------------------
+
+    def start(self, *nodes: ClusterNode) -> None:
+        """Start nodes, together, and wait until the others know that they run."""
+        for each in nodes:
+            each.launch()
+        for each in nodes:
+            each.wait_ready()
+        self.wait_members()
+
+    def restart(self, *nodes: ClusterNode) -> None:
+        """End nodes in order, one after the other, and start them again."""
+        for each in nodes:
+            each.stop()
+            self.start(each)
+
+    def members_running(self, asked: ClusterNode) -> set[str]:
+        """Names of the nodes that this one knows to run.
+
+        Raises:
+            OSError: it does not answer.
+        """
+        return {each["name"] for each in self.api("GET", "nodes", at=asked) if each["running"]}
+
+    def wait_members(self) -> None:
+        """Wait until each running node knows of all running nodes, and of no other, that they run."""
+        names = {each.node for each in self.running}
+
+        def known() -> bool:
+            return all(self.members_running(each) == names for each in self.running)
+
+        self.wait(known, f"each to know that {sorted(names)} run")
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def queue(self, name: str, *, asked: ClusterNode | None = None) -> QueuePlace | None:
+        """Where a queue of vhost `/` is, as one node knows it; None if there is none."""
+        return self.queues(asked or self.running[0]).get(name)
+
+    def wait_placed(
+        self,
+        queue: str,
+        leader: ClusterNode | Sequence[ClusterNode],
+        *,
+        mirrors: Sequence[ClusterNode] | None,
+        synchronised: Sequence[ClusterNode] | None = None,
+        asked: ClusterNode | None = None,
+        timeout_s: float = PATIENCE_S,
+    ) -> QueuePlace:
+        """Wait until a queue is led by this node, or one of these, and mirrored exactly there.
+
+        Args:
+            queue: its name.
+            leader: who may lead it.
+            mirrors: who mirrors it; None for a queue that is not mirrored.
+            synchronised: which of them are; not looked at if not given.
+            asked: who is asked; the first that runs by default.
+            timeout_s: how long.
+        """
+        leaders = {each.node for each in (leader if isinstance(leader, Sequence) else [leader])}
+        wanted = None if mirrors is None else {each.node for each in mirrors}
+        in_sync = None if synchronised is None else {each.node for each in synchronised}
+        found: list[QueuePlace] = []
+
+        def placed() -> bool:
+            seen = self.queue(queue, asked=asked)
+            found[:] = [] if seen is None else [seen]
+            return (
+                seen is not None
+                and seen.leader in leaders
+                and (None if seen.mirrors is None else set(seen.mirrors)) == wanted
+                and (in_sync is None or set(seen.synchronised) == in_sync)
+            )
+
+        what = f"{queue}: led by {sorted(leaders)}, mirrored at {wanted}, synchronised {in_sync}"
+        self.wait(placed, what, timeout_s)
+        return found[0]
+
+    def wait_synchronised(self, queue: str, count: int, *, timeout_s: float = PATIENCE_S) -> QueuePlace:
+        """Wait until so many mirrors of a queue are synchronised, no more and no less."""
+        found: list[QueuePlace] = []
+
+        def synchronised() -> bool:
+            seen = self.queue(queue)
+            found[:] = [] if seen is None else [seen]
+            return seen is not None and len(seen.synchronised) == count
+
+        self.wait(synchronised, f"{queue}: {count} synchronised mirrors", timeout_s)
+        return found[0]
+
+    def wait_messages(self, queue: str, count: int, *, asked: ClusterNode | None = None) -> None:
+        """Wait until a queue says that it has so many messages."""
+
+        def there() -> bool:
+            seen = self.queue(queue, asked=asked)
+            return seen is not None and seen.messages == count
+
+        self.wait(there, f"{queue}: {count} messages")
+
+    def wait(self, holds: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
+        """Wait until `holds` says yes; nodes that do not answer are asked again.
+
+        Raises:
+            NotReady: it never did; with what every node says, and the ends of their logs.
+        """
+
+        def asked() -> bool:
+            try:
+                return holds()
+            except (OSError, AMQPError, httpx.HTTPStatusError):
+                return False
+
+        try:
+            wait_until(asked, what, timeout_s, interval_s=_POLL_S)
+        except NotReady as late:
+            raise NotReady(f"{late}\n{self.told()}") from None
+
+    def told(self) -> str:
+        """What every node says, for an error."""
+        return "\n".join(f"--- {each.node}: {self._told_by(each)}\n{each.log_tail()}" for each in self.nodes)
+
+    def _told_by(self, node: ClusterNode) -> str:
+        if not node.alive:
+            return "down"
+        try:
+            return "; ".join(f"{name} {placed}" for name, placed in sorted(self.queues(node).items()))
+        except (OSError, httpx.HTTPStatusError) as error:
+            return f"no answer: {error}"

@@ -1,0 +1,146 @@
+"""A cluster of Leveret nodes, its etcd and its clients, each on a host of its own in a network that a test can cut.
+
+    with Network() as network, NetworkSite(network, folder, nodes=3) as site:    # in a world: see testing.network
+        a, b, c = site.members
+        with a.clients.entered():                    # an application on a machine beside node a
+            Publisher(a.amqp_port, "/", messages, books, host=a.host.address).run()
+        with site.parted([a], [b, c, *site.etcd_hosts]):
+            ...
+
+A *place* is a part of the network that stays together: a node and the host of its clients, or a member of etcd. An
+operator who looks at a node is at its host, so he sees it whatever is cut.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import pika
+
+from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
+from leveret.testing.sites.hosts import Network, NetworkHost
+from leveret.testing.sites.mirror_cluster import ClusterNode
+
+CLIENTS: Final = "clients-"
+ETCD: Final = "etcd-"
+
+
+class NetworkNode(SiteNode):
+    """A node on a host of its own (a ClusterNode).
+
+    Attributes:
+        host: where it runs.
+        clients: the host beside it, where its clients run.
+    """
+
+    def __init__(self, name: str, folder: Path, config: Mapping[str, str], network: Network) -> None:
+        """Make the hosts; nothing runs."""
+        super().__init__(name, folder, config, None)
+        self.host = network.add(name)
+        self.clients = network.add(CLIENTS + name)
+        self.process.config |= {
+            "cluster.bind": self.host.address,
+            # Beside the one on loopback, for whoever is on this machine.
+            "listeners.tcp.2": f"{self.host.address}:{self.amqp_port}",
+            "loopback_users": "none",
+        }
+
+    def launch(self) -> None:
+        """See SiteNode."""
+        with self.host.entered():
+            super().launch()
+
+    def wait_ready(self) -> None:
+        """See SiteNode."""
+        with self.host.entered():
+            super().wait_ready()
+
+    def ctl(self, *args: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """See SiteNode; it is run on the node's machine."""
+        with self.host.entered():
+            return super().ctl(*args, check=check)
+
+
+Place: TypeAlias = NetworkNode | NetworkHost
+
+
+class NetworkSite(ClusterSite):
+    """See the module.
+
+    Attributes:
+        network: where it is.
+        etcd_hosts: the places of etcd's members.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        folder: Path,
+        nodes: int = 3,
+        config: Mapping[str, str] | None = None,
+        *,
+        etcd_members: int = 1,
+    ) -> None:
+        """Prepare nodes `n1`, `n2`, ... and etcd, each on a host; nothing runs yet. See ClusterSite."""
+        self.network = network
+        self.etcd_hosts = [network.add(f"{ETCD}{number + 1}") for number in range(etcd_members)]
+        addresses = [host.address for host in self.etcd_hosts]
+        super().__init__(folder, nodes, config, etcd_hosts=addresses)
+
+    @property
+    def places(self) -> list[NetworkNode]:
+        """All nodes, running or not, with their hosts."""
+        return [each for each in self.members if isinstance(each, NetworkNode)]
+
+    def add(self) -> NetworkNode:
+        """Prepare one node more, with nothing in it; `start` has it join."""
+        node = NetworkNode(f"n{len(self.members) + 1}", self._folder, self._config, self.network)
+        self.give_secret(node)
+        self.members.append(node)
+        return node
+
+    def start_etcd(self) -> None:
+        """Start all members of etcd, each at its place, and wait until they answer."""
+        for member, host in zip(self.etcd.members, self.etcd_hosts, strict=True):
+            with host.entered():
+                member.start()
+        for member, host in zip(self.etcd.members, self.etcd_hosts, strict=True):
+            with host.entered():
+                member.wait_ready()
+
+    # -- operating, at the host of the node that is asked -------------------------------------
+
+    def api(self, method: str, path: str, document: Any = None, *, at: ClusterNode | None = None) -> Any:
+        """See MirrorCluster."""
+        node = at or self.running[0]
+        with self._host(node).entered():
+            return super().api(method, path, document, at=node)
+
+    def connect(self, node: ClusterNode, vhost: str = "/", **options: Any) -> pika.BlockingConnection:
+        """See MirrorCluster."""
+        with self._host(node).entered():
+            return super().connect(node, vhost, **options)
+
+    def _host(self, node: ClusterNode) -> NetworkHost:
+        assert isinstance(node, NetworkNode), f"{node.node} is not of this network"
+        return node.host
+
+    # -- harm ---------------------------------------------------------------------------------
+
+    @contextmanager
+    def parted(self, these: Sequence[Place], those: Sequence[Place], *, back: bool = True) -> Iterator[None]:
+        """Nothing passes from these places to those while the block runs, and with `back` nothing the other way."""
+        with self.network.cut(_hosts(these), _hosts(those), back=back):
+            yield
+
+
+def _hosts(places: Sequence[Place]) -> list[NetworkHost]:
+    return [
+        host
+        for place in places
+        for host in ([place.host, place.clients] if isinstance(place, NetworkNode) else [place])
+    ]

@@ -1,0 +1,60 @@
+"""A standby's data directory made from an upstream without Spark: what a transfer stores, and a recovery's plan."""
+
+from __future__ import annotations
+
+from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.plan import PlanDirectory, RecoveryPlan
+from leveret.pipeline.archive.store import store_range
+from leveret.pipeline.archive.stored_positions import books_at
+from leveret.pipeline.files.files import Place
+from leveret.pipeline.jobs.job import EVERYTHING, Selection
+from leveret.pipeline.recovery.survivors import (
+    NumberedFile,
+    Survivors,
+    may_have_survivors,
+    not_to_recover,
+    write_run,
+)
+from leveret.testing.sites.standby_upstream import StandbyUpstream
+
+
+def transfer(upstream: StandbyUpstream, data_dir: Place, *, chunks_per_file: int = 40) -> Manifest:
+    """Store what the upstream has and the data directory has not; returns the manifest."""
+    manifest = Manifest(data_dir)
+    for vhost, log in upstream.logs.items():
+        have = manifest.next_by_vhost.get(vhost, 0)
+        chunks = log.read(have, 1 << 40) if have < log.committed_offset else []
+        for first in range(0, len(chunks), chunks_per_file):
+            file = store_range(data_dir, vhost, chunks[first : first + chunks_per_file])
+            assert file is not None
+            manifest.append([file])
+    return manifest
+
+
+def freeze_plan(
+    manifest: Manifest, vhost: str, selection: Selection = EVERYTHING, plans: str = "plans"
+) -> PlanDirectory | None:
+    """Find the survivors of a vhost and freeze their plan; None if there can be none."""
+    masks = not_to_recover(manifest, vhost, selection, plans)
+    files = [file for file in manifest.files_of(vhost) if may_have_survivors(file, masks, selection)]
+    if not files:
+        return None
+    directory = PlanDirectory.new(manifest.data_dir, vhost, plans)
+    found = Survivors([], {})
+    for number, file in enumerate(files):
+        run = directory.runs / f"{number}.arrow"
+        mine = [NumberedFile(number, file.path, file.records)]
+        some = write_run(manifest.data_dir, vhost, mine, masks, run, selection)
+        found.add(some)
+    plan = RecoveryPlan(
+        plan_id=directory.path.name,
+        vhost=vhost,
+        number=manifest.number,
+        selection=selection,
+        files=[file.path for file in files],
+        parts=found.parts,
+        unreadable=found.unreadable,
+        books=list(books_at(manifest, vhost, selection.as_of_ms).values()),
+    )
+    directory.freeze(plan)
+    return directory

@@ -1,0 +1,247 @@
+"""An upstream and a downstream as real processes, wired by the commands that an operator uses.
+
+    with StandbyPair("orders", folder) as pair:
+        pair.start()
+        pair.replicate("osr", "^.*")
+        ...                              # applications work on pair.upstream
+        pair.follow()
+        pair.upstream.kill9()
+        pair.promote()
+
+`covered` says up to when the standby has everything, which is what an audit judges by.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import httpx
+import pika
+
+from leveret.testing.applications.applications import now_ms, parameters
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.process import descendants
+
+FOLLOW_TIMEOUT_S: Final = 150.0
+PROMOTE_TIMEOUT_S: Final = 300.0
+BEACON: Final = "beacon"
+"""The queue whose messages tell that the standby has what came before them."""
+_SCHEMA_USER: Final = "schema-replicator"
+_STANDBY_USER: Final = "offsite-replicator"
+_HTTP_TIMEOUT_S: Final = 30.0
+
+
+class StandbyPair:
+    """Two sites, told apart only by their ports."""
+
+    def __init__(self, vhost: str, folder: Path, downstream_config: Mapping[str, str] | None = None) -> None:
+        """Prepare both nodes in `folder`; nothing runs yet."""
+        self.vhost = vhost
+        self.upstream = LeveretProcess(config={"cluster_name": "eu.1"}, parent_dir=folder)
+        self.downstream = LeveretProcess(
+            config=downstream_settings("eu.2") | dict(downstream_config or {}), parent_dir=folder
+        )
+        self._password = secrets.token_urlsafe(12)
+        self._upstream_since_ms = 0
+
+    def __enter__(self) -> Self:
+        """Nothing to do: `start` starts."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process and remove the nodes' files."""
+        self.upstream.close()
+        self.downstream.close()
+
+    # -- the operator -------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start both nodes; make the vhost, and the users of the two links, at the upstream."""
+        self.upstream.launch()
+        self.downstream.launch()
+        self.downstream.wait_ready()
+        self.upstream.wait_ready()
+        ctl = self.upstream.ctl
+        ctl("add_vhost", self.vhost, "--tags", "standby_replication")
+        ctl("set_permissions", "-p", self.vhost, "guest", ".*", ".*", ".*")
+        ctl("add_schema_replication_user", _SCHEMA_USER, "-", input_text=self._password)
+        ctl("add_user", _STANDBY_USER, "-", input_text=self._password)
+        ctl("set_permissions", "-p", self.vhost, _STANDBY_USER, ".*", ".*", ".*")
+
+    def replicate(self, name: str, pattern: str) -> None:
+        """Set a policy that has the matching queues replicated."""
+        definition = '{"remote-dc-replicate": true}'
+        policy = ["--vhost", self.vhost, name, pattern, definition, "--apply-to", "queues"]
+        self.upstream.ctl("set_policy", *policy)
+
+    def follow(self) -> None:
+        """Point the downstream at the upstream; wait until it is connected."""
+        self.point(self.downstream)
+        self.wait_connected()
+
+    def point(self, node: LeveretProcess) -> None:
+        """Point a node at the upstream, with both links."""
+        schema = self._endpoints(_SCHEMA_USER, self.upstream.amqp_port)
+        standby = self._endpoints(_STANDBY_USER, self.upstream.stream_port)
+        node.ctl("set_schema_replication_upstream_endpoints", "-", input_text=schema)
+        node.ctl("set_standby_replication_upstream_endpoints", "-", input_text=standby)
+
+    def promote(self) -> subprocess.CompletedProcess[str]:
+        """Promote the downstream; the summary, or why not, is as the operator sees it."""
+        command = ["promote_standby_replication_downstream", "--formatter", "json"]
+        return self.downstream.ctl(*command, check=False, timeout_s=PROMOTE_TIMEOUT_S)
+
+    def recover_into(self, port: int) -> subprocess.CompletedProcess[str]:
+        """Recover into another broker's default vhost, as guest, and leave the downstream as it is."""
+        command = ["promote_standby_replication_downstream", "--formatter", "json"]
+        target = f"amqp://guest@{LOOPBACK}:{port}/%2F"
+        return self.downstream.ctl(
+            *command, "--to", target, input_text="guest\n", check=False, timeout_s=PROMOTE_TIMEOUT_S
+        )
+
+    def rejoin(self) -> dict[str, Any]:
+        """The upstream that was, started again, comes back as the standby of the promoted one.
+
+        From here on `upstream` and `downstream` are the other way round. Returns what it reports.
+        """
+        self.upstream, self.downstream = self.downstream, self.upstream
+        self.upstream.ctl("add_schema_replication_user", _SCHEMA_USER, "-", input_text=self._password)
+        self.point(self.downstream)
+        command = ["rejoin_as_downstream", "--formatter", "json"]
+        report: dict[str, Any] = json.loads(self.downstream.ctl(*command, timeout_s=PROMOTE_TIMEOUT_S).stdout)
+        self.wait_connected()
+        return report
+
+    def restart_upstream(self) -> None:
+        """Start the upstream, which was killed, again."""
+        self.upstream.start()
+        self._upstream_since_ms = now_ms()
+
+    def _endpoints(self, username: str, port: int) -> str:
+        return json.dumps(
+            {"endpoints": [f"{LOOPBACK}:{port}"], "username": username, "password": self._password}
+        )
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """How the downstream's standby does."""
+        found: dict[str, Any] = get(self.downstream, "replication/standby/details")
+        return found
+
+    def wait_connected(self) -> None:
+        """Wait until the link of the vhost is up."""
+        wait_until(self._is_connected, "the downstream to follow", FOLLOW_TIMEOUT_S)
+
+    def _is_connected(self) -> bool:
+        rows = self.status()["vhosts"]
+        return any(row["virtual_host"] == self.vhost and row["state"] == "connected" for row in rows)
+
+    def wait_queues(self, queues: Collection[str]) -> None:
+        """Wait until the downstream has exactly these queues."""
+
+        def same() -> bool:
+            if self.vhost not in {vhost["name"] for vhost in get(self.downstream, "vhosts")}:
+                return False
+            return {row["name"] for row in get(self.downstream, f"queues/{self.vhost}")} == set(queues)
+
+        wait_until(same, f"queues {', '.join(sorted(queues))} at the downstream", FOLLOW_TIMEOUT_S)
+
+    def transferred(self) -> dict[str, int]:
+        """Messages that reached the standby, by queue."""
+        return {row["queue"]: row["messages"] for row in self._transferred_rows()}
+
+    def covered(self, queues: Collection[str]) -> dict[str, int]:
+        """By queue, the time up to which the standby has all that happened.
+
+        The outgoing log has everything in the order in which it became durable, so the newest thing that was
+        transferred speaks for all queues. Not so what the upstream caught up on when it started, which is
+        queue after queue: until something later came, each queue can speak for itself only.
+        """
+        own = {row["queue"]: row["timestamp"] for row in self._transferred_rows()}
+        newest = max(own.values(), default=0)
+        if newest > self._upstream_since_ms:
+            return dict.fromkeys(queues, newest)
+        return {queue: own.get(queue, 0) for queue in queues}
+
+    def wait_transferred(self) -> None:
+        """Publish a beacon, wait until the standby has it, durably, and thus all that came before."""
+        since_ms = now_ms()
+        with pika.BlockingConnection(parameters(self.upstream.amqp_port, self.vhost)) as connection:
+            channel = connection.channel()
+            channel.confirm_delivery()
+            channel.queue_declare(BEACON, durable=True)
+            channel.basic_publish("", BEACON, b"", pika.BasicProperties(delivery_mode=2))
+            channel.basic_get(BEACON, auto_ack=True)
+        wait_until(lambda: self._newest_ms() >= since_ms, "the beacon at the standby", FOLLOW_TIMEOUT_S)
+        wait_until(
+            lambda: self.covered([BEACON])[BEACON] >= since_ms, "the beacon in the manifest", FOLLOW_TIMEOUT_S
+        )
+
+    def _newest_ms(self) -> int:
+        rows = [row for row in self.status()["vhosts"] if row["virtual_host"] == self.vhost]
+        return max((row["last_timestamp"] or 0 for row in rows), default=0)
+
+    def _transferred_rows(self) -> list[dict[str, Any]]:
+        rows = get(self.downstream, "replication/standby/downstream-metrics")
+        return [row for row in rows if row["vhost"] == self.vhost]
+
+    # -- disasters ----------------------------------------------------------------------------
+
+    def kill(self, drivers: list[int]) -> None:
+        """Kill -9 these Spark drivers, and nothing else."""
+        for pid in drivers:
+            os.kill(pid, signal.SIGKILL)
+
+    def transferring(self) -> list[int]:
+        """Process ids of the downstream's Spark drivers that transfer, or did so until a promotion."""
+        wanted = b"-m\0leveret.pipeline\0transfer"
+        return [pid for pid, _ in descendants(self.downstream.pid) if wanted in _command_line(pid)]
+
+    def recovering(self) -> list[int]:
+        """Process ids of the downstream's Spark drivers that recover."""
+        try:
+            inode = (self.downstream.data_dir / "standby" / "recovery.lock").stat().st_ino
+        except OSError:
+            return []
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        # "1: FLOCK ADVISORY WRITE <pid> <major>:<minor>:<inode> 0 EOF"; who waits for a lock has a "->" in front.
+        return [int(lock[4]) for lock in locks if lock[1] == "FLOCK" and lock[5].endswith(f":{inode}")]
+
+
+def downstream_settings(cluster_name: str) -> dict[str, str]:
+    """What a downstream is told in its configuration."""
+    return {
+        "cluster_name": cluster_name,
+        "schema_definition_sync.operating_mode": "downstream",
+        "schema_definition_sync.downstream.minimum_sync_interval": "1",
+        "schema_definition_sync.downstream.locals.global_parameters": "^standby",
+        "standby.replication.operating_mode": "downstream",
+    }
+
+
+def get(node: LeveretProcess, path: str) -> Any:
+    """What a node's management API answers; names in `path` stand there as they are."""
+    url = f"http://{LOOPBACK}:{node.management_port}/api/{path}"
+    return httpx.get(url, auth=("guest", "guest"), timeout=_HTTP_TIMEOUT_S).raise_for_status().json()
+
+
+def _command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

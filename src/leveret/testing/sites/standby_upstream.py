@@ -1,0 +1,195 @@
+"""An upstream of the warm standby in memory: queues whose chunks go to an outgoing log, served for real.
+
+    upstream = StandbyUpstream()
+    upstream.publish("/", "q", [b"m0", b"m1"])
+    upstream.settle("/", "q", [(0, 1)])
+    with upstream.serving() as port: ...
+
+It keeps the books too: `unsettled` is what a promotion must recover, computed message by message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from isal.isal_zlib import crc32
+
+from leveret.runtime.clients.stream_listener import StreamListener
+from leveret.testing.sites.stream_host import FakeRecoveryQueue, FakeServedLog, FakeStreamHost
+from leveret.wire.chunk import (
+    Attribute,
+    ChunkType,
+    decode_header,
+    encode_attribute,
+    encode_entry,
+    encode_header,
+    encode_trailer,
+)
+from leveret.wire.record import Settlement, content_header, encode_settlements, message_head
+
+PROPERTIES = b"\x10\x00\x02"
+
+
+def outgoing_chunk(
+    chunk_id: int,
+    queue: str,
+    epoch: int,
+    queue_offset: int,
+    bodies: Sequence[bytes],
+    kind: ChunkType,
+    at_ms: int,
+) -> bytes:
+    """A raw chunk as a node copies it: its data as in the queue's log, its identity in the trailer."""
+    data = b"".join(map(encode_entry, bodies))
+    trailer = encode_trailer(
+        encode_attribute(Attribute.QUEUE_EPOCH, queue.encode(), epoch),
+        encode_attribute(Attribute.QUEUE_OFFSET, b"", queue_offset),
+    )
+    count = len(bodies)
+    return (
+        encode_header(kind, count, count, at_ms, 1, chunk_id, crc32(data), len(data), len(trailer))
+        + data
+        + trailer
+    )
+
+
+def stored_message(
+    body: bytes, exchange: bytes = b"", routing_key: bytes = b"", properties: bytes = PROPERTIES
+) -> bytes:
+    """A message's entry."""
+    return message_head(exchange, routing_key, content_header(properties, len(body))) + body
+
+
+class FakeOutgoingLog(FakeServedLog):
+    """A served log that takes whole chunks."""
+
+    def append_copy(
+        self, queue: str, epoch: int, offset: int, bodies: Sequence[bytes], kind: ChunkType, at_ms: int
+    ) -> bytes:
+        """Append a copy of a queue's chunk; returns it."""
+        chunk = outgoing_chunk(self._next_offset, queue, epoch, offset, bodies, kind, at_ms)
+        self._ids.append(self._next_offset)
+        self._chunks.append(chunk)
+        self._stamps.append(at_ms)
+        self._next_offset = decode_header(chunk).next_offset
+        for callback in list(self._callbacks):
+            callback()
+        return chunk
+
+
+@dataclass
+class QueueLog:
+    """One life of a queue.
+
+    Attributes:
+        messages: by offset, the stored message, in order.
+        settled: offsets of messages that are settled.
+        copies: what was appended to the outgoing log, to be copied again.
+    """
+
+    epoch: int
+    next_offset: int = 0
+    messages: dict[int, bytes] = field(default_factory=dict)
+    settled: set[int] = field(default_factory=set)
+    copies: list[tuple[int, list[bytes], ChunkType, int]] = field(default_factory=list)
+
+
+class StandbyUpstream:
+    """Queues, outgoing logs, a stream listener; also the node that a recovery publishes to."""
+
+    def __init__(self, vhosts: Sequence[str] = ("/",)) -> None:
+        self.logs = {vhost: FakeOutgoingLog() for vhost in vhosts}
+        self.host = FakeStreamHost(vhosts=set(vhosts), logs=dict(self.logs))
+        self.lives: dict[tuple[str, str], list[QueueLog]] = {}
+        self.now_ms = 1_700_000_000_000
+
+    def publish(self, vhost: str, queue: str, messages: Sequence[bytes]) -> None:
+        """Append one chunk of stored messages."""
+        life = self._life(vhost, queue)
+        life.messages.update(enumerate(messages, life.next_offset))
+        self._append(vhost, queue, list(messages), ChunkType.USER)
+
+    def settle(self, vhost: str, queue: str, ranges: Sequence[tuple[int, int]], reason: int = 0) -> None:
+        """Append one settlement record of (first, count) ranges."""
+        life = self._life(vhost, queue)
+        for first, count in ranges:
+            life.settled.update(range(first, first + count))
+        body = encode_settlements([Settlement(reason, first, count) for first, count in ranges])
+        self._append(vhost, queue, [body], ChunkType.TRACKING)
+
+    def begin_life(self, vhost: str, queue: str) -> None:
+        """The queue is deleted, if it was there, and declared again."""
+        lives = self.lives.setdefault((vhost, queue), [])
+        if lives:
+            self.settle(vhost, queue, [(0, lives[-1].next_offset)], reason=2)
+        lives.append(QueueLog(epoch=100 + len(self.lives) * 10 + len(lives)))
+
+    def copy_again(self, vhost: str, queue: str, last: int) -> None:
+        """Append the last chunks of a queue once more, as a node may that starts again."""
+        life = self._life(vhost, queue)
+        for offset, bodies, kind, at_ms in life.copies[-last:]:
+            self.logs[vhost].append_copy(queue, life.epoch, offset, bodies, kind, at_ms)
+
+    def unsettled(self, vhost: str, queue: str) -> list[bytes]:
+        """What must be recovered, in order."""
+        return [
+            message
+            for life in self.lives.get((vhost, queue), [])
+            for offset, message in life.messages.items()
+            if offset not in life.settled
+        ]
+
+    def recovered(self, vhost: str, queue: str) -> list[bytes]:
+        """What a recovery has published here."""
+        return [body for _, body in self.host.queues.get((vhost, queue), FakeRecoveryQueue()).stored]
+
+    @contextmanager
+    def serving(self, port: int = 0, tls: ssl.SSLContext | None = None) -> Iterator[int]:
+        """Serve on loopback, encrypted or not, until the block ends; then every connection is cut."""
+        loop = asyncio.new_event_loop()
+        listener = StreamListener(self.host)
+        thread = threading.Thread(target=loop.run_forever, name="upstream")
+        thread.start()
+        try:
+            asyncio.run_coroutine_threadsafe(listener.start("127.0.0.1", port, tls), loop).result(10)
+            self._loop = loop
+            yield listener.ports[0]
+        finally:
+            asyncio.run_coroutine_threadsafe(_cut(listener), loop).result(10)
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join(10)
+            loop.close()
+            self._loop = None
+
+    _loop: asyncio.AbstractEventLoop | None = None
+
+    def _life(self, vhost: str, queue: str) -> QueueLog:
+        if (vhost, queue) not in self.lives:
+            self.begin_life(vhost, queue)
+        return self.lives[vhost, queue][-1]
+
+    def _append(self, vhost: str, queue: str, bodies: list[bytes], kind: ChunkType) -> None:
+        life = self._life(vhost, queue)
+        offset, life.next_offset = life.next_offset, life.next_offset + len(bodies)
+        life.copies.append((offset, bodies, kind, self.now_ms))
+        append = self.logs[vhost].append_copy
+        arguments = (queue, life.epoch, offset, bodies, kind, self.now_ms)
+        self.now_ms += 1
+        if self._loop is None:
+            append(*arguments)
+        else:
+            done = threading.Event()
+            self._loop.call_soon_threadsafe(append, *arguments)
+            self._loop.call_soon_threadsafe(done.set)
+            done.wait(10)
+
+
+async def _cut(listener: StreamListener) -> None:
+    for connection in listener.connections:
+        connection.abort()
+    await listener.stop()

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from typing import TYPE_CHECKING
+
+from leveret.config.metrics import Metrics
+from leveret.management.http.rates_ticker import keep_sampling, rates_of
+from leveret.model.definitions import Queue
+
+if TYPE_CHECKING:
+    from tests.unit.management.conftest import FakeNode
+
+UNSEEN = {"publish_details": {"rate": 0.0}}
+
+
+def test_rates_appear_by_themselves(node: FakeNode) -> None:
+    node.config = dataclasses.replace(node.config, metrics=Metrics(interval_ms=100))
+    queue = node.broker.declare_queue(Queue(name="q", vhost="/"))
+
+    async def publish_until_there_is_a_rate() -> None:
+        rates = rates_of(node)
+        sampling = asyncio.create_task(keep_sampling(rates))
+        try:
+            async with asyncio.timeout(10):
+                while not rates.queue(queue).get("message_stats", UNSEEN)["publish_details"]["rate"]:
+                    queue.counters.publish += 1
+                    await asyncio.sleep(0.01)
+            assert rates.overview(["/"])["churn_rates"]["queue_declared"] == 1
+        finally:
+            sampling.cancel()
+
+    asyncio.run(publish_until_there_is_a_rate())

@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.unit.management.conftest import Client, FakeNode
+
+
+def test_an_unknown_path_is_not_found(admin: Client) -> None:
+    reply = admin.get("/api/nosuch")
+    assert (reply.status_code, reply.json()) == (404, {"error": "Object Not Found", "reason": "Not Found"})
+
+
+def test_a_method_a_resource_does_not_have_is_answered_with_those_it_has(admin: Client) -> None:
+    reply = admin.request("PATCH", "/api/vhosts/%2F")
+    assert (reply.status_code, reply.headers["allow"]) == (405, "HEAD, GET, PUT, DELETE, OPTIONS")
+    assert admin.request("OPTIONS", "/api/overview").headers["allow"] == "HEAD, GET, OPTIONS"
+
+
+def test_head_answers_as_get_without_a_body(admin: Client) -> None:
+    assert admin.request("HEAD", "/api/overview").status_code == 200
+
+
+@pytest.mark.parametrize("body", [b"{bad", b"\xff", b"[1]", b"[" * 100_000])
+def test_a_body_that_is_no_json_object_is_refused(admin: Client, body: bytes) -> None:
+    reply = admin.request("PUT", "/api/queues/%2F/q", content=body)
+    assert (reply.status_code, reply.json()["error"]) == (400, "bad_request")
+
+
+def test_a_field_of_the_wrong_kind_is_named(admin: Client) -> None:
+    reply = admin.put("/api/queues/%2F/q", durable="yes")
+    assert reply.status_code == 400
+    assert "`$.durable`" in reply.json()["reason"]
+
+
+def test_a_truth_in_quotes_is_taken_as_rabbitmq_takes_it(admin: Client, node: FakeNode) -> None:
+    assert admin.put("/api/queues/%2F/q", durable="false").status_code == 201
+    assert node.broker.queue("/", "q").definition.durable is False
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_body_that_is_too_large_is_refused(admin: Client, node: FakeNode, announced: bool) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(100):
+            yield b"x" * 1000
+
+    settings = replace(node.config.management, body_bytes_max=2000)
+    node.config = replace(node.config, management=settings)
+    content = b"x" * 100_000 if announced else pieces()
+    reply = admin.request("PUT", "/api/queues/%2F/q", content=content)
+    assert (reply.status_code, "management.http.max_body_size is 2000" in reply.json()["reason"]) == (
+        400,
+        True,
+    )
+
+
+def test_names_in_a_path_may_hold_any_character(admin: Client, node: FakeNode) -> None:
+    assert admin.put("/api/queues/%2F/a%2Fb%20%C3%A4%25").status_code == 201
+    assert ("/", "a/b ä%") in node.broker.queues
+    assert admin.get("/api/queues/%2F/a%2Fb%20%C3%A4%25").json()["name"] == "a/b ä%"
+
+
+def test_a_bug_in_a_handler_is_answered_without_its_details(
+    admin: Client, node: FakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node.schema_sync, "status", lambda: 1 / 0)
+    reply = admin.get("/api/tanzu/osr/schema/status")
+    assert (reply.status_code, reply.json()["error"]) == (500, "internal_server_error")
+    assert "ZeroDivision" not in reply.text
+    assert admin.get("/api/whoami").status_code == 200
+
+
+def test_what_was_changed_is_durable_before_it_is_answered(admin: Client, node: FakeNode) -> None:
+    assert admin.put("/api/queues/%2F/q").status_code == 201
+    assert node.broker.changes == []
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [("http://node", 201), ("http://evil.example", 403), ("null", 403), ("http://node:81", 403)],
+)
+def test_a_page_of_another_site_changes_nothing(admin: Client, origin: str, status: int) -> None:
+    reply = admin.request("PUT", "/api/queues/%2F/q", headers={"origin": origin})
+    assert reply.status_code == status
+    assert admin.request("GET", "/api/queues", headers={"origin": origin}).status_code == 200
+
+
+def test_a_change_is_logged_with_its_outcome_and_without_its_body(
+    admin: Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO", "leveret.management"):
+        admin.put("/api/users/u", password="s3cret", tags="")
+    assert caplog.messages == ["management_change user=guest method=PUT path=/api/users/u status=201"]

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from starlette.datastructures import QueryParams
+
+from leveret.management.request.listing import Listing, Row, list_reply
+from leveret.model.errors import InvalidCommand
+
+NAMES = ["q3", "q0", "q4", "q1", "q2"]
+
+
+class Rows:
+    """Makes rows, and remembers of what."""
+
+    def __init__(self) -> None:
+        self.made: list[str] = []
+
+    def row(self, name: str) -> Row:
+        self.made.append(name)
+        stats = {"message_stats": {"publish": int(name[1])}} if name != "q0" else {}
+        return {"name": name, "messages": int(name[1]) % 3, **stats}
+
+
+def listed(query: str, rows: Rows | None = None, *, in_pages: bool = True) -> Any:
+    rows = rows or Rows()
+    listing = Listing(list(NAMES), rows.row, order=str, columns={"messages": lambda name: int(name[1]) % 3})
+    reply = asyncio.run(list_reply(listing, QueryParams(query), in_pages=in_pages))
+    return msgspec.json.decode(reply.body)
+
+
+def names(items: list[Row]) -> list[str]:
+    return [item["name"] for item in items]
+
+
+def test_a_list_has_an_order_of_its_own() -> None:
+    assert names(listed("")) == ["q0", "q1", "q2", "q3", "q4"]
+    assert names(listed("sort_reverse=true")) == ["q4", "q3", "q2", "q1", "q0"]
+
+
+def test_columns_are_chosen_and_those_that_are_not_there_left_out() -> None:
+    assert listed("columns=name,nothing")[0] == {"name": "q0"}
+    assert listed("columns=name,message_stats.publish")[1] == {"name": "q1", "message_stats": {"publish": 1}}
+    assert len(listed("columns=")[0]) == 2
+
+
+def test_a_list_is_sorted_by_a_column_of_any_depth() -> None:
+    assert [item["messages"] for item in listed("sort=messages")] == [0, 0, 1, 1, 2]
+    assert names(listed("sort=name&sort_reverse=true")) == ["q4", "q3", "q2", "q1", "q0"]
+    assert names(listed("sort=message_stats.publish&sort_reverse=true")) == ["q4", "q3", "q2", "q1", "q0"]
+    assert names(listed("sort=message_stats.publish"))[0] == "q0"
+
+
+def test_a_page_tells_how_many_there_are() -> None:
+    page = listed("page=2&page_size=2&columns=name")
+    assert page["items"] == [{"name": "q2"}, {"name": "q3"}]
+    assert (page["page_count"], page["total_count"], page["filtered_count"]) == (3, 5, 5)
+    assert (page["page"], page["page_size"], page["item_count"]) == (2, 2, 2)
+
+
+def test_only_the_rows_of_a_page_are_made() -> None:
+    for query in ("page=2&page_size=2", "page=1&page_size=1&sort=messages&sort_reverse=true"):
+        rows = Rows()
+        page = listed(query, rows)
+        assert rows.made == names(page["items"])
+
+
+def test_a_page_is_filtered_by_name_in_any_case() -> None:
+    assert listed("page=1&name=Q3")["filtered_count"] == 1
+    assert listed("page=1&name=[12]&use_regex=true")["filtered_count"] == 2
+    assert listed("page=1&name=[12]")["filtered_count"] == 0
+
+
+def test_without_a_page_nothing_is_filtered_and_a_list_without_pages_has_none() -> None:
+    assert len(listed("name=q3")) == len(listed("page_size=2")) == 5
+    assert len(listed("page=1&page_size=2", in_pages=False)) == 5
+
+
+def test_the_first_page_of_nothing_is_empty() -> None:
+    page = listed("page=1&name=none")
+    assert (page["items"], page["page_count"], page["filtered_count"]) == ([], 1, 0)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "page=0",
+        "page=x",
+        "page=",
+        "page=9",
+        "page=1&page_size=-1",
+        "page=1&page_size=501",
+        "page=1&page_size=0",
+        f"page={10**30}",
+        "page=1&name=(&use_regex=true",
+        f"page=1&name={'a' * 2000}",
+    ],
+)
+def test_a_query_that_makes_no_sense_is_refused(query: str) -> None:
+    with pytest.raises(InvalidCommand):
+        listed(query)

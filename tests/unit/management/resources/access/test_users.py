@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from leveret.core.broker.access import check_password
+from leveret.model.definitions import User
+
+if TYPE_CHECKING:
+    from tests.unit.management.conftest import Client, FakeNode
+
+
+def stored(node: FakeNode, name: str) -> User:
+    user = node.broker.definitions.by_kind["users"][(name,)]
+    assert isinstance(user, User)
+    return user
+
+
+def test_a_user_is_stored_with_a_salted_hash_only(admin: Client, node: FakeNode) -> None:
+    assert admin.put("/api/users/u", password="s3cret", tags="management,x").status_code == 201
+    user = stored(node, "u")
+    assert check_password(user, "s3cret")
+    assert user.tags == ("management", "x")
+    assert "s3cret" not in admin.get("/api/users/u").text
+    assert admin.put("/api/users/u", password="s3cret", tags=[]).status_code == 204
+    assert stored(node, "u").password_hash != user.password_hash
+
+
+def test_a_hash_from_another_broker_is_kept_as_it_is(admin: Client, node: FakeNode) -> None:
+    hashed = "tppsse2//TRaK6Saml5j0PbBOKxegEHDEUYM0IvAFKyc3Ws+"
+    assert admin.put("/api/users/u", password_hash=hashed, tags="").status_code == 201
+    assert check_password(stored(node, "u"), "p")
+
+
+def test_a_user_without_a_password_cannot_log_in(admin: Client, node: FakeNode) -> None:
+    assert admin.put("/api/users/u", tags="").status_code == 201
+    assert not check_password(stored(node, "u"), "")
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        ({"password": "p"}, "tags"),
+        ({"password": "p", "password_hash": "x", "tags": ""}, "both_password_and_password_hash_are_provided"),
+        ({"password_hash": "zzz", "tags": ""}, "not base64"),
+        ({"password": "p", "tags": "", "hashing_algorithm": "rot13"}, "rabbit_password_hashing_sha256"),
+    ],
+)
+def test_a_user_that_makes_no_sense_is_refused(
+    admin: Client, node: FakeNode, body: dict[str, Any], reason: str
+) -> None:
+    reply = admin.put("/api/users/u", **body)
+    assert reply.status_code == 400
+    assert reason in reply.json()["reason"]
+    assert ("u",) not in node.broker.definitions.by_kind["users"]
+
+
+def test_a_deleted_user_loses_its_permissions(admin: Client, node: FakeNode) -> None:
+    node.add_user("u", vhost="/")
+    assert admin.delete("/api/users/u").status_code == 204
+    assert ("/", "u") not in node.broker.definitions.by_kind["permissions"]
+    assert admin.delete("/api/users/u").status_code == 404
+
+
+def test_several_users_are_deleted_at_once(admin: Client, node: FakeNode) -> None:
+    node.add_user("a")
+    node.add_user("b")
+    refused = admin.post("/api/users/bulk-delete", users=["a", "nobody"])
+    assert (refused.status_code, "nobody" in refused.json()["reason"]) == (400, True)
+    assert admin.get("/api/users/a").status_code == 200
+    assert admin.post("/api/users/bulk-delete", users=["a", "b"]).status_code == 204
+    assert [user["name"] for user in admin.get("/api/users").json()] == ["guest"]
+
+
+def test_users_without_permissions_are_listed(admin: Client, node: FakeNode) -> None:
+    node.add_user("u")
+    assert [user["name"] for user in admin.get("/api/users/without-permissions").json()] == ["u"]
+
+
+def test_a_password_can_be_tried(admin: Client, node: FakeNode) -> None:
+    node.add_user("u")
+    assert admin.post("/api/users/u/authenticate", password="secret").status_code == 204
+    reply = admin.post("/api/users/u/authenticate", password="wrong")
+    assert (reply.status_code, "invalid credentials" in reply.json()["reason"]) == (400, True)
