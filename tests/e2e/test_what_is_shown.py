@@ -121,6 +121,24 @@ def test_a_node_tells_where_its_log_is(http: httpx.Client) -> None:
     assert [path for path in shown["log_files"] if path.endswith("/node.log")]
 
 
+def test_a_node_tells_which_files_its_settings_are_from(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Those without a setting too: who changes one wants to know that it is read."""
+    folder = tmp_path_factory.mktemp("configured")
+    settings = folder / "conf.d"
+    settings.mkdir()
+    (settings / "20-late.conf").write_text("# nothing yet\n")
+    (settings / "10-early.conf").write_text("channel_max = 100\n")
+    (settings / "ignored.txt").write_text("no settings\n")
+    with LeveretProcess(arguments=["--config", str(settings)], parent_dir=folder) as node:
+        [shown] = httpx.get(
+            f"http://{LOOPBACK}:{node.management_port}/api/nodes", auth=("guest", "guest")
+        ).json()
+        status = node.ctl("status").stdout
+    expected = [str(settings / "10-early.conf"), str(settings / "20-late.conf")]
+    assert [file for file in shown["config_files"] if file.startswith(str(settings))] == expected
+    assert all(f" * {file}" in status for file in expected)
+
+
 def test_there_is_a_page_that_tells_strangers_what_this_is_and_nothing_else(
     node: LeveretProcess, http: httpx.Client
 ) -> None:

@@ -26,7 +26,7 @@ from leveret.cli.guides import SERVING, program_of, serving, valueless
 from leveret.cli.logs import Logs
 from leveret.cli.program import run
 from leveret.cli.service import ServiceManager, pid_file
-from leveret.config import Address, Config, build, gather, render, unknown_variables
+from leveret.config import Address, Config, build, config_files, gather, render, unknown_variables
 from leveret.config.syntax import Given
 from leveret.model.errors import ConfigError, LeveretError, StorageError
 from leveret.storage.disk import free_disk_bytes
@@ -122,7 +122,7 @@ def serve(
     """Run a node until SIGTERM or SIGINT; SIGHUP opens its log file anew."""
     flags = _flags({_BIND: replication_bind, _PORT: replication_port, _FOLLOW: follow})
     given = gather(*(config or ()), environ=os.environ, overrides=_pairs(overrides or ()), flags=flags)
-    settings = build(given)
+    settings = build(given, config_files(*(config or ())))
     if print_config:
         typer.echo(render(given), nl=False)
         return exits.OK

@@ -11,7 +11,7 @@ from __future__ import annotations
 from leveret.config.kinds import Address
 from leveret.config.replication import SchemaSyncSettings
 from leveret.config.settings import Setting
-from leveret.config.sources import build, gather, load, render, unknown_variables
+from leveret.config.sources import build, config_files, gather, load, render, unknown_variables
 from leveret.config.tree import SETTINGS, Config
 
 __all__ = [
@@ -21,6 +21,7 @@ __all__ = [
     "SchemaSyncSettings",
     "Setting",
     "build",
+    "config_files",
     "gather",
     "load",
     "render",

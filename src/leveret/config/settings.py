@@ -161,7 +161,7 @@ def branch(tree: type[Tree], prefix: str) -> Tree:
 
 def settings_of(tree: type[Any], prefix: str = "") -> Iterator[Setting]:
     """All settings declared in a tree of dataclasses, in order."""
-    for field in dataclasses.fields(tree):
+    for field in _declaring(tree):
         declared = _declared(field, prefix)
         if declared is not None:
             yield declared
@@ -171,7 +171,7 @@ def settings_of(tree: type[Any], prefix: str = "") -> Iterator[Setting]:
 
 def declared_values(tree: Any, prefix: str = "") -> Iterator[tuple[Setting, Any]]:
     """All settings declared in a tree that was read, each with its value there, in order."""
-    for field in dataclasses.fields(tree):
+    for field in _declaring(tree):
         value, declared = getattr(tree, field.name), _declared(field, prefix)
         if declared is not None:
             yield declared, value
@@ -188,7 +188,7 @@ def _declared(field: dataclasses.Field[Any], prefix: str) -> Setting | None:
 def read_tree(tree: type[Tree], given: Mapping[str, Given], prefix: str = "") -> Tree:
     """Build the tree from what was given; see `Setting.read`."""
     values: dict[str, object] = {}
-    for field in dataclasses.fields(cast(Any, tree)):
+    for field in _declaring(tree):
         declared = _declared(field, prefix)
         if declared is None:
             below = prefix + field.metadata.get(_PREFIX, "")
@@ -196,6 +196,11 @@ def read_tree(tree: type[Tree], given: Mapping[str, Given], prefix: str = "") ->
         else:
             values[field.name] = declared.read(given)
     return tree(**values)
+
+
+def _declaring(tree: Any) -> list[dataclasses.Field[Any]]:
+    """The fields that are a setting or a tree of them; what else a tree tells has a plain default."""
+    return [field for field in dataclasses.fields(tree) if field.default is dataclasses.MISSING]
 
 
 def _branch(field: dataclasses.Field[Any]) -> type[Any]:

@@ -7,6 +7,7 @@ command line.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -64,13 +65,18 @@ def gather(
     return given
 
 
-def build(given: Mapping[str, Given]) -> Config:
-    """The tree from what `gather` found.
+def config_files(*paths: Path) -> tuple[str, ...]:
+    """The files that `gather` reads of these paths, as absolute paths."""
+    return tuple(str(file.absolute()) for path in paths for file in _files_at(path))
+
+
+def build(given: Mapping[str, Given], files: tuple[str, ...] = ()) -> Config:
+    """The tree from what `gather` found in `files` and elsewhere.
 
     Raises:
         ConfigError: a value is not allowed, or two contradict each other.
     """
-    config = read_tree(Config, given)
+    config = replace(read_tree(Config, given), files=files)
     etcd.check_together(config.etcd, given)
     followers.check_together(config.followers, given, is_elected=config.is_elected)
     cluster.check_together(config, given)

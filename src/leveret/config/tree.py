@@ -29,7 +29,11 @@ _NAME: Final = "leveret@$HOST"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All of a node's settings."""
+    """All of a node's settings.
+
+    Attributes:
+        files: the configuration files that were read, as absolute paths.
+    """
 
     node_name: str = setting("nodename", HostText(), _NAME, "This node's name.")
     cluster_name: str = setting(
@@ -55,6 +59,7 @@ class Config:
     schema_sync: SchemaSyncSettings = field(default_factory=SchemaSyncSettings)
     standby: StandbySettings = field(default_factory=StandbySettings)
     spark: Spark = field(default_factory=Spark)
+    files: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def is_elected(self) -> bool:

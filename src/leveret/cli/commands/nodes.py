@@ -25,6 +25,7 @@ def status(ctl: Session) -> Sections:
     parts = [
         ("Runtime", _runtime(overview, node)),
         ("Data directory", [f"Node data directory: {node['db_dir']}"]),
+        ("Config files", [f" * {path}" for path in node["config_files"]] or ["(none)"]),
         ("Log file(s)", [f" * {path}" for path in log_files] or ["(none)"]),
         ("Alarms", alarms or ["(none)"]),
         ("Memory", _memory(node)),

@@ -69,6 +69,7 @@ class Broker:
         replication_changes: queues whose `replicated` changed; the runtime empties it.
         counters: messages of the whole node.
         stream_counters: of clients of the stream protocol.
+        stream_errors: how often these clients were sent each code of an error.
         direct_replies: by routing key, who takes replies without a queue.
         connections: who is connected now.
         logins: how often clients tried to log in.
@@ -106,6 +107,7 @@ class Broker:
         self.churn = Churn()
         self.counters = Counters()
         self.stream_counters = Counters()
+        self.stream_errors: Counter[int] = Counter()
         self.direct_replies: dict[str, DirectReply] = {}
         self.departed: dict[str, Counters] = {}
         self.dead_lettered: Counter[tuple[str, str]] = Counter()

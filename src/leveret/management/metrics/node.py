@@ -25,6 +25,7 @@ from leveret.runtime.node.alarms import used_memory_bytes
 from leveret.runtime.process.proc import open_files
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.storage.disk import free_disk_bytes
+from leveret.wire.stream.codec import Code
 
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 
@@ -113,6 +114,29 @@ _DEAD: Final = {
         "global_messages_dead_lettered_delivery_limit_total", "counter", "Returned too often, dead-lettered"
     ),
 }
+_STREAM_ERRORS: Final = {
+    Code.STREAM_DOES_NOT_EXIST: "stream_does_not_exist",
+    Code.SUBSCRIPTION_ID_EXISTS: "subscription_id_already_exists",
+    Code.SUBSCRIPTION_ID_UNKNOWN: "subscription_id_does_not_exist",
+    Code.STREAM_EXISTS: "stream_already_exists",
+    Code.STREAM_NOT_AVAILABLE: "stream_not_available",
+    Code.SASL_MECHANISM_UNSUPPORTED: "sasl_mechanism_not_supported",
+    Code.AUTHENTICATION_FAILURE: "authentication_failure",
+    Code.SASL_ERROR: "sasl_error",
+    Code.SASL_CHALLENGE: "sasl_challenge",
+    Code.AUTHENTICATION_FAILURE_LOOPBACK: "sasl_authentication_failure_loopback",
+    Code.VHOST_ACCESS_FAILURE: "vhost_access_failure",
+    Code.UNKNOWN_FRAME: "unknown_frame",
+    Code.FRAME_TOO_LARGE: "frame_too_large",
+    Code.INTERNAL_ERROR: "internal_error",
+    Code.ACCESS_REFUSED: "access_refused",
+    Code.PRECONDITION_FAILED: "precondition_failed",
+    Code.PUBLISHER_UNKNOWN: "publisher_does_not_exist",
+}
+_GLOBAL_STREAM_ERRORS: Final = tuple(
+    Metric(f"global_stream_error_{name}_total", "counter", f"Clients of streams that were sent {code.name}")
+    for code, name in _STREAM_ERRORS.items()
+)
 _NOTHING: Final = Counters()
 _by_type: Final[Callable[[Counters], tuple[Number, ...]]] = attrgetter(
     "deliver_get",
@@ -167,6 +191,7 @@ class NodeMetrics:
             Family("global", _GLOBAL, self._global),
             Family("global_by_type", _GLOBAL_BY_TYPE, self._global_by_type, is_summed=True),
             Family("global_dead_lettered", tuple(_DEAD.values()), self._dead_lettered),
+            Family("global_stream_errors", _GLOBAL_STREAM_ERRORS, self._stream_errors),
         )
 
     def _churn(self, vhosts: object) -> Iterable[Row]:
@@ -259,6 +284,10 @@ class NodeMetrics:
         publishers = sum(len(each.publishers) for each in connections)
         consumers = sum(len(each.subscriptions) for each in connections)
         return (counters.publish, counters.publish_confirm, counters.confirm, 0, 0, 0, publishers, consumers)
+
+    def _stream_errors(self, vhosts: object) -> Iterable[Row]:
+        counts = self._broker.stream_errors
+        return [Row((("protocol", "stream"),), [counts[code] for code in _STREAM_ERRORS])]
 
     def _global_by_type(self, vhosts: object) -> Iterator[Row]:
         """A part of each queue type, then one of each queue."""

@@ -110,7 +110,7 @@ def node_json(call: Call) -> dict[str, Any]:
             },
         ],
         "contexts": contexts(call),
-        "config_files": [],
+        "config_files": list(node.config.files),
         "log_files": list(log_places()),
         "enabled_plugins": [],
         "partitions": _partitions(call),

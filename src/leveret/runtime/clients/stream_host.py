@@ -5,6 +5,7 @@ All of it is called on the event loop. What takes long tells so by a callback, a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -115,6 +116,10 @@ class StreamHost(StreamAuthority, Protocol):
     @property
     def stream_counters(self) -> Counters:
         """Of the messages of all clients of the stream protocol."""
+
+    @property
+    def stream_errors(self) -> Counter[int]:
+        """How often clients of the stream protocol were sent each code of an error."""
 
     @property
     def refuses_publishes(self) -> bool:

@@ -205,7 +205,12 @@ class StreamPeer(asyncio.Protocol):
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.name = f"{peer[0]}:{peer[1]} -> {here[0]}:{here[1]}"
         self._session = StreamSession(
-            self._host, is_loopback(peer[0]), *self._limits, self._now_ms(), tls_peer(transport)
+            self._host,
+            is_loopback(peer[0]),
+            *self._limits,
+            self._now_ms(),
+            tls_peer(transport),
+            self._host.stream_errors,
         )
         self._register.add(self)
         connection_log.accepted(self.name, "stream")

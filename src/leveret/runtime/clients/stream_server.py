@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
@@ -122,6 +123,11 @@ class StreamServer:
     def stream_counters(self) -> Counters:
         """See StreamHost."""
         return self._broker.stream_counters
+
+    @property
+    def stream_errors(self) -> Counter[int]:
+        """See StreamHost."""
+        return self._broker.stream_errors
 
     @property
     def refuses_publishes(self) -> bool:

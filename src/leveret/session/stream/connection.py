@@ -16,6 +16,7 @@ may do once it is open is in the modules `stream_schema`, `stream_reading` and `
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
@@ -88,6 +89,7 @@ class StreamSession:
         attachments: rises whenever subscriptions or publishers came or went.
         updating: ConsumerUpdates that are not answered: (subscription id, subscription, active) by correlation.
         effects: what `receive` will return.
+        errors: how often each code but OK was sent; the node's, which all its sessions count in.
     """
 
     authority: StreamAuthority
@@ -96,6 +98,7 @@ class StreamSession:
     heartbeat_s: int
     started_ms: int
     tls: TlsPeer | None = None
+    errors: Counter[int] = field(default_factory=Counter)
     mechanism: str = ""
     state: StreamConnectionState = StreamConnectionState.START
     user: str = ""
@@ -393,6 +396,9 @@ class StreamSession:
 
     def send(self, command: StreamCommand) -> None:
         """Send a command after all before."""
+        code = getattr(command, "code", Code.OK)
+        if code != Code.OK:
+            self.errors[code] += 1
         self._output.append(command.encode())
 
     def send_chunk(self, number: int, chunk: bytes | memoryview, committed_chunk_id: int) -> None:

@@ -143,5 +143,6 @@ def _recover(session: StreamSession, publisher: StreamPublisher, frame: bytes) -
 
 
 def fail(session: StreamSession, publisher: int, ids: Sequence[int], code: Code) -> None:
-    """Tell that messages are not stored."""
+    """Tell that messages are not stored; one error, however many they are."""
+    session.errors[code] += 1
     session.send(wire.PublishError(publisher, [FailedPublish(each, code) for each in ids]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
@@ -267,6 +268,7 @@ class FakeStreamHost:
     is_blocked: bool = False
     refuses_publishes: bool = False
     stream_counters: Counters = field(default_factory=Counters)
+    stream_errors: Counter[int] = field(default_factory=Counter)
     may_change: bool = True
     changes: list[Callable[[], None]] = field(default_factory=list)
     elsewhere: dict[tuple[str, str], tuple[str, int] | None] = field(default_factory=dict)
