@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import errno
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 from leveret.model.errors import StorageError
-
-if TYPE_CHECKING:
-    from leveret.storage.log_reader import LogReader
-    from leveret.storage.segment import Segment
+from leveret.storage.segment import Segment
 
 _CLOSED_AT_ONCE: Final = 16
 """When the system has no descriptor left."""
@@ -34,19 +31,29 @@ def storage_error(error: OSError, text: str) -> StorageError:
     return kind(f"{text}: {error}")
 
 
+class SegmentOwner(Protocol):
+    """The log of a segment; only it knows whether the segment may be closed as it is."""
+
+    def is_due(self, segment: Segment) -> bool:
+        """Whether it has octets that no fdatasync has covered."""
+
+    def sync_and_close(self, segment: Segment) -> None:
+        """Give its descriptor back, after an fdatasync if it is due."""
+
+
 class OpenSegments:
     """See the module. One for all logs that one thread uses: whose descriptors it closes is not inside a read."""
 
     def __init__(self, count_max: int = sys.maxsize) -> None:
         """None is open."""
         self.count_max = count_max
-        self._open: dict[Segment, LogReader] = {}
+        self._open: dict[Segment, SegmentOwner] = {}
 
     def __len__(self) -> int:
         """How many are open."""
         return len(self._open)
 
-    def open(self, log: LogReader, segment: Segment) -> int:
+    def open(self, log: SegmentOwner, segment: Segment) -> int:
         """The descriptor of a segment that has none, opened, or made if need be. Raises OSError."""
         self.close_beyond(self.count_max - 1)
         try:
@@ -79,13 +86,13 @@ class OpenSegments:
                     self._open[segment] = log
 
 
-def _is_idle_and_clean(log: LogReader, segment: Segment) -> bool:
+def _is_idle_and_clean(log: SegmentOwner, segment: Segment) -> bool:
     return not segment.is_used and not log.is_due(segment)
 
 
-def _is_clean(log: LogReader, segment: Segment) -> bool:
+def _is_clean(log: SegmentOwner, segment: Segment) -> bool:
     return not log.is_due(segment)
 
 
-def _is_any(log: LogReader, segment: Segment) -> bool:
+def _is_any(log: SegmentOwner, segment: Segment) -> bool:
     return True

@@ -9,13 +9,10 @@ to it is looked at; `check_channel_limit` at channel.open. The broker itself ask
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, MutableSet, Sized
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from leveret.model.definitions import Definitions, Parameter, User
 from leveret.model.errors import NotAllowed, PreconditionFailed
-
-if TYPE_CHECKING:
-    from leveret.core.broker.broker import Broker
 
 VHOST_LIMITS: Final = "vhost-limits"
 LIMITS_NAME: Final = "limits"
@@ -133,45 +130,54 @@ def _limit(value: object) -> int | None:
     return value if isinstance(value, int) and value >= 0 else None
 
 
-def check_connection_limits(broker: Broker, user: str, vhost: str, node_limit: int | None = None) -> None:
-    """Whether `user` may have one more connection, to `vhost`; ask before it counts itself.
+def check_connection_limits(
+    definitions: Definitions,
+    connections: ConnectionRegistry,
+    user: str,
+    vhost: str,
+    node_limit: int | None = None,
+) -> None:
+    """Whether `user` may have one more of these connections, to `vhost`; ask before it counts itself.
 
     A vhost that does not exist has no limits; `node_limit` is how many the node may have in all.
 
     Raises:
         NotAllowed: in RabbitMQ's words; reply code 530, for the connection.
     """
-    if node_limit is not None and len(broker.connections) >= node_limit:
+    if node_limit is not None and len(connections) >= node_limit:
         raise NotAllowed(f"connection refused: node connection limit ({node_limit}) is reached")
-    limit = vhost_limit(broker.definitions, vhost, MAX_CONNECTIONS)
-    if limit is not None and len(broker.connections.of_vhost(vhost)) >= limit:
+    limit = vhost_limit(definitions, vhost, MAX_CONNECTIONS)
+    if limit is not None and len(connections.of_vhost(vhost)) >= limit:
         raise NotAllowed(
             f"access to vhost '{vhost}' refused for user '{user}': connection limit ({limit}) is reached"
         )
-    limit = user_limit(broker.definitions, user, MAX_CONNECTIONS)
-    if limit is not None and len(broker.connections.of_user(user)) >= limit:
+    limit = user_limit(definitions, user, MAX_CONNECTIONS)
+    if limit is not None and len(connections.of_user(user)) >= limit:
         raise NotAllowed(f"connection refused for user '{user}': user connection limit ({limit}) is reached")
 
 
-def check_channel_limit(broker: Broker, user: str, open_channels: int) -> None:
+def check_channel_limit(
+    definitions: Definitions, connections: ConnectionRegistry, user: str, open_channels: int
+) -> None:
     """Whether `user` may have one more channel, on whichever connection.
 
     The user's other connections are looked at only when there is a limit, and only until it is reached.
 
     Args:
-        broker: whose connections count.
+        definitions: where the limits are.
+        connections: those that count.
         user: who asks.
         open_channels: how many the asking connection has open already.
 
     Raises:
         NotAllowed: in RabbitMQ's words; reply code 530, for the connection.
     """
-    limit = user_limit(broker.definitions, user, MAX_CHANNELS)
+    limit = user_limit(definitions, user, MAX_CHANNELS)
     if limit is None:
         return
     reached = open_channels >= limit
     counted = 0
-    for connection in broker.connections.of_user(user):
+    for connection in connections.of_user(user):
         if reached:
             break
         counted += len(connection.channels)

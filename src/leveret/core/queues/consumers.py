@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import ClassVar, Protocol
 
+from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import Run
-
-if TYPE_CHECKING:
-    from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue_settings import QueueSettings
+from leveret.model.definitions import Queue as QueueDefinition
 
 
 class QueueConsumer(Protocol):
@@ -24,8 +24,34 @@ class QueueConsumer(Protocol):
     def queue_deleted(self) -> None:
         """The queue is gone; tell the client if it wants to know."""
 
-    def deliver(self, queue: Queue, runs: Sequence[Run], redelivered: bool) -> None:
+    def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
         """Take these runs; they are unacked from now on, or settled if `no_ack`."""
+
+
+class DeliverySource(Protocol):
+    """A queue as its consumers use it: one that is led here, or one that another node leads, on a client's channel."""
+
+    is_remote: ClassVar[bool]
+    key: tuple[str, ...]
+    definition: QueueDefinition
+    settings: QueueSettings
+    counters: Counters
+    consumers: Consumers
+
+    def settle(self, first: int, count: int) -> None:
+        """See core.queues.queue.Queue, as all of these."""
+
+    def reject(self, first: int, count: int) -> None:
+        """These are refused for good."""
+
+    def requeue(self, first: int, count: int) -> None:
+        """These come back to their place."""
+
+    def why_not_settled(self) -> str:
+        """Why what it delivered is not settled by an acknowledgement any more; empty if it is."""
+
+    def check_refusable(self) -> None:
+        """Whether nack and reject are possible."""
 
 
 class Consumers:

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from leveret.core.queues.backlog import RUN_OVERHEAD_BYTES
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Run, bytes_of, count_of
-
-if TYPE_CHECKING:
-    from leveret.core.queues.queue import Queue
 
 DEAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """Dead letters of one dispatch, about; the next goes on, so that a whole backlog may die without filling memory."""
@@ -33,7 +31,7 @@ class DeadLetters(NamedTuple):
 
     runs: list[Run]
     reason: str
-    done: frozenset[Queue] = frozenset()
+    done: frozenset[DeliverySource] = frozenset()
 
 
 class Dying:

@@ -25,10 +25,10 @@ from leveret.core.broker.definitions_lock import PEN_TIMEOUT_S
 from leveret.management.node import ClusterOperations, ManagedNode
 from leveret.management.rates.history import SampleRanges, ranges_of
 from leveret.management.rates.rates import Rates
-from leveret.management.request.auth import PASSED_SCOPE, Need, Passed, Requester, Unauthorised, identify
+from leveret.management.request.auth import Need, Requester, Unauthorised, identify
 from leveret.management.request.leadership import need_serving
 from leveret.management.request.listing import Listing, Row, list_reply, object_reply, plain_reply
-from leveret.management.request.other_nodes import UNREACHABLE, pass_on
+from leveret.management.request.other_nodes import UNREACHABLE, ClusterRequest, pass_on
 from leveret.management.request.replies import BadRequest, error_reply, refusal_reply
 from leveret.management.request.single_node import cluster_of
 from leveret.model.definitions import AnyEntity, Change, GlobalParameter, Parameter
@@ -49,34 +49,19 @@ CHANGES_AT_ONCE: Final = 250
 T = TypeVar("T")
 
 
-class Call:
-    """A request by a caller who was identified.
-
-    Attributes:
-        cluster: that of the node; a node alone is one as well.
-        passed: set if another node of it asks.
-        unreachable: the nodes whose part of the answer is missing.
-    """
+class Call(ClusterRequest):
+    """A request by a caller who was identified."""
 
     def __init__(self, request: Request, caller: Requester) -> None:
-        self.request = request
-        self.query: QueryParams = request.query_params
-        self.caller = caller
         self.node: ManagedNode = request.app.state.node
+        limit = self.node.config.management.body_bytes_max
+        super().__init__(request, caller, cluster_of(self.node), body_bytes_max=limit)
+        self.query: QueryParams = request.query_params
         self.broker: Broker = self.node.broker
-        self.cluster = cluster_of(self.node)
-        self.passed: Passed | None = request.scope.get(PASSED_SCOPE)
-        self.unreachable: list[str] = []
-        self._octets: bytes | None = None
         self.rates: Rates = request.app.state.rates
         self.imports: asyncio.Lock = request.app.state.imports
         self._ranges: SampleRanges | None = None
         self.definitions: dict[str, dict[tuple[str, ...], AnyEntity]] = self.broker.definitions.by_kind
-
-    @property
-    def is_part(self) -> bool:
-        """Whether another node asks, for what there is here only."""
-        return self.passed is not None and self.passed.is_part
 
     def path(self, name: str) -> str:
         """A part of the path, decoded; vhost `%2F` is `/`."""
@@ -167,30 +152,6 @@ class Call:
         """One object, with the columns that the query asks for."""
         return object_reply(row, self.query)
 
-    async def octets(self) -> bytes:
-        """The body; it may be asked for again.
-
-        Raises:
-            InvalidCommand: it is too large; nothing beyond the limit was kept.
-        """
-        if self._octets is None:
-            self._octets = await self._read()
-        return self._octets
-
-    async def _read(self) -> bytes:
-        limit = self.node.config.management.body_bytes_max
-        announced = self.request.headers.get("content-length", "")
-        if announced.isdecimal() and len(announced) < 20 and int(announced) > limit:
-            raise _too_large(limit)
-        pieces: list[bytes] = []
-        size = 0
-        async for piece in self.request.stream():
-            size += len(piece)
-            if size > limit:
-                raise _too_large(limit)
-            pieces.append(piece)
-        return b"".join(pieces)
-
     async def body(self, shape: type[T]) -> T:
         """The body as JSON of this shape; no body is an empty object. RabbitMQ takes "true" for true, so do we.
 
@@ -216,12 +177,6 @@ class Call:
         """Between many changes: write those so far when they are enough, for all in one flush would hold up others."""
         if len(self.broker.changes) + len(self.broker.deleted) >= CHANGES_AT_ONCE:
             await self.node.commit()
-
-
-def _too_large(limit: int) -> InvalidCommand:
-    return InvalidCommand(
-        f"Exceeded HTTP request body size limit: management.http.max_body_size is {limit} bytes"
-    )
 
 
 def read_json(data: bytes, shape: type[T]) -> T:

@@ -15,21 +15,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Message
 
-from leveret.management.node import Answer
-from leveret.management.request.auth import PASSED_SCOPE, Passed
+from leveret.management.node import Answer, ClusterOperations
+from leveret.management.request.auth import PASSED_SCOPE, Passed, Requester
 from leveret.management.request.replies import BadRequest
 from leveret.model.errors import InvalidCommand, LeveretError
-
-if TYPE_CHECKING:
-    from leveret.management.request.call import Call
 
 HTTP: Final = "http"
 """The word by which this question is told from others."""
@@ -43,6 +41,63 @@ _SENT: Final = ("content-type", "x-reason")
 _LEFT_OUT: Final = ("content-length",)
 
 
+class ClusterRequest:
+    """A request, as far as other nodes may have to answer it, or a part of it.
+
+    Attributes:
+        cluster: that of the node; a node alone is one as well.
+        passed: set if another node of it asks.
+        unreachable: the nodes whose part of the answer is missing.
+    """
+
+    def __init__(
+        self, request: Request, caller: Requester, cluster: ClusterOperations, *, body_bytes_max: int
+    ) -> None:
+        """`body_bytes_max`: of the request."""
+        self.request = request
+        self.caller = caller
+        self.cluster = cluster
+        self.passed: Passed | None = request.scope.get(PASSED_SCOPE)
+        self.unreachable: list[str] = []
+        self._body_bytes_max = body_bytes_max
+        self._octets: bytes | None = None
+
+    @property
+    def is_part(self) -> bool:
+        """Whether another node asks, for what there is here only."""
+        return self.passed is not None and self.passed.is_part
+
+    async def octets(self) -> bytes:
+        """The body; it may be asked for again.
+
+        Raises:
+            InvalidCommand: it is too large; nothing beyond the limit was kept.
+        """
+        if self._octets is None:
+            self._octets = await self._read()
+        return self._octets
+
+    async def _read(self) -> bytes:
+        limit = self._body_bytes_max
+        announced = self.request.headers.get("content-length", "")
+        if announced.isdecimal() and len(announced) < 20 and int(announced) > limit:
+            raise _too_large(limit)
+        pieces: list[bytes] = []
+        size = 0
+        async for piece in self.request.stream():
+            size += len(piece)
+            if size > limit:
+                raise _too_large(limit)
+            pieces.append(piece)
+        return b"".join(pieces)
+
+
+def _too_large(limit: int) -> InvalidCommand:
+    return InvalidCommand(
+        f"Exceeded HTTP request body size limit: management.http.max_body_size is {limit} bytes"
+    )
+
+
 class Part(NamedTuple):
     """What one node answered: the JSON document, with the status."""
 
@@ -51,7 +106,7 @@ class Part(NamedTuple):
     document: Any
 
 
-async def pass_on(call: Call, node: str) -> Response:
+async def pass_on(call: ClusterRequest, node: str) -> Response:
     """Have another node answer the request.
 
     Raises:
@@ -71,7 +126,7 @@ async def pass_on(call: Call, node: str) -> Response:
 
 
 async def parts(
-    call: Call,
+    call: ClusterRequest,
     *,
     method: str = "GET",
     path: str | None = None,
@@ -120,7 +175,7 @@ def rows_of(found: Iterable[Part]) -> list[Any]:
     return documents
 
 
-async def _asked(call: Call, node: str, about: dict[str, Any], timeout_s: float) -> dict[str, Any]:
+async def _asked(call: ClusterRequest, node: str, about: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     try:
         async with asyncio.timeout(timeout_s):
             answer: dict[str, Any] = await call.cluster.ask(node, HTTP, about)
@@ -129,7 +184,9 @@ async def _asked(call: Call, node: str, about: dict[str, Any], timeout_s: float)
         raise LeveretError(f"no answer within {timeout_s:g} s") from None
 
 
-def _about(call: Call, method: str, path: str | None, query: str, *, is_part: bool) -> dict[str, Any]:
+def _about(
+    call: ClusterRequest, method: str, path: str | None, query: str, *, is_part: bool
+) -> dict[str, Any]:
     headers = call.request.headers
     return {
         "method": method,

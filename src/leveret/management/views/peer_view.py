@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from leveret.core.queues.consumers import DeliverySource
 from leveret.management.node import ManagedNode
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
-from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource
+from leveret.session.amqp091.delivery import ChannelConsumer
 from leveret.session.certificate import TlsPeer
 from leveret.session.forwarding.leader_server import ForwardedConsumer, RelayConsumer
 

@@ -12,7 +12,7 @@ from leveret.config.kinds import Address
 from leveret.config.listeners import Listeners
 from leveret.core.rules.descriptors import ListenerKind
 from leveret.runtime.clients.amqp10_connection import Amqp10Connection
-from leveret.runtime.clients.amqp_peer import AmqpPeer
+from leveret.runtime.clients.amqp_peer import AmqpPeer, AmqpPort
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.sockets.listening import Listening
 from leveret.session.amqp10.server import Amqp10Host
@@ -39,16 +39,14 @@ class AmqpListener:
         options: Listeners,
     ) -> None:
         """Listen nowhere yet."""
-        self.options = options
-        self.host = host
-        self.amqp10_host = amqp10_host
-        self.engine = engine
-        self.clock_ms = clock_ms
-        self.peers: set[AmqpPeer] = set()
+        port = AmqpPort(host, amqp10_host, engine, clock_ms, options, self._forget)
+        self.peers = port.peers
+        self._engine = engine
+        self._clock_ms = clock_ms
         self.is_stopping = False
         self._empty = asyncio.Event()
         self.listening = Listening(
-            lambda told: AmqpPeer(self, told),
+            lambda told: AmqpPeer(port, told),
             ListenerKind.AMQP,
             purpose="AMQP",
             backlog=options.backlog,
@@ -91,10 +89,10 @@ class AmqpListener:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(TICK_S)
-            now_ms = self.clock_ms()
+            now_ms = self._clock_ms()
             for peer in list(self.peers):
                 peer.tick(now_ms)
-            self.engine.touch()
+            self._engine.touch()
 
     def stop_reading(self) -> None:
         """Take no more connections, and nothing more from those there are."""
@@ -116,7 +114,7 @@ class AmqpListener:
         for peer in list(self.peers):
             peer.abort()
 
-    def forget(self, peer: AmqpPeer) -> None:
+    def _forget(self, peer: AmqpPeer) -> None:
         """The peer's socket is gone."""
         self.peers.discard(peer)
         if self.is_stopping and not self.peers:

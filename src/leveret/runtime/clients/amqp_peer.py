@@ -14,21 +14,24 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, cast
 
+from leveret.config.listeners import Listeners
 from leveret.runtime.clients import connection_log
 from leveret.runtime.clients.amqp10_connection import Amqp10Connection
+from leveret.runtime.logs.engine import Engine
 from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.held_output import HeldOutput
 from leveret.runtime.sockets.parting import Parting
 from leveret.runtime.sockets.tls import tls_peer
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
 from leveret.session.amqp091.stalls import Stall
+from leveret.session.amqp10.server import Amqp10Host
+from leveret.session.host import SessionHost
 from leveret.wire.amqp10 import PROTOCOL_HEADERS as AMQP10_HEADERS
 from leveret.wire.proxy_protocol import Proxied
-
-if TYPE_CHECKING:
-    from leveret.runtime.clients.amqp_listener import AmqpListener
 
 WRITE_BUFFER_HIGH_BYTES: Final = 1024 * 1024
 """No deliveries to a peer for which more than this waits."""
@@ -45,6 +48,29 @@ ENDING_TIMEOUT_MS: Final = 10_000
 """For a peer to take the last it was sent."""
 
 
+@dataclass(frozen=True, slots=True)
+class AmqpPort:
+    """What all peers of the AMQP port have in common.
+
+    Attributes:
+        host: the node, as AMQP 0-9-1 sees it.
+        amqp10_host: the same, as AMQP 1.0 sees it.
+        engine: flushes what the peers' sessions have to send.
+        clock_ms: the time.
+        options: of the sockets.
+        peers: who is connected.
+        forget: takes a peer whose socket is gone.
+    """
+
+    host: SessionHost
+    amqp10_host: Amqp10Host
+    engine: Engine
+    clock_ms: Callable[[], int]
+    options: Listeners
+    forget: Callable[[AmqpPeer], None]
+    peers: set[AmqpPeer] = field(default_factory=set)
+
+
 class AmqpPeer(asyncio.Protocol):
     """See the module.
 
@@ -52,10 +78,11 @@ class AmqpPeer(asyncio.Protocol):
         amqp10: the connection, if it is one of AMQP 1.0.
     """
 
-    def __init__(self, listener: AmqpListener, proxied: Proxied | None = None) -> None:
+    def __init__(self, port: AmqpPort, proxied: Proxied | None = None) -> None:
         """Wait for the connection; `proxied` is whom a proxy speaks for."""
-        self._listener = listener
-        self._engine = listener.engine
+        self._port = port
+        self._engine = port.engine
+        self._clock_ms = port.clock_ms
         self._proxied = proxied
         self._transport: asyncio.Transport | None = None
         self._session: ClientConnection | None = None
@@ -93,21 +120,21 @@ class AmqpPeer(asyncio.Protocol):
         self.name = f"{peer[0]}:{peer[1]} -> {own[0]}:{own[1]}"
         self._tls = tls = tls_peer(transport)
         self._session = ClientConnection(
-            self._listener.host,
+            self._port.host,
             peer=self.name,
             from_loopback=self._from_loopback,
-            now_ms=self._listener.clock_ms(),
+            now_ms=self._clock_ms(),
             tls=tls,
         )
         self._session.wake = self._wake
         self._session.turn_frames = TURN_FRAMES
         self._engine.peers[self._session] = self
-        self._listener.peers.add(self)
+        self._port.peers.add(self)
         connection_log.accepted(self.name, "amqp" if tls is None else "amqp/ssl")
 
     def _set_options(self, accepted: socket.socket) -> None:
         """What the event loop does not set by itself: it turns Nagle's algorithm off."""
-        options = self._listener.options
+        options = self._port.options
         if not options.nodelay:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
         if options.keepalive:
@@ -132,7 +159,7 @@ class AmqpPeer(asyncio.Protocol):
             if data[:8] in AMQP10_HEADERS:
                 self._switch_to_amqp10().receive(data)
                 return
-        session.receive(data, self._listener.clock_ms())
+        session.receive(data, self._clock_ms())
         if not self._is_known and session.state is AmqpState.OPEN:
             self._is_known = True
             connection_log.authenticated(self.name, session.user or "", session.vhost or "")
@@ -168,7 +195,7 @@ class AmqpPeer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
-        self._listener.forget(self)
+        self._port.forget(self)
         self._transport = None
         if self._parting is not None:
             self._parting.over()
@@ -191,13 +218,13 @@ class AmqpPeer(asyncio.Protocol):
             self._engine.peers.pop(self._session, None)
         self._session = None
         self.amqp10 = Amqp10Connection(
-            self._listener.amqp10_host,
+            self._port.amqp10_host,
             self._write10,
-            self._listener.host.broker.connections,
+            self._port.host.broker.connections,
             name=self.name,
             from_loopback=self._from_loopback,
             tls=self._tls,
-            clock_ms=self._listener.clock_ms,
+            clock_ms=self._clock_ms,
         )
         return self.amqp10
 
@@ -243,7 +270,7 @@ class AmqpPeer(asyncio.Protocol):
     def end(self) -> None:
         """See engine.Peer; a peer that may still be sending is let close the socket."""
         if self._ending_at_ms is None:
-            self._ending_at_ms = self._listener.clock_ms()
+            self._ending_at_ms = self._clock_ms()
         if self._transport is None or self._held or self._parting is not None:
             return
         session = self._session
@@ -295,7 +322,7 @@ class AmqpPeer(asyncio.Protocol):
         """Things have changed: a session that stalls may go on."""
         self._is_woken = False
         if self._session is not None and self._transport is not None:
-            self._session.go_on(self._listener.clock_ms())
+            self._session.go_on(self._clock_ms())
             self._settle(self._session)
 
     def _pace(self) -> None:
@@ -314,7 +341,7 @@ class AmqpPeer(asyncio.Protocol):
             or transport.get_write_buffer_size() + self._held.size_bytes > UNSENT_BYTES_MAX
         )
         if session is not None and session.is_reading != listens:
-            session.set_reading(listens, self._listener.clock_ms(), for_disk=self._waits_for_disk)
+            session.set_reading(listens, self._clock_ms(), for_disk=self._waits_for_disk)
         reads = listens and not self._turn_is_over
         if reads != self._reads:
             self._reads = reads

@@ -186,7 +186,8 @@ class SchemaHost:
         Raises:
             NotAllowed: there are too many connections. NotFound, AccessRefused: see Authority.
         """
-        check_connection_limits(self._authority.broker, user, vhost, self._connection_max)
+        broker = self._authority.broker
+        check_connection_limits(broker.definitions, broker.connections, user, vhost, self._connection_max)
         self._authority.open_vhost(user, vhost)
 
 

@@ -111,7 +111,9 @@ class StreamServer:
     def open_vhost(self, user: str, vhost: str) -> None:
         """See StreamAuthority."""
         if user not in self._authority.internal:
-            check_connection_limits(self._broker, user, vhost, self._connection_max)
+            check_connection_limits(
+                self._broker.definitions, self._broker.connections, user, vhost, self._connection_max
+            )
         self._authority.open_vhost(user, vhost)
 
     @property

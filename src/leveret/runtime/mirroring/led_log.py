@@ -1,19 +1,15 @@
-"""A log that this node leads, as all its mirrors see it; and the states that one of them is in."""
+"""A log that this node leads, as its streams to mirrors see it; and the states that one of them is in."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from leveret.core.replication.sync_pace import SyncPace
 from leveret.core.rules.mirror_policy import SYNC_BATCH_MESSAGES
 from leveret.storage.log import Log
 from leveret.wire.chunk import decode_header
 from leveret.wire.link import LogExtent
-
-if TYPE_CHECKING:
-    from leveret.runtime.mirroring.stream import MirrorStream
 
 
 class MirrorState(StrEnum):
@@ -37,7 +33,6 @@ class LedLog:
         cursor: messages before it may have been handed to consumers.
         ends: up to where it has, or had, chunks of each epoch (core.queues.chunk_epochs), as far as is known.
         lost_before, lost_epoch: see wire.link.Mirroring.
-        streams: by the mirror's node.
     """
 
     __slots__ = (
@@ -53,7 +48,6 @@ class LedLog:
         "lost_before",
         "lost_epoch",
         "name",
-        "streams",
     )
 
     def __init__(self, name: str) -> None:
@@ -66,7 +60,6 @@ class LedLog:
         self.cursor = 0
         self.ends: Mapping[int, int] = {}
         self.lost_before = self.lost_epoch = 0
-        self.streams: dict[str, MirrorStream] = {}
         self._limit = 0
         self._pace = SyncPace(0, 0)
         self._due_ms = 0

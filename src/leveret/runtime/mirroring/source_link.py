@@ -34,7 +34,7 @@ class MirrorLeader(Protocol):
     """What all links of a leader share: sources.MirrorSources."""
 
     tree: Tree
-    led: dict[str, LedLog]
+    led: dict[str, MirroredLog]
     sync_bytes_s_max: int
     ack_timeout_ms: int
     clock_ms: Callable[[], int]
@@ -59,6 +59,17 @@ class _Owed(NamedTuple):
     position: int
     sent_ms: int
     ends: dict[MirrorStream, int]
+
+
+class MirroredLog(LedLog):
+    """A log that this node leads, with its streams by the mirror's node."""
+
+    __slots__ = ("streams",)
+
+    def __init__(self, name: str) -> None:
+        """Nobody mirrors it."""
+        super().__init__(name)
+        self.streams: dict[str, MirrorStream] = {}
 
 
 class SourceLink:
@@ -237,8 +248,9 @@ class SourceLink:
         """That log is not sent any more."""
         stream = self.streams.pop(name, None)
         if stream is not None:
-            if stream.led.streams.get(self.node) is stream:
-                del stream.led.streams[self.node]
+            led = self._leader.led.get(name)
+            if led is not None and led.streams.get(self.node) is stream:
+                del led.streams[self.node]
             self._busy.pop(stream, None)
             stream.end(tells=tells)
 

@@ -27,8 +27,8 @@ from leveret.core.rules.mirror_policy import SYNC_BATCH_MESSAGES
 from leveret.model.errors import StorageError
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.mirroring.led_log import LedLog, MirrorState
-from leveret.runtime.mirroring.source_link import SourceLink
+from leveret.runtime.mirroring.led_log import MirrorState
+from leveret.runtime.mirroring.source_link import MirroredLog, SourceLink
 from leveret.runtime.mirroring.stream import MirrorStream
 from leveret.storage.log import has_segments
 from leveret.storage.tree import Tree
@@ -77,7 +77,7 @@ class MirrorSources:
         """
         self.begin_segment = begin_segment
         self.tree = tree
-        self.led: dict[str, LedLog] = {}
+        self.led: dict[str, MirroredLog] = {}
         self.sync_bytes_s_max = sync_bytes_s_max
         self.ack_timeout_ms = ack_timeout_ms
         self.clock_ms = clock_ms
@@ -88,7 +88,7 @@ class MirrorSources:
         self._touched: dict[SourceLink, None] = {}
         self._promises: list[tuple[list[str], Told]] = []
         self._acks: MirrorAcks[Told] = MirrorAcks()
-        self._cursors: dict[LedLog, None] = {}
+        self._cursors: dict[MirroredLog, None] = {}
         self._states: list[tuple[str, str, MirrorState]] = []
         self._next = tree.changes
         tree.changes = self
@@ -127,7 +127,7 @@ class MirrorSources:
             raise StorageError(f"log {directory} is there, and not open: recover it before it is led")
         led = self.led.get(name)
         if led is None:
-            led = self.led[name] = LedLog(name)
+            led = self.led[name] = MirroredLog(name)
             led.ends = ends if ends is not None else self._last_epoch(name)
             for link in self._links.values():
                 link.lead(name)

@@ -201,7 +201,7 @@ class Node:
             certificate_login=config.certificate_login,
             alarms=self.alarms,
         )
-        self._amqp_host = host
+        self.amqp_host = host
         self.schema_sync = SchemaSync(
             self,
             self.tree.file(self.data_dir / "schema_sync.json"),
@@ -539,7 +539,7 @@ class Node:
         """AMQP clients are told the name that an operator gave, else the configured one."""
         held = self.broker.definitions.by_kind["global_parameters"].get(("cluster_name",))
         given = held.value if isinstance(held, d.GlobalParameter) else None
-        self._amqp_host.cluster_name = given if isinstance(given, str) else self.config.cluster_name
+        self.amqp_host.cluster_name = given if isinstance(given, str) else self.config.cluster_name
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """See Authority."""
@@ -547,7 +547,7 @@ class Node:
 
     def outsider(self, user: str | None, vhost: str) -> Outsider:
         """A way to publish and to get without a connection, as a user or, for None, as the operator."""
-        return Outsider(self._amqp_host, user, vhost, now_ms=clock_ms(), touch=self.engine.touch)
+        return Outsider(self.amqp_host, user, vhost, now_ms=clock_ms(), touch=self.engine.touch)
 
     def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
         """See Authority."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.delaying import ALL_MS
 from leveret.runtime.roles.promotion import undecided, why_not
+from leveret.runtime.roles.roles import Roles
 from leveret.runtime.roles.status import follower_status, held_back, leader_status, would_lose
-
-if TYPE_CHECKING:
-    from leveret.runtime.roles.roles import Roles
 
 logger = logging.getLogger(__name__)
 

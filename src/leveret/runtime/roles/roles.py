@@ -46,7 +46,6 @@ from leveret.runtime.roles import holding
 from leveret.runtime.roles.fencer import Fencer
 from leveret.runtime.roles.follower_server import TLS, FollowerServer, uri_of
 from leveret.runtime.roles.following import FollowerRole
-from leveret.runtime.roles.operations import ReplicationCommands
 from leveret.runtime.roles.succession import Succession
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.runtime.sockets.tls import client_context
@@ -77,8 +76,13 @@ class Roles:
         failure: why, if that is the operator's to put right.
     """
 
-    def __init__(self, config: Config, data_dir: Path) -> None:
+    def __init__(self, config: Config, data_dir: Path, commands: Callable[[Roles], object]) -> None:
         """Read who this node is; serve nobody yet.
+
+        Args:
+            config: of the process.
+            data_dir: where the data are.
+            commands: makes what its nodes offer operators for these roles.
 
         Raises:
             StorageError: `replication.json` is damaged.
@@ -98,7 +102,7 @@ class Roles:
         self._succession = Succession(self._identity, self._fencer, self._replaced)
         self._tasks: set[asyncio.Task[None]] = set()
         self._changing = asyncio.Lock()
-        self._operations = ReplicationCommands(self)
+        self._commands = commands(self)
         self.elected: Elected | None = None
         if config.is_elected:
             # An HTTP client is a tenth of a second to import, which a start without etcd need not take.
@@ -263,7 +267,7 @@ class Roles:
 
     def _take(self, node: Node, role: str) -> Node:
         self.node, self.role = node, role
-        node.replication = self._operations
+        node.replication = self._commands
         node.failed = self.failed
         self.on_node(node)
         return node

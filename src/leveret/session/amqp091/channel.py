@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 from pamqp import base, commands
 
 from leveret.core.queues.confirms import ConfirmBatch, Confirms
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import Head, Run
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.errors import AccessRefused, PreconditionFailed
 from leveret.session.amqp091 import remote_methods as passing
-from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource, Unacked, UnackedRuns, content
+from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, Unacked, UnackedRuns, content
 from leveret.session.amqp091.direct_reply import REPLY_TO, ReplyConsumer
 from leveret.session.amqp091.publishing import IncomingMessage
 from leveret.session.amqp091.replies import Fault
@@ -213,7 +214,7 @@ class Channel:
         self.mark(queue)
 
     def make_consumer(
-        self, queue: DeliverySource, tag: bytes, method: commands.Basic.Consume
+        self, queue: ConsumerSource, tag: bytes, method: commands.Basic.Consume
     ) -> ChannelConsumer:
         """A consumer, not registered yet.
 

@@ -376,7 +376,7 @@ class ClientConnection:
                 f"number of channels opened ({count}) has reached the negotiated "
                 f"channel_max ({self.channel_max})"
             )
-        check_channel_limit(self.broker, self.user or "", count)
+        check_channel_limit(self.broker.definitions, self.broker.connections, self.user or "", count)
         limit = self.host.limits.channel_max_per_node
         if limit is not None and sum(len(each.channels) for each in self.broker.connections) >= limit:
             raise NotAllowed(

@@ -6,16 +6,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pamqp import commands
 
-from leveret.core.queues.consumers import Consumers
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import Head, Run
-from leveret.core.queues.queue_settings import QueueSettings
 from leveret.core.rules.queue_arguments import check_consumer_arguments
-from leveret.model.definitions import Queue as QueueDefinition
 from leveret.session.amqp091.tracing import trace_delivered
 from leveret.wire import amqp091 as wire
 
@@ -26,30 +24,8 @@ _pack_tag: Callable[[int], bytes] = Struct(">Q").pack
 UNLIMITED: Final = 1 << 30
 
 
-class DeliverySource(Protocol):
-    """Where deliveries come from: a queue, or what stands for one that another node leads (forwarding.remote_ports)."""
-
-    is_remote: ClassVar[bool]
-    key: tuple[str, ...]
-    definition: QueueDefinition
-    settings: QueueSettings
-    counters: Counters
-    consumers: Consumers
-
-    def settle(self, first: int, count: int) -> None:
-        """See core.queues.queue.Queue, as all of these."""
-
-    def reject(self, first: int, count: int) -> None:
-        """These are refused for good."""
-
-    def requeue(self, first: int, count: int) -> None:
-        """These come back to their place."""
-
-    def why_not_settled(self) -> str:
-        """Why what it delivered is not settled by an acknowledgement any more; empty if it is."""
-
-    def check_refusable(self) -> None:
-        """Whether nack and reject are possible."""
+class ConsumerSource(DeliverySource, Protocol):
+    """A queue, or a queue that another node leads, where a channel registers its consumers."""
 
     def add_consumer(self, consumer: ChannelConsumer) -> None:
         """Register a consumer."""
@@ -210,7 +186,7 @@ class ChannelConsumer:
     def __init__(
         self,
         channel: Channel,
-        queue: DeliverySource,
+        queue: ConsumerSource,
         tag: bytes,
         method: commands.Basic.Consume,
         prefetch: int,

@@ -110,7 +110,9 @@ def enter(connection: ClientConnection, vhost: str) -> None:
         NotAllowed: there is none, no permission, or too many are there already.
     """
     user, host = connection.user or "", connection.host
-    check_connection_limits(host.broker, user, vhost, host.limits.connection_max)
+    check_connection_limits(
+        host.broker.definitions, host.broker.connections, user, vhost, host.limits.connection_max
+    )
     try:
         host.open_vhost(user, vhost)
     except NotFound:

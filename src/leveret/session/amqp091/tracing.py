@@ -17,8 +17,8 @@ from leveret.wire import properties as props
 from leveret.wire import tables
 
 if TYPE_CHECKING:
+    from leveret.core.queues.consumers import DeliverySource
     from leveret.session.amqp091.channel import Channel
-    from leveret.session.amqp091.delivery import DeliverySource
 
 _NAMES: Final = {
     props.CONTENT_TYPE: b"content_type",

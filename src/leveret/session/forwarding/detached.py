@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from leveret.core.queues.consumers import Consumers
+from leveret.core.queues.consumers import Consumers, DeliverySource
 from leveret.core.queues.counters import Counters
-from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource
+from leveret.session.amqp091.delivery import ChannelConsumer
 
 if TYPE_CHECKING:
     from leveret.session.amqp091.channel import Channel

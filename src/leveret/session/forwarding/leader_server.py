@@ -15,6 +15,7 @@ from pamqp import commands
 from leveret.core.broker.actor import Unrestricted
 from leveret.core.broker.churn import Churn
 from leveret.core.queues.confirms import ConfirmBatch, Confirms
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.consumers import QueueConsumer as AnyConsumer
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import Run, make_head
@@ -22,7 +23,7 @@ from leveret.core.queues.queue import Queue
 from leveret.model.errors import LeveretError
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
-from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource, Unacked
+from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, Unacked
 from leveret.session.amqp091.publishing import Publisher, PublishTarget, Shape
 from leveret.session.amqp091.replies import Fault, code_of, reply_text
 from leveret.session.amqp091.stalls import need_pen
@@ -186,7 +187,7 @@ class RelayChannel(Channel):
         return super().queue(name)
 
     def make_consumer(
-        self, queue: DeliverySource, tag: bytes, method: commands.Basic.Consume
+        self, queue: ConsumerSource, tag: bytes, method: commands.Basic.Consume
     ) -> ChannelConsumer:
         """See Channel."""
         queue.consumers.on_active = _tell_active
@@ -254,7 +255,7 @@ class RelayConsumer(ChannelConsumer):
     def __init__(
         self,
         channel: Channel,
-        queue: DeliverySource,
+        queue: ConsumerSource,
         tag: bytes,
         method: commands.Basic.Consume,
         prefetch: int,

@@ -12,12 +12,13 @@ from typing import Final
 
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.errors import LeveretError
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
-from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource
+from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource
 from leveret.session.amqp091.stalls import Postponed, Stall
 from leveret.session.forwarding.detached import Detached
 from leveret.session.forwarding.leader_client import Asking, Outlet
@@ -322,7 +323,7 @@ class RelayedLeaders:
             channel.consumer_cancelled(consumer)
             return
         try:
-            source: DeliverySource | None = queue
+            source: ConsumerSource | None = queue
             if isinstance(queue, RemoteQueue):
                 if queue.is_down:
                     channel.consumer_cancelled(consumer)

@@ -6,10 +6,11 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Run
 from leveret.core.queues.offsets import OffsetSet
 from leveret.model.errors import PeerError
-from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource
+from leveret.session.amqp091.delivery import ChannelConsumer
 from leveret.session.amqp091.replies import NAMES, Fault
 from leveret.session.forwarding.deliveries import Delivered, IncomingDelivery
 from leveret.session.forwarding.detached import Registry

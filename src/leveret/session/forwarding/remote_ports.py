@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import Run
 from leveret.core.rules.validation import STREAM, queue_type
 from leveret.model.errors import Unsupported
-from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource
+from leveret.session.amqp091.delivery import ChannelConsumer
 from leveret.wire import relay
 from leveret.wire.amqp091 import BASIC_CANCEL_OK, QUEUE_DECLARE_OK, QUEUE_DELETE_OK, QUEUE_PURGE_OK
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.topology import PREDECLARED
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Head, Run
 from leveret.core.queues.queue import Queue
 from leveret.core.rules.validation import NESTING_MAX
@@ -89,7 +90,7 @@ class Client:
     def queue_deleted(self) -> None:
         self.is_told = True
 
-    def deliver(self, queue: Queue, runs: Sequence[Run], redelivered: bool) -> None:
+    def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
         raise AssertionError("it has no capacity")
 
 

@@ -36,7 +36,7 @@ def broker(*connections: Client, user: dict[str, int] | None = None, **vhost: in
 
 def connection_refusal(one: Broker) -> str:
     with pytest.raises(NotAllowed) as caught:
-        check_connection_limits(one, "u", "v")
+        check_connection_limits(one.definitions, one.connections, "u", "v")
     return str(caught.value)
 
 
@@ -51,7 +51,8 @@ def test_connections_are_found_by_vhost_and_by_user() -> None:
 
 @pytest.mark.parametrize("limit", [-1, 2])
 def test_a_vhost_takes_connections_up_to_its_limit(limit: int) -> None:
-    check_connection_limits(broker(Client("u", "v"), max_connections=limit), "u", "v")
+    one = broker(Client("u", "v"), max_connections=limit)
+    check_connection_limits(one.definitions, one.connections, "u", "v")
 
 
 @pytest.mark.parametrize("limit", [0, 1])
@@ -65,15 +66,16 @@ def test_a_users_connections_count_wherever_they_are() -> None:
     one = broker(Client("u", "elsewhere"), user={"max-connections": 1})
     text = "connection refused for user 'u': user connection limit (1) is reached"
     assert connection_refusal(one) == text
-    check_connection_limits(one, "other", "v")
+    check_connection_limits(one.definitions, one.connections, "other", "v")
 
 
 def test_a_users_channels_count_on_all_connections() -> None:
     clients = Client("u", "v", 2), Client("u", "elsewhere", 1), Client("x", "v", 9)
-    check_channel_limit(broker(*clients, user={"max-channels": 4}), "u", 2)
-    check_channel_limit(broker(*clients), "u", 2)
+    for one in (broker(*clients, user={"max-channels": 4}), broker(*clients)):
+        check_channel_limit(one.definitions, one.connections, "u", 2)
+    full = broker(*clients, user={"max-channels": 3})
     with pytest.raises(NotAllowed) as caught:
-        check_channel_limit(broker(*clients, user={"max-channels": 3}), "u", 2)
+        check_channel_limit(full.definitions, full.connections, "u", 2)
     text = "number of channels opened for user 'u' has reached the maximum allowed user limit of (3)"
     assert str(caught.value) == text
 

@@ -9,6 +9,7 @@ import pytest
 
 from leveret.core.queues import backlog, priority_backlog
 from leveret.core.queues import queue as queue_module
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Head, Run
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue import Queue
@@ -116,7 +117,7 @@ class Sink:
     def queue_deleted(self) -> None:
         self.is_told = True
 
-    def deliver(self, queue: Queue, runs: Sequence[Run], redelivered: bool) -> None:
+    def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
         self.got += [
             (number, offset, redelivered) for number, offset in zip(numbers(runs), offsets(runs), strict=True)
         ]

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Run, make_head
 from leveret.core.queues.queue import UNBOUNDED, Queue
 from leveret.core.queues.stream import Stream, StreamBatch, first_wanted, offset_of_argument, records_of
@@ -56,7 +57,7 @@ class Taker:
     def queue_deleted(self) -> None:
         raise AssertionError
 
-    def deliver(self, queue: Queue, runs: Sequence[Run], redelivered: bool) -> None:
+    def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
         assert not redelivered
         for run in runs:
             self.got += range(run.first, run.end)

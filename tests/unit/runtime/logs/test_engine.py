@@ -27,7 +27,7 @@ class Client:
         self.replies: list[base.Frame] = []
         self.held = HeldOutput()
         self.on_reply: Callable[[], None] = lambda: None
-        self.session = ClientConnection(site.node.amqp.host, peer="test", from_loopback=True, now_ms=0)
+        self.session = ClientConnection(site.node.amqp_host, peer="test", from_loopback=True, now_ms=0)
         self.engine.peers[self.session] = self
         self.session.receive(PROTOCOL_HEADER, 0)
         login = commands.Connection.StartOk({}, "PLAIN", "\0guest\0guest", "en_US")

@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from pamqp import commands, header
 
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.queue import Queue
 from leveret.session.amqp091.connection import OUT_BYTES_MAX, ClientConnection
-from leveret.session.amqp091.delivery import ChannelConsumer, DeliverySource, Unacked, UnackedRuns
+from leveret.session.amqp091.delivery import ChannelConsumer, Unacked, UnackedRuns
 from tests.unit.session.amqp091.fakes import (
     BODY_MAX_BYTES,
     FRAME_MAX_BYTES,
