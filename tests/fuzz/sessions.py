@@ -16,7 +16,7 @@ from proton import Message
 from leveret.model.errors import NotFound
 from leveret.session.amqp091.connection import OUT_BYTES_MAX, AmqpState, ClientConnection
 from leveret.session.amqp10.server import REPLY_PREFIX, Amqp10Session
-from leveret.session.stream.connection import UNSTORED_BYTES_MAX, StreamSession
+from leveret.session.stream.connection import UNSTORED_BYTES_MAX, StreamClientConnection
 from leveret.session.stream.types import Append, SendResponse, StoreBatch
 from leveret.session.stream.types import StreamConnectionState as StreamState
 from leveret.testing.sites.stream_host import FakeStreamHost
@@ -180,7 +180,7 @@ class StreamNode(FakeStreamHost):
 
 def stream_session(octets: bytes) -> None:
     host = StreamNode()
-    session = StreamSession(host, True, STREAM_FRAME_MAX_BYTES, 60, 0)
+    session = StreamClientConnection(host, True, STREAM_FRAME_MAX_BYTES, 60, 0)
     how, said = octets[:1] or b"\0", octets[1:]
     if how[0] & OPENED:
         session.receive(b"".join(each.encode() for each in STREAM_COMMANDS[:5]), 0)
@@ -213,7 +213,7 @@ def stream_session(octets: bytes) -> None:
     )
 
 
-def _perform(session: StreamSession, effect: object) -> None:
+def _perform(session: StreamClientConnection, effect: object) -> None:
     match effect:
         case Append() | StoreBatch():
             session.stored(effect)

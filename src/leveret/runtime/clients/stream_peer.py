@@ -30,7 +30,7 @@ from leveret.runtime.sockets.addresses import is_loopback
 from leveret.runtime.sockets.parting import Parting
 from leveret.runtime.sockets.tls import tls_peer
 from leveret.session.certificate import TlsPeer
-from leveret.session.stream.connection import StreamSession
+from leveret.session.stream.connection import StreamClientConnection
 from leveret.session.stream.types import (
     Append,
     ChangeStreams,
@@ -204,7 +204,7 @@ class StreamPeer(asyncio.Protocol):
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.name = f"{peer[0]}:{peer[1]} -> {here[0]}:{here[1]}"
-        self._session = StreamSession(
+        self._session = StreamClientConnection(
             self._host,
             is_loopback(peer[0]),
             *self._limits,

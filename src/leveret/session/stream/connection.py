@@ -10,38 +10,31 @@ The runtime hands in octets and the time, and does what it gets back, in this or
     TUNING --Tune--> TUNED --Open--> OPEN --Close, either way--> CLOSING --answer--> CLOSED
 
 Served are streams, the outgoing log of the vhost, under the name `OUTGOING_STREAM` and for reading only,
-and queues that take recovered messages, under `RECOVERY_STREAM_PREFIX` and for writing only. What a peer
-may do once it is open is in the modules `stream_schema`, `stream_reading` and `stream_writing`.
+and queues that take recovered messages, under `RECOVERY_STREAM_PREFIX` and for writing only. The modules
+`schema`, `reading` and `writing` serve the commands of an open connection; they see its lower half, `session`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from leveret.core.queues.stream import LogBounds
 from leveret.model.errors import LeveretError, PeerError, Refusal
-from leveret.session.certificate import TlsPeer
 from leveret.session.stream import login as login
 from leveret.session.stream import reading as reading
 from leveret.session.stream import schema as schema
 from leveret.session.stream import writing as writing
+from leveret.session.stream.session import StreamSession
 from leveret.session.stream.types import (
     Append,
     ChangeStreams,
     Effect,
-    Operation,
     StoreBatch,
-    StreamAuthority,
-    StreamBook,
     StreamConnectionState,
     StreamPublisher,
-    Subscription,
     code_of,
 )
-from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import (
     RESPONSE,
@@ -52,14 +45,11 @@ from leveret.wire.stream.codec import (
     StreamCommand,
     StreamRequest,
 )
-from leveret.wire.stream.deliver import deliver_head, deliver_head_2
 from leveret.wire.stream.fields import CommandVersions
-from leveret.wire.stream.frames import FrameDecoder, FrameTooLarge, StreamFrameError
+from leveret.wire.stream.frames import FrameTooLarge, StreamFrameError
 
 SERVED_VERSION: Final = "3.13.0"
 """The RabbitMQ whose commands are served; clients read from it which they may send."""
-UNOPENED_FRAME_BYTES_MAX: Final = 8192
-"""For a peer that has shown no password yet."""
 UNSTORED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Published octets that wait for the disk; beyond, the peer is not read from."""
 HANDSHAKE_TIMEOUT_MS: Final = 10_000
@@ -82,41 +72,9 @@ TRANSITIONS: Final[dict[tuple[StreamConnectionState, type[StreamCommand]], Strea
 
 
 @dataclass(slots=True)
-class StreamSession:
-    """Decides; never sends, sleeps or reads a clock.
+class StreamClientConnection(StreamSession):
+    """Decides; never sends, sleeps or reads a clock."""
 
-    Attributes:
-        attachments: rises whenever subscriptions or publishers came or went.
-        updating: ConsumerUpdates that are not answered: (subscription id, subscription, active) by correlation.
-        effects: what `receive` will return.
-        errors: how often each code but OK was sent; the node's, which all its sessions count in.
-    """
-
-    authority: StreamAuthority
-    from_loopback: bool
-    frame_max_bytes: int
-    heartbeat_s: int
-    started_ms: int
-    tls: TlsPeer | None = None
-    errors: Counter[int] = field(default_factory=Counter)
-    mechanism: str = ""
-    state: StreamConnectionState = StreamConnectionState.START
-    user: str = ""
-    vhost: str = ""
-    peer_properties: dict[str, str] = field(default_factory=dict)
-    subscriptions: dict[int, Subscription] = field(default_factory=dict)
-    publishers: dict[int, StreamPublisher] = field(default_factory=dict)
-    updating: dict[int, tuple[int, Subscription, bool]] = field(default_factory=dict)
-    updates: int = 0
-    attachments: int = 0
-    effects: list[Effect] = field(default_factory=list)
-    deliver_version: int = 1
-    unstored_bytes: int = 0
-    reading: bool = True
-    close_reason: str = ""
-    has_answered_close: bool = False
-    _decoder: FrameDecoder = field(default_factory=lambda: FrameDecoder(UNOPENED_FRAME_BYTES_MAX))
-    _output: list[bytes | memoryview] = field(default_factory=list)
     _confirmed: dict[StreamPublisher, list[int]] = field(default_factory=dict)
     _deadline_ms: int = 0
     _received_ms: int = 0
@@ -358,34 +316,13 @@ class StreamSession:
         self.deliver_version = min(max(highest.get(CommandKey.DELIVER, 1), 1), 2)
         self.send(wire.ExchangeCommandVersionsResponse(command.correlation, Code.OK, VERSIONS))
 
-    # --- What the commands ask --------------------------------------------------------------------
-
-    def require(self, operation: Operation, name: str) -> None:
-        """Raises AccessRefused."""
-        self.authority.check(self.user, self.vhost, operation, name)
-
-    def stream(self, name: str, operation: Operation) -> StreamBook:
-        """A stream that the user may read or write. Raises AccessRefused, NotFound, StorageError."""
-        self.require(operation, name)
-        return self.authority.stream(self.vhost, name)
-
-    def log(self, stream: str) -> LogBounds:
-        """What may be read under this name. Raises AccessRefused, NotFound, StorageError."""
-        if stream == OUTGOING_STREAM:
-            return self.authority.outgoing_log(self.user, self.vhost)
-        return self.stream(stream, "read").log
-
-    def allow_frames(self, bytes_max: int) -> None:
-        """Frames may be that large from now on."""
-        self._decoder.frame_max_bytes = max(self._decoder.frame_max_bytes, bytes_max)
-
     def _listens(self, publisher: StreamPublisher) -> bool:
         return self.publishers.get(publisher.number) is publisher and self.state is StreamConnectionState.OPEN
 
     # --- Sending ----------------------------------------------------------------------------------
 
     def _answer(
-        self, request: R, answer: type[Response], serve: Callable[[StreamSession, Any], Code]
+        self, request: R, answer: type[Response], serve: Callable[[StreamClientConnection, Any], Code]
     ) -> None:
         """Serve a request whose answer is a code alone."""
         try:
@@ -393,21 +330,6 @@ class StreamSession:
         except LeveretError as error:
             code = code_of(error)
         self.send(answer(request.correlation, code))
-
-    def send(self, command: StreamCommand) -> None:
-        """Send a command after all before."""
-        code = getattr(command, "code", Code.OK)
-        if code != Code.OK:
-            self.errors[code] += 1
-        self._output.append(command.encode())
-
-    def send_chunk(self, number: int, chunk: bytes | memoryview, committed_chunk_id: int) -> None:
-        """Send a Deliver."""
-        if self.deliver_version == 1:
-            head = deliver_head(number, len(chunk))
-        else:
-            head = deliver_head_2(number, len(chunk), committed_chunk_id)
-        self._output += (head, chunk)
 
     def _end(self, state: StreamConnectionState, reason: str) -> None:
         """No command is served any more."""
@@ -426,7 +348,9 @@ _CLOSE: Final = CommandKey.CLOSE.to_bytes(2, "big")
 _CLOSE_RESPONSE: Final = (RESPONSE | CommandKey.CLOSE).to_bytes(2, "big")
 _PUBLISH: Final = CommandKey.PUBLISH.to_bytes(2, "big")
 
-_BY_CODE: Final[dict[type[StreamCommand], tuple[type[Response], Callable[[StreamSession, Any], Code]]]] = {
+_BY_CODE: Final[
+    dict[type[StreamCommand], tuple[type[Response], Callable[[StreamClientConnection, Any], Code]]]
+] = {
     wire.Subscribe: (wire.SubscribeResponse, reading.subscribe),
     wire.Unsubscribe: (wire.UnsubscribeResponse, reading.unsubscribe),
     wire.DeclarePublisher: (wire.DeclarePublisherResponse, writing.declare_publisher),
@@ -434,7 +358,7 @@ _BY_CODE: Final[dict[type[StreamCommand], tuple[type[Response], Callable[[Stream
 }
 """Requests whose answer is a code alone."""
 
-_SERVED: Final[dict[type[StreamCommand], Callable[[StreamSession, Any], None]]] = {
+_SERVED: Final[dict[type[StreamCommand], Callable[[StreamClientConnection, Any], None]]] = {
     wire.Credit: reading.credit,
     wire.StoreOffset: reading.store_offset,
     wire.QueryOffset: reading.query_offset,
@@ -448,5 +372,5 @@ _SERVED: Final[dict[type[StreamCommand], Callable[[StreamSession, Any], None]]] 
     wire.StreamStats: schema.stream_stats,
     wire.Route: schema.route,
     wire.Partitions: schema.partitions,
-    wire.ExchangeCommandVersions: StreamSession._exchange_versions,
+    wire.ExchangeCommandVersions: StreamClientConnection._exchange_versions,
 }

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from leveret.model.errors import LeveretError, Refusal
 from leveret.session.amqp091.sasl import AMQPLAIN, EXTERNAL, PLAIN, amqplain
+from leveret.session.stream.session import StreamSession
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
-
-if TYPE_CHECKING:
-    from leveret.session.stream.connection import StreamSession
 
 
 def offered(session: StreamSession) -> list[str]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from leveret.core.queues.stream import first_wanted
 from leveret.model.errors import LeveretError, NotFound
+from leveret.session.stream.session import StreamSession
 from leveret.session.stream.types import KeepOffset, SteppedDown, Subscribed, Subscription, code_of
 from leveret.wire.chunk import HEADER, HEADER_BYTES, Attribute, ChunkType, decode_trailer
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
-
-if TYPE_CHECKING:
-    from leveret.session.stream.connection import StreamSession
 
 SELECTOR: Final = "chunk_selector"
 UNTIL: Final = "leveret.until"

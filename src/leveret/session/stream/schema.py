@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from leveret.model.errors import LedElsewhere, LeveretError, NotFound
 from leveret.session.stream.login import place
+from leveret.session.stream.session import StreamSession
 from leveret.session.stream.types import ChangeStreams, SendResponse, code_of
 from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, Response, StreamRequest
 from leveret.wire.stream.fields import NO_LEADER, BrokerNode, StreamMetadata
-
-if TYPE_CHECKING:
-    from leveret.session.stream.connection import StreamSession
 
 
 def _change(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from leveret.core.queues.stream import StreamBatch
 from leveret.model.errors import AccessRefused, LeveretError, PeerError
+from leveret.session.stream.session import StreamSession
 from leveret.session.stream.types import (
     Append,
     Declared,
@@ -20,9 +21,6 @@ from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
 from leveret.wire.stream.fields import FailedPublish
 from leveret.wire.stream.publish import VERSION_MAX, decode_published, run_of
-
-if TYPE_CHECKING:
-    from leveret.session.stream.connection import StreamSession
 
 RECOVERY_FRAME_BYTES_MAX: Final = 2**29 + 2**20
 """For a peer that may publish stored messages: each comes whole, as large as `max_message_size` may ever allow."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 from leveret.session.certificate import TlsPeer
-from leveret.session.stream.connection import StreamSession
+from leveret.session.stream.connection import StreamClientConnection
 from leveret.session.stream.types import Effect, StreamConnectionState
 from leveret.testing.sites.stream_host import FakeStreamHost
 from leveret.wire.stream import commands as wire
@@ -31,7 +31,7 @@ class Peer:
         self, host: FakeStreamHost | None = None, *, from_loopback: bool = True, tls: TlsPeer | None = None
     ) -> None:
         self.host = host or FakeStreamHost()
-        self.session = StreamSession(self.host, from_loopback, 1_048_576, 60, 0, tls)
+        self.session = StreamClientConnection(self.host, from_loopback, 1_048_576, 60, 0, tls)
         self.effects: list[Effect] = []
         self.now_ms = 0
         self._decoder = FrameDecoder(1 << 30)

@@ -11,9 +11,9 @@ from leveret.session.stream.connection import (
     CLOSE_TIMEOUT_MS,
     HANDSHAKE_TIMEOUT_MS,
     TRANSITIONS,
-    UNOPENED_FRAME_BYTES_MAX,
     UNSTORED_BYTES_MAX,
 )
+from leveret.session.stream.session import UNOPENED_FRAME_BYTES_MAX
 from leveret.session.stream.types import (
     CODES,
     Append,

@@ -1,0 +1,101 @@
+"""What all commands of a stream connection share: who the peer is, what it has open, and the way to answer it.
+
+The lower half of `connection.StreamClientConnection`. The modules that serve commands work on it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Final
+
+from leveret.core.queues.stream import LogBounds
+from leveret.session.certificate import TlsPeer
+from leveret.session.stream.types import (
+    Effect,
+    Operation,
+    StreamAuthority,
+    StreamBook,
+    StreamConnectionState,
+    StreamPublisher,
+    Subscription,
+)
+from leveret.wire.record import OUTGOING_STREAM
+from leveret.wire.stream.codec import Code, StreamCommand
+from leveret.wire.stream.deliver import deliver_head, deliver_head_2
+from leveret.wire.stream.frames import FrameDecoder
+
+UNOPENED_FRAME_BYTES_MAX: Final = 8192
+"""For a peer that has shown no password yet."""
+
+
+@dataclass(slots=True)
+class StreamSession:
+    """See the module.
+
+    Attributes:
+        attachments: rises whenever subscriptions or publishers came or went.
+        updating: ConsumerUpdates that are not answered: (subscription id, subscription, active) by correlation.
+        effects: what the runtime is to do next, in order.
+        errors: how often each code but OK was sent; the node's, which all its sessions count in.
+    """
+
+    authority: StreamAuthority
+    from_loopback: bool
+    frame_max_bytes: int
+    heartbeat_s: int
+    started_ms: int
+    tls: TlsPeer | None = None
+    errors: Counter[int] = field(default_factory=Counter)
+    mechanism: str = ""
+    state: StreamConnectionState = StreamConnectionState.START
+    user: str = ""
+    vhost: str = ""
+    peer_properties: dict[str, str] = field(default_factory=dict)
+    subscriptions: dict[int, Subscription] = field(default_factory=dict)
+    publishers: dict[int, StreamPublisher] = field(default_factory=dict)
+    updating: dict[int, tuple[int, Subscription, bool]] = field(default_factory=dict)
+    updates: int = 0
+    attachments: int = 0
+    effects: list[Effect] = field(default_factory=list)
+    deliver_version: int = 1
+    unstored_bytes: int = 0
+    reading: bool = True
+    close_reason: str = ""
+    has_answered_close: bool = False
+    _decoder: FrameDecoder = field(default_factory=lambda: FrameDecoder(UNOPENED_FRAME_BYTES_MAX))
+    _output: list[bytes | memoryview] = field(default_factory=list)
+
+    def require(self, operation: Operation, name: str) -> None:
+        """Raises AccessRefused."""
+        self.authority.check(self.user, self.vhost, operation, name)
+
+    def stream(self, name: str, operation: Operation) -> StreamBook:
+        """A stream that the user may read or write. Raises AccessRefused, NotFound, StorageError."""
+        self.require(operation, name)
+        return self.authority.stream(self.vhost, name)
+
+    def log(self, stream: str) -> LogBounds:
+        """What may be read under this name. Raises AccessRefused, NotFound, StorageError."""
+        if stream == OUTGOING_STREAM:
+            return self.authority.outgoing_log(self.user, self.vhost)
+        return self.stream(stream, "read").log
+
+    def allow_frames(self, bytes_max: int) -> None:
+        """Frames may be that large from now on."""
+        self._decoder.frame_max_bytes = max(self._decoder.frame_max_bytes, bytes_max)
+
+    def send(self, command: StreamCommand) -> None:
+        """Send a command after all before."""
+        code = getattr(command, "code", Code.OK)
+        if code != Code.OK:
+            self.errors[code] += 1
+        self._output.append(command.encode())
+
+    def send_chunk(self, number: int, chunk: bytes | memoryview, committed_chunk_id: int) -> None:
+        """Send a Deliver."""
+        if self.deliver_version == 1:
+            head = deliver_head(number, len(chunk))
+        else:
+            head = deliver_head_2(number, len(chunk), committed_chunk_id)
+        self._output += (head, chunk)
