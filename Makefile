@@ -13,7 +13,7 @@ WORKERS = -n 3 --dist loadgroup --max-worker-restart 0
 
 FUZZ_SECONDS = 300
 
-.PHONY: help setup setup-cluster setup-test setup-fuzz demo demo-cluster test check format bench conformance torture fuzz clean
+.PHONY: help setup setup-cluster setup-test setup-fuzz demo demo-cluster test mutants check format bench conformance torture fuzz clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -36,9 +36,14 @@ demo: setup  ## a disaster, end to end, on real data
 demo-cluster: setup-cluster  ## a node of a cluster lost, and nobody notices for long
 	@.venv/bin/python -m leveret.testing.demo.cluster $(DEMO_ARGS)
 
+WHOLE_SUITE = $(WORKERS) -m "not torture and not fuzz and not oracle"
+
 # Thirty failures are one trouble, which thousands of tests would wait out one after the other.
 test: setup-test  ## the whole test suite
-	@$(PYTEST) $(WORKERS) --maxfail 30 -m "not torture and not fuzz and not oracle" $(TEST_ARGS)
+	@$(PYTEST) $(WHOLE_SUITE) --maxfail 30 $(TEST_ARGS)
+
+mutants: setup-test  ## put faults into a copy of the product, one at a time, and see the tests find them
+	@.venv/bin/python -m tests.mutants --whole-suite '$(WHOLE_SUITE)' $(MUTANTS_ARGS)
 
 check: setup  ## format, lint, types, import contracts, tidiness
 	.venv/bin/ruff format --check $(SOURCES)
@@ -46,6 +51,7 @@ check: setup  ## format, lint, types, import contracts, tidiness
 	.venv/bin/mypy --strict $(TYPED)
 	.venv/bin/lint-imports --no-logo
 	.venv/bin/python tools/tidy.py
+	.venv/bin/python -m tests.mutants --check
 
 format: setup  ## write the format that `make check` asks for
 	.venv/bin/ruff format $(SOURCES)

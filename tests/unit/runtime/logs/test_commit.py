@@ -125,6 +125,47 @@ def test_a_promise_about_nothing_new_is_kept_at_once_but_not_before_a_round_unde
     run(scenario)
 
 
+class Followers:
+    """Those that a test says to have so much."""
+
+    def __init__(self) -> None:
+        self.shipped = 0
+        self.acked = 0
+        self.enough = 0
+
+    def cut(self) -> int:
+        self.shipped += 1
+        return self.shipped
+
+    def committed(self) -> int:
+        return self.acked
+
+    def confirmable(self) -> int:
+        return self.enough
+
+
+def test_a_promise_waits_for_the_followers_too_and_a_confirm_for_enough_of_them(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept, followers = disk.commit(), list[str](), Followers()
+        commit.fence = followers
+        disk.append(commit)
+        commit.when_durable(lambda: kept.append("reply"))
+        commit.when_confirmable(lambda: kept.append("confirm"))
+        commit.begin()
+        disk.let_go()
+        await until(lambda: commit.rounds == 1)
+        assert kept == []
+        followers.acked = followers.shipped
+        commit.keep()
+        assert kept == ["reply"]
+        followers.enough = followers.shipped
+        commit.keep()
+        assert kept == ["reply", "confirm"]
+        commit.close()
+
+    run(scenario)
+
+
 def test_a_promise_may_append_and_promise_again(disk: Disk) -> None:
     async def scenario() -> None:
         commit, kept = disk.commit(), list[str]()

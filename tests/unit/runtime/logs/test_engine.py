@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from pamqp import base, body, commands, frame, header
 
+from leveret.core.queues.queue import Queue
 from leveret.model.definitions import Change
 from leveret.model.errors import StorageError
 from leveret.runtime.sockets.held_output import HeldOutput
@@ -112,6 +113,68 @@ def test_nothing_is_confirmed_while_the_definitions_cannot_be_logged(monkeypatch
         site.node.engine.flush()
         await site.node.commits.settle()
         assert client.names() == ["Basic.Ack"]
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(play(directory))
+
+
+def test_a_publish_that_the_disk_refuses_is_nacked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(queue: Queue) -> None:
+        queue.take_gathered()
+        raise StorageError("no space left on device")
+
+    async def play(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        client = Client(site)
+        client.send(commands.Queue.Declare(queue="q", durable=True))
+        site.node.engine.flush()
+        await site.node.commits.settle()
+        client.replies.clear()
+        with monkeypatch.context() as broken:
+            broken.setattr(site.node.engine._queues, "append_messages", refuse)
+            client.publish("q")
+            site.node.engine.flush()
+            await site.node.commits.settle()
+        assert client.names() == ["Basic.Nack"]
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(play(directory))
+
+
+def test_what_a_transaction_publishes_is_logged_before_what_it_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash between the two may leave a message in both queues, never in none."""
+
+    async def play(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        client, broker, store = Client(site), site.node.broker, site.node.engine._queues
+        for queue in ("from", "to"):
+            client.send(commands.Queue.Declare(queue=queue, durable=True))
+        client.publish("from")
+        mover = Client(site)
+        mover.send(commands.Channel.Close(200, "", 0, 0))
+        mover.send(commands.Channel.Open(), commands.Tx.Select(), commands.Basic.Get(queue="from"))
+        site.node.engine.flush()
+        # So that the flush comes to that queue first.
+        client.publish("from")
+        mover.send(commands.Basic.Ack(delivery_tag=1))
+        mover.publish("to")
+        mover.send(commands.Tx.Commit())
+        append, logged = store.append_settlements, list[str]()
+
+        def settle(queue: Queue) -> None:
+            if queue.settling:
+                assert not any(each.gathered for each in broker.queues.values())
+                logged.append(queue.key[1])
+            append(queue)
+
+        monkeypatch.setattr(store, "append_settlements", settle)
+        site.node.engine.flush()
+        assert logged == ["from"]
+        assert broker.queues["/", "to"].message_count == 1
         await site.kill()
 
     with scratch() as directory:

@@ -73,6 +73,23 @@ def test_what_was_rejected_is_in_its_grave_and_no_longer_where_it_died() -> None
     on_a_site(play)
 
 
+def test_a_dead_letter_stays_where_it_died_until_it_is_durable_in_its_grave() -> None:
+    async def play(site: Site) -> None:
+        bodies = await site.publish(3)
+        died = site.queue()
+        for run in died.take(100)[0]:
+            died.reject(run.first, len(run.bodies))
+        site.node.broker.dirty[died] = None
+        # Nothing is awaited: no fdatasync can have ended.
+        site.node.engine.flush()
+        assert (site.contents("grave"), site.contents()) == (bodies, bodies)
+        await site.settle()
+        await site.settle()
+        assert (site.contents("grave"), site.contents()) == (bodies, [])
+
+    on_a_site(play)
+
+
 def _header(properties: dict[int, bytes], body_bytes: int) -> bytes:
     return props.join({props.DELIVERY_MODE: b"\2", **properties}, body_bytes)
 
