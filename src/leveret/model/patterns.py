@@ -93,11 +93,6 @@ class Pattern:
         self._is_in_all = text in ("", ".*")
         self._text = text
 
-    @property
-    def keeps_answers(self) -> bool:
-        """Whether a name that was asked for once costs nothing any more; the first time it may cost much."""
-        return self._linear is None
-
     def covers(self, name: str) -> bool:
         """Whether the expression is found in `name`; what PCRE2's steps do not suffice for is not."""
         if self._is_in_all:

@@ -28,7 +28,13 @@ from leveret.core.broker.limits import (
 from leveret.core.broker.login_attempts import Logins
 from leveret.core.broker.parameters import check_parameter, check_user_limits
 from leveret.core.broker.policies import EffectivePolicy
-from leveret.core.broker.policy_effects import configure_queue, policies_of, refresh_replicated, refresh_vhost
+from leveret.core.broker.policy_effects import (
+    StalePolicies,
+    configure_queue,
+    policies_of,
+    refresh_queue,
+    refresh_replicated,
+)
 from leveret.core.broker.policy_validation import check_policy
 from leveret.core.broker.routing import Headers
 from leveret.core.broker.topology import PREDECLARED, ExchangeState, Topology, check_exchange
@@ -119,6 +125,7 @@ class Broker:
         self.make_queue: Callable[[d.Queue, Reader, bool], Queue] = _led_here
         self.shared: list[d.Change] | None = None
         self._read = read
+        self._stale = StalePolicies()
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -268,8 +275,10 @@ class Broker:
         if vhost.default_queue_type not in ARGUMENTS:
             raise InvalidCommand(f"unsupported queue type '{vhost.default_queue_type}'")
         topology = self.topologies.setdefault(vhost.name, Topology(vhost.name))
+        was_tagged = self._is_tagged(vhost.name)
         self._record(d.Put(vhost))
-        self.replication_changes += refresh_replicated(topology, tagged=self._is_tagged(vhost.name))
+        if self._is_tagged(vhost.name) != was_tagged:
+            self.replication_changes += refresh_replicated(topology, tagged=not was_tagged)
 
     def _delete_vhost(self, name: str) -> None:
         self._close_connections(lambda c: c.vhost == name, f"vhost '{name}' is deleted")
@@ -280,6 +289,7 @@ class Broker:
                 for key in [k for k in self.definitions.by_kind[kind] if k[0] == name]:
                     self._record(d.Delete(kind, key))
         del self.topologies[name]
+        self._stale.forget(name)
         self.traced_vhosts.discard(name)
         self._record(d.Delete("vhosts", (name,)))
 
@@ -550,20 +560,42 @@ class Broker:
     def _put_policy(self, entity: d.Policy | d.Parameter) -> None:
         self.topologies[entity.vhost].policies.put(entity)
         self._record(d.Put(entity))
-        self._refresh_policies(entity.vhost)
+        self._stale.mark(entity.vhost)
 
     def _delete_policy(self, entity: d.Policy | d.Parameter) -> None:
         self.topologies[entity.vhost].policies.remove(entity)
         self._record(d.Delete(entity.kind, entity.key))
-        self._refresh_policies(entity.vhost)
+        self._stale.mark(entity.vhost)
 
-    def _refresh_policies(self, vhost: str) -> None:
+    def refresh_policies(self, is_over: Callable[[], bool] = lambda: False) -> bool:
+        """Give queues and exchanges what applies to them since policies changed, one after the other.
+
+        Args:
+            is_over: asked after each of them; what is left is for the next call.
+
+        Returns:
+            Whether any are left.
+        """
+        for vhost, each in self._stale.take(self.topologies):
+            self._refresh(vhost, each)
+            if is_over():
+                break
+        return bool(self._stale)
+
+    def _refresh(self, vhost: str, each: Queue | ExchangeState) -> None:
         topology = self.topologies[vhost]
-        before = [(queue, queue.settings) for queue in topology.queues.values()]
-        self.replication_changes += refresh_vhost(topology, tagged=self._is_tagged(vhost))
-        for queue, settings in before:
-            if queue.settings != settings:
-                self.dirty[queue] = None
+        if isinstance(each, ExchangeState):
+            applied = topology.policies.for_exchange(each.definition.name)
+            if applied != each.applied:
+                each.apply_policies(applied)
+                self.version += 1
+            return
+        settings = each.settings
+        self.replication_changes += refresh_queue(topology, each, tagged=self._is_tagged(vhost))
+        if each.settings != settings:
+            # What publishers know of it, as that it has room for everything, may be untrue.
+            self.version += 1
+            self.dirty[each] = None
 
     def _is_tagged(self, vhost: str) -> bool:
         return STANDBY_TAG in getattr(self.definitions.by_kind["vhosts"].get((vhost,)), "tags", ())

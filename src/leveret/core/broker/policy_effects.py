@@ -6,39 +6,86 @@ ask for it and it is durable and nobody's own.
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator, Mapping
+
 from leveret.core.broker.policies import NOTHING_APPLIES, EffectivePolicy
 from leveret.core.broker.policy_validation import REPLICATE
-from leveret.core.broker.topology import Topology
+from leveret.core.broker.topology import ExchangeState, Topology
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import queue_settings
 from leveret.core.rules.validation import queue_type
 
 
-def refresh_vhost(topology: Topology, *, tagged: bool) -> list[Queue]:
-    """Let all queues and exchanges have what applies to them now; those for whom that is the same are left.
+class StalePolicies:
+    """Which queues and exchanges may not have yet what applies to them since policies changed.
+
+    A policy may concern each of many thousands, so they are looked at one by one, with clients served between. A
+    queue has what applied before or what applies now, never some of each; one that is declared meanwhile has what
+    applies now. How far this is need not be remembered: a policy is one change, to the definitions' log, to followers
+    and to the nodes of a cluster, and each of them, as each start, works out anew what follows from it. If policies
+    change again meanwhile, all are looked at again: so several that are changed in one go never apply without each
+    other.
+    """
+
+    def __init__(self) -> None:
+        """None is."""
+        self._left: dict[str, deque[Queue | ExchangeState] | None] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any are left."""
+        return bool(self._left)
+
+    def mark(self, vhost: str) -> None:
+        """Policies of the vhost changed: all that is in it is to be looked at."""
+        self._left[vhost] = None
+
+    def forget(self, vhost: str) -> None:
+        """The vhost is gone."""
+        self._left.pop(vhost, None)
+
+    def take(self, topologies: Mapping[str, Topology]) -> Iterator[tuple[str, Queue | ExchangeState]]:
+        """Each that is left and still there, with its vhost, once; as long as it is iterated."""
+        while self._left:
+            vhost, left = next(iter(self._left.items()))
+            topology = topologies[vhost]
+            if left is None:
+                left = self._left[vhost] = deque([*topology.queues.values(), *topology.exchanges.values()])
+            while left and self._left.get(vhost) is left:
+                each = left.popleft()
+                if not left:
+                    del self._left[vhost]
+                if _is_there(topology, each):
+                    yield vhost, each
+
+
+def _is_there(topology: Topology, each: Queue | ExchangeState) -> bool:
+    if isinstance(each, ExchangeState):
+        return topology.exchanges.get(each.definition.name) is each
+    return topology.queues.get(each.definition.name) is each
+
+
+def refresh_queue(topology: Topology, queue: Queue, *, tagged: bool) -> list[Queue]:
+    """Let a queue have what applies to it now.
 
     Returns:
-        The queues that became replicated, or are not any more.
+        The queue if it became replicated, or is not any more.
     """
-    changed: list[Queue] = []
-    for name, queue in topology.queues.items():
-        applied = topology.policies.for_queue(name, queue_type(queue.definition.arguments))
-        if applied != policies_of(topology, name):
-            changed += _apply(topology, queue, applied, tagged=tagged)
-    for name, state in topology.exchanges.items():
-        state.apply_policies(topology.policies.for_exchange(name))
-    return changed
+    applied = topology.policies.for_queue(queue.definition.name, queue_type(queue.definition.arguments))
+    if applied == policies_of(topology, queue.definition.name):
+        return []
+    return _apply(topology, queue, applied, tagged=tagged)
 
 
 def configure_queue(topology: Topology, queue: Queue, *, tagged: bool) -> list[Queue]:
-    """Give a new queue its settings and its policies; returned as by `refresh_vhost`."""
+    """Give a new queue its settings and its policies; returned as by `refresh_queue`."""
     definition = queue.definition
     applied = topology.policies.for_queue(definition.name, queue_type(definition.arguments))
     return _apply(topology, queue, applied, tagged=tagged)
 
 
 def refresh_replicated(topology: Topology, *, tagged: bool) -> list[Queue]:
-    """The vhost's tags may have changed; returned as by `refresh_vhost`."""
+    """The vhost's tags may have changed; returned as by `refresh_queue`."""
     queues = list(topology.queues.values())
     return [each for each in queues if _sets_replicated(each, policies_of(topology, each.key[1]), tagged)]
 

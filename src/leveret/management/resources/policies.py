@@ -28,8 +28,6 @@ from leveret.model.definitions import (
     operator_policy,
 )
 from leveret.model.errors import NotFound
-from leveret.model.patterns import stored
-from leveret.runtime.process.work_slices import in_turns
 
 
 class PolicyBody(msgspec.Struct, rename={"apply_to": "apply-to"}):
@@ -90,7 +88,6 @@ class Policies:
         wanted = await call.body(PolicyBody)
         entity = self.entity(vhost, name, wanted)
         existed = entity.key in call.definitions[self.kind]
-        await _ask_for_all(call, vhost, wanted.pattern)
         await call.apply(Put(entity))
         return put_reply(existed=existed)
 
@@ -113,14 +110,6 @@ class Policies:
         if held is None:
             raise NotFound(f"{self.what} '{name}' does not exist in vhost '{vhost}'")
         return held
-
-
-async def _ask_for_all(call: Call, vhost: str, pattern: str) -> None:
-    """Have a pattern whose answers are costly, and kept, give them in turns: a policy asks for all at once."""
-    found = stored(pattern)
-    if found.keeps_answers:
-        async for queue in in_turns(call.broker.vhost_queues(vhost)):
-            found.covers(queue.key[1])
 
 
 def _policy(vhost: str, name: str, wanted: PolicyBody) -> Policy:

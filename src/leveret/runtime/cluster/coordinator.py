@@ -382,6 +382,8 @@ class Coordinator:
         match what:
             case "applied":
                 await self.member.has_taken(int(about["revision"]))
+                await self._node.engine.refreshed()
+                self._node.engine.touch()
                 return {}
             case "end":
                 epoch, next_offset = await self._roles.end(str(about["log"]))

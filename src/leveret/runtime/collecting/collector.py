@@ -43,6 +43,7 @@ from leveret.model.errors import StorageError
 from leveret.runtime.collecting.by_reference import QueueLogSource
 from leveret.runtime.collecting.lowest_offsets import Key
 from leveret.runtime.collecting.outgoing_log import OutgoingLog, remove_log
+from leveret.runtime.process.work_slices import others_first
 from leveret.storage.directory import sync_directory
 from leveret.storage.log import Log, sync_descriptors
 from leveret.storage.log_reader import uncache
@@ -170,7 +171,7 @@ class Collector:
         if log is not None:
             # They may be there for as long as the disk does not take the change.
             for queue in [each for each in self._collected() if each.key[0] == vhost]:
-                self._stop(queue)
+                self.pause(queue)
             log.close(delete=delete)
             self.released()
 
@@ -207,6 +208,8 @@ class Collector:
 
     async def _catch_up(self, queue: Queue) -> None:
         try:
+            # Thousands may begin at once, each with a log to open.
+            await others_first()
             await self.complete(queue)
         finally:
             if self._catching_up.get(queue) is asyncio.current_task():
@@ -242,6 +245,8 @@ class Collector:
         first = log.first_offset if key in outgoing.positions else _first_wanted(queue, log)
         end = log.next_offset
         await self._durable()
+        # Many waited for the same round.
+        await others_first()
         if position < first and not outgoing.is_closed:
             # All that is before was settled, and that is durable. Say so, a message of it may be out.
             outgoing.settle_below(key, first, self._clock_ms(), at=first - 1)
@@ -260,19 +265,27 @@ class Collector:
             outgoing.positions.setdefault(key, position)
             self._following.add(queue)
 
-    def unfollow(self, queue: Queue, *, deleted: bool = False) -> None:
-        """Stop collecting; downstreams learn that nothing of the queue is to be recovered."""
-        self._stop(queue)
-        outgoing = self.logs.get(queue.key[0])
-        if outgoing is None:
-            return
-        key = outgoing.key_of(queue)
-        if outgoing.reach_of(key) is not None:
-            if not deleted:
-                outgoing.begin_life(queue)
-            self._end(outgoing, key, queue.next_offset)
+    def unfollow(self, queues: Iterable[Queue], *, deleted: bool = False) -> None:
+        """Stop collecting; downstreams learn that nothing of the queues is to be recovered.
 
-    def _stop(self, queue: Queue) -> None:
+        The next lives of all of them are made durable together, which is a wait for the disk, before any end.
+        """
+        ended: list[tuple[OutgoingLog, Key, int]] = []
+        for queue in queues:
+            self.pause(queue)
+            outgoing = self.logs.get(queue.key[0])
+            if outgoing is None:
+                continue
+            key = outgoing.key_of(queue)
+            if outgoing.reach_of(key) is not None:
+                if not deleted:
+                    outgoing.begin_life(queue)
+                ended.append((outgoing, key, queue.next_offset))
+        for each in ended:
+            self._end(*each)
+
+    def pause(self, queue: Queue) -> None:
+        """Copy nothing more of the queue, until `follow` goes on where its copy ends."""
         self._following.discard(queue)
         self._retained.pop(queue, None)
         catching_up = self._catching_up.pop(queue, None)
@@ -291,9 +304,9 @@ class Collector:
     def close_missing(self, vhost: str, queues: list[Queue]) -> None:
         """At start: end every queue that went while nobody could say so."""
         outgoing = self.open_vhost(vhost)
-        for queue in queues:
-            if not queue.replicated:
-                self.unfollow(queue)
+        if not outgoing.lives:
+            return
+        self.unfollow(queue for queue in queues if not queue.replicated)
         alive = {outgoing.key_of(queue) for queue in queues if queue.replicated}
         for key in outgoing.lives - alive:
             self._end(outgoing, key, outgoing.reach_of(key) or 0)
@@ -551,7 +564,7 @@ class Collector:
             StorageError: the disk refused it.
         """
         for queue in queues:
-            self._stop(queue)
+            self.pause(queue)
         log.begin_anew()
         for queue in queues:
             if not isinstance(queue, Stream) and not queue.settling and queue.damage is None:

@@ -94,7 +94,7 @@ class UpstreamCollection:
             for name in tagged - self._not_collected:
                 logger.error("standby_not_collected vhost=%s reason=node_of_a_cluster", name)
             self._not_collected, tagged = tagged, set()
-        for name in tagged:
+        for name in tagged - collector.logs.keys():
             own = [queue for queue in self._broker.led_queues() if queue.key[0] == name]
             collector.open_tagged(name, own)
         self._tell_untagged()

@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final, Protocol, TypeAlias
 
 from leveret.core.broker.broker import Broker
@@ -35,6 +36,7 @@ from leveret.runtime.logs.deadlines import Deadlines
 from leveret.runtime.logs.definitions_store import DefinitionsStore
 from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.logs.log_store import QueueLogs
+from leveret.runtime.process.work_slices import others_first, time_slice
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.host import Sender
@@ -50,6 +52,10 @@ Buried: TypeAlias = tuple[Queue, DeadLetters, set[Queue]]
 
 DEATHS_MAX: Final = 16
 """How often a message may die and be published anew within one flush; the next flush goes on."""
+POLICIES_TURN_S: Final = 0.002
+"""How long a flush gives queues what applies to them: what follows from that takes it several times as long."""
+FOLLOWED_AT_ONCE: Final = 100
+"""How many queues a flush begins to collect, or ends."""
 REMOVED_AT_ONCE: Final = 100
 """How many logs are removed before others have their turn: each is a few calls of the file system."""
 RETRY_MS: Final = 5_000
@@ -108,8 +114,11 @@ class Collecting(Protocol):
     def resume(self, queues: list[Queue]) -> None:
         """Begin to collect what should be and is not."""
 
-    def unfollow(self, queue: Queue, *, deleted: bool = False) -> None:
-        """Stop collecting the queue; downstreams learn that nothing of it is to be recovered."""
+    def pause(self, queue: Queue) -> None:
+        """Copy nothing more of the queue, until it is to be collected again, or no more."""
+
+    def unfollow(self, queues: list[Queue], *, deleted: bool = False) -> None:
+        """Stop collecting the queues; downstreams learn that nothing of them is to be recovered."""
 
 
 class _DefinitionsPublication:
@@ -136,6 +145,7 @@ class Engine:
         peers: the socket of each session.
         beyond: other nodes; None for a node alone.
         on_deleted: told of queues before it is durable that they are deleted, maybe again.
+        on_replication: called before queues begin or end to be collected.
         keeps_unused: whether replicated queues do not expire here: they are used at their upstream.
         clock_ms: the time.
     """
@@ -156,6 +166,7 @@ class Engine:
         self._on_bug = on_bug
         self.beyond: ReplicationPort | None = None
         self.on_deleted: Callable[[list[Queue]], None] = lambda queues: None
+        self.on_replication: Callable[[], None] = lambda: None
         self.keeps_unused: Callable[[], bool] = lambda: False
         self._sharing: _DefinitionsPublication | None = None
         self._told: list[tuple[Channel, ConfirmBatch, bool]] = []
@@ -170,6 +181,7 @@ class Engine:
         self._scheduled = False
         self._touched: dict[ClientConnection, None] = {}
         self._copies: list[tuple[Queue, Header, bytes, bytes]] = []
+        self._replication_due: dict[Queue, None] = {}
         self._failed: set[Queue] = set()
         self._gone: set[Queue] = set()
         self._buried: list[Buried] = []
@@ -223,6 +235,7 @@ class Engine:
         self._scheduled = False
         self._flush_number += 1
         broker = self._broker
+        self._refresh_policies()
         now_ms = self.clock_ms()
         for _ in range(DEATHS_MAX):
             dirty, broker.dirty = broker.dirty, {}
@@ -244,6 +257,18 @@ class Engine:
         self._commit.begin()
         if broker.dirty:
             self.touch()
+
+    def _refresh_policies(self) -> bool:
+        """Give some queues what applies to them since policies changed; whether any are left, for the next flush."""
+        are_left = self._broker.refresh_policies(time_slice(POLICIES_TURN_S))
+        if are_left:
+            self.touch()
+        return are_left
+
+    async def refreshed(self) -> None:
+        """Return once all queues have what applies to them since policies changed; what follows is for a flush."""
+        while self._refresh_policies():
+            await others_first()
 
     def append_now(self, queue: Queue) -> None:
         """Append what the queue gathered; a publish that the disk refuses is nacked by the flush."""
@@ -373,15 +398,31 @@ class Engine:
             self._copies.append((queue, header, data, trailer))
 
     def _follow_replication(self) -> None:
-        changes, self._broker.replication_changes = self._broker.replication_changes, []
+        """Begin to collect queues, or end it, a few in one flush: a tag or a policy may concern all there are.
+
+        One that is replicated no more is not copied from now on, whenever its end is logged. So if it is replicated
+        again before that, it is copied from where its copy ends, and nothing in between is missing.
+        """
+        broker = self._broker
+        changes, broker.replication_changes = broker.replication_changes, []
+        if changes:
+            self.on_replication()
         for queue in changes:
-            if queue.is_remote:
-                continue
-            # What was appended in this flush is copied by `follow` itself, and skipped when it comes again.
-            if queue.replicated and queue.key in self._broker.queues:
-                self._collector.resume([queue])
-            else:
-                self._collector.unfollow(queue)
+            if not queue.is_remote:
+                self._replication_due[queue] = None
+                if not queue.replicated:
+                    self._collector.pause(queue)
+        due = list(islice(self._replication_due, FOLLOWED_AT_ONCE))
+        for queue in due:
+            del self._replication_due[queue]
+        # What was appended in this flush is copied by `follow` itself, and skipped when it comes again.
+        wanted = {queue for queue in due if queue.replicated and broker.queues.get(queue.key) is queue}
+        if wanted:
+            self._collector.resume([queue for queue in due if queue in wanted])
+        if len(wanted) < len(due):
+            self._collector.unfollow([queue for queue in due if queue not in wanted])
+        if self._replication_due:
+            self.touch()
 
     def _append_definitions(self) -> None:
         broker = self._broker
@@ -409,7 +450,7 @@ class Engine:
         if deleted:
             for queue in deleted:
                 self._gone.discard(queue)
-                self._collector.unfollow(queue, deleted=True)
+            self._collector.unfollow(deleted, deleted=True)
             self.when_known(lambda: self._remove_logs(deleted))
 
     def when_known(self, promise: Callable[[], None]) -> None:

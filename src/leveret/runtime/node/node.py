@@ -243,6 +243,7 @@ class Node:
         self.stream_door.deleted_at = self.standby.decided.deleted_at
         self.stream_door.standby_mode = lambda: self.standby.mode
         self.engine.on_deleted = self.standby.decided.note_deleted
+        self.engine.on_replication = self.upstream.follow_tags
         self.engine.keeps_unused = self._keeps_unused
         self.rejoin = Rejoin(self, self.tree.file(self.data_dir / REJOIN_FILE))
 
@@ -356,6 +357,7 @@ class Node:
         if self.coordinator is not None:
             self.coordinator.take_definitions(stored)
             epochs = [queue.epoch for queue in broker.queues.values()]
+        broker.refresh_policies()
         queues = broker.led_queues()
         self.log_store.remove_orphans(set(epochs), self.collector.named_epochs)
         self._handed_out.load()
@@ -531,6 +533,7 @@ class Node:
         """Return once every change applied so far is durable, and outgoing logs exist where they should."""
         self.upstream.follow_tags()
         self._follow_cluster_name()
+        await self.engine.refreshed()
         self.engine.flush()
         await self.commits.settle()
         await self.engine.all_known()

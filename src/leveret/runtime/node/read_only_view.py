@@ -5,6 +5,7 @@ Nobody is served and nothing changes by itself. Whoever appends to the tree's lo
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
 from leveret.core.broker.broker import Broker
@@ -12,6 +13,7 @@ from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.runtime.logs.definitions_store import DefinitionsStore, take_over
 from leveret.runtime.logs.log_store import LogStore, log_name
+from leveret.runtime.process.work_slices import time_slice
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk
@@ -35,6 +37,7 @@ class ReadOnlyView:
         for queue in self._broker.queues.values():
             self._stores.recover(queue)
             self._queues[log_name(queue)] = queue
+        self._broker.refresh_policies()
         self._quieten()
 
     def queue_of(self, name: str) -> Queue | None:
@@ -57,6 +60,12 @@ class ReadOnlyView:
         for queue in self._broker.deleted:
             self._stores.forget(queue)
             self._queues.pop(log_name(queue), None)
+        self._refresh_policies()
+
+    def _refresh_policies(self) -> None:
+        """Show what applies to queues since policies changed, some at a time: the leader waits for acks meanwhile."""
+        if self._broker.refresh_policies(time_slice()):
+            asyncio.get_running_loop().call_soon(self._refresh_policies)
         self._quieten()
 
     def _show_new(self, queue: Queue | None) -> None:

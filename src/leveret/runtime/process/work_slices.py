@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -56,6 +56,12 @@ async def in_turns(items: Iterable[T], turn_s: float = TURN_S) -> AsyncIterator[
         if time.perf_counter() >= until:
             await others_first()
             until = time.perf_counter() + turn_s
+
+
+def time_slice(turn_s: float = TURN_S) -> Callable[[], bool]:
+    """What tells whether the work that begins now has gone on for `turn_s`."""
+    until = time.perf_counter() + turn_s
+    return lambda: time.perf_counter() >= until
 
 
 async def others_first() -> None:

@@ -398,9 +398,11 @@ def test_a_policys_alternate_exchange_holds_unless_the_exchange_has_its_own() ->
     one.declare_queue(queue())
     one.bind(binding(source="f"))
     one.apply(d.Put(policy(pattern="^(e|own)$", definition={"alternate-exchange": "f"})))
+    one.refresh_policies()
     assert [held.definition.name for held in one.route("v", "e", "", no_headers)] == ["q"]
     assert one.route("v", "own", "", no_headers) == []
     one.apply(d.Delete("policies", ("v", "p")))
+    one.refresh_policies()
     assert one.route("v", "e", "", no_headers) == []
 
 
@@ -478,6 +480,7 @@ def test_a_durable_queue_of_a_tagged_vhost_is_replicated_when_its_policy_asks_fo
     was = False
     for change, replicated in steps:
         one.apply(change)
+        one.refresh_policies()
         held = one.queue("v", "q")
         assert held.replicated is replicated
         assert one.replication_changes == ([held] if replicated != was else [])
@@ -552,6 +555,7 @@ def test_the_log_of_changes_always_tells_exactly_what_is_durable_and_can_be_put_
     for change in changes:
         with suppress(Refusal):
             one.apply(change)
+    one.refresh_policies()
     logged = d.Definitions()
     for change in one.changes:
         logged.apply(d.decode_change(d.encode_change(change)))
@@ -559,6 +563,7 @@ def test_the_log_of_changes_always_tells_exactly_what_is_durable_and_can_be_put_
     again = Broker(no_read)
     for entity in logged.entities():
         again.apply(d.Put(entity))
+    again.refresh_policies()
     assert durable(again.definitions) == durable(one.definitions)
     for key, held in again.queues.items():
         assert (held.epoch, held.replicated, held.policy) == (
