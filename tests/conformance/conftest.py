@@ -18,7 +18,7 @@ import pytest
 
 from leveret.testing.servers.rabbitmq import available
 from tests.conformance.brokers import LEVERET, RABBITMQ, Broker, running
-from tests.conformance.http_scene import client_of, played, shapes
+from tests.conformance.http_scene import PLUGINS, client_of, played, shapes
 from tests.conformance.rawclient import Peer
 from tests.conformance.secured import Secured, running_secured
 
@@ -68,7 +68,8 @@ def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
 def scene(request: pytest.FixtureRequest) -> tuple[str, list[str]]:
     """A kind of broker, and the shapes of what its HTTP API tells of the scene; nobody else is connected."""
     kind = kind_of(request)
-    with running(kind) as one, played(one) as http:
+    plugins = PLUGINS if kind == RABBITMQ else ()
+    with running(kind, plugins=plugins) as one, played(one) as http:
         return kind, shapes(http, one)
 
 

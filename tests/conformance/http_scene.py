@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -17,11 +17,15 @@ import httpx
 import pika
 
 from leveret.testing.network.ports import wait_until
+from leveret.wire.stream import commands as wire
 from tests.conformance.brokers import RABBITMQ, Broker, running
 from tests.conformance.rawclient import PATIENCE_S
+from tests.conformance.stream_talker import StreamTalker
 
 RECORDED: Final = Path(__file__).with_name("http_shapes.txt")
 VHOST: Final = "scene"
+PLUGINS: Final = ("rabbitmq_stream", "rabbitmq_stream_management")
+"""Of RabbitMQ's, what the scene needs."""
 SAMPLED_S: Final = 25.0
 """Statistics appear this late at worst; RabbitMQ samples every five seconds, and twice for a rate."""
 
@@ -106,6 +110,10 @@ PATHS: Final = (
     "feature-flags",
     "auth/attempts/$node",
     "extensions",
+    "stream/connections",
+    "stream/connections/scene",
+    "stream/consumers",
+    "stream/publishers",
 )
 """What is asked for; `$node` and so on stand for names that the broker chose."""
 
@@ -117,6 +125,8 @@ OPAQUE: Final = frozenset(
         "definition",
         "effective_policy_definition",
         "limits",
+        "open_files",
+        "readers",
         "socket_opts",
         "value",
     }
@@ -127,8 +137,9 @@ OPAQUE: Final = frozenset(
 @contextmanager
 def played(broker: Broker) -> Iterator[httpx.Client]:
     """The scene, as long as the block lasts: messages, one got and not acknowledged, a consumer, all definitions."""
-    with client_of(broker) as http:
+    with client_of(broker) as http, ExitStack() as stack:
         _declare(http)
+        _play_streams(broker, stack)
         with broker.connect(vhost=VHOST, client_properties={"connection_name": "scene"}) as connection:
             _act(connection)
             wait_until(lambda: _is_sampled(connection, http), "statistics of the scene", SAMPLED_S)
@@ -180,6 +191,27 @@ def _act(connection: pika.BlockingConnection) -> None:
     connection.channel().basic_get("q1")
 
 
+def _play_streams(broker: Broker, stack: ExitStack) -> None:
+    """A queue of each other type, and a client of the stream protocol that publishes and reads until the end."""
+    with broker.connect(vhost=VHOST) as connection:
+        channel = connection.channel()
+        channel.queue_declare("lazy", durable=True, arguments={"x-queue-mode": "lazy"})
+        channel.queue_declare("levels", durable=True, arguments={"x-max-priority": 5})
+        channel.queue_declare("quorum", durable=True, arguments={"x-queue-type": "quorum"})
+        channel.queue_declare("single", durable=True, arguments={"x-single-active-consumer": True})
+        channel.queue_declare("stream", durable=True, arguments={"x-queue-type": "stream"})
+        channel.queue_declare("transient")
+        channel.exchange_declare("e3", "headers")
+    client = StreamTalker(broker.stream_port)
+    stack.callback(client.socket.close)
+    client.enter(VHOST)
+    client.declare_publisher(1, "stream", "scene")
+    client.publish(1, 1, 2, 3)
+    client.await_one(wire.PublishConfirm)
+    client.subscribe("stream")
+    client.await_one(wire.Deliver)
+
+
 def _is_sampled(connection: pika.BlockingConnection, http: httpx.Client) -> bool:
     connection.process_data_events(0)
     queue = http.get("queues/scene/q1").json()
@@ -193,6 +225,8 @@ def _is_sampled(connection: pika.BlockingConnection, http: httpx.Client) -> bool
         and bool(http.get("connections").json()[0:1])
         and len([each for each in channels if "message_stats" in each]) == 2
         and http.get("queues/scene/qx").json().get("consumers") == 1
+        and http.get("queues/scene/stream").json().get("readers") not in (None, {})
+        and all("memory" in each for each in http.get("queues/scene").json())
         and "message_stats" in http.get("exchanges/scene/e1").json()
         and "recv_oct" in http.get("vhosts/scene").json()
     )
@@ -202,7 +236,9 @@ def shapes(http: httpx.Client, broker: Broker) -> list[str]:
     """A line for each value of all answers: status and path, place, type."""
     names = {
         "$node": http.get("nodes").json()[0]["name"],
-        "$connection": http.get("connections").json()[0]["name"],
+        "$connection": next(
+            each["name"] for each in http.get("connections").json() if each["protocol"] == "AMQP 0-9-1"
+        ),
         "$channel": http.get("channels").json()[0]["name"],
         "$port": str(broker.amqp_port),
     }
@@ -243,7 +279,7 @@ def _type(value: Any) -> str:
 
 def record() -> None:
     """Write what RabbitMQ says."""
-    with running(RABBITMQ) as broker, played(broker) as http:
+    with running(RABBITMQ, plugins=PLUGINS) as broker, played(broker) as http:
         RECORDED.write_text("\n".join(shapes(http, broker)) + "\n")
 
 

@@ -2,85 +2,38 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from typing import Final
 
 import pytest
 
-from leveret.model.stream import OffsetSpec, OffsetType
 from leveret.testing.network.ports import wait_until
 from leveret.wire.stream import commands as wire
-from leveret.wire.stream.codec import StreamCommand
-from leveret.wire.stream.frames import FrameDecoder
 from tests.conformance.brokers import RABBITMQ, Broker, running
 from tests.conformance.conftest import BROKERS, kind_of
 from tests.conformance.http_scene import client_of
+from tests.conformance.stream_talker import FRAME_MAX_BYTES, RIGHT, StreamTalker
 from tests.conformance.test_metrics import scraped, types_of
 
 STREAM: Final = "s"
-FRAME_MAX_BYTES: Final = 64 * 1024
 PREFIX: Final = "rabbitmq_global_stream_error_"
-TIMEOUT_S: Final = 20.0
-RIGHT: Final = b"\0guest\0guest"
 
 
-class Client:
-    """A client that sends what it is told."""
-
-    def __init__(self, port: int) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT_S)
-        self._frames = FrameDecoder(1 << 30)
-        self._received: list[StreamCommand] = []
-
-    def ask(self, command: StreamCommand, answer: type[StreamCommand]) -> StreamCommand:
-        """Send, and wait for such an answer."""
-        self.socket.sendall(command.encode())
-        return self.await_one(answer)
-
-    def await_one(self, answer: type[StreamCommand]) -> StreamCommand:
-        """Wait for a command of this type."""
-        while True:
-            for number, command in enumerate(self._received):
-                if isinstance(command, answer):
-                    return self._received.pop(number)
-            octets = self.socket.recv(1 << 16)
-            assert octets, f"the connection ended before {answer.__name__}"
-            self._received += [wire.decode(frame) for frame in self._frames.feed(octets)]
-
-    def greet(self, proof: bytes = RIGHT, mechanism: str = "PLAIN") -> None:
-        """Up to the answer to the password."""
-        self.ask(wire.PeerProperties(1, {}), wire.PeerPropertiesResponse)
-        self.ask(wire.SaslHandshake(2), wire.SaslHandshakeResponse)
-        self.ask(wire.SaslAuthenticate(3, mechanism, proof), wire.SaslAuthenticateResponse)
-
-    def enter(self, vhost: str = "/", username: str = "guest") -> None:
-        """Up to the answer to the name of the vhost."""
-        self.greet(f"\0{username}\0guest".encode())
-        self.await_one(wire.Tune)
-        self.socket.sendall(wire.Tune(FRAME_MAX_BYTES, 0).encode())
-        self.ask(wire.Open(4, vhost), wire.OpenResponse)
+def read(client: StreamTalker) -> None:
+    client.subscribe(STREAM)
 
 
-def subscribe(client: Client, stream: str = STREAM) -> None:
-    client.ask(wire.Subscribe(5, 1, stream, OffsetSpec(OffsetType.FIRST, 0), 1, {}), wire.SubscribeResponse)
+def declare(client: StreamTalker) -> None:
+    client.declare_publisher(1, STREAM)
 
 
-def publish(client: Client, publisher: int, *ids: int) -> None:
-    messages = b"".join(each.to_bytes(8, "big") + (1).to_bytes(4, "big") + b"x" for each in ids)
-    body = bytes([publisher]) + len(ids).to_bytes(4, "big") + messages
-    client.socket.sendall((4 + len(body)).to_bytes(4, "big") + b"\0\x02\0\x01" + body)
-
-
-def declare(client: Client, publisher: int, stream: str = STREAM, reference: str = "") -> None:
-    client.ask(wire.DeclarePublisher(6, publisher, reference, stream), wire.DeclarePublisherResponse)
-
-
-def inside(*steps: Callable[[Client], object], username: str = "guest") -> Callable[[Client], None]:
+def inside(
+    *steps: Callable[[StreamTalker], object], username: str = "guest"
+) -> Callable[[StreamTalker], None]:
     """These steps of a client that was let in."""
 
-    def do(client: Client) -> None:
+    def do(client: StreamTalker) -> None:
         client.enter(username=username)
         for step in steps:
             step(client)
@@ -88,22 +41,22 @@ def inside(*steps: Callable[[Client], object], username: str = "guest") -> Calla
     return do
 
 
-def _unknown_frame(client: Client) -> None:
+def _unknown_frame(client: StreamTalker) -> None:
     client.socket.sendall((4).to_bytes(4, "big") + b"\0\x77\0\x01")
     client.await_one(wire.Close)
 
 
-def _too_large(client: Client) -> None:
+def _too_large(client: StreamTalker) -> None:
     client.socket.sendall((4 * FRAME_MAX_BYTES).to_bytes(4, "big") + bytes(4 * FRAME_MAX_BYTES))
     client.await_one(wire.Close)
 
 
-def _unpublished(client: Client) -> None:
-    publish(client, 9, 1, 2, 3)
+def _unpublished(client: StreamTalker) -> None:
+    client.publish(9, 1, 2, 3)
     client.await_one(wire.PublishError)
 
 
-CASES: Final[dict[str, tuple[Callable[[Client], None], dict[str, int]]]] = {
+CASES: Final[dict[str, tuple[Callable[[StreamTalker], None], dict[str, int]]]] = {
     "a mechanism that is not offered": (
         lambda client: client.greet(RIGHT, "NOSUCH"),
         {"sasl_mechanism_not_supported": 1},
@@ -111,11 +64,11 @@ CASES: Final[dict[str, tuple[Callable[[Client], None], dict[str, int]]]] = {
     "a wrong password": (lambda client: client.greet(b"\0guest\0wrong"), {"authentication_failure": 1}),
     "a vhost that is not there": (lambda client: client.enter("nosuch"), {"vhost_access_failure": 1}),
     "a stream that is not there, to read": (
-        inside(lambda client: subscribe(client, "nosuch")),
+        inside(lambda client: client.subscribe("nosuch")),
         {"stream_does_not_exist": 1},
     ),
     "a stream that is not there, to write": (
-        inside(lambda client: declare(client, 1, "nosuch")),
+        inside(lambda client: client.declare_publisher(1, "nosuch")),
         {"stream_does_not_exist": 1},
     ),
     "a stream that is not there, to delete": (
@@ -131,7 +84,7 @@ CASES: Final[dict[str, tuple[Callable[[Client], None], dict[str, int]]]] = {
         {"stream_already_exists": 1},
     ),
     "a subscription of a number that is taken": (
-        inside(subscribe, subscribe),
+        inside(read, read),
         {"subscription_id_already_exists": 1},
     ),
     "a subscription that is not there": (
@@ -151,7 +104,7 @@ CASES: Final[dict[str, tuple[Callable[[Client], None], dict[str, int]]]] = {
         {"publisher_does_not_exist": 1},
     ),
     "a publisher twice": (
-        inside(lambda client: declare(client, 1), lambda client: declare(client, 1)),
+        inside(declare, declare),
         {"precondition_failed": 1},
     ),
     "an offset that was never stored": (
@@ -161,7 +114,7 @@ CASES: Final[dict[str, tuple[Callable[[Client], None], dict[str, int]]]] = {
         {},
     ),
     "a stream that the user may not read": (
-        inside(subscribe, username="limited"),
+        inside(read, username="limited"),
         {"access_refused": 1},
     ),
     "a command that there is not": (inside(_unknown_frame), {"unknown_frame": 1}),
@@ -208,7 +161,7 @@ def test_an_error_is_counted_under_its_name(stage: Broker, case: str) -> None:
     if stage.kind == RABBITMQ:
         expected = OF_RABBITMQ.get(case, expected)
     before = errors(stage)
-    client = Client(stage.stream_port)
+    client = StreamTalker(stage.stream_port)
     with closing(client.socket):
         do(client)
         seen: dict[str, float] = {}
@@ -226,11 +179,11 @@ def test_an_error_is_counted_under_its_name(stage: Broker, case: str) -> None:
 
 
 def test_the_deletion_of_a_stream_is_an_error_of_who_uses_it(stage: Broker) -> None:
-    client = Client(stage.stream_port)
+    client = StreamTalker(stage.stream_port)
     with closing(client.socket):
         client.enter()
         client.ask(wire.Create(7, "goes", {}), wire.CreateResponse)
-        subscribe(client, "goes")
+        client.subscribe("goes")
         before = errors(stage)
         client.ask(wire.DeleteStream(8, "goes"), wire.DeleteResponse)
         client.await_one(wire.MetadataUpdate)

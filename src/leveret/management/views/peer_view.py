@@ -46,7 +46,11 @@ def other_connection_json(node: ManagedNode, connection: Any) -> Json:
         "type": "network",
         "state": connection.state,
         "channels": connection.channels,
+        "channel_max": connection.channel_max,
+        "frame_max": connection.frame_max_bytes,
+        "timeout": connection.heartbeat_s,
         "connected_at": connection.since_ms,
+        "send_pend": connection.unsent_bytes,
         **_client(connection.peer_properties),
     }
 

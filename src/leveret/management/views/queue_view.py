@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from leveret.core.queues.head import Head
 from leveret.core.queues.queue import Queue
-from leveret.core.rules.validation import QUORUM, queue_type
+from leveret.core.rules.validation import QUORUM, STREAM, queue_type
 from leveret.management.request.call import Call
 from leveret.management.views.peer_view import connection_details, tag_of
 from leveret.session.amqp091.connection import ClientConnection
@@ -32,6 +32,7 @@ def queue_json(call: Call, queue: Queue) -> Json:
         **_policies(call, queue),
         **call.rates.queue(queue, call.ranges()),
         **_consumers(queue),
+        **_readers(call, queue),
         **sizes(queue),
         **idle_since(call.rates.queue_idle_since_ms(queue)),
         "head_message_timestamp": _timestamp(queue.backlog.head_in_memory()),
@@ -60,7 +61,8 @@ def _place(call: Call, queue: Queue) -> Json:
     """Where it is led and mirrored, by the names of nodes, and how it does."""
     cluster = call.cluster
     if not cluster.is_member:
-        return {"node": cluster.name, "state": "running" if queue.damage is None else "crashed"}
+        state = "running" if queue.damage is None else "crashed"
+        return {"node": cluster.name, "state": state, **_alone(queue, cluster.name, is_up=True)}
     placed = cluster.placement(queue.key)
     is_up = placed.leader in cluster.alive()
     state = placed.state if is_up else "down"
@@ -69,7 +71,7 @@ def _place(call: Call, queue: Queue) -> Json:
         shown["exclusive"] = placed.is_exclusive
     kind = queue_type(queue.definition.arguments)
     if not placed.is_mirrored:
-        return {**shown, "recoverable_slaves": None}
+        return {**shown, "recoverable_slaves": None, **_alone(queue, placed.leader, is_up=is_up)}
     mirrors, synchronised = placed.mirrors, placed.synchronised_mirrors
     if state == "syncing":
         shown["sync_messages"] = synced_messages(queue, cluster.mirror_states(queue.key))
@@ -90,6 +92,14 @@ def _place(call: Call, queue: Queue) -> Json:
         "synchronised_mirror_nodes": synchronised,
         "recoverable_mirrors": placed.recoverable_mirrors,
     }
+
+
+def _alone(queue: Queue, node: str, *, is_up: bool) -> Json:
+    """The members of a quorum queue or a stream that one node has, as RabbitMQ tells them of every one."""
+    kind = queue_type(queue.definition.arguments)
+    if kind not in (QUORUM, STREAM):
+        return {}
+    return {"leader": node, "members": [node], "online": [node] if is_up else []}
 
 
 def synced_messages(queue: Queue, states: list[Json]) -> int:
@@ -169,6 +179,12 @@ def _consumers(queue: Queue) -> Json:
         "exclusive_consumer_tag": _tag(exclusive),
         "single_active_consumer_tag": _tag(single),
     }
+
+
+def _readers(call: Call, queue: Queue) -> Json:
+    """How many read a stream at each node: its leader's has them all."""
+    is_stream = queue_type(queue.definition.arguments) == STREAM
+    return {"readers": {call.cluster.name: queue.consumer_count}} if is_stream else {}
 
 
 def _tag(consumer: object) -> str | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from leveret.core.broker.limits import ConnectionRegistry, OtherConnection
 from leveret.runtime.clients import connection_log
+from leveret.session.amqp10.engine import CHANNEL_MAX, FRAME_BYTES_MAX, IDLE_TIMEOUT_S
 from leveret.session.amqp10.server import CLIENT_CLOSED, Amqp10Host, Amqp10Session, Amqp10State
 from leveret.session.certificate import TlsPeer
 
@@ -17,10 +18,16 @@ class Amqp10Connection:
         name: both ends, as RabbitMQ writes them.
         since_ms: when it was accepted, Unix time.
         octets_received, octets_sent: counters.
+        channel_max, frame_max_bytes, heartbeat_s: what this end offers.
+        unsent_bytes: none; the transport has them.
     """
 
     protocol = "AMQP 1-0"
     mechanism = "PLAIN"
+    channel_max = CHANNEL_MAX
+    frame_max_bytes = FRAME_BYTES_MAX
+    heartbeat_s = IDLE_TIMEOUT_S
+    unsent_bytes = 0
 
     def __init__(
         self,

@@ -90,6 +90,7 @@ class StreamPeer(asyncio.Protocol):
 
     protocol = "stream"
     channels = 0
+    channel_max = 0
 
     def __init__(
         self, host: StreamHost, frame_max_bytes: int, heartbeat_s: int, register: set[StreamPeer]
@@ -167,6 +168,16 @@ class StreamPeer(asyncio.Protocol):
     def unsent_bytes(self) -> int:
         """Octets that wait for the socket: bounded, however slow the peer is."""
         return self._transport.get_write_buffer_size()
+
+    @property
+    def frame_max_bytes(self) -> int:
+        """The largest frame that was agreed."""
+        return self._session.frame_max_bytes
+
+    @property
+    def heartbeat_s(self) -> int:
+        """The heartbeat that was agreed; 0 for none."""
+        return self._session.heartbeat_s
 
     @property
     def unstored_bytes(self) -> int:
