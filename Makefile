@@ -4,8 +4,8 @@
 #   make test TEST_ARGS="-k chunk" some of the tests
 
 PYTEST = .venv/bin/python -m pytest
-SOURCES = src tests tools $(wildcard bench)
-TYPED = src tests tools/tidy.py $(wildcard bench)
+SOURCES = src tests tools docs $(wildcard bench)
+TYPED = src tests tools/tidy.py tools/documents.py $(wildcard bench)
 
 # One more than the smallest machine has cores, as much of it waits; loadgroup keeps the tests of Spark in one of them.
 # A worker that dies, by itself or as its test hangs (pyproject.toml), ends the run: its group would be begun again.
@@ -13,7 +13,7 @@ WORKERS = -n 3 --dist loadgroup --max-worker-restart 0
 
 FUZZ_SECONDS = 300
 
-.PHONY: help setup setup-cluster setup-test setup-fuzz demo demo-cluster test mutants check format bench conformance torture fuzz clean
+.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster test mutants check format docs bench conformance torture fuzz clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -30,6 +30,9 @@ setup-test:
 setup-fuzz:
 	@tools/setup fuzz
 
+setup-docs:
+	@tools/setup docs
+
 demo: setup  ## a disaster, end to end, on real data
 	@.venv/bin/python -m leveret.testing.demo $(DEMO_ARGS)
 
@@ -45,17 +48,24 @@ test: setup-test  ## the whole test suite
 mutants: setup-test  ## put faults into a copy of the product, one at a time, and see the tests find them
 	@.venv/bin/python -m tests.mutants --whole-suite '$(WHOLE_SUITE)' $(MUTANTS_ARGS)
 
-check: setup  ## format, lint, types, import contracts, tidiness
+check: setup  ## format, lint, types, import contracts, tidiness, links of the documents
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/ruff check $(SOURCES)
 	.venv/bin/mypy --strict $(TYPED)
 	.venv/bin/lint-imports --no-logo
 	.venv/bin/python tools/tidy.py
 	.venv/bin/python -m tests.mutants --check
+	.venv/bin/python tools/documents.py
 
 format: setup  ## write the format that `make check` asks for
 	.venv/bin/ruff format $(SOURCES)
 	.venv/bin/ruff check --fix $(SOURCES)
+
+# Links and anchors are checked: a broken one ends the build. README is the first page.
+docs: setup-docs  ## the documentation as a site with a search, in build/site
+	@.venv/bin/python -m sphinx --fail-on-warning --keep-going --quiet -c docs -d build/doctrees . build/site
+	@cp build/site/README.html build/site/index.html
+	@echo "the first page is build/site/index.html"
 
 bench: setup-test  ## throughput and lag, beside RabbitMQ
 	@.venv/bin/python -m bench $(BENCH_ARGS)

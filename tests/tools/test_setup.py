@@ -41,7 +41,7 @@ def bare_tree(tmp_path: Path) -> Path:
 def test_an_unknown_argument_is_refused_with_the_usage() -> None:
     answer = setup("tests")
     assert answer.returncode == 1
-    assert 'what is "tests"? usage: tools/setup [cluster | test | fuzz]' in answer.stderr
+    assert 'what is "tests"? usage: tools/setup [cluster | docs | fuzz | test]' in answer.stderr
 
 
 def test_a_python_that_is_too_old_or_missing_is_named_with_the_remedy(bare_tree: Path) -> None:
