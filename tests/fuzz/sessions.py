@@ -14,7 +14,8 @@ from pamqp import base, commands
 from proton import Message
 
 from leveret.model.errors import NotFound
-from leveret.session.amqp091.connection import OUT_BYTES_MAX, AmqpState, ClientConnection
+from leveret.session.amqp091.connection import AmqpState, ClientConnection
+from leveret.session.amqp091.connection_base import OUT_BYTES_MAX
 from leveret.session.amqp10.server import REPLY_PREFIX, Amqp10Session
 from leveret.session.stream.connection import UNSTORED_BYTES_MAX, StreamClientConnection
 from leveret.session.stream.types import Append, SendResponse, StoreBatch

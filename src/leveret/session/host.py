@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from leveret.core.broker.alarms import Alarms
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.queue import Queue
-from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.session.certificate import LoginRule
-
-if TYPE_CHECKING:
-    from leveret.session.amqp091.channel import Channel
-    from leveret.session.amqp091.delivery import ChannelConsumer
-    from leveret.session.forwarding.remote_ports import RemotePorts
 
 
 class Sender(Protocol):
@@ -71,25 +65,9 @@ class Limits(Protocol):
         """SASL mechanisms, in the order they are offered."""
 
 
-class Leaders(Protocol):
-    """The other nodes, as far as they lead queues."""
-
-    def shadow(self, channel: Channel, queue: RemoteQueue) -> RemotePorts:
-        """What stands on a channel for a queue that another node leads.
-
-        Raises:
-            Postponed: it cannot be asked yet.
-        """
-
-    def shadow_with(self, channel: Channel, consumer: ChannelConsumer) -> RemotePorts | None:
-        """The one where the consumer is registered; None if it is nowhere."""
-
-
 class SessionHost(Protocol):
     """The node, as a session sees it."""
 
-    leaders: Leaders | None
-    """None for a node alone."""
     broker: Broker
     cluster_name: str
     node_name: str

@@ -16,7 +16,7 @@ from leveret.core.queues.queue import Queue
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.publishing import Shape, resolve
-from leveret.session.host import SessionHost
+from leveret.session.amqp091.remote_queues import ConnectionHost
 
 
 class Fetched(NamedTuple):
@@ -38,7 +38,7 @@ class Outsider:
 
     def __init__(
         self,
-        host: SessionHost,
+        host: ConnectionHost,
         user: str | None,
         vhost: str,
         *,
@@ -52,6 +52,7 @@ class Outsider:
         connection.actor = Unrestricted(broker, vhost) if user is None else Actor(broker, user, vhost)
         self.outcome: bool | None = None
         self.when_decided: Callable[[bool], None] = lambda ok: None
+        self._connection = connection
         self._channel = _Channel(connection, self._settled)
         self._touch = touch
         self._held: list[tuple[Queue, int]] = []
@@ -64,10 +65,10 @@ class Outsider:
         """
         channel = self._channel
         target = resolve(channel, exchange.encode(), routing_key.encode(), header)
-        publisher = channel.connection.publisher
+        publisher = channel.publisher
         publisher.count(channel, 1)
         publisher.publish(Shape(b"", channel, target, mandatory=False), [body])
-        self._touch(channel.connection)
+        self._touch(self._connection)
         return bool(target.queues)
 
     def get(self, name: str, count: int, *, no_ack: bool) -> list[Fetched]:
@@ -125,7 +126,7 @@ class _Channel(Channel):
     """A channel in confirm mode that tells nobody but its owner."""
 
     def __init__(self, connection: ClientConnection, settled: Callable[[bool], None]) -> None:
-        super().__init__(connection, 1)
+        super().__init__(connection, 1, connection.publisher, connection.host.leaders)
         self.confirms = Confirms()
         self._settled = settled
 

@@ -8,7 +8,7 @@ from leveret.core.queues.consumers import DeliverySource
 from leveret.management.node import ManagedNode
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
-from leveret.session.amqp091.delivery import ChannelConsumer
+from leveret.session.amqp091.delivery import ChannelConsumer, DeliveryChannel
 from leveret.session.certificate import TlsPeer
 from leveret.session.forwarding.leader_server import ForwardedConsumer, RelayConsumer
 
@@ -174,7 +174,7 @@ def publisher_json(node: ManagedNode, connection: Any, number: int) -> Json:
     }
 
 
-def channel_details(node: ManagedNode, channel: Channel) -> Json:
+def channel_details(node: ManagedNode, channel: DeliveryChannel) -> Json:
     """What tells one channel from others."""
     connection = channel.connection
     return _channel_details(connection.peer, channel.number, connection.user, node.config.node_name)

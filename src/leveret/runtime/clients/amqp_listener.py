@@ -15,8 +15,8 @@ from leveret.runtime.clients.amqp10_connection import Amqp10Connection
 from leveret.runtime.clients.amqp_peer import AmqpPeer, AmqpPort
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.sockets.listening import Listening
+from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp10.server import Amqp10Host
-from leveret.session.host import SessionHost
 
 TICK_S: Final = 0.5
 STOPPING: Final = "broker forced connection closure with reason 'shutdown'"
@@ -32,7 +32,7 @@ class AmqpListener:
 
     def __init__(
         self,
-        host: SessionHost,
+        host: ConnectionHost,
         amqp10_host: Amqp10Host,
         engine: Engine,
         clock_ms: Callable[[], int],

@@ -27,9 +27,9 @@ from leveret.runtime.sockets.held_output import HeldOutput
 from leveret.runtime.sockets.parting import Parting
 from leveret.runtime.sockets.tls import tls_peer
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
+from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp091.stalls import Stall
 from leveret.session.amqp10.server import Amqp10Host
-from leveret.session.host import SessionHost
 from leveret.wire.amqp10 import PROTOCOL_HEADERS as AMQP10_HEADERS
 from leveret.wire.proxy_protocol import Proxied
 
@@ -62,7 +62,7 @@ class AmqpPort:
         forget: takes a peer whose socket is gone.
     """
 
-    host: SessionHost
+    host: ConnectionHost
     amqp10_host: Amqp10Host
     engine: Engine
     clock_ms: Callable[[], int]

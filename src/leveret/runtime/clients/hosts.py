@@ -15,8 +15,9 @@ from leveret.core.queues.queue import Queue
 from leveret.model.definitions import User
 from leveret.model.errors import AccessRefused, AuthenticationFailed
 from leveret.runtime.clients import connection_log
+from leveret.session.amqp091.remote_queues import Leaders
 from leveret.session.certificate import LoginRule
-from leveret.session.host import Leaders, Limits, Sender
+from leveret.session.host import Limits, Sender
 
 
 class Authority:

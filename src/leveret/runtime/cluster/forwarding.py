@@ -22,9 +22,9 @@ from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.forwarding_ends import AcceptedEnd, DialledEnd, InsideEnd
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
+from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.forwarding.leader_client import Asking
 from leveret.session.forwarding.leaders import RelayedLeaders
-from leveret.session.host import SessionHost
 from leveret.session.link_handshake import Kind
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Relays:
         """Nothing is led elsewhere yet; `incarnation` is this run's of the node `name`."""
         self._name = name
         self.engine = node.engine
-        self.host: SessionHost = node.amqp_host
+        self.host: ConnectionHost = node.amqp_host
         self.clock_ms = node.engine.clock_ms
         self._alarms = node.alarms
         self._dial_link = dial

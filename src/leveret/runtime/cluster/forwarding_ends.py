@@ -10,11 +10,11 @@ from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.sockets.held_output import HeldOutput
 from leveret.session.amqp091.connection import AmqpState
+from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp091.stalls import Stall
 from leveret.session.forwarding.leader_client import Asking
 from leveret.session.forwarding.leader_server import RelayConnection
 from leveret.session.forwarding.leaders import RelayedLeaders
-from leveret.session.host import SessionHost
 from leveret.wire.link import LENGTH, LinkError, Type
 
 WRITE_BUFFER_HIGH_BYTES: Final = 4 * 1024 * 1024
@@ -46,7 +46,7 @@ class ForwardingOwner(Protocol):
 
     leaders: RelayedLeaders
     engine: Engine
-    host: SessionHost
+    host: ConnectionHost
     clock_ms: Callable[[], int]
 
     def link_ended(self, dialled: DialledEnd) -> None:

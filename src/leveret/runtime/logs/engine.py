@@ -37,8 +37,8 @@ from leveret.runtime.logs.definitions_store import DefinitionsStore
 from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.logs.log_store import QueueLogs
 from leveret.runtime.process.work_slices import others_first, time_slice
-from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.amqp091.connection_base import ConfirmingChannel
 from leveret.session.host import Sender
 from leveret.wire.chunk import Header
 
@@ -169,7 +169,7 @@ class Engine:
         self.on_replication: Callable[[], None] = lambda: None
         self.keeps_unused: Callable[[], bool] = lambda: False
         self._sharing: _DefinitionsPublication | None = None
-        self._told: list[tuple[Channel, ConfirmBatch, bool]] = []
+        self._told: list[tuple[ConfirmingChannel, ConfirmBatch, bool]] = []
         self.outbox: list[Sender] = []
         self.peers: dict[Sender, Peer] = {}
         self.unsynced_bytes = 0
@@ -490,7 +490,7 @@ class Engine:
         """
         commit = self._commit
         unlogged = bool(self._broker.changes)
-        waiting: list[tuple[Channel, ConfirmBatch]] = []
+        waiting: list[tuple[ConfirmingChannel, ConfirmBatch]] = []
         touched, self._touched = self._touched, {}
         for session in touched:
             confirming, session.confirming = session.confirming, {}
@@ -524,7 +524,7 @@ class Engine:
             held, self._holding = self._holding, []
             self.when_known(lambda: self._release(held))
 
-    def _await_all(self, channel: Channel, batch: ConfirmBatch) -> None:
+    def _await_all(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
         """Confirm once the local disk and every other node that has to keep something of it do."""
         outcome = ConfirmOutcome(lambda ok: self._tell_soon(channel, batch, ok=ok))
         if batch.needs_sync:
@@ -534,7 +534,7 @@ class Engine:
             self.beyond.when_kept(batch, outcome.part)
         outcome.seal()
 
-    def _tell_soon(self, channel: Channel, batch: ConfirmBatch, *, ok: bool) -> None:
+    def _tell_soon(self, channel: ConfirmingChannel, batch: ConfirmBatch, *, ok: bool) -> None:
         """Many batches become safe with one message of another node: what is told of them is written at once."""
         self._told.append((channel, batch, ok))
         if len(self._told) == 1:
@@ -546,7 +546,7 @@ class Engine:
             channel.confirm(batch, ok=ok)
         self.write_out()
 
-    def _confirm(self, confirms: list[tuple[Channel, ConfirmBatch]], *, ok: bool) -> None:
+    def _confirm(self, confirms: list[tuple[ConfirmingChannel, ConfirmBatch]], *, ok: bool) -> None:
         for channel, batch in confirms:
             channel.confirm(batch, ok=ok and self._is_kept(batch))
         self.write_out()

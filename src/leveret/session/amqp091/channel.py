@@ -6,55 +6,37 @@ build. A closing channel drops everything but close and close-ok (spec 1.5.2.5).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from pamqp import base, commands
 
 from leveret.core.queues.confirms import ConfirmBatch, Confirms
-from leveret.core.queues.consumers import DeliverySource
-from leveret.core.queues.counters import Counters
-from leveret.core.queues.head import Head, Run
-from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.errors import AccessRefused, PreconditionFailed
 from leveret.session.amqp091 import remote_methods as passing
-from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, Unacked, UnackedRuns, content
+from leveret.session.amqp091.channel_base import ChannelBase
+from leveret.session.amqp091.connection_base import ConnectionBase
+from leveret.session.amqp091.delivery import Unacked
 from leveret.session.amqp091.direct_reply import REPLY_TO, ReplyConsumer
-from leveret.session.amqp091.publishing import IncomingMessage
+from leveret.session.amqp091.incoming import IncomingMessage
+from leveret.session.amqp091.publishing import Publisher
+from leveret.session.amqp091.remote_queues import Leaders
 from leveret.session.amqp091.replies import Fault
 from leveret.session.amqp091.topology import TOPOLOGY
-from leveret.session.amqp091.tracing import trace_delivered
 from leveret.session.amqp091.transactions import ChannelTransaction
 from leveret.wire import amqp091 as wire
 
-if TYPE_CHECKING:
-    from leveret.session.amqp091.connection import ClientConnection
-    from leveret.session.forwarding.remote_channel import RemoteChannel
 
-
-class Channel:
+class Channel(ChannelBase):
     """See the module."""
 
-    def __init__(self, connection: ClientConnection, number: int) -> None:
-        """Open, without consumers, neither in confirm nor in tx mode."""
-        self.connection = connection
-        self.number = number
-        self.consumers: dict[bytes, ChannelConsumer] = {}
-        self.reply_consumer: ReplyConsumer | None = None
-        self.counters = Counters()
-        self.unacked = UnackedRuns()
-        self.next_tag = 1
-        self.prefetch = 0
-        self.global_prefetch = 0
-        self.confirms: Confirms | None = None
-        self.transaction: ChannelTransaction | None = None
-        self.incoming: IncomingMessage | None = None
-        self.last_queue = ""
-        self.is_closed = False
-        self.is_closing = False
-        self.held_notices: list[bytes] | None = None
-        self.shadows: dict[str, RemoteChannel] = {}
+    def __init__(
+        self, connection: ConnectionBase, number: int, publisher: Publisher, leaders: Leaders | None
+    ) -> None:
+        """Open; `publisher` takes what is published on it."""
+        super().__init__(connection, number, leaders)
+        self.publisher = publisher
 
     # -- frames -------------------------------------------------------------------------------
 
@@ -93,11 +75,7 @@ class Channel:
         whole = incoming.take_header(payload) if kind == wire.FRAME_HEADER else incoming.take_body(payload)
         if whole:
             self.incoming = None
-            self.connection.publisher.finish(self, incoming)
-
-    def reply(self, method: base.Frame) -> None:
-        """Send a method on this channel."""
-        self.connection.send(wire.marshal(method, self.number))
+            self.publisher.finish(self, incoming)
 
     def _method(self, method: base.Frame) -> None:
         handler = _METHODS.get(type(method)) or TOPOLOGY.get(type(method))
@@ -130,48 +108,11 @@ class Channel:
         for tag in list(self.consumers):
             self._remove_consumer(tag)
         if self.reply_consumer is not None:
-            self.reply_consumer.close()
+            self._forget_replies(self.reply_consumer)
         if self.transaction is not None:
             self._forget_transaction(self.transaction)
         self.requeue(self.unacked.take_up_to(0))
         self.connection.confirming.pop(self, None)
-
-    # -- queues -------------------------------------------------------------------------------
-
-    def queue(self, name: str) -> Queue:
-        """The queue named, or the last one declared when the name is empty; its lock is checked.
-
-        Raises:
-            NotFound: there is none. ResourceLocked: it is another connection's.
-        """
-        if not name:
-            if not self.last_queue:
-                raise Fault(404, "no previously declared queue")
-            name = self.last_queue
-        queue = self.connection.broker.queue(self.connection.vhost or "", name)
-        self.connection.actor.check_lock(queue)
-        if queue.gathered:
-            # Published before this method, perhaps in the same read: it must be seen by it.
-            self.connection.host.append_now(queue)
-            if not bool(queue.consumers.willing()):
-                queue.give_way()
-        return queue
-
-    def readable_queue(self, name: str) -> Queue:
-        """The same, for who reads from it: the permission is asked first, as it tells less.
-
-        Raises:
-            AccessRefused: the user may not. NotFound, ResourceLocked: see `queue`.
-        """
-        if name or self.last_queue:
-            self.connection.actor.require("read", "queue", name or self.last_queue)
-        return self.queue(name)
-
-    def mark(self, queue: DeliverySource) -> None:
-        """The queue has something to log or to hand out at the next flush."""
-        held = self.connection.broker.queues.get(queue.key)
-        if held is not None and held is queue:
-            self.connection.broker.dirty[held] = None
 
     # -- consuming ----------------------------------------------------------------------------
 
@@ -213,16 +154,6 @@ class Channel:
             self.connection.send(wire.named_reply(self.number, 60, 21, tag))
         self.mark(queue)
 
-    def make_consumer(
-        self, queue: ConsumerSource, tag: bytes, method: commands.Basic.Consume
-    ) -> ChannelConsumer:
-        """A consumer, not registered yet.
-
-        Raises:
-            PreconditionFailed: an argument is not valid.
-        """
-        return ChannelConsumer(self, queue, tag, method, self.prefetch)
-
     def _consume_replies(self, method: commands.Basic.Consume, tag: bytes) -> None:
         """`amq.rabbitmq.reply-to`: replies come to this channel without a queue."""
         if self.reply_consumer is not None:
@@ -233,6 +164,10 @@ class Channel:
         if not method.nowait:
             self.connection.send(wire.named_reply(self.number, 60, 21, tag))
 
+    def _forget_replies(self, consumer: ReplyConsumer) -> None:
+        consumer.close()
+        self.reply_consumer = None
+
     def _cancel(self, method: commands.Basic.Cancel) -> None:
         tag = (method.consumer_tag or "").encode()
         consumer = self.consumers.get(tag)
@@ -241,7 +176,7 @@ class Channel:
                 return
             self._remove_consumer(tag)
         elif self.reply_consumer is not None and self.reply_consumer.tag == tag:
-            self.reply_consumer.close()
+            self._forget_replies(self.reply_consumer)
         if not method.nowait:
             self.connection.send(wire.named_reply(self.number, 60, 31, tag))
 
@@ -255,23 +190,6 @@ class Channel:
         else:
             self.mark(queue)
 
-    def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
-        """A consumer's queue is gone; the client is told if it can hear it."""
-        self.consumers.pop(consumer.tag, None)
-        if not self.is_closing and self.connection.client_can("consumer_cancel_notify"):
-            notice = wire.named_reply(self.number, 60, 30, consumer.tag, b"\x01")
-            if self.held_notices is None:
-                self.connection.send(notice)
-            else:
-                self.held_notices.append(notice)
-
-    def wake_consumers(self) -> None:
-        """Something changed about how much this channel takes."""
-        for consumer in self.consumers.values():
-            self.mark(consumer.queue)
-        for shadow in self.shadows.values():
-            shadow.wake()
-
     def _get(self, method: commands.Basic.Get) -> None:
         queue = self.readable_queue(method.queue)
         if isinstance(queue, RemoteQueue):
@@ -282,29 +200,6 @@ class Channel:
         self.got(queue, runs[0] if runs else None, redelivered, queue.ready_count, no_ack=method.no_ack)
         if runs and method.no_ack:
             queue.settle(runs[0].first, 1)
-
-    def got(
-        self, queue: DeliverySource, run: Run | None, redelivered: bool, ready_count: int, *, no_ack: bool
-    ) -> None:
-        """Answer a basic.get: with a message, behind which so many are ready, or with none."""
-        if run is None:
-            self._count(queue, "get_empty", 1)
-            self.connection.send(wire.named_reply(self.number, 60, 72, b""))
-            return
-        self._count(queue, "get_no_ack" if no_ack else "get", 1)
-        if redelivered:
-            self._count(queue, "redeliver", 1)
-        if self.connection.broker.traced_vhosts:
-            trace_delivered(self, queue, run.head, run.bodies, redelivered)
-        tag = self.next_tag
-        self.next_tag += 1
-        message = content(self, run.head, run.bodies[0], redelivered)
-        # A get-ok has the count between routing key and frame end; its content is a delivery's.
-        after_route = message[1 + len(run.head.route) + 1 :]
-        ok = wire.get_ok(self.number, tag, redelivered, run.head.route, ready_count)
-        self.connection.send(ok + after_route)
-        if not no_ack:
-            self.unacked.add(Unacked(tag, run.first, 1, queue, None, self.connection.now_ms))
 
     # -- settling -----------------------------------------------------------------------------
 
@@ -347,13 +242,6 @@ class Channel:
             raise Fault(406, f"unknown delivery tag {tag}")
         return [run]
 
-    def deliveries(self) -> Iterator[Unacked]:
-        """All that is not settled yet, also what a transaction is to settle."""
-        yield from self.unacked
-        if self.transaction is not None:
-            for _, runs in self.transaction.settlements:
-                yield from runs
-
     def _settle_runs(self, settle: Callable[[list[Unacked]], None], runs: list[Unacked]) -> None:
         """Settle now, or with the transaction's commit."""
         if self.transaction is not None:
@@ -364,35 +252,13 @@ class Channel:
     def _acknowledge(self, runs: list[Unacked]) -> None:
         for run in runs:
             run.queue.settle(run.offset, run.count)
-            self._count(run.queue, "ack", run.count)
+            self.count(run.queue, "ack", run.count)
         self.let_go(runs)
 
     def _reject(self, runs: list[Unacked]) -> None:
         for run in runs:
             run.queue.reject(run.offset, run.count)
         self.let_go(runs)
-
-    def requeue(self, runs: list[Unacked]) -> None:
-        """Give deliveries back to their queues, in their old places."""
-        for run in runs:
-            run.queue.requeue(run.offset, run.count)
-        self.let_go(runs)
-
-    def let_go(self, runs: list[Unacked]) -> None:
-        """These deliveries no longer count against anybody's prefetch."""
-        for run in runs:
-            if run.consumer is not None:
-                run.consumer.unacked_count -= run.count
-            self.mark(run.queue)
-        if self.global_prefetch:
-            for shadow in list(self.shadows.values()):
-                shadow.made_room()
-            self.wake_consumers()
-
-    def _count(self, queue: DeliverySource, what: str, count: int) -> None:
-        """Count up for the queue, the channel and the node."""
-        for counters in (queue.counters, self.counters, self.connection.counters):
-            setattr(counters, what, getattr(counters, what) + count)
 
     def tick(self, now_ms: int) -> None:
         """Look whether the oldest delivery, of a consumer or a get, waits for its acknowledgement for too long.
@@ -447,8 +313,8 @@ class Channel:
         transaction = self._transaction()
         self._check_settlements(transaction)
         batch = transaction.committing = ConfirmBatch()
-        for shape, bodies in transaction.take_publishes():
-            self.connection.publisher.publish(shape.at_commit(), bodies)
+        for publish, bodies in transaction.take_publishes():
+            publish(bodies)
         for settle, runs in transaction.take_settlements():
             settle(runs)
             for run in runs:
@@ -477,42 +343,6 @@ class Channel:
         transaction.take_publishes()
         for _, runs in transaction.take_settlements():
             self.unacked.put_back(runs)
-
-    def close_batches(self) -> list[ConfirmBatch]:
-        """What was published or committed in this flush, and waits to be confirmed."""
-        if self.confirms is not None:
-            return self.confirms.close_batches()
-        return self.transaction.close_batches() if self.transaction is not None else []
-
-    def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
-        """A batch of publishes, or a commit, is safe or is not; tell the publisher."""
-        if self.is_closing:
-            return
-        if self.confirms is None:
-            self._committed(batch, ok)
-            return
-        before = self.confirms.confirmed
-        for tag, multiple, positive in self.confirms.settled(batch, ok):
-            encode = wire.ack if positive else wire.nack
-            self.connection.send(encode(self.number, tag, multiple))
-        count = self.confirms.confirmed - before
-        self.counters.confirm += count
-        self.connection.counters.confirm += count
-
-    def _committed(self, batch: ConfirmBatch, ok: bool) -> None:
-        if ok:
-            self.reply(commands.Tx.CommitOk())
-        elif batch.refused:
-            error = PreconditionFailed(batch.doubt or "partial tx completion")
-            self.connection.fail(error, self.number, 0x005A0014)
-        else:
-            fault = Fault(506, "the disk refused the transaction; see the node's log")
-            self.connection.fail(fault, self.number, 0x005A0014)
-
-    def return_unroutable(self, head: Head, body: bytes) -> None:
-        """A mandatory message went to no queue: basic.return, 312."""
-        message = content(self, head, body, False)[1 + len(head.route) + 1 :]
-        self.connection.send(wire.basic_return(self.number, 312, b"NO_ROUTE", head.route) + message)
 
 
 _METHODS: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {

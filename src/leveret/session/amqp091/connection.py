@@ -13,28 +13,26 @@ answered, ... Then the runtime does not read from its socket, and calls `go_on` 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum, auto
-from typing import Any, ClassVar, Final
+from typing import ClassVar, Final
 
 from pamqp import base, commands
 
-from leveret.core.broker.actor import Actor
 from leveret.core.broker.alarms import reason as alarm_reason
 from leveret.core.broker.limits import check_channel_limit
 from leveret.core.rules.erlang_terms import binary
 from leveret.model.errors import AuthenticationFailed, LeveretError, NotAllowed
 from leveret.session.amqp091 import handshake
 from leveret.session.amqp091.channel import Channel
+from leveret.session.amqp091.connection_base import OUT_BYTES_MAX, ConnectionBase
 from leveret.session.amqp091.publishing import Publisher
+from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp091.replies import Fault, broken_frame, code_of, reply_text
 from leveret.session.amqp091.stalls import Postponed, Stall
 from leveret.session.certificate import TlsPeer
-from leveret.session.host import SessionHost
 from leveret.wire import amqp091 as wire
 from leveret.wire.amqp091 import FRAME_HEAD_BYTES
 
-OUT_BYTES_MAX: Final = 1024 * 1024
 CLOSING_TIMEOUT_MS: Final = 30_000
 """For a client's answer to our close, as RabbitMQ has it."""
 DROPPED_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -60,75 +58,42 @@ class AmqpState(Enum):
     CLOSED = auto()
 
 
-class ClientConnection:
+class ClientConnection(ConnectionBase):
     """A client's connection; see the module.
 
     Attributes:
-        out: octets to send, in order.
-        counters: of all its messages; the node's.
         churn: where its channels are counted as they come and go.
-        wake: has the runtime call `go_on` soon.
-        confirming: channels with publishes since the last flush, in order.
-        held: whether `out` must wait until what the next flush appends is durable.
-        is_paused: whether the socket takes no more for now.
         is_reading: whether the socket is read from; a peer we do not listen to is not silent.
-        is_throttled: whether deliveries stopped because `out` was full; `resume` lets them go on.
         turn_frames: how many frames are taken in a row, but for those of regular publishes; None for any number.
-        stall: what is waited for before more is taken, None for nothing.
         waits_for_alarms: whether publishes wait while there are alarms.
-        is_traced: whether what goes over it is copied to amq.rabbitmq.trace where its vhost is traced.
-        mechanism: how the user logged in.
-        tls: how the connection is encrypted, None if it is not.
         client_closes: whether it is for the client to close the socket, once it has our answer to its close.
         end_reason: why it ended or ends, for the log; empty if the socket was lost.
     """
 
+    host: ConnectionHost
     waits_for_alarms: ClassVar[bool] = True
-    is_traced: ClassVar[bool] = True
 
     def __init__(
-        self, host: SessionHost, *, peer: str, from_loopback: bool, now_ms: int, tls: TlsPeer | None = None
+        self, host: ConnectionHost, *, peer: str, from_loopback: bool, now_ms: int, tls: TlsPeer | None = None
     ) -> None:
         """Wait for a protocol header."""
-        self.host = host
-        self.broker = host.broker
-        self.peer = peer
+        super().__init__(host, peer=peer, from_loopback=from_loopback, now_ms=now_ms, tls=tls)
         self.connected_at_ms = now_ms
         self.state = AmqpState.HEADER
-        self.user: str | None = None
-        self.vhost: str | None = None
-        self.client_properties: dict[str, Any] = {}
         self.channels: dict[int, Channel] = {}
-        self.frame_max_bytes = host.limits.initial_frame_max_bytes
-        self.channel_max = host.limits.channel_max
-        self.heartbeat_ms = 0
-        self.out: list[bytes] = []
-        self.out_bytes = 0
-        self.confirming: dict[Channel, None] = {}
-        self.held = False
-        self.is_paused = False
-        self.is_throttled = False
         self.is_reading = True
         self.received_bytes = 0
-        self.sent_bytes = 0
-        self.actor = Actor(host.broker, "", "")
         self.publisher = self.make_publisher()
-        self.from_loopback = from_loopback
-        self.tls = tls
         self.mechanism = ""
         self.client_closes = False
         self.end_reason = ""
-        self.stall: Stall | None = None
-        self.counters = host.broker.counters
         self.churn = host.broker.churn
-        self.wake: Callable[[], None] = _do_nothing
         self.turn_frames: int | None = None
         self._frames_left: int | None = None
         self._asked: bytes | None = None
         self._is_told_blocked = False
         self._rest: list[bytes] = []
         self._missing_bytes = 0
-        self.now_ms = now_ms
         self._received_at_ms = now_ms
         self._sent_at_ms = now_ms
         self._closing_at_ms = 0
@@ -358,11 +323,11 @@ class ClientConnection:
 
     def make_publisher(self) -> Publisher:
         """What takes its publishes."""
-        return Publisher(self)
+        return Publisher(self, self.channels)
 
     def make_channel(self, number: int) -> Channel:
         """A channel that was opened."""
-        return Channel(self, number)
+        return Channel(self, number, self.publisher, self.host.leaders)
 
     def check_channel_limits(self) -> None:
         """Whether one more channel may be opened.
@@ -419,11 +384,6 @@ class ClientConnection:
         limits = self.host.limits
         self.reply(commands.Connection.Tune(limits.channel_max, limits.frame_max_bytes, limits.heartbeat_s))
 
-    def client_can(self, capability: str) -> bool:
-        """Whether the client announced a capability."""
-        capabilities = self.client_properties.get("capabilities")
-        return isinstance(capabilities, dict) and bool(capabilities.get(capability))
-
     def open(self, vhost: str) -> None:
         """Enter a vhost.
 
@@ -459,33 +419,6 @@ class ClientConnection:
         self._received_at_ms = now_ms
         if for_disk:
             self._in_flow_at_ms = now_ms
-
-    def takes_deliveries(self) -> bool:
-        """Whether consumers may be sent more now: the socket takes it and not too much waits for the next write."""
-        if self.out_bytes >= OUT_BYTES_MAX:
-            self.is_throttled = True
-        return not (self.is_paused or self.is_throttled)
-
-    # -- octets out ---------------------------------------------------------------------------
-
-    def send(self, octets: bytes) -> None:
-        """Gather octets for the next write."""
-        if not self.out:
-            self.host.outbox.append(self)
-        self.out.append(octets)
-        self.out_bytes += len(octets)
-        self.sent_bytes += len(octets)
-
-    def take_output(self) -> bytes:
-        """All octets that wait, once."""
-        octets = b"".join(self.out)
-        self.out.clear()
-        self.out_bytes = 0
-        return octets
-
-    def reply(self, method: base.Frame) -> None:
-        """Send a method of the connection itself."""
-        self.send(wire.marshal(method, 0))
 
     def resume(self) -> None:
         """The socket takes more again: its consumers are served at the next flush."""
@@ -597,10 +530,6 @@ _SHOWN: Final = {
     AmqpState.CLOSED: "closed",
 }
 """RabbitMQ's names of the states."""
-
-
-def _do_nothing() -> None:
-    """Nobody runs it: who uses it calls `go_on` by themselves."""
 
 
 def _method_of(kind: int, payload: bytes) -> int:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, repeat
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 from pamqp import commands
 
@@ -14,11 +14,9 @@ from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import Head, Run
 from leveret.core.rules.queue_arguments import check_consumer_arguments
+from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.tracing import trace_delivered
 from leveret.wire import amqp091 as wire
-
-if TYPE_CHECKING:
-    from leveret.session.amqp091.channel import Channel
 
 _pack_tag: Callable[[int], bytes] = Struct(">Q").pack
 UNLIMITED: Final = 1 << 30
@@ -185,7 +183,7 @@ class ChannelConsumer:
 
     def __init__(
         self,
-        channel: Channel,
+        channel: DeliveryChannel,
         queue: ConsumerSource,
         tag: bytes,
         method: commands.Basic.Consume,
@@ -232,7 +230,7 @@ class ChannelConsumer:
             first = channel.next_tag
             channel.next_tag = first + count
             if channel.connection.broker.traced_vhosts:
-                trace_delivered(channel, queue, run.head, run.bodies, redelivered)
+                trace_delivered(channel.connection, channel.number, queue, run.head, run.bodies, redelivered)
             channel.connection.send(self._frames(run, first, redelivered))
             self._count(channel.counters, count, redelivered)
             self._count(channel.connection.counters, count, redelivered)
@@ -258,8 +256,100 @@ class ChannelConsumer:
         return delivery_frames(self.channel, before, run.head, run.bodies, first, redelivered)
 
 
+class RemoteDeliveries(Protocol):
+    """The channel's counterpart at a leader of queues that its consumers use (session.forwarding.remote_channel)."""
+
+    def limit(self) -> None:
+        """The channel has another limit for all its consumers together."""
+
+    def made_room(self) -> None:
+        """The channel may have more."""
+
+    def wake(self) -> None:
+        """The client takes more again: so may its consumers."""
+
+    def close(self) -> None:
+        """The client's channel ends."""
+
+
+class DeliveryChannel:
+    """What is delivered on a channel: its consumers, and what they were sent and have not settled.
+
+    Attributes:
+        consumers: by tag.
+        next_tag: of the next delivery.
+        prefetch: of consumers to come, 0 for no limit.
+        global_prefetch: of all its consumers together, 0 for no limit.
+        shadows: its counterparts at other nodes, by node.
+        held_notices: cancellations that are told later, None if they are told at once.
+    """
+
+    def __init__(self, connection: ConnectionBase, number: int) -> None:
+        """Without consumers."""
+        self.connection = connection
+        self.number = number
+        self.consumers: dict[bytes, ChannelConsumer] = {}
+        self.counters = Counters()
+        self.unacked = UnackedRuns()
+        self.next_tag = 1
+        self.prefetch = 0
+        self.global_prefetch = 0
+        self.is_closing = False
+        self.held_notices: list[bytes] | None = None
+        self.shadows: dict[str, RemoteDeliveries] = {}
+
+    def mark(self, queue: DeliverySource) -> None:
+        """The queue has something to log or to hand out at the next flush."""
+        held = self.connection.broker.queues.get(queue.key)
+        if held is not None and held is queue:
+            self.connection.broker.dirty[held] = None
+
+    def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
+        """A consumer's queue is gone; the client is told if it can hear it."""
+        self.consumers.pop(consumer.tag, None)
+        if not self.is_closing and self.connection.client_can("consumer_cancel_notify"):
+            notice = wire.named_reply(self.number, 60, 30, consumer.tag, b"\x01")
+            if self.held_notices is None:
+                self.connection.send(notice)
+            else:
+                self.held_notices.append(notice)
+
+    def wake_consumers(self) -> None:
+        """Something changed about how much this channel takes."""
+        for consumer in self.consumers.values():
+            self.mark(consumer.queue)
+        for shadow in self.shadows.values():
+            shadow.wake()
+
+    def deliveries(self) -> Iterator[Unacked]:
+        """All that is not settled yet."""
+        yield from self.unacked
+
+    def requeue(self, runs: list[Unacked]) -> None:
+        """Give deliveries back to their queues, in their old places."""
+        for run in runs:
+            run.queue.requeue(run.offset, run.count)
+        self.let_go(runs)
+
+    def let_go(self, runs: list[Unacked]) -> None:
+        """These deliveries no longer count against anybody's prefetch."""
+        for run in runs:
+            if run.consumer is not None:
+                run.consumer.unacked_count -= run.count
+            self.mark(run.queue)
+        if self.global_prefetch:
+            for shadow in list(self.shadows.values()):
+                shadow.made_room()
+            self.wake_consumers()
+
+    def count(self, queue: DeliverySource, what: str, count: int) -> None:
+        """Count up for the queue, the channel and the node, by a counter's name."""
+        for counters in (queue.counters, self.counters, self.connection.counters):
+            setattr(counters, what, getattr(counters, what) + count)
+
+
 def delivery_frames(
-    channel: Channel, before: bytes, head: Head, bodies: list[bytes], first: int, redelivered: bool
+    channel: DeliveryChannel, before: bytes, head: Head, bodies: list[bytes], first: int, redelivered: bool
 ) -> bytes:
     """The frames of messages of one head, tags from `first` on; `before` is each deliver frame up to its tag."""
     if head.body_bytes > channel.connection.frame_max_bytes - wire.FRAME_OVERHEAD:
@@ -284,7 +374,7 @@ def frames_before_body(head: Head, channel: int, redelivered: bool) -> bytes:
     return found
 
 
-def content(channel: Channel, head: Head, body: bytes, redelivered: bool) -> bytes:
+def content(channel: DeliveryChannel, head: Head, body: bytes, redelivered: bool) -> bytes:
     """From a delivery tag to the end of a message of any size."""
     frame_max = channel.connection.frame_max_bytes
     if len(body) <= frame_max - wire.FRAME_OVERHEAD:

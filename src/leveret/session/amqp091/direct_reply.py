@@ -7,16 +7,13 @@ on the default exchange is heard at once, or never: nothing is stored.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from leveret.core.queues.head import Head
 from leveret.model.errors import PreconditionFailed
-from leveret.session.amqp091.delivery import delivery_frames
+from leveret.session.amqp091.delivery import DeliveryChannel, delivery_frames
 from leveret.wire import amqp091 as wire
 from leveret.wire import properties as props
-
-if TYPE_CHECKING:
-    from leveret.session.amqp091.channel import Channel
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
 PREFIX: Final = f"{REPLY_TO}."
@@ -25,10 +22,11 @@ PREFIX: Final = f"{REPLY_TO}."
 class ReplyConsumer:
     """One channel's consumer of replies; `name` is where they are published to."""
 
-    def __init__(self, channel: Channel, tag: bytes) -> None:
+    def __init__(self, channel: DeliveryChannel, tag: bytes) -> None:
         """Be known to publishers from now on."""
         self.channel = channel
         self.tag = tag
+        self._is_closed = False
         self.name = PREFIX + channel.connection.host.unique_id()
         self._before = wire.deliver_head(channel.number, tag, 2 + len(self.name))
         channel.connection.broker.direct_replies[self.name] = self
@@ -36,7 +34,7 @@ class ReplyConsumer:
     def take_reply(self, head: Head, bodies: list[bytes]) -> None:
         """See core.broker.broker.DirectReply."""
         channel = self.channel
-        if channel.reply_consumer is not self:
+        if self._is_closed:
             # A transaction may end long after the one who asked went.
             return
         first = channel.next_tag
@@ -50,11 +48,11 @@ class ReplyConsumer:
         broker = self.channel.connection.broker
         broker.direct_replies.pop(self.name, None)
         broker.version += 1
-        self.channel.reply_consumer = None
+        self._is_closed = True
 
 
-def with_reply_name(channel: Channel, header: bytes) -> bytes:
-    """The content header of a request, with the pseudo-queue's name replaced by the channel's own.
+def with_reply_name(consumer: ReplyConsumer | None, header: bytes) -> bytes:
+    """The content header of a request, with the pseudo-queue's name replaced by that of the channel's consumer.
 
     Raises:
         PreconditionFailed: it asks for replies, and the channel does not consume them.
@@ -62,7 +60,7 @@ def with_reply_name(channel: Channel, header: bytes) -> bytes:
     properties = props.split(header)
     if properties.get(props.REPLY_TO) != REPLY_TO.encode():
         return header
-    if channel.reply_consumer is None:
+    if consumer is None:
         raise PreconditionFailed("fast reply consumer does not exist")
-    properties[props.REPLY_TO] = channel.reply_consumer.name.encode()
+    properties[props.REPLY_TO] = consumer.name.encode()
     return props.join(properties, props.body_bytes_of(header))

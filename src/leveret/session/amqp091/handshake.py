@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pamqp import commands
 
 from leveret.core.broker.actor import Actor
 from leveret.core.broker.limits import check_connection_limits
 from leveret.model.errors import AuthenticationFailed, NotAllowed, NotFound, Refusal
+from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.replies import Fault, reply_text
 from leveret.session.amqp091.sasl import AMQPLAIN, EXTERNAL, PLAIN, amqplain, plain
 from leveret.session.amqp091.stalls import need_pen
 from leveret.wire import amqp091 as wire
-
-if TYPE_CHECKING:
-    from leveret.session.amqp091.connection import ClientConnection
 
 CAPABILITIES: Final = (
     "publisher_confirms",
@@ -31,7 +29,7 @@ CAPABILITIES: Final = (
 )
 
 
-def start(connection: ClientConnection) -> commands.Connection.Start:
+def start(connection: ConnectionBase) -> commands.Connection.Start:
     """Who answers, and how a client may log in."""
     host = connection.host
     properties: dict[str, Any] = {
@@ -48,13 +46,13 @@ def start(connection: ClientConnection) -> commands.Connection.Start:
     )
 
 
-def _offered(connection: ClientConnection) -> list[str]:
+def _offered(connection: ConnectionBase) -> list[str]:
     """EXTERNAL is offered to every TLS client, so that one without a certificate is told what is missing."""
     configured = connection.host.limits.auth_mechanisms
     return [each for each in configured if each != EXTERNAL or connection.tls is not None]
 
 
-def log_in(connection: ClientConnection, method: commands.Connection.StartOk) -> str:
+def log_in(connection: ConnectionBase, method: commands.Connection.StartOk) -> str:
     """Check what the client answered to start; return the user's name.
 
     Raises:
@@ -81,7 +79,7 @@ def refusal(mechanism: str) -> bytes:
     return wire.close_method(0, 403, reply_text(403, text), 0, 0)
 
 
-def tune(connection: ClientConnection, method: commands.Connection.TuneOk) -> None:
+def tune(connection: ConnectionBase, method: commands.Connection.TuneOk) -> None:
     """Take the sizes the client agreed to.
 
     Raises:
@@ -103,7 +101,7 @@ def _check(name: str, chosen: int, least: int, most: int) -> None:
         raise NotAllowed(f"negotiated {name} = {shown} is higher than the maximum allowed value ({most})")
 
 
-def enter(connection: ClientConnection, vhost: str) -> None:
+def enter(connection: ConnectionBase, vhost: str) -> None:
     """Let the user into a vhost.
 
     Raises:

@@ -10,7 +10,9 @@ once. Everything else takes the long way, frame by frame, which also finds all e
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from functools import partial
+from typing import Final
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.dead_letters import headers_of
@@ -23,17 +25,16 @@ from leveret.core.queues.queue_settings import DROP_HEAD, REJECT_PUBLISH_DLX
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.definitions import User
 from leveret.model.errors import PreconditionFailed, Refusal
+from leveret.session.amqp091.channel_base import ChannelBase
+from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.direct_reply import with_reply_name
+from leveret.session.amqp091.incoming import IncomingMessage
 from leveret.session.amqp091.replies import Fault
 from leveret.session.amqp091.tracing import trace_published
 from leveret.wire import amqp091 as wire
 from leveret.wire import properties as props
 from leveret.wire import tables
 from leveret.wire.amqp091 import FRAME_HEAD_BYTES
-
-if TYPE_CHECKING:
-    from leveret.session.amqp091.channel import Channel
-    from leveret.session.amqp091.connection import ClientConnection
 
 SHAPES_MAX: Final = 4096
 SHAPES_BYTES_MAX: Final = 1024 * 1024
@@ -81,7 +82,7 @@ class Shape:
         "target",
     )
 
-    def __init__(self, octets: bytes, channel: Channel, target: PublishTarget, mandatory: bool) -> None:
+    def __init__(self, octets: bytes, channel: ChannelBase, target: PublishTarget, mandatory: bool) -> None:
         """See the module."""
         self.octets = octets
         self.length = len(octets)
@@ -151,47 +152,7 @@ class Shape:
         return bodies
 
 
-class IncomingMessage:
-    """A message whose frames are still coming (the long way)."""
-
-    __slots__ = ("body", "bytes_max", "exchange", "flags", "header", "left", "routing_key")
-
-    def __init__(self, payload: bytes, bytes_max: int) -> None:
-        """`payload` is the basic.publish method's; a body of more than `bytes_max` is refused."""
-        self.exchange, self.routing_key, self.flags = wire.split_publish(payload)
-        self.header: bytes | None = None
-        self.left = 0
-        self.bytes_max = bytes_max
-        # One buffer: parts of a few octets each would cost many times their size.
-        self.body = bytearray()
-
-    def unexpected(self) -> Fault:
-        """Another frame came than the one this message needs next."""
-        if self.header is None:
-            return Fault(505, "expected content header for class 60, got non content header frame instead")
-        return Fault(505, "expected content body, got non content body frame instead")
-
-    def take_header(self, payload: bytes) -> bool:
-        """Take the content header; tell whether the message is whole (its body is empty)."""
-        if payload[:2] != b"\x00\x3c":
-            other = int.from_bytes(payload[:2], "big")
-            raise Fault(505, f"expected content header for class 60, got one for class {other} instead")
-        self.header = payload
-        self.left = props.body_bytes_of(payload)
-        if self.left > self.bytes_max:
-            raise Fault(406, f"message size {self.left} is larger than configured max size {self.bytes_max}")
-        return self.left == 0
-
-    def take_body(self, payload: bytes) -> bool:
-        """Take a body frame; tell whether the message is whole."""
-        self.left -= len(payload)
-        if self.left < 0:
-            raise Fault(501, "body frames hold more than the content header announced")
-        self.body += payload
-        return self.left == 0
-
-
-def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes) -> PublishTarget:
+def resolve(channel: ChannelBase, exchange: bytes, routing_key: bytes, header: bytes) -> PublishTarget:
     """Where a message goes, after the checks of permission, existence and properties.
 
     Raises:
@@ -210,7 +171,7 @@ def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes
     flags = props.property_flags(header)
     _check_properties(props.split_whole(header), connection)
     if flags & props.REPLY_TO:
-        header = with_reply_name(channel, header)
+        header = with_reply_name(channel.reply_consumer, header)
     keys = [routing_key]
     if flags & props.HEADERS and b"CC" in header:
         header, keys = _carbon_copies(header, keys)
@@ -223,7 +184,7 @@ def resolve(channel: Channel, exchange: bytes, routing_key: bytes, header: bytes
     return PublishTarget(head, list(queues), broker.topologies[vhost].exchanges[name].counters, reply)
 
 
-def _check_properties(properties: dict[int, bytes], connection: ClientConnection) -> None:
+def _check_properties(properties: dict[int, bytes], connection: ConnectionBase) -> None:
     """What is malformed would be the consumers' trouble: their clients take it for a broken connection."""
     tables.check(properties.get(props.HEADERS, b""))
     claimed, user = properties.get(props.USER_ID), connection.user or ""
@@ -290,10 +251,11 @@ class Publisher:
         taken: how many there were.
     """
 
-    def __init__(self, connection: ClientConnection) -> None:
-        """No shapes yet."""
+    def __init__(self, connection: ConnectionBase, channels: Mapping[int, ChannelBase]) -> None:
+        """No shapes yet; `channels` are those that the connection has open, by number."""
         self.taken = 0
         self._connection = connection
+        self._channels = channels
         self._shapes: dict[bytes, Shape] = {}
         self._shapes_bytes = 0
         self._last: Shape | None = None
@@ -305,7 +267,9 @@ class Publisher:
         self._shapes_bytes = 0
         self._last = None
 
-    def resolve(self, channel: Channel, exchange: bytes, routing_key: bytes, header: bytes) -> PublishTarget:
+    def resolve(
+        self, channel: ChannelBase, exchange: bytes, routing_key: bytes, header: bytes
+    ) -> PublishTarget:
         """Where a message goes, see `resolve` of the module."""
         return resolve(channel, exchange, routing_key, header)
 
@@ -346,10 +310,10 @@ class Publisher:
         channel, target = shape.channel, shape.target
         transaction = channel.transaction
         if transaction is not None and transaction.committing is None:
-            transaction.publishes.append((shape, bodies))
+            transaction.publishes.append((partial(self._publish_at_commit, shape), bodies))
             return
         if self._connection.broker.traced_vhosts:
-            trace_published(channel, target.queues, target.head, bodies)
+            trace_published(self._connection, channel.number, target.queues, target.head, bodies)
         if self._connection.broker.refuses_durable and self._refuse_durable(shape, len(bodies)):
             return
         if target.guarded:
@@ -360,9 +324,12 @@ class Publisher:
         if not target.queues:
             self._unroutable(shape, bodies)
 
+    def _publish_at_commit(self, shape: Shape, bodies: list[bytes]) -> None:
+        self.publish(shape.at_commit(), bodies)
+
     def hand_over(
         self,
-        channel: Channel,
+        channel: ChannelBase,
         target: PublishTarget,
         queues: list[Queue],
         bodies: list[bytes],
@@ -387,7 +354,7 @@ class Publisher:
         shape = self._last
         return shape is not None and any(queue.is_behind for queue in shape.target.queues)
 
-    def count(self, channel: Channel, count: int) -> None:
+    def count(self, channel: ChannelBase, count: int) -> None:
         """Messages came in on a channel."""
         self.taken += count
         counters = self._connection.counters
@@ -444,7 +411,7 @@ class Publisher:
         self.batch_of(channel, count, refused=True)
         return True
 
-    def batch_of(self, channel: Channel, count: int, *, refused: bool) -> ConfirmBatch | None:
+    def batch_of(self, channel: ChannelBase, count: int, *, refused: bool) -> ConfirmBatch | None:
         """Number publishes if they are to be confirmed; those that are refused have no batch to wait with."""
         if channel.confirms is not None:
             self._connection.confirming[channel] = None
@@ -477,7 +444,7 @@ class Publisher:
         return found or self._new_shape(octets, number, header_at - position, body_at - position)
 
     def _new_shape(self, octets: bytes, number: int, header_at: int, body_at: int) -> Shape | None:
-        channel = self._connection.channels.get(number)
+        channel = self._channels.get(number)
         kind, number2, size = wire.FRAME_HEAD.unpack_from(octets, body_at)
         ends = octets[header_at - 1] == octets[body_at - 1] == wire.FRAME_END
         if (
@@ -512,7 +479,7 @@ class Publisher:
         self._shapes[octets] = shape
         return shape
 
-    def finish(self, channel: Channel, incoming: IncomingMessage) -> None:
+    def finish(self, channel: ChannelBase, incoming: IncomingMessage) -> None:
         """Publish a message that came the long way."""
         if incoming.flags & _IMMEDIATE:
             raise Fault(540, "immediate=true")

@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pamqp import commands
 
 from leveret.core.queues.head import Run
 from leveret.core.queues.remote_queue import RemoteQueue, leader_is_down
+from leveret.session.amqp091.channel_base import ChannelBase
+from leveret.session.amqp091.delivery import ChannelConsumer
+from leveret.session.amqp091.remote_queues import QueueAtLeader
 from leveret.wire import amqp091 as wire
 
-if TYPE_CHECKING:
-    from leveret.session.amqp091.channel import Channel
-    from leveret.session.amqp091.delivery import ChannelConsumer
-    from leveret.session.forwarding.remote_ports import RemotePorts
 
-
-def shadow_of(channel: Channel, queue: RemoteQueue) -> RemotePorts:
+def shadow_of(channel: ChannelBase, queue: RemoteQueue) -> QueueAtLeader:
     """What stands for the queue on this channel.
 
     Raises:
         NotFound: nobody leads it. Postponed: its leader cannot be asked yet.
     """
-    leaders = channel.connection.host.leaders
+    leaders = channel.leaders
     if leaders is None or queue.is_down:
         raise leader_is_down(queue, queue.leader)
     return leaders.shadow(channel, queue)
 
 
-def consume(channel: Channel, queue: RemoteQueue, tag: bytes, method: commands.Basic.Consume) -> None:
+def consume(channel: ChannelBase, queue: RemoteQueue, tag: bytes, method: commands.Basic.Consume) -> None:
     """Register a consumer at the leader."""
     shadow = shadow_of(channel, queue)
     consumer = channel.make_consumer(shadow, tag, method)
@@ -41,9 +37,9 @@ def consume(channel: Channel, queue: RemoteQueue, tag: bytes, method: commands.B
     shadow.consume(consumer, registered)
 
 
-def cancel(channel: Channel, consumer: ChannelConsumer, method: commands.Basic.Cancel) -> bool:
+def cancel(channel: ChannelBase, consumer: ChannelConsumer, method: commands.Basic.Cancel) -> bool:
     """Have the leader forget a consumer; False if it has done so already, or is gone."""
-    leaders = channel.connection.host.leaders
+    leaders = channel.leaders
     shadow = leaders.shadow_with(channel, consumer) if leaders is not None else None
     if shadow is None:
         return False
@@ -57,7 +53,7 @@ def cancel(channel: Channel, consumer: ChannelConsumer, method: commands.Basic.C
     return True
 
 
-def get(channel: Channel, queue: RemoteQueue, no_ack: bool) -> None:
+def get(channel: ChannelBase, queue: RemoteQueue, no_ack: bool) -> None:
     """Get a message from the leader."""
     shadow = shadow_of(channel, queue)
 
@@ -67,7 +63,7 @@ def get(channel: Channel, queue: RemoteQueue, no_ack: bool) -> None:
     shadow.get(got, no_ack=no_ack)
 
 
-def declare(channel: Channel, queue: RemoteQueue, *, nowait: bool) -> None:
+def declare(channel: ChannelBase, queue: RemoteQueue, *, nowait: bool) -> None:
     """Answer a declaration of what is there with the leader's counts."""
 
     def declared(message_count: int, consumer_count: int) -> None:
@@ -78,7 +74,7 @@ def declare(channel: Channel, queue: RemoteQueue, *, nowait: bool) -> None:
     shadow_of(channel, queue).declare(declared)
 
 
-def purge(channel: Channel, queue: RemoteQueue, *, nowait: bool) -> None:
+def purge(channel: ChannelBase, queue: RemoteQueue, *, nowait: bool) -> None:
     """Purge a queue at its leader."""
 
     def purged(count: int) -> None:
@@ -88,7 +84,7 @@ def purge(channel: Channel, queue: RemoteQueue, *, nowait: bool) -> None:
     shadow_of(channel, queue).purge(purged)
 
 
-def delete(channel: Channel, queue: RemoteQueue, method: commands.Queue.Delete) -> None:
+def delete(channel: ChannelBase, queue: RemoteQueue, method: commands.Queue.Delete) -> None:
     """Have the leader delete a queue, on its conditions."""
 
     def deleted(count: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from pamqp import base, commands
 
@@ -13,11 +13,9 @@ from leveret.core.rules.validation import NESTING_MAX
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
 from leveret.session.amqp091 import remote_methods as passing
+from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.direct_reply import PREFIX, REPLY_TO
 from leveret.wire import amqp091 as wire
-
-if TYPE_CHECKING:
-    from leveret.session.amqp091.channel import Channel
 
 
 def _arguments(table: Any, depth: int = 0) -> d.Arguments:
@@ -36,7 +34,7 @@ def _plain(value: Any, depth: int) -> Any:
     return d.as_argument(value)
 
 
-def _vhost(channel: Channel) -> str:
+def _vhost(channel: ChannelBase) -> str:
     return channel.connection.vhost or ""
 
 
@@ -45,14 +43,14 @@ def _name(given: str) -> str:
     return given.replace("\r", "").replace("\n", "")
 
 
-def _hold(channel: Channel) -> None:
+def _hold(channel: ChannelBase) -> None:
     """Replies wait for the definitions log, so a declared entity survives what comes after its reply."""
     broker = channel.connection.broker
     if broker.changes or broker.shared or broker.changes_in_flight:
         channel.connection.held = True
 
 
-def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> None:
+def _exchange_declare(channel: ChannelBase, method: commands.Exchange.Declare) -> None:
     vhost, name = _vhost(channel), _name(method.exchange)
     if method.passive:
         if name == "":
@@ -74,14 +72,14 @@ def _exchange_declare(channel: Channel, method: commands.Exchange.Declare) -> No
         channel.reply(commands.Exchange.DeclareOk())
 
 
-def _exchange_delete(channel: Channel, method: commands.Exchange.Delete) -> None:
+def _exchange_delete(channel: ChannelBase, method: commands.Exchange.Delete) -> None:
     channel.connection.actor.delete_exchange(_name(method.exchange), if_unused=method.if_unused)
     _hold(channel)
     if not method.nowait:
         channel.reply(commands.Exchange.DeleteOk())
 
 
-def _exchange_bind(channel: Channel, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> None:
+def _exchange_bind(channel: ChannelBase, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> None:
     binding = d.Binding(
         source=_name(method.source),
         vhost=_vhost(channel),
@@ -96,14 +94,14 @@ def _exchange_bind(channel: Channel, method: commands.Exchange.Bind | commands.E
         channel.reply(commands.Exchange.BindOk() if add else commands.Exchange.UnbindOk())
 
 
-def _change_binding(channel: Channel, binding: d.Binding, *, add: bool) -> None:
+def _change_binding(channel: ChannelBase, binding: d.Binding, *, add: bool) -> None:
     """Bind or unbind."""
     actor = channel.connection.actor
     (actor.bind if add else actor.unbind)(binding)
     _hold(channel)
 
 
-def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
+def _queue_declare(channel: ChannelBase, method: commands.Queue.Declare) -> None:
     connection = channel.connection
     vhost = _vhost(channel)
     name = _name(method.queue) or f"amq.gen-{connection.host.unique_id()}"
@@ -128,7 +126,7 @@ def _queue_declare(channel: Channel, method: commands.Queue.Declare) -> None:
         )
 
 
-def _declare_replies(channel: Channel, method: commands.Queue.Declare) -> None:
+def _declare_replies(channel: ChannelBase, method: commands.Queue.Declare) -> None:
     """The pseudo-queue of direct replies: it exists, and a name that leads to a client does while that is there."""
     broker, name = channel.connection.broker, method.queue
     if name != REPLY_TO and name not in broker.direct_replies:
@@ -137,7 +135,7 @@ def _declare_replies(channel: Channel, method: commands.Queue.Declare) -> None:
         channel.connection.send(wire.declare_ok(channel.number, name.encode(), 0, 1))
 
 
-def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost: str) -> Queue:
+def _declare(channel: ChannelBase, method: commands.Queue.Declare, name: str, vhost: str) -> Queue:
     wanted = d.Queue(
         name=name,
         vhost=vhost,
@@ -151,7 +149,7 @@ def _declare(channel: Channel, method: commands.Queue.Declare, name: str, vhost:
     return channel.queue(name)
 
 
-def _queue_bind(channel: Channel, method: commands.Queue.Bind | commands.Queue.Unbind) -> None:
+def _queue_bind(channel: ChannelBase, method: commands.Queue.Bind | commands.Queue.Unbind) -> None:
     name = _name(method.queue) or channel.queue("").key[1]
     binding = d.Binding(
         source=_name(method.exchange),
@@ -167,7 +165,7 @@ def _queue_bind(channel: Channel, method: commands.Queue.Bind | commands.Queue.U
         channel.reply(commands.Queue.BindOk())
 
 
-def _queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
+def _queue_purge(channel: ChannelBase, method: commands.Queue.Purge) -> None:
     queue = channel.readable_queue(method.queue)
     if isinstance(queue, RemoteQueue):
         passing.purge(channel, queue, nowait=method.nowait)
@@ -180,7 +178,7 @@ def _queue_purge(channel: Channel, method: commands.Queue.Purge) -> None:
         channel.reply(commands.Queue.PurgeOk(count))
 
 
-def _queue_delete(channel: Channel, method: commands.Queue.Delete) -> None:
+def _queue_delete(channel: ChannelBase, method: commands.Queue.Delete) -> None:
     broker = channel.connection.broker
     count = 0
     name = _name(method.queue)
@@ -223,7 +221,7 @@ def _check_unconditional(queue: RemoteQueue, method: commands.Queue.Delete) -> N
         raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' not empty")
 
 
-TOPOLOGY: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {
+TOPOLOGY: Final[dict[type[base.Frame], Callable[[ChannelBase, Any], None]]] = {
     commands.Exchange.Declare: _exchange_declare,
     commands.Exchange.Delete: _exchange_delete,
     commands.Exchange.Bind: _exchange_bind,

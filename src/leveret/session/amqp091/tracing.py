@@ -7,18 +7,16 @@ sent at most once, and not copied themselves.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from leveret.core.broker.dead_letters import carbon_copies, header_entries
 from leveret.core.broker.topology import TRACE_EXCHANGE
+from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.queue import Queue
+from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.wire import properties as props
 from leveret.wire import tables
-
-if TYPE_CHECKING:
-    from leveret.core.queues.consumers import DeliverySource
-    from leveret.session.amqp091.channel import Channel
 
 _NAMES: Final = {
     props.CONTENT_TYPE: b"content_type",
@@ -40,22 +38,35 @@ _NUMBERS: Final = props.DELIVERY_MODE | props.PRIORITY | props.TIMESTAMP
 _KEY_BYTES_MAX: Final = 255
 
 
-def trace_published(channel: Channel, queues: list[Queue], head: Head, bodies: list[bytes]) -> None:
-    """Copy messages that came in, if their vhost is traced; `queues` is where they are routed."""
+def trace_published(
+    connection: ConnectionBase, channel: int, queues: list[Queue], head: Head, bodies: list[bytes]
+) -> None:
+    """Copy messages that came in on a channel, if their vhost is traced; `queues` is where they are routed."""
     routed = tables.array(tables.long_string(queue.key[1].encode()) for queue in queues)
-    _trace(channel, b"publish." + head.exchange, head, bodies, {b"routed_queues": routed})
+    _trace(connection, channel, b"publish." + head.exchange, head, bodies, {b"routed_queues": routed})
 
 
 def trace_delivered(
-    channel: Channel, queue: DeliverySource, head: Head, bodies: list[bytes], redelivered: bool
+    connection: ConnectionBase,
+    channel: int,
+    queue: DeliverySource,
+    head: Head,
+    bodies: list[bytes],
+    redelivered: bool,
 ) -> None:
-    """Copy messages that go out, to a consumer or a get, if their vhost is traced."""
+    """Copy messages that go out on a channel, to a consumer or a get, if their vhost is traced."""
     told = {b"redelivered": tables.integer(redelivered)}
-    _trace(channel, b"deliver." + queue.key[1].encode(), head, bodies, told)
+    _trace(connection, channel, b"deliver." + queue.key[1].encode(), head, bodies, told)
 
 
-def _trace(channel: Channel, key: bytes, head: Head, bodies: list[bytes], told: dict[bytes, bytes]) -> None:
-    connection = channel.connection
+def _trace(
+    connection: ConnectionBase,
+    channel: int,
+    key: bytes,
+    head: Head,
+    bodies: list[bytes],
+    told: dict[bytes, bytes],
+) -> None:
     broker, vhost = connection.broker, connection.vhost or ""
     if vhost not in broker.traced_vhosts or head.exchange == TRACE_EXCHANGE.encode():
         return
@@ -64,7 +75,7 @@ def _trace(channel: Channel, key: bytes, head: Head, bodies: list[bytes], told: 
     queues = broker.route(vhost, TRACE_EXCHANGE, key.decode(errors="surrogateescape"), dict)
     if not queues:
         return
-    headers = _of_message(head) | told | _of_channel(channel)
+    headers = _of_message(head) | told | _of_channel(connection, channel)
     header = props.join({props.HEADERS: tables.join(headers)}, head.body_bytes)
     copy = make_head(TRACE_EXCHANGE.encode(), key[:_KEY_BYTES_MAX], header)
     for queue in queues:
@@ -85,14 +96,13 @@ def _of_message(head: Head) -> dict[bytes, bytes]:
     }
 
 
-def _of_channel(channel: Channel) -> dict[bytes, bytes]:
+def _of_channel(connection: ConnectionBase, channel: int) -> dict[bytes, bytes]:
     """By whom it came or to whom it goes."""
-    connection = channel.connection
     return {
         b"node": tables.long_string(connection.host.node_name.encode()),
         b"vhost": tables.long_string((connection.vhost or "").encode()),
         b"connection": tables.long_string(connection.peer.encode()),
-        b"channel": tables.integer(channel.number),
+        b"channel": tables.integer(channel),
         b"user": tables.long_string((connection.user or "").encode()),
     }
 

@@ -1,6 +1,6 @@
 """`tx.*`: publishes and settlements of a channel that take effect together, at its commit.
 
-Nothing of a transaction reaches a queue before the commit: publishes are kept with their shapes,
+Nothing of a transaction reaches a queue before the commit: publishes are kept,
 settlements with the deliveries they concern. A commit hands all of them over in one flush, and its reply
 waits for the disk as a confirm does. A rollback drops the publishes and makes the deliveries unacked again.
 """
@@ -8,14 +8,12 @@ waits for the disk as a confirm does. A rollback drops the publishes and makes t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.session.amqp091.delivery import Unacked
 
-if TYPE_CHECKING:
-    from leveret.session.amqp091.publishing import Shape
-
+Publish = Callable[[list[bytes]], None]
+"""Hands bodies over to the queues that there are at the commit."""
 Settle = Callable[[list[Unacked]], None]
 
 
@@ -31,12 +29,12 @@ class ChannelTransaction:
 
     def __init__(self) -> None:
         """Nothing done yet."""
-        self.publishes: list[tuple[Shape, list[bytes]]] = []
+        self.publishes: list[tuple[Publish, list[bytes]]] = []
         self.settlements: list[tuple[Settle, list[Unacked]]] = []
         self.committing: ConfirmBatch | None = None
         self.batches: list[ConfirmBatch] = []
 
-    def take_publishes(self) -> list[tuple[Shape, list[bytes]]]:
+    def take_publishes(self) -> list[tuple[Publish, list[bytes]]]:
         """The publishes, once."""
         publishes, self.publishes = self.publishes, []
         return publishes

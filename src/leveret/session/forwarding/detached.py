@@ -2,34 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import ClassVar
 
 from leveret.core.queues.consumers import Consumers, DeliverySource
 from leveret.core.queues.counters import Counters
 from leveret.session.amqp091.delivery import ChannelConsumer
-
-if TYPE_CHECKING:
-    from leveret.session.amqp091.channel import Channel
-    from leveret.session.forwarding.remote_channel import RemoteChannel
-
-
-class Registry(Protocol):
-    """Who keeps consumers whose queue is led elsewhere now; session.forwarding.leaders."""
-
-    def detach(self, source: DeliverySource, channel: Channel) -> None:
-        """A source will deliver nothing more, and take no settlements: have the channel's consumers registered anew."""
-
-    def has(self, key: tuple[str, ...], epoch: int) -> bool:
-        """Whether there is this queue still, wherever it is led."""
-
-    def forget(self, consumer: ChannelConsumer) -> None:
-        """A consumer that waits to be registered is not wanted any more."""
-
-    def ended(self, shadow: RemoteChannel) -> None:
-        """A shadow channel is no more."""
-
-    def ask_again(self, channel: Channel) -> None:
-        """The leader does not lead what it was asked for, or does not know it yet: repeat the method in a while."""
+from leveret.session.forwarding.remote_channel import Registry
 
 
 class Detached:

@@ -22,12 +22,13 @@ from leveret.core.queues.head import Run, make_head
 from leveret.core.queues.queue import Queue
 from leveret.model.errors import LeveretError
 from leveret.session.amqp091.channel import Channel
+from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
-from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, Unacked
+from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, DeliveryChannel, Unacked
 from leveret.session.amqp091.publishing import Publisher, PublishTarget, Shape
+from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp091.replies import Fault, code_of, reply_text
 from leveret.session.amqp091.stalls import need_pen
-from leveret.session.host import SessionHost
 from leveret.wire import amqp091 as wire
 from leveret.wire import relay
 
@@ -66,7 +67,7 @@ class RelayConnection(ClientConnection):
     # What other nodes' clients send and get is traced where they are, or not: tracing is each node's own.
     is_traced = False
 
-    def __init__(self, host: SessionHost, *, node: str, now_ms: int) -> None:
+    def __init__(self, host: ConnectionHost, *, node: str, now_ms: int) -> None:
         """`node` is the one at the other end, as it has proven; wait for connection.open."""
         super().__init__(host, peer=node, from_loopback=False, now_ms=now_ms)
         self.state = AmqpState.OPEN_WAIT
@@ -79,7 +80,7 @@ class RelayConnection(ClientConnection):
 
     def make_publisher(self) -> Publisher:
         """See ClientConnection."""
-        return _Publisher(self)
+        return _Publisher(self, self.channels)
 
     def make_channel(self, number: int) -> Channel:
         """See ClientConnection."""
@@ -126,7 +127,7 @@ class RelayChannel(Channel):
 
     def __init__(self, connection: RelayConnection, number: int) -> None:
         """Neither yet."""
-        super().__init__(connection, number)
+        super().__init__(connection, number, connection.publisher, connection.host.leaders)
         self.target: Queue | None = None
         self.reference = b""
         self.next_number = 0
@@ -254,7 +255,7 @@ class RelayConsumer(ChannelConsumer):
 
     def __init__(
         self,
-        channel: Channel,
+        channel: DeliveryChannel,
         queue: ConsumerSource,
         tag: bytes,
         method: commands.Basic.Consume,
@@ -301,7 +302,9 @@ def _client(told: object) -> ForwardedConsumer | None:
 class _Publisher(Publisher):
     """Publishes of a target channel go into its queue, and nowhere else."""
 
-    def resolve(self, channel: Channel, exchange: bytes, routing_key: bytes, header: bytes) -> PublishTarget:
+    def resolve(
+        self, channel: ChannelBase, exchange: bytes, routing_key: bytes, header: bytes
+    ) -> PublishTarget:
         """See Publisher: all was looked at where the message was published.
 
         Raises:
@@ -339,7 +342,7 @@ class _Publisher(Publisher):
 
     def hand_over(
         self,
-        channel: Channel,
+        channel: ChannelBase,
         target: PublishTarget,
         queues: list[Queue],
         bodies: list[bytes],

@@ -16,16 +16,16 @@ from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.errors import LeveretError
-from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
-from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource
+from leveret.session.amqp091.connection_base import ConnectionBase
+from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, DeliveryChannel
 from leveret.session.amqp091.stalls import Postponed, Stall
 from leveret.session.forwarding.detached import Detached
 from leveret.session.forwarding.leader_client import Asking, Outlet
 from leveret.session.forwarding.leader_server import RelayChannel, RelayConnection, RelayConsumer
 from leveret.session.forwarding.publication import Publication, RetransmitBuffer
 from leveret.session.forwarding.remote_channel import RemoteChannel
-from leveret.session.forwarding.remote_ports import RemotePorts
+from leveret.session.forwarding.remote_ports import RemotePorts, queue_at_leader
 from leveret.session.forwarding.unconfirmed import Told
 from leveret.session.host import Sender
 
@@ -62,8 +62,8 @@ class RelayedLeaders:
         self._dial = dial
         self._now_ms = 0
         self._publications: dict[tuple[Key, int], Publication] = {}
-        self._stalled: dict[ClientConnection, Key] = {}
-        self._asking_again: dict[Channel, None] = {}
+        self._stalled: dict[ConnectionBase, Key] = {}
+        self._asking_again: dict[DeliveryChannel, None] = {}
         self._homeless: dict[Key, dict[ChannelConsumer, None]] = {}
         self._shadows: dict[Key, dict[RemoteChannel, None]] = {}
 
@@ -214,25 +214,25 @@ class RelayedLeaders:
 
     # -- what clients ask ---------------------------------------------------------------------
 
-    def shadow(self, channel: Channel, queue: RemoteQueue) -> RemotePorts:
-        """See session.host.Leaders."""
+    def shadow(self, channel: DeliveryChannel, queue: RemoteQueue) -> RemotePorts:
+        """See session.amqp091.remote_queues.Leaders."""
         found = self._shadow(channel, queue)
         if found is None:
             self._stalled[channel.connection] = queue.key
             raise Postponed(Stall.REMOTE)
         return found
 
-    def _shadow(self, channel: Channel, queue: RemoteQueue) -> RemotePorts | None:
+    def _shadow(self, channel: DeliveryChannel, queue: RemoteQueue) -> RemotePorts | None:
         asking = self._up(queue.key)
         if asking is None:
             return None
         found = channel.shadows.get(asking.leader)
-        if found is None:
+        if not isinstance(found, RemoteChannel):
             number = asking.number()
             found = RemoteChannel(channel, asking, number, self)
             asking.channels[number] = found
         self._shadows.setdefault(queue.key, {})[found] = None
-        return found.shadow(queue)
+        return queue_at_leader(found, queue)
 
     def ended(self, shadow: RemoteChannel) -> None:
         """See Registry."""
@@ -245,12 +245,12 @@ class RelayedLeaders:
         if not shadows:
             self._shadows.pop(key, None)
 
-    def shadow_with(self, channel: Channel, consumer: ChannelConsumer) -> RemotePorts | None:
-        """See session.host.Leaders."""
+    def shadow_with(self, channel: DeliveryChannel, consumer: ChannelConsumer) -> RemotePorts | None:
+        """See session.amqp091.remote_queues.Leaders."""
         source = consumer.queue
         return source if isinstance(source, RemotePorts) else None
 
-    def ask_again(self, channel: Channel) -> None:
+    def ask_again(self, channel: DeliveryChannel) -> None:
         """See Registry."""
         self._asking_again[channel] = None
         self.has_waiting = True
@@ -260,7 +260,7 @@ class RelayedLeaders:
         queue = self._broker.queues.get(key)
         return queue is not None and queue.epoch == epoch
 
-    def detach(self, source: DeliverySource, channel: Channel) -> None:
+    def detach(self, source: DeliverySource, channel: DeliveryChannel) -> None:
         """See Registry."""
         stands = Detached(source, self)
         for run in channel.deliveries():
@@ -417,7 +417,7 @@ class RelayedLeaders:
                 self._take_from(channel, queue)
         queue.consumers.clear()
 
-    def _take_from(self, channel: Channel, queue: Queue) -> None:
+    def _take_from(self, channel: DeliveryChannel, queue: Queue) -> None:
         if isinstance(channel, RelayChannel):
             for run in channel.unacked.take_of(queue):
                 queue.requeue(run.offset, run.count)
@@ -448,7 +448,7 @@ class RelayedLeaders:
         return is_due
 
 
-def _channels(connections: Iterable[object]) -> Iterator[Channel]:
+def _channels(connections: Iterable[object]) -> Iterator[DeliveryChannel]:
     for connection in connections:
         if isinstance(connection, ClientConnection):
             yield from connection.channels.values()

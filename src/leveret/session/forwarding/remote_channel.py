@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Run
 from leveret.core.queues.offsets import OffsetSet
 from leveret.model.errors import PeerError
-from leveret.session.amqp091.delivery import ChannelConsumer
+from leveret.session.amqp091.delivery import ChannelConsumer, DeliveryChannel
+from leveret.session.amqp091.remote_queues import Got
 from leveret.session.amqp091.replies import NAMES, Fault
 from leveret.session.forwarding.deliveries import Delivered, IncomingDelivery
-from leveret.session.forwarding.detached import Registry
-from leveret.session.forwarding.remote_ports import ACK, REQUEUE, Got, RemotePorts
 from leveret.wire import amqp091 as wire
 from leveret.wire import relay
 from leveret.wire.amqp091 import (
@@ -29,9 +28,6 @@ from leveret.wire.amqp091 import (
     CHANNEL_OPEN_OK,
 )
 
-if TYPE_CHECKING:
-    from leveret.session.amqp091.channel import Channel
-
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Of deliveries to one consumer on their way, about."""
 WINDOW_MAX: Final = 2048
@@ -39,6 +35,29 @@ WINDOW_MIN: Final = 8
 
 Key = tuple[str, ...]
 """Of a queue: vhost and name."""
+
+
+ACK, REJECT, REQUEUE = range(3)
+"""What becomes of deliveries."""
+
+
+class Registry(Protocol):
+    """Who keeps consumers whose queue is led elsewhere now; session.forwarding.leaders."""
+
+    def detach(self, source: DeliverySource, channel: DeliveryChannel) -> None:
+        """A source will deliver nothing more, and take no settlements: have the channel's consumers registered anew."""
+
+    def has(self, key: tuple[str, ...], epoch: int) -> bool:
+        """Whether there is this queue still, wherever it is led."""
+
+    def forget(self, consumer: ChannelConsumer) -> None:
+        """A consumer that waits to be registered is not wanted any more."""
+
+    def ended(self, shadow: RemoteChannel) -> None:
+        """A shadow channel is no more."""
+
+    def ask_again(self, channel: DeliveryChannel) -> None:
+        """The leader does not lead what it was asked for, or does not know it yet: repeat the method in a while."""
 
 
 class LeaderConnection(Protocol):
@@ -75,11 +94,13 @@ class RemoteChannel:
             leader says is known to be of an earlier registration.
     """
 
-    def __init__(self, channel: Channel, link: LeaderConnection, number: int, registry: Registry) -> None:
+    def __init__(
+        self, channel: DeliveryChannel, link: LeaderConnection, number: int, registry: Registry
+    ) -> None:
         """Open it."""
         self.channel = channel
         self.number = number
-        self.shadows: dict[tuple[str, ...], RemotePorts] = {}
+        self.shadows: dict[tuple[str, ...], DeliverySource] = {}
         self.consumers: dict[bytes, ChannelConsumer] = {}
         self._link = link
         self._registry = registry
@@ -104,13 +125,6 @@ class RemoteChannel:
         channel.shadows[link.leader] = self
         self._send(relay.channel_open(number), (CHANNEL_OPEN_OK,), _ignore)
         self.limit()
-
-    def shadow(self, queue: DeliverySource) -> RemotePorts:
-        """What stands for a queue."""
-        found = self.shadows.get(queue.key)
-        if found is None or found.definition is not queue.definition:
-            found = self.shadows[queue.key] = RemotePorts(queue, self)
-        return found
 
     # -- to the leader ------------------------------------------------------------------------
 
@@ -409,7 +423,7 @@ class RemoteChannel:
 
     # -- ends ---------------------------------------------------------------------------------
 
-    def drop(self, shadow: RemotePorts) -> None:
+    def drop(self, shadow: DeliverySource) -> None:
         """The queue is led elsewhere: nothing that comes of it counts."""
         self.shadows.pop(shadow.key, None)
         for tag, consumer in list(self.consumers.items()):
@@ -419,7 +433,7 @@ class RemoteChannel:
                     # It may be on its way there, or have come back there.
                     self._send(relay.cancel(self.number, tag), (BASIC_CANCEL_OK,), _ignore)
 
-    def leave(self, shadow: RemotePorts) -> None:
+    def leave(self, shadow: DeliverySource) -> None:
         """The queue is led elsewhere; others may still be led there."""
         self._registry.detach(shadow, self.channel)
         if self._asked is not None and self._asked_key == shadow.key:

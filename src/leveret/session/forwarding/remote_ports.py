@@ -8,25 +8,17 @@ these queues: an `Unacked` has it for its queue, and the shadow channel's tags f
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.counters import Counters
-from leveret.core.queues.head import Run
 from leveret.core.rules.validation import STREAM, queue_type
 from leveret.model.errors import Unsupported
 from leveret.session.amqp091.delivery import ChannelConsumer
+from leveret.session.amqp091.remote_queues import Got
+from leveret.session.forwarding.remote_channel import ACK, REJECT, REQUEUE, RemoteChannel
 from leveret.wire import relay
 from leveret.wire.amqp091 import BASIC_CANCEL_OK, QUEUE_DECLARE_OK, QUEUE_DELETE_OK, QUEUE_PURGE_OK
-
-if TYPE_CHECKING:
-    from leveret.session.forwarding.remote_channel import RemoteChannel
-
-ACK, REJECT, REQUEUE = range(3)
-"""What becomes of deliveries."""
-
-Got = Callable[[Run | None, bool, int], None]
-"""(message or None, whether it is redelivered, how many are ready behind it)."""
 
 
 class RemotePorts:
@@ -120,6 +112,14 @@ class RemotePorts:
         """Delete the queue."""
         octets = relay.delete(self.channel.number, self._name, if_unused=if_unused, if_empty=if_empty)
         self.channel.ask(self.key, octets, (QUEUE_DELETE_OK,), _counted(then))
+
+
+def queue_at_leader(channel: RemoteChannel, queue: DeliverySource) -> RemotePorts:
+    """What stands for a queue on a remote channel; the same each time, as long as it is that queue."""
+    found = channel.shadows.get(queue.key)
+    if not isinstance(found, RemotePorts) or found.definition is not queue.definition:
+        found = channel.shadows[queue.key] = RemotePorts(queue, channel)
+    return found
 
 
 def _counted(then: Callable[[int], None]) -> Callable[[bytes], None]:

@@ -17,7 +17,8 @@ from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import AuthenticationFailed
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
-from leveret.session.host import Leaders, Sender
+from leveret.session.amqp091.remote_queues import Leaders
+from leveret.session.host import Sender
 from leveret.wire import amqp091 as wire
 
 FRAME_MAX_BYTES = 4096

@@ -12,7 +12,8 @@ from pamqp import commands, header
 
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.queue import Queue
-from leveret.session.amqp091.connection import OUT_BYTES_MAX, ClientConnection
+from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.amqp091.connection_base import OUT_BYTES_MAX
 from leveret.session.amqp091.delivery import ChannelConsumer, Unacked, UnackedRuns
 from tests.unit.session.amqp091.fakes import (
     BODY_MAX_BYTES,

@@ -13,8 +13,8 @@ from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model import definitions as d
-from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import AmqpState
+from leveret.session.amqp091.connection_base import ConfirmingChannel
 from leveret.session.forwarding.leader_client import Asking
 from leveret.session.forwarding.leader_server import RelayConnection
 from leveret.session.forwarding.leaders import RelayedLeaders
@@ -119,7 +119,7 @@ class RelayNode(FakeNode):
                 client.session.resume()
             client.replies += decode(client.session.take_output())
 
-    def _promise(self, channel: Channel, batch: ConfirmBatch) -> None:
+    def _promise(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
         if batch.refused:
             channel.confirm(batch, ok=False)
         elif not self.relayed.when_batch_confirmed(batch, partial(channel.confirm, batch)):

@@ -1,0 +1,169 @@
+"""What the methods of a channel share: the queues it may use, replies, its publishes in confirm or tx mode.
+
+The lower half of `channel.Channel`, which takes the frames. Publishing and the methods in modules of their own work on
+this half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pamqp import base, commands
+
+from leveret.core.queues.confirms import ConfirmBatch, Confirms
+from leveret.core.queues.consumers import DeliverySource
+from leveret.core.queues.head import Head, Run
+from leveret.core.queues.queue import Queue
+from leveret.model.errors import PreconditionFailed
+from leveret.session.amqp091.connection_base import ConnectionBase
+from leveret.session.amqp091.delivery import (
+    ChannelConsumer,
+    ConsumerSource,
+    DeliveryChannel,
+    Unacked,
+    content,
+)
+from leveret.session.amqp091.direct_reply import ReplyConsumer
+from leveret.session.amqp091.incoming import IncomingMessage
+from leveret.session.amqp091.remote_queues import Leaders
+from leveret.session.amqp091.replies import Fault
+from leveret.session.amqp091.tracing import trace_delivered
+from leveret.session.amqp091.transactions import ChannelTransaction
+from leveret.wire import amqp091 as wire
+
+
+class ChannelBase(DeliveryChannel):
+    """See the module.
+
+    Attributes:
+        leaders: the other nodes, as far as they lead queues; None for a node alone.
+        reply_consumer: takes direct replies, None if none does.
+        confirms: in confirm mode.
+        transaction: in tx mode.
+        incoming: the message whose frames come.
+        last_queue: the one declared last, which an empty name stands for.
+    """
+
+    def __init__(self, connection: ConnectionBase, number: int, leaders: Leaders | None) -> None:
+        """Open, neither in confirm nor in tx mode."""
+        super().__init__(connection, number)
+        self.leaders = leaders
+        self.reply_consumer: ReplyConsumer | None = None
+        self.confirms: Confirms | None = None
+        self.transaction: ChannelTransaction | None = None
+        self.incoming: IncomingMessage | None = None
+        self.last_queue = ""
+        self.is_closed = False
+
+    def reply(self, method: base.Frame) -> None:
+        """Send a method on this channel."""
+        self.connection.send(wire.marshal(method, self.number))
+
+    # -- queues -------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> Queue:
+        """The queue named, or the last one declared when the name is empty; its lock is checked.
+
+        Raises:
+            NotFound: there is none. ResourceLocked: it is another connection's.
+        """
+        if not name:
+            if not self.last_queue:
+                raise Fault(404, "no previously declared queue")
+            name = self.last_queue
+        queue = self.connection.broker.queue(self.connection.vhost or "", name)
+        self.connection.actor.check_lock(queue)
+        if queue.gathered:
+            # Published before this method, perhaps in the same read: it must be seen by it.
+            self.connection.host.append_now(queue)
+            if not bool(queue.consumers.willing()):
+                queue.give_way()
+        return queue
+
+    def readable_queue(self, name: str) -> Queue:
+        """The same, for who reads from it: the permission is asked first, as it tells less.
+
+        Raises:
+            AccessRefused: the user may not. NotFound, ResourceLocked: see `queue`.
+        """
+        if name or self.last_queue:
+            self.connection.actor.require("read", "queue", name or self.last_queue)
+        return self.queue(name)
+
+    def make_consumer(
+        self, queue: ConsumerSource, tag: bytes, method: commands.Basic.Consume
+    ) -> ChannelConsumer:
+        """A consumer, not registered yet.
+
+        Raises:
+            PreconditionFailed: an argument is not valid.
+        """
+        return ChannelConsumer(self, queue, tag, method, self.prefetch)
+
+    def got(
+        self, queue: DeliverySource, run: Run | None, redelivered: bool, ready_count: int, *, no_ack: bool
+    ) -> None:
+        """Answer a basic.get: with a message, behind which so many are ready, or with none."""
+        if run is None:
+            self.count(queue, "get_empty", 1)
+            self.connection.send(wire.named_reply(self.number, 60, 72, b""))
+            return
+        self.count(queue, "get_no_ack" if no_ack else "get", 1)
+        if redelivered:
+            self.count(queue, "redeliver", 1)
+        if self.connection.broker.traced_vhosts:
+            trace_delivered(self.connection, self.number, queue, run.head, run.bodies, redelivered)
+        tag = self.next_tag
+        self.next_tag += 1
+        message = content(self, run.head, run.bodies[0], redelivered)
+        # A get-ok has the count between routing key and frame end; its content is a delivery's.
+        after_route = message[1 + len(run.head.route) + 1 :]
+        ok = wire.get_ok(self.number, tag, redelivered, run.head.route, ready_count)
+        self.connection.send(ok + after_route)
+        if not no_ack:
+            self.unacked.add(Unacked(tag, run.first, 1, queue, None, self.connection.now_ms))
+
+    def deliveries(self) -> Iterator[Unacked]:
+        """All that is not settled yet, also what a transaction is to settle."""
+        yield from self.unacked
+        if self.transaction is not None:
+            for _, runs in self.transaction.settlements:
+                yield from runs
+
+    def return_unroutable(self, head: Head, body: bytes) -> None:
+        """A mandatory message went to no queue: basic.return, 312."""
+        message = content(self, head, body, False)[1 + len(head.route) + 1 :]
+        self.connection.send(wire.basic_return(self.number, 312, b"NO_ROUTE", head.route) + message)
+
+    # -- confirms -----------------------------------------------------------------------------
+
+    def close_batches(self) -> list[ConfirmBatch]:
+        """What was published or committed in this flush, and waits to be confirmed."""
+        if self.confirms is not None:
+            return self.confirms.close_batches()
+        return self.transaction.close_batches() if self.transaction is not None else []
+
+    def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
+        """A batch of publishes, or a commit, is safe or is not; tell the publisher."""
+        if self.is_closing:
+            return
+        if self.confirms is None:
+            self._committed(batch, ok)
+            return
+        before = self.confirms.confirmed
+        for tag, multiple, positive in self.confirms.settled(batch, ok):
+            encode = wire.ack if positive else wire.nack
+            self.connection.send(encode(self.number, tag, multiple))
+        count = self.confirms.confirmed - before
+        self.counters.confirm += count
+        self.connection.counters.confirm += count
+
+    def _committed(self, batch: ConfirmBatch, ok: bool) -> None:
+        if ok:
+            self.reply(commands.Tx.CommitOk())
+        elif batch.refused:
+            error = PreconditionFailed(batch.doubt or "partial tx completion")
+            self.connection.fail(error, self.number, 0x005A0014)
+        else:
+            fault = Fault(506, "the disk refused the transaction; see the node's log")
+            self.connection.fail(fault, self.number, 0x005A0014)
