@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.mutation import PACKAGE, Mutation, MutationError, problems, read_mutations
+from tests.mutants.mutation import PACKAGE, ROOT, Mutation, MutationError, problems, read_mutations
 
+LEAST = 60
+NOT_MUTATED = "testing"
 MUTATION = Mutation(
     "a sum is a difference", "core/sums.py", "a + b", "a - b", ("unit/test_sums.py::test_sum",)
 )
@@ -25,6 +27,19 @@ def tree(tmp_path: Path) -> Path:
 
 def test_each_mutation_fits_the_tree_and_each_test_that_it_names_is_there() -> None:
     assert list(problems(read_mutations())) == []
+
+
+def test_the_list_has_a_mutation_in_each_room() -> None:
+    mutations = read_mutations()
+    assert len(mutations) >= LEAST
+    package = ROOT / PACKAGE
+    rooms = {
+        str(path.parent.relative_to(package))
+        for path in package.rglob("*.py")
+        if path.name != "__init__.py" and path.parent != package
+    }
+    lacking = rooms - {mutation.room for mutation in mutations}
+    assert not {room for room in lacking if room.split("/")[0] != NOT_MUTATED}
 
 
 def test_a_mutation_that_fits_is_applied(tree: Path) -> None:

@@ -93,3 +93,29 @@ def test_the_operator_needs_no_password_and_may_do_all(operator: Client) -> None
 def test_no_header_makes_a_caller_the_operator(anonymous: Client) -> None:
     headers = {"leveret.operator": "true", "x-leveret-operator": "true"}
     assert anonymous.request("GET", "/api/whoami", headers=headers).status_code == 401
+
+
+ADMINISTRATORS: tuple[tuple[str, str, object], ...] = (
+    ("PUT", "/api/users/u", {"password": "p", "tags": ""}),
+    ("DELETE", "/api/users/guest", None),
+    ("PUT", "/api/permissions/%2F/app", {"configure": "", "write": "", "read": ".*"}),
+    ("DELETE", "/api/permissions/%2F/guest", None),
+    ("PUT", "/api/topic-permissions/%2F/guest", {"exchange": "", "write": "", "read": ""}),
+    ("PUT", "/api/vhosts/new", {}),
+    ("DELETE", "/api/vhosts/%2F", None),
+    ("PUT", "/api/global-parameters/n", {"value": 1}),
+    ("POST", "/api/definitions", {"vhosts": [{"name": "new"}]}),
+    ("POST", "/api/replication/promote", {}),
+)
+
+
+@pytest.mark.parametrize("tag", ["management", "policymaker", "monitoring"])
+@pytest.mark.parametrize(("method", "path", "body"), ADMINISTRATORS, ids=lambda each: str(each)[:40])
+def test_what_only_an_administrator_changes_nobody_else_does(
+    node: FakeNode, client_as: ClientAs, tag: str, method: str, path: str, body: object
+) -> None:
+    node.add_user("app", tag, vhost="/")
+    before = {kind: dict(held) for kind, held in node.broker.definitions.by_kind.items()}
+    reply = client_as("app").request(method, path, json=body)
+    assert (reply.status_code, reply.json()["reason"]) == (401, "Not administrator user")
+    assert before == node.broker.definitions.by_kind

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -76,3 +77,17 @@ def test_a_standby_upstream_with_a_missing_field_is_refused(admin: Client, missi
     reply = admin.put(path, value={key: value for key, value in UPSTREAM.items() if key != missing})
     assert (reply.status_code, missing in reply.json()["reason"]) == (400, True)
     assert admin.get(path).status_code == 404
+
+
+def test_parameters_of_a_vhost_are_shown_to_those_who_may_enter_it(
+    admin: Client, node: FakeNode, client_as: Callable[..., Client]
+) -> None:
+    admin.put("/api/vhosts/other")
+    for vhost in ("%2F", "other"):
+        assert admin.put(f"/api/parameters/vhost-limits/{vhost}/limits", value={}).status_code == 201
+    node.add_user("maker", "policymaker", vhost="/")
+    maker = client_as("maker")
+    for path in ("/api/parameters", "/api/parameters/vhost-limits"):
+        assert [each["vhost"] for each in maker.get(path).json()] == ["/"]
+        assert sorted(each["vhost"] for each in admin.get(path).json()) == ["/", "other"]
+    assert maker.get("/api/parameters/vhost-limits/other").status_code == 401

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from pyspark import SparkConf
 from pyspark.errors import PySparkRuntimeError
 
 from leveret.pipeline.jobs.job import SparkSettings
@@ -26,3 +27,22 @@ def test_a_spark_that_does_not_start_is_told_with_its_master_and_its_log(
     with pytest.raises(SparkFailed, match=r"with master nonsense: .*JAVA_GATEWAY_EXITED") as caught:
         session.start_session("transfer", SparkSettings(master="nonsense"), tmp_path / "transfer")
     assert f"its log is in {tmp_path}; see spark.master" in str(caught.value)
+
+
+def test_what_spark_is_launched_with_has_no_secrets_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever may list the processes of the machine reads it."""
+    shown: list[tuple[str, str]] = []
+
+    def launch(conf: SparkConf) -> None:
+        shown.extend(conf.getAll())
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(session, "launch_gateway", launch)
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    conf = {"spark.hadoop.fs.s3a.secret.key": "hush", "spark.executorEnv.A": "hush", "spark.a": "seen"}
+    with pytest.raises(SparkFailed):
+        session.start_session("transfer", SparkSettings(conf=conf), tmp_path)
+    assert ("spark.a", "seen") in shown
+    assert "hush" not in dict(shown).values()

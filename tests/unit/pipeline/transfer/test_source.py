@@ -106,6 +106,21 @@ def test_what_is_here_of_a_chunk_within_which_a_batch_ended_may_be_gone_at_the_u
         }
 
 
+def test_the_upstream_is_told_of_what_is_stored_and_of_no_more(tmp_path: Path) -> None:
+    upstream = upstream_of(2)
+    told = upstream.host.offsets
+    with upstream.serving() as port:
+        options = options_of(tmp_path, port)
+        reader, writer = UpstreamReader(options), StoreWriter(options)
+        start = reader.latestOffset({}, LIMIT)
+        [task] = reader.partitions(start, {"/": 10})
+        writer.commit([writer.write(reader.read(task))], 0)
+        reader.latestOffset({"/": 10}, LIMIT)
+        # It is not answered.
+        wait_until(lambda: any(told.values()), "what is stored, told", 10)
+        assert told == {("/", "eu.2"): 10}
+
+
 def test_who_has_all_of_an_upstream_that_serves_no_more_is_told_and_who_has_not_gets_it(
     tmp_path: Path,
 ) -> None:

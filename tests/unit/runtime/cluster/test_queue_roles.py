@@ -227,3 +227,24 @@ def test_a_mirror_that_ended_is_not_ready_by_what_it_told_before(tmp_path: Path)
         await mirror.stop()
 
     asyncio.run(story())
+
+
+def test_a_mirror_that_still_lacks_something_is_not_ready(tmp_path: Path) -> None:
+    async def story() -> None:
+        leader, mirror = await pair(tmp_path)
+        keeping, queues = keeper(leader)
+        queues[KEY] = queue_of(8)
+        name = queue_log_name(8)
+        leader.append(name, count=3)
+        keeping._made(queues[KEY].definition, mirrored("a", "mirror"))
+        mirror.copies.mirror(name, "leader")
+        await until(lambda: leader.state(name, "mirror") is MirrorState.LIVE, "it is live")
+        stream = leader.sources.led[name].streams["mirror"]
+        for state in MirrorState:
+            stream.state = state
+            assert keeping.ready(KEY) == ({"mirror"} if state is MirrorState.LIVE else frozenset())
+        stream.state = MirrorState.LIVE
+        await leader.stop()
+        await mirror.stop()
+
+    asyncio.run(story())

@@ -85,6 +85,34 @@ async def play(site: Site, what: str, name: str, count: int) -> None:
         await site.settle()
 
 
+def test_what_a_queue_holds_already_is_copied_only_once_it_is_on_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        await site.apply(d.Put(TAGGED), d.Put(queue("q")))
+        bodies = await site.publish(5)
+        collector, is_durable = site.node.collector, asyncio.Event()
+
+        async def durable() -> None:
+            await is_durable.wait()
+
+        monkeypatch.setattr(collector, "_durable", durable)
+        site.node.broker.apply(d.Put(POLICY))
+        site.node.engine.flush()
+        await asyncio.sleep(0.05)
+        assert collector._catching_up
+        assert site.replicated() == {}
+        is_durable.set()
+        await site.settle()
+        assert site.replicated() == {"q": bodies}
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(scenario(directory))
+
+
 @settings(max_examples=60)
 @given(st.lists(STEP, max_size=25))
 def test_a_standby_would_recover_what_the_replicated_queues_hold_and_nothing_else(

@@ -115,3 +115,15 @@ def test_a_note_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
     noted.load()
     noted.give_back(queue)
     assert queue.backlog.returned.count == 5
+
+
+def test_the_note_of_an_earlier_start_is_as_none(tmp_path: Path) -> None:
+    """Another one ran in between, and may have handed out more."""
+    for before, expected in ((6, 0), (5, 5)):
+        HandedOut(tmp_path, before).save([])
+        queue = Queue(d.Queue(vhost="v", name="q", epoch=3), lambda queue, offset: [])
+        queue.restore(0, 5, queue.settled)
+        noted = HandedOut(tmp_path, 7)
+        noted.load()
+        noted.give_back(queue)
+        assert queue.backlog.returned.count == expected

@@ -143,6 +143,27 @@ def frame_sizes(octets: bytes) -> list[int]:
     return sizes
 
 
+@pytest.mark.parametrize(
+    ("tag", "taken"),
+    [
+        (1, [(1, 1)]),
+        (2, [(1, 2)]),
+        (3, [(1, 3)]),
+        (4, [(1, 3), (4, 1)]),
+        (9, [(1, 3), (4, 2)]),
+        (0, [(1, 3), (4, 2)]),
+    ],
+)
+def test_an_ack_of_several_takes_all_up_to_its_tag_and_none_behind_it(
+    tag: int, taken: list[tuple[int, int]]
+) -> None:
+    runs = UnackedRuns()
+    for first, count in ((1, 3), (4, 2)):
+        runs.add(Unacked(first, 10 + first, count, QUEUES[0], CONSUMER, 0))
+    assert [(run.tag, run.count) for run in runs.take_up_to(tag)] == taken
+    assert runs.count == 5 - sum(count for _, count in taken)
+
+
 def test_consume_ok_comes_before_the_first_delivery() -> None:
     node, session = consuming([b"1"])
     node.flush(session)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import pytest
-from pamqp import commands
+from pamqp import commands, frame
 
 from leveret.core.queues.queue_settings import REJECT_PUBLISH_DLX
 from leveret.model.errors import PeerError
 from leveret.session.amqp091.stalls import Stall
 from leveret.session.forwarding import publication
+from leveret.session.forwarding.leader_server import RelayConnection
 from leveret.wire import amqp091 as wire
+from leveret.wire import relay
 from tests.unit.session.amqp091.fakes import publish
 from tests.unit.session.forwarding.sites import CONFIRM, Client, Cluster, methods
 
@@ -472,3 +474,21 @@ def test_which_of_a_queues_consumers_is_served_is_known_where_its_client_is() ->
     cluster.move("single", "a", crash=True)
     cluster.settle()
     assert sorted(served()) == [False, True]
+
+
+@pytest.mark.parametrize("epoch", [1, 2, 3])
+def test_a_leader_takes_publishes_for_the_queue_that_is_meant_and_for_no_other_of_its_name(
+    cluster: Cluster, epoch: int
+) -> None:
+    """A queue that was deleted and declared again has a later epoch, and other messages."""
+    cluster.delete("q")
+    cluster.declare("q", "b")
+    leader = cluster["b"]
+    assert leader.broker.queues["/", "q"].epoch == 2
+    serving = RelayConnection(leader, node="a", now_ms=0)
+    for number, method in ((0, commands.Connection.Open("/")), (1, commands.Channel.Open())):
+        serving.receive(frame.marshal(method, number), 0)
+    serving.take_output()
+    serving.receive(relay.target(1, b"q", epoch, b"a"), 0)
+    is_taken = serving.take_output() == relay.target_ok(1, 0)
+    assert is_taken is (epoch == 2)

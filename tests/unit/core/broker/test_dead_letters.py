@@ -1,0 +1,64 @@
+"""core.broker.dead_letters: under which headers a dead message goes where, and when it goes nowhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pamqp import commands, header
+
+from leveret.core.broker.broker import Broker
+from leveret.core.broker.dead_letters import bury, died, headers_of
+from leveret.core.queues.dying import DeadLetters
+from leveret.core.queues.head import Head, Run, make_head
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue_settings import QueueSettings
+from leveret.model import definitions as d
+from leveret.wire import properties as props
+
+
+def head_of(**properties: Any) -> Head:
+    octets = header.ContentHeader(body_size=3, properties=commands.Basic.Properties(**properties)).marshal()
+    return make_head(b"e", b"k", octets)
+
+
+def test_a_dead_message_has_no_time_to_live_any_more_and_says_which_it_had() -> None:
+    dead = died(head_of(expiration="60000"), "q", "expired", 7, "dlx", None)
+    assert (dead.exchange, dead.routing_key, dead.expiration_ms) == (b"dlx", b"k", None)
+    assert props.EXPIRATION not in props.split(dead.header)
+    [death] = headers_of(dead.header)["x-death"]
+    assert (death["queue"], death["reason"], death["count"]) == ("q", "expired", 1)
+    assert death["original-expiration"] == "60000"
+
+
+def test_a_message_that_dies_again_of_the_same_is_counted_where_it_died_before() -> None:
+    again = died(died(head_of(), "q", "expired", 7, "dlx", None), "q", "expired", 8, "dlx", None)
+    assert [death["count"] for death in headers_of(again.header)["x-death"]] == [2]
+    elsewhere = died(again, "r", "maxlen", 9, "dlx", "other")
+    assert elsewhere.routing_key == b"other"
+    found = headers_of(elsewhere.header)
+    assert [(death["queue"], death["count"]) for death in found["x-death"]] == [("r", 1), ("q", 2)]
+    assert (found["x-first-death-queue"], found["x-first-death-reason"]) == ("q", "expired")
+
+
+@pytest.mark.parametrize(
+    ("reason", "comes_back"), [("expired", False), ("maxlen", False), ("rejected", True)]
+)
+def test_a_message_goes_round_to_where_it_died_only_if_somebody_rejects_it_on_the_way(
+    reason: str, comes_back: bool
+) -> None:
+    broker = Broker(lambda queue, offset: [])
+    for entity in (
+        d.Vhost(name="v"),
+        d.Exchange(vhost="v", name="dlx", type="fanout"),
+        d.Queue(vhost="v", name="q"),
+    ):
+        broker.apply(d.Put(entity))
+    broker.apply(d.Put(d.Binding(vhost="v", source="dlx", destination="q")))
+    queue: Queue = broker.queues["v", "q"]
+    queue.configure(QueueSettings(dead_letter_exchange="dlx"))
+    once = died(head_of(), "q", reason, 7, "dlx", None)
+    assert bury(broker, queue, DeadLetters([Run(0, once, [b"abc"])], reason), 8) == (
+        {queue} if comes_back else set()
+    )
+    assert queue.gathered_count == comes_back
