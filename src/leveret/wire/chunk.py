@@ -71,6 +71,8 @@ class Attribute(IntEnum):
     """Of a segment's first chunk: name = the log's name, value = the seal of the chunk before it, 0 for none."""
     EPOCH_END = 21
     """name = an epoch, 8 octets; value = where the log ended when the last chunk of that epoch was appended."""
+    RETURNED = 22
+    """name = an offset of the same log and a count of offsets, 8 and 4 octets; value = how often each came back."""
     FILTER = 32
     """name = a filter value among the messages, empty for those without one; value 1 with no name: any."""
     CHECK = 127

@@ -29,6 +29,7 @@ from leveret.core.queues.dying import NOT_STORED, DeadLetters, Dying
 from leveret.core.queues.head import Head, Run, bytes_of, count_of
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue_settings import DROP_HEAD, QueueSettings
+from leveret.core.queues.returns import Returns
 from leveret.core.queues.sequences import NumberedRun, Sequences
 from leveret.model.definitions import REHEARSAL_VHOSTS
 from leveret.model.definitions import Queue as QueueDefinition
@@ -50,6 +51,7 @@ class Queue:
         sequences: how far publishers are that number their messages.
         chunk_epochs: up to where its log has chunks of each epoch.
         dying: what is to be dead-lettered.
+        returns: how often messages came back, of a queue that counts it.
     """
 
     is_remote: ClassVar[bool] = False
@@ -78,6 +80,7 @@ class Queue:
         self.gathered_bytes = 0
         self.settling: list[list[int]] = []
         self.dying = Dying()
+        self.returns = Returns()
         self.deadline_ms: int | None = None
         self.may_expire = False
         self.sequences = Sequences()
@@ -280,6 +283,7 @@ class Queue:
 
     def _settle(self, first: int, end: int, reason: int) -> None:
         self.settled.add(first, end)
+        self.returns.forget(first, end)
         settling = self.settling
         if settling and settling[-1][2] == first and settling[-1][0] == reason:
             settling[-1][2] = end

@@ -2,7 +2,7 @@
 
 Served by the same log as a classic queue. Every delivery carries `x-delivery-count`, and a message that
 comes back more often than `delivery-limit` allows is dead-lettered or dropped (RabbitMQ's rule against
-poison messages). The counts are in memory: a restart begins them anew.
+poison messages). The counts outlast restarts and fail-overs (`returns`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from leveret.core.queues.head import Head, Run, make_head
-from leveret.core.queues.queue import Queue, Reader
-from leveret.model.definitions import Queue as QueueDefinition
+from leveret.core.queues.queue import Queue
 from leveret.model.reasons import Reason
 from leveret.wire import properties as props
 from leveret.wire import tables
@@ -24,34 +23,18 @@ _COUNTED_MAX = 8
 class QuorumQueue(Queue):
     """See the module."""
 
-    def __init__(self, definition: QueueDefinition, read: Reader) -> None:
-        """An empty queue."""
-        super().__init__(definition, read)
-        self._returns: dict[int, int] = {}
-
-    def _settle(self, first: int, end: int, reason: int) -> None:
-        returns = self._returns
-        if end - first < len(returns):
-            for offset in range(first, end):
-                returns.pop(offset, None)
-        elif returns:
-            # A purge settles millions at once.
-            self._returns = {at: count for at, count in returns.items() if not first <= at < end}
-        super()._settle(first, end, reason)
-
     def requeue(self, first: int, count: int) -> None:
         """See Queue; what came back too often goes for good."""
         limit = self.settings.delivery_limit
         for offset in range(first, first + count):
-            returns = self._returns.get(offset, 0) + 1
+            returns = self.returns.add(offset)
             if limit is not None and returns > limit:
                 self._refuse(offset)
             else:
-                self._returns[offset] = returns
                 super().requeue(offset, 1)
 
     def _refuse(self, offset: int) -> None:
-        self._returns.pop(offset, None)
+        self.returns.forget(offset, offset + 1)
         if self.settings.dead_letter_exchange is None:
             self.settle(offset, 1, Reason.DROPPED)
         else:
@@ -68,11 +51,11 @@ class QuorumQueue(Queue):
 
     def _counted(self, run: Run) -> Iterator[Run]:
         """A run in pieces of one count each: after a crash all of a long backlog is redelivered, none of it counted."""
-        counts = self._returns
+        count_of = self.returns.of
         first = run.first
         while first < run.end:
-            count, end = counts.get(first, 0), first + 1
-            while end < run.end and counts.get(end, 0) == count:
+            count, end = count_of(first), first + 1
+            while end < run.end and count_of(end) == count:
                 end += 1
             piece = run.cut(first, end)
             piece.head = with_delivery_count(run.head, count)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 import shutil
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from leveret.core.queues.head import Head, Run
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue import Queue
+from leveret.core.queues.returns import Returned
 from leveret.core.queues.sequences import NumberedRun
 from leveret.model.errors import Corrupt, StorageError
 from leveret.model.reasons import Reason
@@ -40,6 +42,7 @@ from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encod
 
 logger = logging.getLogger(__name__)
 
+_RETURNED: Final = struct.Struct(">QI")
 READ_BYTES: Final = 512 * 1024
 TRY_AGAIN_MS: Final = 60_000
 """A log that cannot be opened is looked at again after this: a scrub may have mended it."""
@@ -67,11 +70,14 @@ class Replay:
                 self._queue.may_expire = True
             elif kind == Attribute.EPOCH_END:
                 self._queue.chunk_epochs.logged(int.from_bytes(name), value)
+            elif kind == Attribute.RETURNED:
+                self._queue.returns.found(_returned(name, value, header.chunk_id))
         self._queue.chunk_epochs.appended(header.epoch, header.next_offset)
         if header.type == ChunkType.TRACKING:
             self._settled.add(header.chunk_id, header.next_offset)
             for _, first, count in decode_settlements(chunk.data[4:]):
                 self._settled.add(first, first + count)
+                self._queue.returns.forget(first, first + count)
 
     def restore(self, log: Log) -> None:
         """Give the queue all of it, to serve it."""
@@ -314,23 +320,33 @@ class QueueStore:
         Raises:
             StorageError: the disk refused it; the settlements stay to be logged by a later flush.
         """
-        settling = queue.settling
-        if self.reclaiming.take_due(queue) and not settling:
+        settling, returned = queue.settling, queue.returns.unlogged
+        if self.reclaiming.take_due(queue) and not settling and not returned:
             self.begin_segment(queue)
             self.reclaiming.note(queue, self.log(queue))
-        if settling:
-            log = self.log(queue)
-            ranges = [
-                Settlement(reason, at, min(end - at, COUNT_MAX))
-                for reason, first, end in settling
-                for at in range(first, end, COUNT_MAX)
-            ]
-            data = encode_entry(encode_settlements(ranges))
-            header = self._append(queue, log, ChunkType.TRACKING, 1, data, self._trailer(queue, log, {}))
-            queue.settling = []
-            queue.logged_settlement(header.chunk_id)
-            self._drop_settled(queue, log)
-            self.reclaiming.note(queue, log)
+        while settling or returned:
+            self._append_tracking(queue, returned)
+            if self.log(queue).starts_segment:
+                # All is to be said again there: that is for the next flush, or small segments would have no end.
+                return
+            settling, returned = queue.settling, queue.returns.unlogged
+
+    def _append_tracking(self, queue: Queue, returned: list[Returned]) -> None:
+        """Append what the queue settled, with how often others came back."""
+        log = self.log(queue)
+        ranges = [
+            Settlement(reason, at, min(end - at, COUNT_MAX))
+            for reason, first, end in queue.settling
+            for at in range(first, end, COUNT_MAX)
+        ] or [Settlement(Reason.ACKED, log.next_offset, 1)]
+        data = encode_entry(encode_settlements(ranges))
+        trailer = self._trailer(queue, log, {}, returned=returned)
+        header = self._append(queue, log, ChunkType.TRACKING, 1, data, trailer)
+        queue.settling = []
+        queue.returns.logged(returned)
+        queue.logged_settlement(header.chunk_id)
+        self._drop_settled(queue, log)
+        self.reclaiming.note(queue, log)
 
     def held(self, queue: Queue) -> Log | None:
         """See reclaiming.ReclaimableLogs."""
@@ -371,7 +387,10 @@ class QueueStore:
         return offset
 
     def _append(self, queue: Queue, log: Log, kind: int, records: int, data: bytes, trailer: bytes) -> Header:
+        starts_segment = log.starts_segment
         header = log.append(kind, records, records, data, self._clock_ms(), trailer)
+        if starts_segment:
+            queue.returns.log_again()
         queue.chunk_epochs.appended(header.epoch, header.next_offset)
         if queue.definition.durable:
             self._commit.appended(log)
@@ -380,7 +399,15 @@ class QueueStore:
         self.on_append(queue, header, data, trailer)
         return header
 
-    def _trailer(self, queue: Queue, log: Log, new: dict[bytes, int], *, expires: bool = False) -> bytes:
+    def _trailer(
+        self,
+        queue: Queue,
+        log: Log,
+        new: dict[bytes, int],
+        *,
+        expires: bool = False,
+        returned: Iterable[Returned] = (),
+    ) -> bytes:
         """Publisher sequences: new ones with their messages, all of them at the start of a segment.
 
         So the newest segment, which is never dropped, always knows every publisher's last sequence, and where
@@ -395,6 +422,10 @@ class QueueStore:
                 encode_attribute(Attribute.EPOCH_END, epoch.to_bytes(8), end)
                 for epoch, end in queue.chunk_epochs.before(log.epoch)
             ]
+        attributes += [
+            encode_attribute(Attribute.RETURNED, _RETURNED.pack(first, end - first), returns)
+            for first, end, returns in returned
+        ]
         if expires:
             attributes.append(encode_attribute(Attribute.EXPIRES, b"", 1))
         return encode_trailer(*attributes)
@@ -432,6 +463,15 @@ class QueueStore:
         if not queue.message_count:
             return None
         return next(self.log(queue).read(queue.settled.floor, 1)).header.timestamp_ms
+
+
+def _returned(name: bytes, returns: int, before: int) -> Returned:
+    """What an attribute of the chunk at `before` says of messages that came back."""
+    try:
+        first, count = _RETURNED.unpack(name)
+    except struct.error:
+        raise ChunkError(f"an offset and a count of {len(name)} octets") from None
+    return Returned(first, min(first + count, before), returns)
 
 
 def sequences_in(numbered: list[NumberedRun], first: int, end: int, *, is_last: bool) -> dict[bytes, int]:

@@ -1,0 +1,95 @@
+"""How often messages of a queue came back, by offset; the counts outlast a restart and a fail-over.
+
+They stand in the queue's own log, as attributes of chunks behind the messages (`wire.chunk.Attribute.RETURNED`), so
+mirrors and followers have them too. A message that comes back costs a small record, one that is delivered nothing.
+Up to 32 returns each one is logged, and beyond that every sixteenth part: a message that comes back for ever
+without a limit writes little. What a crash cannot know is of how many messages the deliveries were under way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+EXACT_BITS: Final = 5
+"""Counts of no more bits than that are logged; of others, those that are whole in their highest bits."""
+RANGES_MAX: Final = 4096
+"""As many ranges go into one chunk's trailer."""
+
+
+class Returned(NamedTuple):
+    """Each of the offsets from `first` up to `end` came back `returns` times."""
+
+    first: int
+    end: int
+    returns: int
+
+
+class Returns:
+    """The counts of one queue's unsettled messages."""
+
+    __slots__ = ("_counts", "_unlogged")
+
+    def __init__(self) -> None:
+        """Nothing came back."""
+        self._counts: dict[int, int] = {}
+        self._unlogged: dict[int, None] = {}
+
+    def of(self, offset: int) -> int:
+        """How often a message came back."""
+        return self._counts.get(offset, 0)
+
+    def add(self, offset: int) -> int:
+        """A message comes back once more; how often it did by now."""
+        count = self._counts[offset] = self._counts.get(offset, 0) + 1
+        if is_logged(count):
+            self._unlogged[offset] = None
+        return count
+
+    def forget(self, first: int, end: int) -> None:
+        """These are settled."""
+        if not self._counts:
+            return
+        if end - first < len(self._counts):
+            for offset in range(first, end):
+                self._counts.pop(offset, None)
+                self._unlogged.pop(offset, None)
+        else:
+            # A purge settles millions at once.
+            self._counts = {at: count for at, count in self._counts.items() if not first <= at < end}
+            self._unlogged = {at: None for at in self._unlogged if at in self._counts}
+
+    def found(self, returned: Returned) -> None:
+        """The log says so; what it says later counts."""
+        for offset in range(returned.first, returned.end):
+            self._counts[offset] = returned.returns
+
+    def log_again(self) -> None:
+        """All has to be said once more: a segment begins, and those before it may go."""
+        self._unlogged = dict.fromkeys(self._counts)
+
+    @property
+    def unlogged(self) -> list[Returned]:
+        """What the log does not say yet, in order, no more than fits a chunk."""
+        ranges: list[Returned] = []
+        for offset in sorted(self._unlogged):
+            count = self._counts[offset]
+            if ranges and ranges[-1].end == offset and ranges[-1].returns == count:
+                ranges[-1] = ranges[-1]._replace(end=offset + 1)
+            elif len(ranges) == RANGES_MAX:
+                break
+            else:
+                ranges.append(Returned(offset, offset + 1, count))
+        return ranges
+
+    def logged(self, ranges: Iterable[Returned]) -> None:
+        """The log says so now."""
+        for first, end, _ in ranges:
+            for offset in range(first, end):
+                self._unlogged.pop(offset, None)
+
+
+def is_logged(count: int) -> bool:
+    """Whether a message's log is told when it came back that often: within a sixteenth part it always was."""
+    spare = max(0, count.bit_length() - EXACT_BITS)
+    return count >> spare << spare == count
