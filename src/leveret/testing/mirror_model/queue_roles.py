@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from leveret.core.replication.cluster import Placement, Presence
 from leveret.core.replication.mirror_acks import MirrorAcks
@@ -19,18 +19,16 @@ from leveret.testing.mirror_model.parts import (
     Task,
 )
 from leveret.testing.mirror_model.stream import ModelStream, Q
+from leveret.testing.mirror_model.surroundings import ModelCopy, ModelSurroundings
 from leveret.wire.link import LogExtent
-
-if TYPE_CHECKING:
-    from leveret.testing.mirror_model.world import World
 
 _TERM_SHIFT: Final = 16
 
 
-class ModelQueueRoles:
+class ModelQueueRoles(ModelCopy):
     """See the module. What a node loses with its process is set by `_begin`."""
 
-    def __init__(self, world: World, name: str) -> None:
+    def __init__(self, world: ModelSurroundings, name: str) -> None:
         """It has never run."""
         self.world, self.name = world, name
         self.log = ModelLog()
@@ -256,11 +254,6 @@ class ModelQueueRoles:
     def serves(self) -> bool:
         """Whether clients may publish here."""
         return self.is_up and self.is_serving and self.led and not self.given and not self.is_damaged
-
-    def keep(self, told: list[Callable[[], None]]) -> None:
-        """Promises that are due."""
-        for each in told:
-            each()
 
     def publish(self, *, settles: bool) -> None:
         """A client publishes, or a consumer settles."""

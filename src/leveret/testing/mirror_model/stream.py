@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from leveret.core.replication.join import Begin, Bounds, Continue, DropBefore, Join, Probe, Step, Truncate
 from leveret.testing.mirror_model.parts import ModelLink
+from leveret.testing.mirror_model.surroundings import ModelCopy
 from leveret.wire.chunk import decode_header
 from leveret.wire.link import LogExtent
-
-if TYPE_CHECKING:
-    from leveret.testing.mirror_model.queue_roles import ModelQueueRoles
 
 Q: Final = "queues/1"
 
@@ -20,7 +18,7 @@ Q: Final = "queues/1"
 class ModelStream:
     """See the module."""
 
-    def __init__(self, owner: ModelQueueRoles, link: ModelLink, held: LogExtent, followed: int) -> None:
+    def __init__(self, owner: ModelCopy, link: ModelLink, held: LogExtent, followed: int) -> None:
         """Of a mirror that has `held`, and has heard of the records up to the revision `followed`."""
         self.owner, self.link, self.held, self.followed = owner, link, held, followed
         self.first = held.first_offset

@@ -1,4 +1,4 @@
-"""Around the nodes of the model: who chooses what happens next, what must always hold, and what must come to be."""
+"""The world of the model: what happens next, what must always hold, and what must come to be in the end."""
 
 from __future__ import annotations
 
@@ -21,16 +21,15 @@ from leveret.core.rules.mirror_policy import (
 )
 from leveret.testing.mirror_model.node import ModelNode
 from leveret.testing.mirror_model.parts import (
-    WRONG,
     ModelLink,
     ModelLog,
     ModelReport,
     ModelStore,
     Record,
     StoreRequest,
-    Stuck,
     Violation,
 )
+from leveret.testing.mirror_model.surroundings import ModelSurroundings
 
 _PATIENCE_MAX: Final = 60
 _KINDS: Final = (
@@ -47,12 +46,11 @@ _KINDS: Final = (
     "anew",
     "damage",
 )
-_SLOW: Final = 0.06
 
 Action = Callable[[], None]
 
 
-class World:
+class World(ModelSurroundings):
     """See the package."""
 
     def __init__(self, seed: int, wrong: frozenset[str] = frozenset(), *, drains: bool = False) -> None:
@@ -85,18 +83,9 @@ class World:
         self._kinds = self.rng.choices(_KINDS, k=5) + list(_KINDS)
         if drains:
             self._kinds = ["stop", "start", "start", *self.rng.choices(_KINDS, k=2)]
-        self.nodes = {name: ModelNode(self, name) for name in names}
+        self.nodes: dict[str, ModelNode] = {name: ModelNode(self, name) for name in names}
         for node in self.nodes.values():
             node.start()
-
-    def is_wrong(self, what: str) -> bool:
-        """Whether this is done wrong on purpose."""
-        assert what in WRONG
-        return what in self.wrong
-
-    def note(self, text: str) -> None:
-        """Something happened."""
-        self.trace.append(text)
 
     def _policy(self) -> MirrorPolicy:
         rng, names = self.rng, self.names
@@ -154,14 +143,6 @@ class World:
         self.rng.choice(due)()
         return True
 
-    def happens(self, chance: float) -> bool:
-        """Whether something that is slow happens now."""
-        return chance == 1.0 or self.is_healing or self.rng.random() < chance
-
-    def speed(self) -> float:
-        """How likely something goes on when it is due; now and then hardly ever."""
-        return self.rng.choice((1.0, 1.0, 1.0, _SLOW))
-
     def _may_expire(self, name: str) -> bool:
         node = self.nodes[name]
         is_its_own = node.is_up and self.store.alive[name].incarnation == node.incarnation
@@ -199,30 +180,6 @@ class World:
             raise self.violation("a leader follows itself")
         self.promotions += after.term > before.term
         self.losing = "" if after.term > before.term else self.losing
-
-    def lossy(self, before: Placement, leader: str) -> None:
-        """A mirror that lacks messages leads from now on: that may be, if nobody is there who has them."""
-        alive = [
-            name
-            for name in before.synchronised
-            if name in self.store.alive and not self.nodes[name].is_damaged
-        ]
-        recorded = len(before.synchronised)
-        policy = MirrorPolicy(confirm=MAJORITY if before.majority else ALL)
-        least = asked_for_all(policy, recorded)
-        if not self.losses_allowed or len(alive) >= least:
-            raise self.violation(f"{leader} leads, and {', '.join(alive)} would have all")
-        self.losses += 1
-        self.losing = leader
-        self.lost(leader)
-
-    def lost(self, leader: str) -> None:
-        """What it has is all there is now; also when it begins to lead, for it may have been setting things aside."""
-        if self.losing == leader:
-            log = self.nodes[leader].log
-            self.reached = min(self.reached, log.durable)
-            has = {each.number for each in log.on_disk}
-            self.confirmed = {number: each for number, each in self.confirmed.items() if number in has}
 
     def _use(self) -> None:
         """A client publishes or settles something."""
@@ -283,29 +240,7 @@ class World:
         at_rest = not self.losing and not any(request.node == node.name for request in self.requests)
         return bool(others) and at_rest and not any(each.is_damaged for each in self.nodes.values())
 
-    def can_reach(self, one: str, other: str) -> bool:
-        """Whether a connection can be made, or is answered."""
-        return self.nodes[other].is_open and frozenset((one, other)) not in self.cuts
-
     # -- what must hold -----------------------------------------------------------------------
-
-    def violation(self, text: str) -> Violation:
-        """With all that led to it."""
-        return Violation(f"{text}\n" + "\n".join(self.trace))
-
-    def stuck(self, text: str) -> Stuck:
-        """The same of what must come to be."""
-        return Stuck(f"{text}\n" + "\n".join(self.trace))
-
-    def confirms(self, node: str, record: Record, end: int) -> None:
-        """A client is told."""
-        self.reached = max(self.reached, end)
-        leader = self.store.placement.leader
-        if leader != node:
-            raise self.violation(f"{node} confirms {record.number}, and {leader} leads")
-        self.confirmed[record.number] = record
-        self.count += 1
-        self.note(f"{node} confirms {record.number}")
 
     def _look(self) -> None:
         """Whoever may lead has everything that was confirmed."""
