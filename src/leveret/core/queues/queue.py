@@ -48,6 +48,7 @@ class Queue:
 
     Attributes:
         is_remote: whether another node leads it.
+        log_kind: what the logs of its kind are kept under.
         sequences: how far publishers are that number their messages.
         chunk_epochs: up to where its log has chunks of each epoch.
         dying: what is to be dead-lettered.
@@ -55,6 +56,7 @@ class Queue:
     """
 
     is_remote: ClassVar[bool] = False
+    log_kind: ClassVar[str] = "queues"
 
     def __init__(
         self, definition: QueueDefinition, read: Reader, make_backlog: MakeBacklog = Backlog

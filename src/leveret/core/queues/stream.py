@@ -155,6 +155,8 @@ class StreamBatch:
 class Stream(Queue):
     """One stream's decisions; see the module."""
 
+    log_kind = "streams"
+
     def __init__(self, definition: QueueDefinition, read: Reader) -> None:
         """An empty stream; the store gives it the bounds of its log, and the books it found there."""
         super().__init__(definition, read)

@@ -194,7 +194,7 @@ class StreamServer:
         """See StreamAuthority."""
         found = self._find_any(vhost, name)
         if isinstance(found, Stream):
-            self._streams.log(found)
+            self._streams.committed(found)
             return None
         place = self.find_node(_leader(found), tls)
         if place is None:
@@ -216,7 +216,7 @@ class StreamServer:
     def stream(self, vhost: str, name: str) -> OpenStream:
         """See StreamHost."""
         stream = self._find(vhost, name)
-        return OpenStream(stream, self._streams.log(stream), self._broker, self._engine)
+        return OpenStream(stream, self._streams.committed(stream), self._broker, self._engine)
 
     def wake(self, stream: Stream) -> None:
         """More of a stream is durable: its consumers by AMQP 0-9-1 may have it."""

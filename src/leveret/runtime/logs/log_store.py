@@ -1,15 +1,15 @@
-"""The logs of all queues, whichever kind: each kind has a store of its own, and nobody else asks which."""
+"""The logs of all queues: each kind has a store of its own, which is found by what a queue says of its logs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from leveret.core.queues.head import Run
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.logs.log_home import directory_of
+from leveret.runtime.logs.log_home import LogHome, directory_of
 from leveret.runtime.logs.queue_store import OnAppend, QueueStore
 from leveret.runtime.logs.stream_store import StreamStore
 from leveret.storage.log import Log
@@ -19,14 +19,12 @@ from leveret.wire.chunk import Chunk
 
 def log_name(queue: Queue) -> str:
     """What the log of a durable queue is called in the tree (storage.tree)."""
-    return (
-        f"streams/{directory_of(queue.epoch)}" if isinstance(queue, Stream) else queue_log_name(queue.epoch)
-    )
+    return f"{queue.log_kind}/{directory_of(queue.epoch)}"
 
 
 def queue_log_name(epoch: int) -> str:
     """What the log of a queue that is no stream is called, in the tree of every node of a cluster."""
-    return f"queues/{directory_of(epoch)}"
+    return f"{Queue.log_kind}/{directory_of(epoch)}"
 
 
 def epoch_of(name: str) -> int:
@@ -37,13 +35,13 @@ def epoch_of(name: str) -> int:
 class QueueStoring(Protocol):
     """Where the queues of one kind are kept."""
 
-    def append_messages(self, queue: Queue) -> None:
+    def append_messages(self, queue: Any) -> None:
         """Append what the queue gathered. Raises StorageError."""
 
-    def append_settlements(self, queue: Queue) -> None:
+    def append_settlements(self, queue: Any) -> None:
         """Append what else the queue has to remember. Raises StorageError."""
 
-    def delete(self, queue: Queue) -> None:
+    def delete(self, queue: Any) -> None:
         """Remove a deleted queue's log. Raises StorageError."""
 
 
@@ -51,6 +49,43 @@ class QueueLogs(QueueStoring, Protocol):
     """What the engine and the node need of a store."""
 
     on_append: OnAppend
+
+
+class KindStore(QueueStoring, Protocol):
+    """The logs of one kind of queue that this node has."""
+
+    on_append: OnAppend
+    home: LogHome
+
+    def log(self, queue: Any) -> Log:
+        """See LogStore, as all of these."""
+
+    def read(self, queue: Any, offset: int) -> list[Run]:
+        """The core's Reader."""
+
+    def oldest_timestamp_ms(self, queue: Any) -> int | None:
+        """When the oldest message arrived."""
+
+    def recover(self, queue: Any) -> None:
+        """Give a queue what its log holds."""
+
+    def replayed(self, queue: Any, log: Log, chunk: Chunk) -> None:
+        """A chunk was appended by the node that serves the queue."""
+
+    def forget(self, queue: Any) -> None:
+        """A queue that another node serves is gone."""
+
+    def cede(self, queue: Any) -> None:
+        """Another node serves the queue from now on."""
+
+    def queue_of(self, log: Log) -> Queue | None:
+        """Whose log it is."""
+
+    def remove_orphans(self, epochs: set[int], named: set[int]) -> None:
+        """Delete logs of no queue."""
+
+    def close(self) -> None:
+        """Close every log."""
 
 
 class LogStore:
@@ -69,6 +104,7 @@ class LogStore:
         self.queues = QueueStore(tree, commit, clock_ms, segment_bytes_max)
         self.streams = StreamStore(tree, commit, clock_ms, segment_bytes_max)
         self.relays: QueueStoring | None = None
+        self._kinds: Mapping[str, KindStore] = {Queue.log_kind: self.queues, Stream.log_kind: self.streams}
         self._tree = tree
         self._homes = (self.queues.home, self.streams.home)
 
@@ -90,25 +126,19 @@ class LogStore:
         """See QueueStoring."""
         if queue.is_remote and self.relays is not None:
             self.relays.append_messages(queue)
-        elif isinstance(queue, Stream):
-            self.streams.append_messages(queue)
         else:
-            self.queues.append_messages(queue)
+            self._kinds[queue.log_kind].append_messages(queue)
 
     def append_settlements(self, queue: Queue) -> None:
         """See QueueStoring."""
         if queue.is_remote and self.relays is not None:
             self.relays.append_settlements(queue)
-        elif isinstance(queue, Stream):
-            self.streams.append_settlements(queue)
         else:
-            self.queues.append_settlements(queue)
+            self._kinds[queue.log_kind].append_settlements(queue)
 
     def read(self, queue: Queue, offset: int) -> list[Run]:
         """The core's Reader."""
-        if isinstance(queue, Stream):
-            return self.streams.read(queue, offset)
-        return self.queues.read(queue, offset)
+        return self._kinds[queue.log_kind].read(queue, offset)
 
     def log(self, queue: Queue) -> Log:
         """The queue's log.
@@ -116,20 +146,15 @@ class LogStore:
         Raises:
             StorageError: it is damaged, or the disk refuses it.
         """
-        return self.streams.log(queue).log if isinstance(queue, Stream) else self.queues.log(queue)
+        return self._kinds[queue.log_kind].log(queue)
 
     def oldest_timestamp_ms(self, queue: Queue) -> int | None:
         """When the oldest message that the queue still holds arrived, None for an empty queue."""
-        if isinstance(queue, Stream):
-            return self.streams.oldest_timestamp_ms(queue)
-        return self.queues.oldest_timestamp_ms(queue)
+        return self._kinds[queue.log_kind].oldest_timestamp_ms(queue)
 
     def recover(self, queue: Queue) -> None:
         """Give a queue what its log holds."""
-        if isinstance(queue, Stream):
-            self.streams.recover(queue)
-        else:
-            self.queues.recover(queue)
+        self._kinds[queue.log_kind].recover(queue)
 
     def show(self) -> None:
         """These queues are another node's to serve: recover them only to be counted, and follow with `replayed`."""
@@ -137,30 +162,21 @@ class LogStore:
 
     def replayed(self, queue: Queue, log: Log, chunk: Chunk) -> None:
         """A chunk was appended to the log of a queue that another node serves."""
-        if isinstance(queue, Stream):
-            self.streams.replayed(queue, log, chunk)
-        else:
-            self.queues.replayed(queue, log, chunk)
+        self._kinds[queue.log_kind].replayed(queue, log, chunk)
 
     def forget(self, queue: Queue) -> None:
         """A queue that another node serves is gone."""
-        if isinstance(queue, Stream):
-            self.streams.forget(queue)
-        else:
-            self.queues.forget(queue)
+        self._kinds[queue.log_kind].forget(queue)
 
     def cede(self, queue: Queue) -> None:
         """Another node serves the queue from now on; its log stays where it is."""
-        if isinstance(queue, Stream):
-            self.streams.forget(queue)
-        else:
-            self.queues.cede(queue)
+        self._kinds[queue.log_kind].cede(queue)
 
     def queue_of(self, log: Log) -> Queue | None:
         """Whose log it is, of the queues that this node serves."""
         if self.queues.replays is not None:
             return None
-        return self.queues.queue_of(log) or self.streams.stream_of(log)
+        return self.queues.queue_of(log) or self.streams.queue_of(log)
 
     def names_there(self) -> dict[str, set[str]]:
         """By kind, the directories of logs that are there, where one was made or has gone since this was asked last.
@@ -184,10 +200,8 @@ class LogStore:
         """See QueueStoring."""
         if queue.is_remote and self.relays is not None:
             self.relays.delete(queue)
-        elif isinstance(queue, Stream):
-            self.streams.delete(queue)
         else:
-            self.queues.delete(queue)
+            self._kinds[queue.log_kind].delete(queue)
 
     def has_logs(self) -> bool:
         """Whether there is a log of any durable queue."""
@@ -199,10 +213,10 @@ class LogStore:
 
     def remove_orphans(self, epochs: set[int], named: set[int]) -> None:
         """Delete logs whose queue is none of these `epochs`, but not yet those that are `named`."""
-        self.queues.remove_orphans(epochs, named)
-        self.streams.home.remove_orphans(epochs)
+        for store in self._kinds.values():
+            store.remove_orphans(epochs, named)
 
     def close(self) -> None:
         """Close every log."""
-        self.queues.close()
-        self.streams.close()
+        for store in self._kinds.values():
+            store.close()

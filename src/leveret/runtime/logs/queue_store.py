@@ -115,7 +115,7 @@ class QueueStore:
         self.on_append: OnAppend = _ignore
         self.keep_from: Callable[[Queue], int] = _keep_nothing
         self.needed_from: Callable[[int, Log], int | None] = _need_nothing
-        self.home = LogHome(tree.root / "queues")
+        self.home = LogHome(tree.root / Queue.log_kind)
         self._tree = tree
         self._transient = LogHome(tree.root / "transient")
         self._commit = commit

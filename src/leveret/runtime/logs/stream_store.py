@@ -70,7 +70,7 @@ class StreamStore:
         """Streams live in `streams`; `segment_bytes_max` holds unless a stream has its own."""
         self.on_append: OnAppend = _ignore
         self.on_commit: Callable[[Stream], None] = _unheard
-        self.home = LogHome(tree.root / "streams")
+        self.home = LogHome(tree.root / Stream.log_kind)
         self._tree = tree
         self._commit = commit
         self._clock_ms = clock_ms
@@ -79,7 +79,7 @@ class StreamStore:
 
     # -- life of a log ------------------------------------------------------------------------
 
-    def log(self, stream: Stream) -> CommittedLog:
+    def committed(self, stream: Stream) -> CommittedLog:
         """The stream's log, made on first use.
 
         Raises:
@@ -93,6 +93,10 @@ class StreamStore:
             found = self._keep(stream, log if log.is_open else log.open(), -1)
         return found
 
+    def log(self, stream: Stream) -> Log:
+        """The same as a log, without its committed end. Raises StorageError."""
+        return self.committed(stream).log
+
     def _describe(self, stream: Stream) -> Log:
         return self._tree.log(
             self.home.place(stream.epoch),
@@ -104,7 +108,7 @@ class StreamStore:
         self._logs[stream] = stream.log = kept
         return kept
 
-    def stream_of(self, log: Log) -> Stream | None:
+    def queue_of(self, log: Log) -> Stream | None:
         """Whose log it is; None for one that is no stream's here."""
         return next((stream for stream, held in self._logs.items() if held.log is log), None)
 
@@ -136,6 +140,10 @@ class StreamStore:
         """A stream that another node serves is gone; its log is not this store's to delete."""
         self._logs.pop(stream, None)
 
+    def cede(self, stream: Stream) -> None:
+        """Another node serves the stream from now on; its log stays where it is."""
+        self.forget(stream)
+
     def delete(self, stream: Stream) -> None:
         """Remove a deleted stream's log, and tell its readers.
 
@@ -148,6 +156,10 @@ class StreamStore:
             held.log.delete()
         elif stream.damage is None:
             self._describe(stream).delete()
+
+    def remove_orphans(self, epochs: set[int], named: set[int]) -> None:
+        """Delete logs of streams that are not among these `epochs`; nobody needs those that are only `named`."""
+        self.home.remove_orphans(epochs)
 
     def close(self) -> None:
         """Close every log."""
@@ -190,7 +202,7 @@ class StreamStore:
         offset = stream.next_offset_min
         if stream not in self._logs and offset and not (log := self._describe(stream)).is_open:
             self._keep(stream, log.open(first_offset=offset), -1)
-        kept = self.log(stream)
+        kept = self.committed(stream)
         if kept.log.next_offset < offset:
             kept.log.begin_at(offset)
         while (missing := offset - kept.log.next_offset) > 0:
@@ -222,7 +234,7 @@ class StreamStore:
             StorageError: the disk refused it; they are kept for the next flush.
         """
         if stream.unlogged_offsets:
-            kept = self.log(stream)
+            kept = self.committed(stream)
             trailer = self._trailer(stream, kept.log, {}, stream.unlogged_offsets, None)
             self._append(stream, kept, ChunkType.TRACKING, [encode_entry(b"")], 1, trailer)
             stream.offsets.update(stream.unlogged_offsets)
@@ -309,7 +321,7 @@ class StreamStore:
 
     def oldest_timestamp_ms(self, stream: Stream) -> int | None:
         """When the oldest messages retained arrived, None for an empty stream."""
-        kept = self.log(stream)
+        kept = self.committed(stream)
         chunk = next(kept.log.read(kept.first_offset, 1), None)
         return None if chunk is None else chunk.header.timestamp_ms
 
@@ -321,7 +333,7 @@ class StreamStore:
         Raises:
             StorageError: the log cannot be read back at `offset`.
         """
-        kept = self.log(stream)
+        kept = self.committed(stream)
         runs: list[Run] = []
         while offset < kept.committed_offset and not runs:
             for chunk in kept.log.read(offset, READ_BYTES, check=True):

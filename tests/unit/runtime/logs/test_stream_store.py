@@ -55,7 +55,7 @@ class Store:
 
     @property
     def log(self) -> CommittedLog:
-        return self.store.log(self.stream)
+        return self.store.committed(self.stream)
 
     def publish(
         self, *bodies: bytes, reference: str = "", first_id: int = 1, filters: set[bytes] | None = None
@@ -305,7 +305,7 @@ def test_damage_takes_one_stream_down_and_leaves_its_files(store: Store) -> None
     store.restart()
     assert "CRC of its data does not match" in str(store.stream.damage)
     with pytest.raises(StorageError, match="is down"):
-        store.store.log(store.stream)
+        store.store.committed(store.stream)
     assert first.read_bytes() == octets
 
 
