@@ -63,13 +63,14 @@ def _options(
         typer.Option(
             envvar="LEVERET_URL",
             show_envvar=True,
-            help="http://USER:PASSWORD@HOST:PORT of a node; best given in LEVERET_URL, unseen by others.",
+            help="http://USER:PASSWORD@HOST:PORT of a node. LEVERET_URL keeps the password out of the "
+            "process list.",
         ),
     ] = None,
     vhost: Annotated[
         str | None,
         typer.Option(
-            "--vhost", "-p", help="Virtual host the command is about; / by default.", autocompletion=vhosts
+            "--vhost", "-p", help="Virtual host of the command; / by default.", autocompletion=vhosts
         ),
     ] = None,
     node: Annotated[
@@ -78,7 +79,7 @@ def _options(
     ] = None,
     longnames: Annotated[
         bool,
-        typer.Option("--longnames", "-l", help="Accepted for rabbitmqctl's sake; has no effect."),
+        typer.Option("--longnames", "-l", help="Accepted for compatibility with rabbitmqctl; has no effect."),
     ] = False,
     timeout: Annotated[
         int | None, typer.Option("--timeout", "-t", min=0, help="Seconds to wait for an answer.")

@@ -20,7 +20,7 @@ FROM_STDIN: Final = "-"
 
 IncludeSecrets = Annotated[
     bool,
-    Option("--include-secrets", help="Show passwords in parameters too, which are left out else: (secret)."),
+    Option("--include-secrets", help="Show passwords in parameters instead of (secret)."),
 ]
 
 

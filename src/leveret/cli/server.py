@@ -55,7 +55,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
-    help="Leveret: a message broker RabbitMQ's clients already speak to, and whose data other machines follow.",
+    help="Leveret: a message broker for RabbitMQ's clients that keeps data on more than one machine.",
     epilog="`leveretctl` operates a running node.",
 )
 
@@ -80,7 +80,7 @@ def serve(
     data_dir: Annotated[
         Path | None,
         typer.Option(
-            envvar="LEVERET_DATA_DIR", help="Where the node keeps everything; made if need be, mode 0700."
+            envvar="LEVERET_DATA_DIR", help="Data directory of the node; made if missing, mode 0700."
         ),
     ] = None,
     config: Annotated[
@@ -89,37 +89,40 @@ def serve(
             envvar="LEVERET_CONFIG_FILE",
             metavar="<path>",
             help="Settings, in the form of rabbitmq.conf: a file, or a directory whose *.conf files are read in the "
-            "order of their names. Several are read in turn, and later ones win. A file *.ini is read as LavinMQ's.",
+            "order of their names. Of several, later ones take precedence. A file *.ini is read as LavinMQ's.",
         ),
     ] = None,
     overrides: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting that wins over files and environment."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A setting that takes precedence over files and environment."
+        ),
     ] = None,
     replication_bind: Annotated[
         str | None,
-        typer.Option(metavar="ADDR", help="IP address where followers connect; as replication.bind."),
+        typer.Option(metavar="ADDR", help="IP address of the listener for followers; like replication.bind."),
     ] = None,
     replication_port: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="TCP port where followers connect, 5679 if none is given; as replication.port."
+            metavar="N",
+            help="TCP port of the listener for followers, 5679 by default; like replication.port.",
         ),
     ] = None,
     follow: Annotated[
         str | None,
         typer.Option(
             metavar="URI",
-            help="The leader to follow, as tcp://HOST:PORT or tls://HOST:PORT; as replication.follow. "
-            "These three win over --set.",
+            help="The leader to follow, as tcp://HOST:PORT or tls://HOST:PORT; like replication.follow. "
+            "These three take precedence over --set.",
         ),
     ] = None,
     print_config: Annotated[
         bool,
-        typer.Option("--print-config", help="Print all settings and where each comes from; start nothing."),
+        typer.Option("--print-config", help="Print all settings with their sources, and start nothing."),
     ] = False,
 ) -> int:
-    """Run a node until SIGTERM or SIGINT; SIGHUP opens its log file anew."""
+    """Run a node until SIGTERM or SIGINT. SIGHUP reopens its log file."""
     flags = _flags({_BIND: replication_bind, _PORT: replication_port, _FOLLOW: follow})
     given = gather(*(config or ()), environ=os.environ, overrides=_pairs(overrides or ()), flags=flags)
     settings = build(given, config_files(*(config or ())))

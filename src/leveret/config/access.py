@@ -17,42 +17,52 @@ class AccessSettings:
         "default_user",
         TextKind(),
         "guest",
-        "User made on the first start, unless definitions that are imported then have users.",
+        "User that the first start makes, unless imported definitions have users.",
     )
     default_pass: str = setting(
         "default_pass",
         TextKind(secret=True),
         "guest",
-        "Password of that user. `$(<FILE)` takes it from a file.",
+        "Password of the default user. `$(<FILE)` reads it from a file.",
     )
-    default_vhost: str = setting("default_vhost", TextKind(), "/", "Virtual host made on the first start.")
+    default_vhost: str = setting("default_vhost", TextKind(), "/", "Virtual host that the first start makes.")
     default_configure: str = setting(
-        "default_permissions.configure", Regex(), ".*", "What that user may configure in that virtual host."
+        "default_permissions.configure",
+        Regex(),
+        ".*",
+        "Names that the default user may configure in the default virtual host: a regular expression.",
     )
     default_read: str = setting(
-        "default_permissions.read", Regex(), ".*", "What that user may read from in that virtual host."
+        "default_permissions.read",
+        Regex(),
+        ".*",
+        "Names that the default user may read from in the default virtual host: a regular expression.",
     )
     default_write: str = setting(
-        "default_permissions.write", Regex(), ".*", "What that user may write to in that virtual host."
+        "default_permissions.write",
+        Regex(),
+        ".*",
+        "Names that the default user may write to in the default virtual host: a regular expression.",
     )
     default_tags: frozenset[str] = family(
         "default_user_tags",
         Flag(),
         {"administrator": "true"},
-        "Tags of that user. `default_user_tags = none` for none.",
+        "Tags of the default user. `default_user_tags = none` for none.",
         collect=chosen,
     )
     backends: tuple[str, ...] = family(
         "auth_backends",
         Choice(("internal", "rabbit_auth_backend_internal")),
         {"1": "internal"},
-        "Where users and their permissions are kept; there is only the node itself.",
+        "Backend for users and permissions. The node itself is the only one.",
         collect=in_order,
     )
     loopback_users: frozenset[str] = family(
         "loopback_users",
         Flag(),
         {"guest": "true"},
-        "Users who may log in from this machine only. `loopback_users = none` lets all in from anywhere.",
+        "Users who may connect from this machine only. With `loopback_users = none` all users "
+        "may connect from anywhere.",
         collect=chosen,
     )

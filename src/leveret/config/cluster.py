@@ -41,19 +41,20 @@ class Cluster:
         "cluster.bind",
         Ip(),
         "127.0.0.1",
-        "IP address where the other nodes of the cluster connect.",
+        "IP address of the listener for other nodes of the cluster.",
     )
     port: int = setting(
         "cluster.port",
         Integer(0, 65535),
         str(CLUSTER_PORT),
-        "TCP port where the other nodes of the cluster connect; 0 lets the system choose.",
+        "TCP port of the listener for other nodes of the cluster; 0 lets the system choose.",
     )
     advertised_uri: NodeUri | None = setting(
         "cluster.advertised_uri",
         OptionalNodeUri(CLUSTER_PORT),
         "none",
-        "Where the other nodes of the cluster are told to find this one; none for `cluster.bind` and `cluster.port`.",
+        "Address that other nodes of the cluster use for this node; none for `cluster.bind` "
+        "and `cluster.port`.",
     )
     tls: TlsOptions = branch(TlsOptions, "cluster.ssl_options")
 
@@ -61,56 +62,60 @@ class Cluster:
         "queue_master_locator",
         Choice(QUEUE_MASTER_LOCATORS),
         "client-local",
-        "Which node leads a new classic queue: the one its client is connected to, the one that leads the fewest "
-        "queues, or any. A queue may have its own: x-queue-master-locator, and queue-master-locator in a policy.",
+        "Leader of a new classic queue: the client's node, the node with the fewest queues, "
+        "or a random node. x-queue-master-locator, or queue-master-locator in a policy, sets "
+        "it for one queue.",
     )
     queue_leader_locator: str = setting(
         "queue_leader_locator",
         Choice(QUEUE_LEADER_LOCATORS),
         "client-local",
-        "Which node leads a new quorum queue or stream: the one its client is connected to, or with `balanced` the "
-        "one that leads the fewest queues; `random` and `least-leaders` are old names of `balanced`. A queue may have "
-        "its own: x-queue-leader-locator, and queue-leader-locator in a policy.",
+        "Leader of a new quorum queue or stream: the client's node, or with `balanced` the "
+        "node with the fewest queues. `random` and `least-leaders` are old names of "
+        "`balanced`. x-queue-leader-locator, or queue-leader-locator in a policy, sets it for "
+        "one queue.",
     )
     initial_group_size: int = setting(
         "quorum_queue.initial_cluster_size",
         Integer(1, 99),
         "3",
-        "On how many nodes a quorum queue is, its leader among them. A queue may have its own: "
-        "x-quorum-initial-group-size, and target-group-size in a policy.",
+        "Number of members of a quorum queue, its leader included. "
+        "x-quorum-initial-group-size, or target-group-size in a policy, sets it for one "
+        "queue.",
     )
     sync_batch_size: int = setting(
         "mirroring_sync_batch_size",
         Integer(1, 1_000_000),
         "4096",
-        "Most messages that a mirror that synchronises is sent at once. A queue may have its own: "
-        "ha-sync-batch-size in a policy.",
+        "Maximum number of messages in one batch to a mirror that synchronises. "
+        "ha-sync-batch-size in a policy sets it for one queue.",
     )
     sync_bytes_s_max: int = setting(
         "mirroring_sync_max_throughput",
         Bytes(0),
         "0",
-        "Most bytes a second that a queue's mirrors are sent to synchronise; what is published meanwhile comes on "
-        "top. 0 for no limit.",
+        "Maximum rate at which a queue's mirrors synchronise, in bytes a second. New messages "
+        "come on top. 0 for no limit.",
     )
     mirroring_flow_control: bool = setting(
         "mirroring_flow_control",
         Flag(),
         "true",
-        "Whether publishers to a mirrored queue are slowed down to what its mirrors take.",
+        "Whether publishers to a mirrored queue are slowed down to the speed of its mirrors.",
     )
     mirroring_ack_timeout_ms: int = setting(
         "mirroring_ack_timeout",
         Duration(1000),
         "10s",
-        "A mirror that acknowledges nothing of what it was sent for this long is no longer synchronised, and nobody "
-        "waits for it; it comes back by itself.",
+        "A mirror that acknowledges nothing for this long is no longer synchronised, and "
+        "confirms stop waiting for it. It returns by itself.",
     )
     slave_wait_timeout_ms: int = setting(
         "slave_wait_timeout",
         Integer(0, 3_600_000),
         "15000",
-        "Milliseconds that a leader which hands a queue over waits for the mirror that is to lead to have everything.",
+        "Milliseconds for which a leader that hands a queue over waits until the next leader "
+        "has every message.",
     )
 
     @property

@@ -17,8 +17,8 @@ class DefinitionsSettings:
         "load_definitions",
         LocalPath(),
         "none",
-        "A definitions file, or a directory of `*.json` files, to import at every start. Only adds and "
-        "overwrites, as an import over the HTTP API does. What is wrong with it stops the start.",
+        "A definitions file, or a directory of `*.json` files, that every start imports. An "
+        "import adds and overwrites, and deletes nothing. An error in a file stops the start.",
     )
     backend: str = setting(
         "definitions.import_backend",
@@ -36,5 +36,5 @@ class DefinitionsSettings:
         "definitions.skip_if_unchanged",
         Flag(),
         "false",
-        "Pass over definitions that are those of the last import, by their SHA-256.",
+        "Skip an import if the definitions have the SHA-256 of the last import.",
     )

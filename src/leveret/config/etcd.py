@@ -23,28 +23,28 @@ class EtcdOptions:
         "cluster.etcd.endpoints",
         Endpoints(),
         "none",
-        "The etcd that holds the state of the cluster, see `cluster_formation.peer_discovery_backend`; without a "
-        "cluster, the one that says which of several nodes leads and which follow it, for fail-over without an "
-        "operator. `none`: no etcd is used.",
+        "Endpoints of etcd. In a cluster it holds the cluster's state, see "
+        "`cluster_formation.peer_discovery_backend`. Without a cluster it elects a leader "
+        "among nodes that follow each other, for automatic failover. `none` for no etcd.",
     )
     prefix: str = setting(
         "cluster.etcd.prefix",
         TextKind(),
         "leveret",
-        "What all keys in etcd begin with; nodes of one cluster, or of one replication, have the same.",
+        "Prefix of all keys in etcd. Nodes of one cluster, or of one replication, have the same.",
     )
     cacertfile: Path | None = setting(
         "cluster.etcd.ssl_options.cacertfile",
         LocalPath(),
         "none",
-        "Authorities one of which has to have signed the certificates of `https` endpoints of etcd, PEM; none for "
-        "those that the system trusts.",
+        "Certificates of the authorities that sign `https` endpoints of etcd, PEM; none for "
+        "the system's authorities.",
     )
     lease_ttl_ms: int = setting(
         "cluster.etcd.lease_ttl",
         Duration(_SECOND_MS),
         "2s",
-        "A node that etcd has not heard from for this long is replaced where it leads; whole seconds.",
+        "Duration of a node's lease in etcd, in whole seconds. A leader whose lease ends is replaced.",
     )
 
 

@@ -31,87 +31,88 @@ class Followers:
         "replication.bind",
         OptionalIp(),
         "none",
-        "IP address where followers connect; none for nowhere. As `leveret serve --replication-bind`.",
+        "IP address of the listener for followers; none for no listener. Like `leveret serve "
+        "--replication-bind`.",
     )
     port: int = setting(
         "replication.port",
         Integer(0, 65535),
         str(REPLICATION_PORT),
-        "TCP port where followers connect, once `replication.bind` is set; 0 lets the system choose. As "
-        "`leveret serve --replication-port`.",
+        "TCP port of the listener for followers, if `replication.bind` is set; 0 lets the "
+        "system choose. Like `leveret serve --replication-port`.",
     )
     follow: NodeUri | None = setting(
         "replication.follow",
         OptionalNodeUri(),
         "none",
-        "The leader that this node follows: it serves no clients and keeps a copy of all that the leader has. As "
-        "`leveret serve --follow`.",
+        "The leader of this node. A node that follows serves no clients and stores a copy of "
+        "its leader's data. Like `leveret serve --follow`.",
     )
     advertised_uri: NodeUri | None = setting(
         "replication.advertised_uri",
         OptionalNodeUri(),
         "none",
-        "Where other nodes are told to find this one's listener; none for its address and port.",
+        "Address that other nodes use for this node's replication listener; none for its own "
+        "address and port.",
     )
     confirm: str = setting(
         "replication.confirm",
         Choice(("in_sync", "local")),
         "in_sync",
-        "When a publish is confirmed: with `in_sync` once this node and all followers that are in sync have it on "
-        "disk, with `local` once this node has.",
+        "Condition of a confirm. With `in_sync` the disks of this node and of all followers "
+        "in sync have the message, with `local` the disk of this node.",
     )
     min_in_sync: int = setting(
         "replication.min_in_sync",
         Integer(0, 100),
         "0",
-        "How many followers must be in sync for a publish to be taken; below it, see "
-        "`replication.below_min_in_sync`.",
+        "Number of followers in sync that a publish needs. `replication.below_min_in_sync` applies below it.",
     )
     below_min_in_sync: str = setting(
         "replication.below_min_in_sync",
         Choice(("block", "nack")),
         "block",
-        "What becomes of publishers while too few followers are in sync: they are blocked, or their publishes "
-        "are nacked.",
+        "Treatment of publishers while too few followers are in sync: they are blocked, or "
+        "their messages are nacked.",
     )
     ack_timeout_ms: int = setting(
         "replication.ack_timeout",
         Duration(100),
         "3s",
-        "A follower that acknowledges nothing of what it was sent for this long is no longer in sync, and "
-        "nobody waits for it.",
+        "A follower that acknowledges nothing for this long is no longer in sync, and "
+        "confirms stop waiting for it.",
     )
     bandwidth_bytes_s: int | None = setting(
         "replication.bandwidth_limit",
         OptionalBytes(Bytes(1024)),
         "none",
-        "Most bytes a second that followers are sent to catch up; what is published meanwhile comes on top.",
+        "Maximum rate at which a follower catches up, in bytes a second. New messages come on top.",
     )
     compression: str = setting(
         "replication.compression",
         Choice(("none", "zstd")),
         "none",
-        "How what a follower is sent is compressed.",
+        "Compression of the link to followers.",
     )
     apply_delay_ms: int = setting(
         "replication.apply_delay",
         Duration(0),
         "0s",
-        "A follower stays this far behind its leader: it has what the leader does on its own disk at once, and "
-        "applies it this much later, so that a mistake can be undone by promoting it before. It is never in sync.",
+        "Delay of a delayed follower: it stores changes at once and applies them this much "
+        "later. Its promotion before that undoes a mistake. A delayed follower is never in "
+        "sync.",
     )
     scrub_interval_ms: int | None = setting(
         "replication.scrub_interval",
         OptionalDuration(Duration(_SECOND_MS)),
         "7d",
-        "All data is read again this often, and what is damaged is repaired from the other side.",
+        "Interval at which all data is read again and damaged chunks are repaired from the other side.",
     )
     max_lag_ms: int = setting(
         "replication.max_lag",
         Duration(1),
         "30s",
-        "The health check of a follower fails when it is further behind than this, its `replication.apply_delay` "
-        "aside.",
+        "Lag at which a follower's health check fails, without its `replication.apply_delay`.",
     )
     tls: TlsOptions = branch(TlsOptions, "replication.ssl_options")
 

@@ -17,47 +17,54 @@ class Amqp:
         "heartbeat", Integer(0, 65535), "60", "Heartbeat offered to clients in seconds; 0 for none."
     )
     frame_max_bytes: int = setting(
-        "frame_max", Bytes(4096, 2**31 - 1), "131072", "Largest AMQP frame offered to clients."
+        "frame_max", Bytes(4096, 2**31 - 1), "131072", "Maximum size of an AMQP frame, as offered to clients."
     )
     initial_frame_max_bytes: int = setting(
         "initial_frame_max",
         Bytes(4096, 2**20),
         "4096",
-        "Largest AMQP frame taken from a client that has not agreed on a size yet.",
+        "Maximum size of an AMQP frame before the client has agreed on a size.",
     )
     channel_max: int = setting(
-        "channel_max", Integer(1, 65535), "2047", "Most channels of a connection offered to clients."
+        "channel_max",
+        Integer(1, 65535),
+        "2047",
+        "Maximum number of channels of a connection, as offered to clients.",
     )
     channel_max_per_node: int | None = setting(
-        "channel_max_per_node", Limit(1), "infinity", "Most channels of all connections together."
+        "channel_max_per_node",
+        Limit(1),
+        "infinity",
+        "Maximum number of channels of all connections together.",
     )
     connection_max: int | None = setting(
-        "connection_max", Limit(), "infinity", "Most connections of the node, over any protocol."
+        "connection_max", Limit(), "infinity", "Maximum number of the node's connections, over all protocols."
     )
     consumer_max_per_channel: int | None = setting(
-        "consumer_max_per_channel", Limit(1), "infinity", "Most consumers of a channel."
+        "consumer_max_per_channel", Limit(1), "infinity", "Maximum number of consumers of a channel."
     )
     message_bytes_max: int = setting(
-        "max_message_size", Bytes(1, 2**29), "134217728", "Largest message that is taken."
+        "max_message_size", Bytes(1, 2**29), "134217728", "Maximum size of a message."
     )
     consumer_timeout_ms: int = setting(
         "consumer_timeout",
         Integer(1, 2**53),
         "1800000",
-        "Milliseconds within which a client must acknowledge a delivery; then its channel is closed. A queue may "
-        "have its own: x-consumer-timeout, and consumer-timeout in a policy.",
+        "Milliseconds within which a client must acknowledge a delivery; later its channel is "
+        "closed. x-consumer-timeout, or consumer-timeout in a policy, sets it for one queue.",
     )
     handshake_timeout_ms: int = setting(
         "handshake_timeout",
         Integer(1, 3_600_000),
         "10000",
-        "Milliseconds within which a client must have logged in and opened a virtual host.",
+        "Milliseconds within which a client must authenticate and open a virtual host.",
     )
     auth_mechanisms: tuple[str, ...] = family(
         "auth_mechanisms",
         Choice(("PLAIN", "AMQPLAIN", "EXTERNAL")),
         {"1": "PLAIN", "2": "AMQPLAIN"},
-        "SASL mechanisms offered to clients. EXTERNAL takes the user's name from the certificate of a TLS client.",
+        "SASL mechanisms offered to clients. EXTERNAL takes the user's name from the "
+        "certificate of a TLS client.",
         collect=in_order,
     )
 
@@ -76,7 +83,8 @@ class ObjectLimits:
         "cluster_queue_limit",
         Limit(1),
         "infinity",
-        "Most queues of all virtual hosts together, exclusive ones too. Those there are stay.",
+        "Maximum number of queues in all virtual hosts together, exclusive ones included. "
+        "Existing queues stay.",
     )
 
 
@@ -88,30 +96,30 @@ class Watermarks:
         "vm_memory_high_watermark.relative",
         OptionalRatio(),
         "0.4",
-        "Publishers are blocked while the node uses more than this part of the memory there is. 0 blocks them "
-        "always; none never.",
+        "Publishers are blocked while the node uses more than this part of the available "
+        "memory. 0 always blocks them, none never.",
     )
     memory_absolute_bytes: int | None = setting(
         "vm_memory_high_watermark.absolute",
         OptionalBytes(Bytes(0)),
         "none",
-        "The same as a size; where it is given the part does not count.",
+        "The same limit as a size; it takes precedence over the part.",
     )
     memory_total_bytes: int | None = setting(
         "total_memory_available_override_value",
         OptionalBytes(Bytes(1)),
         "none",
-        "How much memory there is; none for what the system or the control group says.",
+        "Available memory; none for the limit of the system or the control group.",
     )
     disk_absolute_bytes: int = setting(
         "disk_free_limit.absolute",
         Bytes(0),
         "50MB",
-        "Publishers are blocked while less than this is free where the data directory is.",
+        "Publishers are blocked while less than this is free on the data directory's disk.",
     )
     disk_relative: float | None = setting(
         "disk_free_limit.relative",
         OptionalRatio(),
         "none",
-        "The same as a multiple of the memory there is; where it is given the size does not count.",
+        "The same limit as a multiple of the available memory; it takes precedence over the size.",
     )

@@ -17,45 +17,46 @@ class Listeners:
         "listeners.tcp",
         Listener(),
         {"default": f"{LOOPBACK}:5672"},
-        "Where AMQP 0-9-1 and AMQP 1.0 clients connect. `listeners.tcp = none` for nowhere.",
+        "Address of a listener for AMQP 0-9-1 and AMQP 1.0. `listeners.tcp = none` for no listener.",
         collect=in_order,
     )
     stream: tuple[Address, ...] = family(
         "stream.listeners.tcp",
         Listener(),
         {"default": f"{LOOPBACK}:5552"},
-        "Where stream clients and downstreams connect. `stream.listeners.tcp = none` for nowhere.",
+        "Address of a listener for stream clients and downstreams. `stream.listeners.tcp = "
+        "none` for no listener.",
         collect=in_order,
     )
     amqp_tls: tuple[Address, ...] = family(
         "listeners.ssl",
         Listener(),
         {},
-        "Where AMQP clients connect with TLS, such as `listeners.ssl.default = 5671`; see `ssl_options`.",
+        "Address of a listener for AMQP with TLS, such as `listeners.ssl.default = 5671`; see `ssl_options`.",
         collect=in_order,
     )
     backlog: int = setting(
         "tcp_listen_options.backlog",
         Integer(1, 65535),
         "1024",
-        "How many AMQP clients the system lets wait until they are accepted.",
+        "Number of AMQP connections that may wait to be accepted (the listen backlog).",
     )
     nodelay: bool = setting(
         "tcp_listen_options.nodelay",
         Flag(),
         "true",
-        "Whether what AMQP clients are sent goes out at once (TCP_NODELAY).",
+        "Whether data for AMQP clients is sent at once (TCP_NODELAY).",
     )
     keepalive: bool = setting(
         "tcp_listen_options.keepalive",
         Flag(),
         "false",
-        "Whether the system asks silent AMQP clients if they are there (SO_KEEPALIVE).",
+        "Whether the system probes silent AMQP clients (SO_KEEPALIVE).",
     )
     proxy_protocol: bool = setting(
         "proxy_protocol",
         Flag(),
         "false",
-        "Whether AMQP clients come through a proxy that tells their addresses (PROXY protocol 1 or 2). Then "
-        "nobody can connect without.",
+        "Whether AMQP clients connect through a proxy that sends their addresses (PROXY "
+        "protocol 1 or 2). Then every connection needs that header.",
     )

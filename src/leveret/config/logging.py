@@ -38,10 +38,12 @@ class ConsoleLog:
         "log.console.level",
         _LEVEL_OR_DEFAULT,
         "default",
-        "Least severity that gets to the console; `default` is that of `log.default.level`.",
+        "Log level of the console; `default` is the level of `log.default.level`.",
     )
     formatter: str = setting("log.console.formatter", _FORMATTER, "plaintext", _FORMATTER_HELP)
-    stdio: str = setting("log.console.stdio", Choice(("stdout", "stderr")), "stderr", "Which console.")
+    stdio: str = setting(
+        "log.console.stdio", Choice(("stdout", "stderr")), "stderr", "Stream of the console."
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,29 +54,32 @@ class FileLogSettings:
         "log.file",
         FileName(),
         "false",
-        "The log file; a name without a path is in `log.dir`. SIGHUP opens it anew.",
+        "The log file; a name without a path is in `log.dir`. SIGHUP reopens it.",
     )
     level: str = setting(
         "log.file.level",
         _LEVEL_OR_DEFAULT,
         "default",
-        "Least severity that gets to the file; `default` is that of `log.default.level`.",
+        "Log level of the file; `default` is the level of `log.default.level`.",
     )
     formatter: str = setting("log.file.formatter", _FORMATTER, "plaintext", _FORMATTER_HELP)
     rotation_date: Rotation | None = setting(
-        "log.file.rotation.date", OptionalRotation(), "none", "When the file is put aside, in local time."
+        "log.file.rotation.date",
+        OptionalRotation(),
+        "none",
+        "Time of the rotation of the log file, in local time.",
     )
     rotation_bytes: int = setting(
         "log.file.rotation.size",
         Bytes(0),
         "0",
-        "The file is put aside before it grows larger; 0 for any size.",
+        "Size at which the log file is rotated; 0 for no limit.",
     )
     rotation_count: int = setting(
         "log.file.rotation.count",
         Integer(0, 1000),
         "0",
-        "How many rotated files are kept, as `NAME.0` (the newest), `NAME.1` and so on.",
+        "Number of rotated files that are kept, as `NAME.0` (the newest), `NAME.1` and so on.",
     )
 
 
@@ -83,22 +88,20 @@ class LogLevels:
     """Least severities by category; `default` leaves it to the outputs."""
 
     default: str = setting(
-        "log.default.level", _LEVEL, "info", "Least severity that is logged where no other setting says."
+        "log.default.level", _LEVEL, "info", "Log level of categories without a level of their own."
     )
     connection: str = setting(
         "log.connection.level",
         _LEVEL_OR_DEFAULT,
         "default",
-        "Least severity of what is logged of connections: accepted, authenticated, refused, closed.",
+        "Log level for connections: accepted, authenticated, refused, closed.",
     )
-    queue: str = setting(
-        "log.queue.level", _LEVEL_OR_DEFAULT, "default", "Least severity of what is logged of queues."
-    )
+    queue: str = setting("log.queue.level", _LEVEL_OR_DEFAULT, "default", "Log level for queues.")
     replication: str = setting(
         "log.replication.level",
         _LEVEL_OR_DEFAULT,
         "default",
-        "Least severity of what is logged of both kinds of replication to another site.",
+        "Log level for schema replication and warm standby.",
     )
 
 

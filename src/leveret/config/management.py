@@ -28,56 +28,57 @@ class Management:
         "management.path_prefix",
         OptionalUrlPath(),
         "none",
-        "Path under which the HTTP API is found on its ports, for a proxy that serves others too.",
+        "Path prefix of the HTTP API, for a proxy that serves other sites as well.",
     )
     body_bytes_max: int = setting(
         "management.http.max_body_size",
         Bytes(1024, 2**31),
         "20MB",
-        "Largest body of a request, a definitions file for instance.",
+        "Maximum size of a request's body, such as a definitions file.",
     )
     request_timeout_ms: int = setting(
         "management.tcp.request_timeout",
         Integer(100, 3_600_000),
         "10000",
-        "Milliseconds within which a client of the HTTP API, with TLS as well, must have sent the headers of its "
-        "next request; so long it may take to agree on TLS, too. The metrics' port and the control socket do the same.",
+        "Milliseconds within which a client of the HTTP API must send the headers of its next "
+        "request. The same limit applies to the TLS handshake, the metrics' port and the "
+        "control socket.",
     )
     body_timeout_ms: int = setting(
         "management.http.body_timeout",
         Integer(100, 86_400_000),
         "60000",
-        "Milliseconds within which the whole body of a request must have come.",
+        "Milliseconds within which the whole body of a request must arrive.",
     )
     idle_timeout_ms: int = setting(
         "management.tcp.idle_timeout",
         Integer(100, 3_600_000),
         "60000",
-        "Milliseconds for which a client may send nothing of a body that it has begun, or read nothing of its "
-        "response.",
+        "Milliseconds for which a client may pause while it sends a body or reads its response.",
     )
     connection_max: int | None = setting(
         "management.http.connection_max",
         Limit(1),
         "infinity",
-        "Most connections to the HTTP API. There are never more than its share of the file descriptors.",
+        "Maximum number of connections to the HTTP API. Its share of the file descriptors is a limit, too.",
     )
     connection_max_per_address: int | None = setting(
         "management.http.connection_max_per_address",
         Limit(1),
         "infinity",
-        "Most of them from one IP address. One address never has more than nine tenths of the share.",
+        "Maximum number of connections to the HTTP API from one IP address. Nine tenths of "
+        "the share is a limit, too.",
     )
     allowed_origins: tuple[str, ...] = family(
         "management.cors.allow_origins",
         TextKind(),
         {},
-        "Sites whose pages may use the HTTP API, such as `https://admin.example`.",
+        "Origins whose pages may use the HTTP API (CORS), such as `https://admin.example`.",
         collect=in_order,
     )
     cors_max_age_s: int = setting(
         "management.cors.max_age",
         Integer(0, 86_400),
         "1800",
-        "Seconds for which a browser remembers that a site may.",
+        "Seconds for which a browser caches the permission of an origin.",
     )

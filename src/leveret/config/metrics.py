@@ -23,8 +23,8 @@ class Metrics:
         "prometheus.tcp.port",
         OptionalPort(),
         "none",
-        "TCP port on which the metrics are served without a password; RabbitMQ's is 15692. "
-        "The port of the HTTP API has them as well.",
+        "TCP port that serves the metrics without a password; RabbitMQ's is 15692. The port "
+        "of the HTTP API serves them as well.",
     )
     path: str = setting("prometheus.path", UrlPath(), "/metrics", "Path of the metrics on their own port.")
     per_object: bool = setting(

@@ -14,12 +14,12 @@ class Process:
     """How the process is found and how it ends."""
 
     pid_file: Path | None = setting(
-        "pid_file", LocalPath(), "none", "A file to hold the process id while the node is up."
+        "pid_file", LocalPath(), "none", "File that holds the process id while the node runs."
     )
     shutdown_timeout_ms: int = setting(
         "shutdown_timeout",
         Duration(0),
         "10s",
-        "On SIGTERM, clients get this long to take what they were promised and to say goodbye. "
-        "A second SIGTERM ends the node at once.",
+        "On SIGTERM, clients have this long to receive their confirms and to close their "
+        "connections. A second SIGTERM ends the node at once.",
     )

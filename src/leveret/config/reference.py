@@ -26,30 +26,31 @@ default_pass = $(<secrets/pass)       # the first line of a file beside this one
 loopback_users.j\\.doe = true          # a dot that does not divide the key
 ```
 
-Of a key that is given twice the last line counts. An unknown key, one that RabbitMQ has and Leveret does not serve,
-or a value that is not allowed keeps the node from starting (exit status 78), with file, line, what is allowed and the
-nearest known key.
+If a key occurs twice, the last line counts. An unknown key, a key that RabbitMQ has and Leveret does not serve, or a
+value that is not allowed stops the start (exit status 78). The error names file, line, allowed values and the nearest
+known key.
 
-Where a setting is given more than once, the later of these wins:
+If several sources set one key, the later of these takes precedence:
 
 1. the defaults on this page
 2. the files, in their order
 3. the environment: `LEVERET_` and the key in capitals, with `_` for `.`, as in `LEVERET_MANAGEMENT_TCP_PORT=15673` or
    `LEVERET_NODENAME=leveret@a`. `LEVERET_LOGS` is what `RABBITMQ_LOGS` is to RabbitMQ: a log file, or `-` for standard
    output
-4. the command line: `leveret serve --set heartbeat=30`; not for secrets, which others could see there
+4. the command line: `leveret serve --set heartbeat=30`; not for secrets, because the process list shows it
 
-What holds, and where each setting comes from, is printed by
+This command prints every setting with its source:
 
 ```
 leveret serve --config leveret.conf --print-config
 ```
 
-`packaging/leveret.conf.example` has all settings to copy from.
+`packaging/leveret.conf.example` has all settings with their defaults.
 
-What an operator changes at run time (endpoints, modes, links) is kept by the node and wins over this file.
+The node stores changes that an operator makes at run time (endpoints, modes, links). They take precedence over the
+file.
 
-This page is made from the settings themselves, by `python -m leveret.config.reference`.
+This page is generated from the settings themselves, by `python -m leveret.config.reference`.
 """
 
 

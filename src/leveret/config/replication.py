@@ -23,19 +23,19 @@ class SchemaSyncSettings:
         "schema_definition_sync.operating_mode",
         _MODES,
         "upstream",
-        "An `upstream` serves its definitions, a `downstream` follows those of its upstream.",
+        "An `upstream` serves its definitions; a `downstream` follows the definitions of its upstream.",
     )
     minimum_sync_interval_ms: int = setting(
         "schema_definition_sync.downstream.minimum_sync_interval",
         Duration(100),
         "30s",
-        "A downstream asks for changes this often, or as often as it can apply them.",
+        "Interval at which a downstream asks for changes, or the time of the last sync if that was longer.",
     )
     locals_: dict[str, str] = family(
         "schema_definition_sync.downstream.locals",
         Regex(),
         {},
-        "Entities of a downstream that match are its own: neither overwritten nor deleted.",
+        "Objects of a downstream that match are its own: a sync neither overwrites nor deletes them.",
         collect=by_name,
         names=LOCAL_KINDS,
     )
@@ -50,7 +50,8 @@ class StandbySettings:
         "standby.replication.operating_mode",
         _MODES,
         "upstream",
-        "An `upstream` collects messages for others, a `downstream` transfers those of its upstream.",
+        "An `upstream` collects messages for its downstreams; a `downstream` transfers the "
+        "messages of its upstream.",
     )
     retention_bytes_max: int = setting(
         "standby.replication.retention.size_limit.messages",

@@ -14,7 +14,10 @@ class Spark:
     """How the pipeline's Spark runs."""
 
     master: str | None = setting(
-        "spark.master", OptionalText(), "none", "Spark master of the pipeline; none for this machine."
+        "spark.master",
+        OptionalText(),
+        "none",
+        "Spark master of the standby's pipeline; none for a Spark on this machine.",
     )
     python: str | None = setting(
         "spark.python",
@@ -27,6 +30,6 @@ class Spark:
         "spark.conf",
         TextKind(),
         {},
-        "Any setting of Spark by its own name, as in `spark.conf.spark.sql.shuffle.partitions = 4`.",
+        "A setting of Spark by its own name, as in `spark.conf.spark.sql.shuffle.partitions = 4`.",
         collect=by_name,
     )

@@ -17,20 +17,21 @@ class Streams:
         "stream.listeners.ssl",
         Listener(),
         {},
-        "Where stream clients connect with TLS, such as `stream.listeners.ssl.default = 5551`; see `ssl_options`.",
+        "Address of a listener for stream clients with TLS, such as "
+        "`stream.listeners.ssl.default = 5551`; see `ssl_options`.",
         collect=in_order,
     )
     advertised_host: str | None = setting(
         "stream.advertised_host",
         OptionalText(),
         "none",
-        "The host name that stream clients are told to connect to; none for the listener's address.",
+        "Host name that stream clients receive as this node's address; none for the listener's address.",
     )
     advertised_port: int | None = setting(
         "stream.advertised_port",
         OptionalPort(),
         "none",
-        "The port that stream clients are told to connect to; none for the listener's.",
+        "Port that stream clients receive as this node's port; none for the listener's.",
     )
     advertised_tls_host: str | None = setting(
         "stream.advertised_tls_host", OptionalText(), "none", "The same for clients that use TLS."
@@ -39,7 +40,10 @@ class Streams:
         "stream.advertised_tls_port", OptionalPort(), "none", "The same for clients that use TLS."
     )
     frame_max_bytes: int = setting(
-        "stream.frame_max", Bytes(8192, 2**31 - 1), "1048576", "Largest frame offered to stream clients."
+        "stream.frame_max",
+        Bytes(8192, 2**31 - 1),
+        "1048576",
+        "Maximum size of a frame, as offered to stream clients.",
     )
     heartbeat_s: int = setting(
         "stream.heartbeat",

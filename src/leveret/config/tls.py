@@ -24,7 +24,10 @@ class TlsOptions:
         "password", OptionalText(secret=True), "none", "Password of the private key."
     )
     cacertfile: Path | None = setting(
-        "cacertfile", LocalPath(), "none", "Authorities whose certificates peers may show, PEM."
+        "cacertfile",
+        LocalPath(),
+        "none",
+        "Certificates of the authorities that peers' certificates are verified with, PEM.",
     )
     verify: str = setting(
         "verify",
@@ -36,13 +39,13 @@ class TlsOptions:
         "fail_if_no_peer_cert",
         Flag(),
         "false",
-        "With `verify_peer`: refuse a peer that shows no certificate at all.",
+        "With `verify_peer`: refuse a peer without a certificate.",
     )
     versions: tuple[str, ...] = family(
         "versions",
         Choice(("tlsv1.2", "tlsv1.3")),
         {"1": "tlsv1.3", "2": "tlsv1.2"},
-        "Versions of TLS that are spoken.",
+        "Accepted versions of TLS.",
         collect=in_order,
     )
     ciphers: tuple[str, ...] = family(
@@ -54,7 +57,7 @@ class TlsOptions:
         collect=in_order,
     )
     honor_cipher_order: bool = setting(
-        "honor_cipher_order", Flag(), "true", "Whether the server's order of cipher suites decides."
+        "honor_cipher_order", Flag(), "true", "Whether the server's order of cipher suites takes precedence."
     )
     client_renegotiation: bool = setting(
         "client_renegotiation", Flag(), "false", "Whether a peer may renegotiate TLS 1.2."
@@ -69,14 +72,17 @@ class CertificateLogin:
         "ssl_cert_login_from",
         Choice(("distinguished_name", "common_name", "subject_alternative_name", "subject_alt_name")),
         "distinguished_name",
-        "What of a client's certificate is its user's name (mechanism EXTERNAL).",
+        "Part of a client's certificate that is the user's name (mechanism EXTERNAL).",
     )
     san_type: str = setting(
         "ssl_cert_login_san_type",
         Choice(("dns", "ip", "email", "uri")),
         "dns",
-        "Which kind of subject alternative name.",
+        "Kind of the subject alternative name that is the user's name.",
     )
     san_index: int = setting(
-        "ssl_cert_login_san_index", Integer(0, 1000), "0", "Which of them, the first is 0."
+        "ssl_cert_login_san_index",
+        Integer(0, 1000),
+        "0",
+        "Index of that subject alternative name; the first is 0.",
     )

@@ -37,7 +37,7 @@ class Config:
 
     node_name: str = setting("nodename", HostText(), _NAME, "This node's name.")
     cluster_name: str = setting(
-        "cluster_name", HostText(), _NAME, "The cluster's name, by which its peers know it."
+        "cluster_name", HostText(), _NAME, "Name of the cluster, as clients and other sites see it."
     )
     listeners: Listeners = field(default_factory=Listeners)
     management: Management = field(default_factory=Management)

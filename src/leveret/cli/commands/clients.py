@@ -17,8 +17,8 @@ from leveret.cli.names import users
 from leveret.cli.pids import pid
 from leveret.cli.values import MessageLine, Table
 
-Reason = Annotated[str, Argument(help="What the clients are told.", metavar="EXPLANATION")]
-Limit = Annotated[int, Option(min=0, help="Close so many at most; 0 closes all.")]
+Reason = Annotated[str, Argument(help="The reason that the clients receive.", metavar="EXPLANATION")]
+Limit = Annotated[int, Option(min=0, help="Maximum number of connections to close; 0 for all.")]
 Delay = Annotated[int, Option("--per-connection-delay", min=0, help="Milliseconds from one to the next.")]
 _CONNECTION: Final = (
     "pid",
@@ -86,7 +86,7 @@ _ATTEMPTS: Final = ("protocol", "auth_attempts", "auth_attempts_failed", "auth_a
 @command("", "list_connections user peer_host vhost channels")
 def list_connections(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_CONNECTION)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_CONNECTION)}.")] = None,
 ) -> Table:
     """List the open connections."""
     wanted = chosen(columns, ("user", "peer_host", "peer_port", "state"), _CONNECTION)
@@ -98,7 +98,7 @@ def list_connections(
 @command("", "list_channels name user messages_unacknowledged")
 def list_channels(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_CHANNEL)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_CHANNEL)}.")] = None,
 ) -> Table:
     """List the open channels."""
     wanted = chosen(columns, ("pid", "user", "consumer_count", "messages_unacknowledged"), _CHANNEL)
@@ -117,7 +117,7 @@ def list_channels(
 @command("", "list_consumers -p orders")
 def list_consumers(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_CONSUMER)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_CONSUMER)}.")] = None,
 ) -> Table:
     """List the consumers of a virtual host."""
     default = [name for name in _CONSUMER if name != "activity_status"]
@@ -135,10 +135,10 @@ def list_consumers(
 def list_node_auth_attempt_stats(
     ctl: Session,
     by_source: Annotated[
-        bool, Option("--by-source", help="By address and user, where that is tracked.")
+        bool, Option("--by-source", help="Group by address and user, if those are tracked.")
     ] = False,
 ) -> Table:
-    """Count the logins that were tried, by protocol."""
+    """List the numbers of login attempts for each protocol."""
     if by_source:
         columns = ("remote_address", "username", *_ATTEMPTS)
         return Table.of(columns, ctl.api.get("auth", "attempts", ctl.node, "source"))
@@ -147,17 +147,19 @@ def list_node_auth_attempt_stats(
 
 @command('Resetting authentication attempt metrics on node "{node}" ...', "reset_node_auth_attempt_metrics")
 def reset_node_auth_attempt_metrics(ctl: Session) -> None:
-    """Count logins from 0 again."""
+    """Reset the numbers of login attempts."""
     ctl.api.delete("auth", "attempts", ctl.node)
 
 
 @command("Closing connection {connection}, reason: {explanation}...", "close_connection '<pid>' maintenance")
 def close_connection(
     ctl: Session,
-    connection: Annotated[str, Argument(help="Its pid, or its name, as list_connections shows them.")],
+    connection: Annotated[
+        str, Argument(help="Pid or name of the connection, as list_connections shows them.")
+    ],
     explanation: Reason,
 ) -> None:
-    """Close a connection, and tell its client why."""
+    """Close a connection, with a reason for its client."""
     for each in ctl.api.get("connections"):
         if connection in (each["name"], pid(each["node"], each["name"])):
             _close(ctl, [each], explanation)

@@ -35,7 +35,7 @@ Json = Mapping[str, Any]
 
 @command("Cluster status of node {node} ...", "cluster_status")
 def cluster_status(ctl: Session) -> Sections:
-    """Show the cluster: its nodes, which of them run, and where they listen."""
+    """Show the cluster's nodes, their state and their listeners."""
     overview, nodes, cluster = ctl.api.get("overview"), ctl.api.get("nodes"), ctl.api.get("cluster", "node")
     flags = ctl.api.get("feature-flags")
     running = [each for each in nodes if each["running"]]
@@ -113,9 +113,9 @@ def _coordination(cluster: Json) -> list[str]:
 
 @command("", "await_online_nodes 3")
 def await_online_nodes(
-    ctl: Session, count: Annotated[int, Argument(min=1, help="How many nodes must be online.")]
+    ctl: Session, count: Annotated[int, Argument(min=1, help="Number of nodes that must be online.")]
 ) -> None:
-    """Wait until so many nodes of the cluster are online, five minutes by default."""
+    """Wait until a number of nodes is online; five minutes by default."""
     timeout_s = ctl.timeout_s or _ONLINE_TIMEOUT_S
     ctl.announce(
         f"Will wait for at least {count} nodes to join the cluster of {ctl.node}. Timeout: {timeout_s} seconds."
@@ -137,7 +137,7 @@ def join_cluster(
     disc: Annotated[bool, Option("--disc", help="Keep definitions on disk, as every node does.")] = False,
     ram: Annotated[bool, Option("--ram", help="Refused: there are no RAM nodes.")] = False,
 ) -> MessageLine | None:
-    """Say whether the node is in one cluster with another: a node joins when it starts, by its settings."""
+    """Show whether two nodes are in one cluster. A node joins at its start, by its settings."""
     if ram:
         text = "every node keeps definitions on disk; leave out --ram"
         raise CtlError(exits.USAGE, text if not disc else "The node type must be either disc or ram.")
@@ -153,16 +153,16 @@ def join_cluster(
 @command("Removing node {member} from the cluster", "forget_cluster_node rabbit@hare")
 def forget_cluster_node(
     ctl: Session,
-    member: Annotated[str, Argument(help="The node that does not come back.")],
+    member: Annotated[str, Argument(help="Name of the node that does not return.")],
     offline: Annotated[
-        bool, Option("--offline", help="Also if no node of the cluster runs; then its settings are needed.")
+        bool, Option("--offline", help="Work on the cluster's records while no node runs; needs --config.")
     ] = False,
     config: Annotated[
         list[Path] | None,
         Option(
             envvar="LEVERET_CONFIG_FILE",
             metavar="<path>",
-            help="With --offline: settings of this node, as `leveret serve` is given them.",
+            help="With --offline: settings of any node, as for `leveret serve`.",
         ),
     ] = None,
 ) -> Table:
@@ -198,7 +198,7 @@ def rebalance(
     vhost_pattern: Annotated[str, Option(help="Regular expression for names of virtual hosts.")] = ".*",
     queue_pattern: Annotated[str, Option(help="Regular expression for names of queues.")] = ".*",
 ) -> Table:
-    """Move leaders of mirrored queues to synchronised mirrors, so that all nodes lead about as many."""
+    """Move leaders of mirrored queues to synchronised mirrors, to spread them evenly over the nodes."""
     ctl.announce(f"Re-balancing leaders of {_WHAT[kind]}...")
     body = {"kind": kind, "vhost_pattern": vhost_pattern, "queue_pattern": queue_pattern}
     with refused_as(exits.UNAVAILABLE):

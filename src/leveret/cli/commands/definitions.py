@@ -28,7 +28,7 @@ def export_definitions(
     form: Format = "json",
     include_secrets: IncludeSecrets = False,
 ) -> TextDocument | None:
-    """Write all definitions to a file that only its owner may read, as it has password hashes in it."""
+    """Write all definitions to a file. It holds password hashes, so only its owner may read it."""
     held = ctl.api.get("definitions", **secrets_query(include_secrets))
     document = msgspec.json.format(msgspec.json.encode(held), indent=2)
     if file == _PIPE:
@@ -45,10 +45,10 @@ def import_definitions(
     file: Annotated[str, Argument(help="Path of the file to read; - or none for standard input.")] = _PIPE,
     form: Format = "json",
     skip_if_unchanged: Annotated[
-        bool, Option("--skip-if-unchanged", help="Do nothing if all of it is there already.")
+        bool, Option("--skip-if-unchanged", help="Do nothing if all definitions exist already.")
     ] = False,
 ) -> MessageLine:
-    """Put the definitions of a file on top of what is there; nothing is deleted."""
+    """Import a definitions file. An import adds and overwrites, and deletes nothing."""
     path = Path(file)
     if file != _PIPE and not path.is_file():
         raise CtlError(exits.DATA, f"Bad argument: File {file} does not exist")

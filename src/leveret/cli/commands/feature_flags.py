@@ -19,9 +19,9 @@ _DEPRECATED: Final = ("name", "deprecation_phase", "provided_by", "desc", "doc_u
 @command("", "list_feature_flags name state")
 def list_feature_flags(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_FLAG)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_FLAG)}.")] = None,
 ) -> Table:
-    """List the feature flags that clients and tools of RabbitMQ may ask for."""
+    """List the feature flags that RabbitMQ's clients and tools query."""
     wanted = chosen(columns, ("name", "state"), _FLAG)
     ctl.announce("Listing feature flags ...")
     return Table.of(wanted, ctl.api.get("feature-flags"))
@@ -31,7 +31,7 @@ def list_feature_flags(
 def enable_feature_flag(
     ctl: Session, flag: Annotated[str, Argument(help="Name of the flag, or all.")]
 ) -> None:
-    """Enable a feature flag; a node starts with all of its flags enabled."""
+    """Enable a feature flag. All flags are enabled at the start."""
     what = "all feature flags" if flag == "all" else f'feature flag "{flag}"'
     ctl.announce(f"Enabling {what} ...")
     names = [each["name"] for each in ctl.api.get("feature-flags")]
@@ -44,10 +44,10 @@ def enable_feature_flag(
 @command("", "list_deprecated_features")
 def list_deprecated_features(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_DEPRECATED)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_DEPRECATED)}.")] = None,
     used: Annotated[bool, Option("--used", help="Only those in use.")] = False,
 ) -> Table:
-    """List features that clients should no longer rely on."""
+    """List deprecated features."""
     wanted = chosen(columns, ("name", "deprecation_phase"), _DEPRECATED)
     ctl.announce("Listing deprecated features ...")
     path = ("deprecated-features", "used") if used else ("deprecated-features",)

@@ -80,7 +80,7 @@ _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
 
 @command("Replication status of node {node} ...", "replication_status")
 def replication_status(ctl: Session) -> ReportLines:
-    """Show what this node is, leader or follower, whom it follows and who follows it."""
+    """Show the node's role, its leader or its followers, and the lag."""
     status = ctl.api.get("replication", "node")
     lines = _node_lines(status)
     match status["role"]:
@@ -107,7 +107,7 @@ def list_followers(
 
 @command("Checking if the replication of node {node} is as it should be ...", "check_replication")
 def check_replication(ctl: Session) -> MessageLine:
-    """Fail if a leader has too few followers in sync, or a follower does not keep up with its leader."""
+    """Fail if a leader has too few followers in sync, or a follower lags."""
     found = ctl.api.get("health", "checks", "replication")
     text = f"Node {ctl.node} is a {found['role']}, its replication is as it should be"
     return MessageLine(text, {"result": "ok", "node": ctl.node, "message": text, **found})
@@ -117,25 +117,28 @@ def check_replication(ctl: Session) -> MessageLine:
 def promote_follower(
     ctl: Session,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Only tell what the leader has and this follower has not.")
+        bool,
+        Option(
+            "--dry-run", help="Only show the possible loss: changes of the leader that this follower lacks."
+        ),
     ] = False,
     force: Annotated[
-        bool, Option("--force", help="Promote even a follower that had not received all there was.")
+        bool, Option("--force", help="Promote even a follower that is known to lack data.")
     ] = False,
     apply_delayed: Annotated[
-        bool, Option("--apply-delayed", help="Of a delayed follower: first apply all that it holds back.")
+        bool, Option("--apply-delayed", help="Delayed follower: first apply all stored changes.")
     ] = False,
     apply_until: Annotated[
         str | None,
         Option(
             "--apply-until",
             metavar="TIME",
-            help="Of a delayed follower: first apply what its leader had done by this time, such as "
-            "2026-11-21T14:30:00 (UTC, or with an offset); the rest is set aside.",
+            help="Delayed follower: first apply the leader's changes up to this time, such as "
+            "2026-11-21T14:30:00 (UTC, or with an offset); later changes are quarantined.",
         ),
     ] = None,
 ) -> ReportLines:
-    """Make a leader of this follower; the former one is fenced when it is met.
+    """Promote this follower to leader. The former leader is fenced.
 
     A delayed follower that holds changes back is promoted only with --apply-delayed or --apply-until: neither can be
     taken back.
@@ -168,10 +171,10 @@ def replication_verify(
     ctl: Session,
     follower: Annotated[str | None, Option(help="Compare with this follower only, by name or id.")] = None,
     deep: Annotated[
-        bool, Option("--deep", help="Read all that is stored, on both sides, instead of its ends.")
+        bool, Option("--deep", help="Compare all stored data instead of the ends of logs.")
     ] = False,
 ) -> Table:
-    """Compare leader and follower log by log while they run; fail if they differ."""
+    """Compare leader and followers log by log while they run. Fail if logs differ."""
     rows = ctl.api.post_slowly("replication", "verify", body={"follower": follower, "deep": deep})
     if not rows:
         raise CtlError(exits.UNAVAILABLE, "nothing was compared: no other node is connected")
@@ -185,7 +188,7 @@ def replication_verify(
 
 @command("Reading all that is stored ...", "scrub")
 def scrub(ctl: Session) -> ReportLines:
-    """Look for damaged chunks and mend them from the other side; fail if some cannot be mended."""
+    """Read all data again and repair damaged chunks from the other side. Fail if damage remains."""
     found = ctl.api.post_slowly("replication", "scrub", body={})
     left = found["unrepaired"]
     lines = [
@@ -204,7 +207,7 @@ def scrub(ctl: Session) -> ReportLines:
 @command("", "list_divergent_messages --export divergent.json")
 def list_divergent_messages(
     ctl: Session,
-    report: Annotated[str | None, Option(metavar="ID", help="Only what this report is about.")] = None,
+    report: Annotated[str | None, Option(metavar="ID", help="Only messages of this report.")] = None,
     limit: Annotated[
         int | None,
         Option(
@@ -217,7 +220,7 @@ def list_divergent_messages(
         Option(metavar="FILE", help="Write all messages as a JSON array to a file; - for standard output."),
     ] = None,
 ) -> ReportLines | Table | MessageLine | None:
-    """List what a former leader, or a mirror, of this node had alone: set aside when it followed another."""
+    """List quarantined messages: those that only a former leader or a mirror on this node had."""
     reports = ctl.api.get("replication", "divergent")
     if report is not None:
         reports = [each for each in reports if each["id"] == report]

@@ -45,7 +45,7 @@ _ANY_HOST: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 @command("Asking node {node} to report any known resource alarms ...", "alarms")
 def alarms(ctl: Session) -> MessageLine:
-    """Show which alarms are in effect."""
+    """Show the alarms in effect."""
     found = active_alarms(ctl)
     text = "\n".join(found) or f"Node {ctl.node} reported no alarms, local or clusterwide"
     return MessageLine(text, {"result": "ok", "node": ctl.node, "alarms": found})
@@ -53,7 +53,7 @@ def alarms(ctl: Session) -> MessageLine:
 
 @command("Asking node {node} to report any local resource alarms ...", "check_alarms")
 def check_alarms(ctl: Session) -> MessageLine:
-    """Fail if an alarm is in effect, here or anywhere in the cluster."""
+    """Fail if an alarm is in effect on any node of the cluster."""
     return _no_alarms(ctl, "alarms", "alarms, local or clusterwide")
 
 
@@ -65,14 +65,14 @@ def check_local_alarms(ctl: Session) -> MessageLine:
 
 @command("Checking if all vhosts are running on node {node} ...", "check_virtual_hosts")
 def check_virtual_hosts(ctl: Session) -> MessageLine:
-    """Fail if a virtual host does not run."""
+    """Fail if a virtual host is not running."""
     ctl.api.get("health", "checks", "virtual-hosts")
     return passed(ctl, f"Node {ctl.node} reported all vhosts as running")
 
 
 @command("Asking node {node} to report its protocol listeners ...", "listeners")
 def listeners(ctl: Session) -> MessageLine | Table:
-    """Show where the node listens, and for what."""
+    """Show the node's listeners with address, port and protocol."""
     found = listeners_of(ctl)
     if ctl.formatter == "csv":
         return Table.of(("node", "protocol", "interface", "port", "purpose"), found)
@@ -100,7 +100,7 @@ def check_port_connectivity(
 
 @command("Asking node {node} if there's an active listener on port {port} ...", "check_port_listener 5672")
 def check_port_listener(ctl: Session, port: Annotated[str, Argument(help="A TCP port.")]) -> MessageLine:
-    """Fail if nothing of the node listens on a port."""
+    """Fail if the node does not listen on a port."""
     if not port.isdecimal() or len(port) > _DIGITS_MAX or not int(port):
         raise CtlError(exits.DATA, "Bad argument: Argument must be a positive integer")
     found = listeners_of(ctl)

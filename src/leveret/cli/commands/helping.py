@@ -20,9 +20,9 @@ def version(ctl: Session) -> MessageLine:
 
 @command("", "autocomplete list_q")
 def autocomplete(
-    ctl: Session, beginning: Annotated[str, Argument(help="How the command's name begins.")] = ""
+    ctl: Session, beginning: Annotated[str, Argument(help="Prefix of the command's name.")] = ""
 ) -> Table:
-    """List the commands that begin with a prefix; shells do this themselves once `completion` is installed."""
+    """List the commands that begin with a prefix. With `completion` installed, shells do this themselves."""
     return Table(
         ("command",), [[name] for name in sorted(NAMES) if name.startswith(beginning)], headless=True
     )

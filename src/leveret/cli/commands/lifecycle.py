@@ -32,14 +32,14 @@ def ping(ctl: Session) -> MessageLine:
 
 @command("Asking node {node} for its status ...", "is_running")
 def is_running(ctl: Session) -> MessageLine:
-    """Tell whether the node is fully started."""
+    """Show whether the node is fully started."""
     text = f"Leveret on node {ctl.node} is fully booted and running"
     return MessageLine(text, {"result": True, "message": text})
 
 
 @command("Asking node {node} for its boot status ...", "is_booting")
 def is_booting(ctl: Session) -> MessageLine:
-    """Tell whether the node is still starting; its API answers once it has started."""
+    """Show whether the node is still starting. Its API answers after the start."""
     text = f"Leveret on node {ctl.node} is fully booted (check with is_running), stopped or has not started booting yet"
     return MessageLine(text, {"result": False, "message": text})
 
@@ -62,11 +62,11 @@ def await_startup(ctl: Session) -> None:
 def wait(
     ctl: Session,
     pid_file: Annotated[
-        Path | None, Argument(help="File with the node's process id; waited for, too.")
+        Path | None, Argument(help="File with the node's process id. The command waits for the file, too.")
     ] = None,
     pid: Annotated[int | None, Option("--pid", "-P", min=1, help="The node's process id.")] = None,
 ) -> MessageLine:
-    """Wait until a node that is being started answers; ends at once if its process is gone."""
+    """Wait until a starting node answers. The wait ends at once if the process ends."""
     found: list[int] = [] if pid is None else [pid]
 
     def check() -> None:
@@ -84,11 +84,11 @@ def wait(
 def stop(
     ctl: Session,
     pid_file: Annotated[
-        Path | None, Argument(help="File with the node's process id; without, the data directory tells.")
+        Path | None, Argument(help="File with the node's process id; by default the data directory's.")
     ] = None,
-    idempotent: Annotated[bool, Option("--idempotent", help="End with 0 where no node runs.")] = False,
+    idempotent: Annotated[bool, Option("--idempotent", help="End with status 0 if no node runs.")] = False,
 ) -> MessageLine:
-    """End the node in order and wait for it: what was confirmed is kept."""
+    """Stop the node in order and wait for its end. Confirmed messages are kept."""
     pid = _running(ctl, pid_file)
     if pid is None:
         if idempotent:
@@ -102,9 +102,9 @@ def stop(
 @command("", "shutdown")
 def shutdown(
     ctl: Session,
-    waits: Annotated[bool, Option("--wait/--no-wait", help="Whether to wait until it has ended.")] = True,
+    waits: Annotated[bool, Option("--wait/--no-wait", help="Wait for the node's end.")] = True,
 ) -> MessageLine:
-    """End the node in order: as stop, with or without waiting."""
+    """Stop the node in order, like stop, with or without waiting."""
     pid = _running(ctl, None)
     if pid is None:
         raise NodeUnreachable(f"no node runs on {ctl.data_dir}")

@@ -25,7 +25,7 @@ _BINDING: Final = (
 @command("", "list_exchanges -p orders name type policy")
 def list_exchanges(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_EXCHANGE)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_EXCHANGE)}.")] = None,
 ) -> Table:
     """List the exchanges of a virtual host."""
     wanted = chosen(columns, _EXCHANGE[:2], _EXCHANGE)
@@ -36,7 +36,7 @@ def list_exchanges(
 @command("", "list_bindings -p orders source_name destination_name")
 def list_bindings(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_BINDING)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_BINDING)}.")] = None,
 ) -> Table:
     """List the bindings of a virtual host."""
     wanted = chosen(columns, _BINDING, _BINDING)
@@ -69,13 +69,13 @@ def cipher_suites(ctl: Session) -> Table:
 
 @command("Listing all TLS versions supported by the runtime...", "tls_versions")
 def tls_versions(ctl: Session) -> Table:
-    """List the versions of TLS that listeners may be set to."""
+    """List the TLS versions that a listener can be set to."""
     return Table(("version",), [["tlsv1.3"], ["tlsv1.2"]], headless=True)
 
 
 @command("Listing supported hash algorithms ...", "list_hashes")
 def list_hashes(ctl: Session) -> Table:
-    """List the algorithms that passwords can be stored with."""
+    """List the hashing algorithms for passwords."""
     return Table(("hash",), [["sha256"], ["sha512"], ["md5"]], headless=True)
 
 

@@ -20,7 +20,7 @@ _LEVELS: Final = ("debug", "info", "notice", "warning", "error", "critical", "al
 
 @command("Log file location(s) on node {node} ...", "log_location")
 def log_location(ctl: Session) -> MessageLine:
-    """Show where the node's log goes."""
+    """Show the node's log files."""
     places = ctl.api.get("operations", "log")["places"]
     return MessageLine("\n".join(places), {"result": "ok", "node_name": ctl.node, "paths": places})
 
@@ -40,10 +40,11 @@ def log_tail(
 def log_tail_stream(
     ctl: Session,
     duration: Annotated[
-        float | None, Option("--duration", "-d", min=0, help="Seconds; without, until interrupted.")
+        float | None,
+        Option("--duration", "-d", min=0, help="Seconds to print; by default until interrupted."),
     ] = None,
 ) -> None:
-    """Print what is logged from now on."""
+    """Print new log lines as they are written."""
     ends_s = None if duration is None else time.monotonic() + duration
     with refused_as(exits.UNAVAILABLE):
         offset = _more(ctl, None)["offset"]
@@ -58,7 +59,7 @@ def log_tail_stream(
 
 @command("Reopening logs for node {node} ...", "rotate_logs")
 def rotate_logs(ctl: Session) -> None:
-    """Go on in a new log file where the old one was moved away; log.file.rotation.* need no command."""
+    """Reopen the log file after the old one was moved away. log.file.rotation.* need no command."""
     with refused_as(exits.UNAVAILABLE):
         ctl.api.post("operations", "log", "reopen")
 
@@ -67,7 +68,7 @@ def rotate_logs(ctl: Session) -> None:
 def set_log_level(
     ctl: Session, level: Annotated[str, Argument(help=f"One of {', '.join(_LEVELS)}.")]
 ) -> None:
-    """Log everything from a severity on, on all outputs, until the node is started again."""
+    """Set the log level of all outputs, until the next start."""
     if level not in _LEVELS:
         raise CtlError(exits.UNAVAILABLE, f"level {level} is not supported. Try one of {', '.join(_LEVELS)}")
     ctl.announce(f'Setting log level to "{level}" ...')

@@ -11,7 +11,7 @@ from leveret.cli.command import Session, command
     "suspend_listeners",
 )
 def suspend_listeners(ctl: Session) -> None:
-    """Let no AMQP or stream client in any more; those who are connected stay, and the HTTP API is open."""
+    """Refuse new AMQP and stream clients. Open connections and the HTTP API stay."""
     ctl.api.put("operations", "listeners", body={"suspended": True})
 
 
@@ -20,7 +20,7 @@ def suspend_listeners(ctl: Session) -> None:
     "resume_listeners",
 )
 def resume_listeners(ctl: Session) -> None:
-    """Let clients in again."""
+    """Admit clients again."""
     ctl.api.put("operations", "listeners", body={"suspended": False})
 
 
@@ -29,7 +29,7 @@ def resume_listeners(ctl: Session) -> None:
     "drain",
 )
 def drain(ctl: Session) -> None:
-    """Let no client in, and close the connections there are; until revive, or a restart."""
+    """Refuse new clients and close all connections, until revive or a restart."""
     ctl.api.put("operations", "maintenance", body={"draining": True})
 
 

@@ -35,7 +35,7 @@ _KEYS: Final = "ha-"
 
 @command("Synchronising queue '{name}' in vhost '{vhost}' ...", "sync_queue -p orders paid")
 def sync_queue(ctl: Session, name: Name) -> None:
-    """Synchronise a queue's mirrors and wait until they are; the queue stays in service."""
+    """Synchronise a queue's mirrors and wait for the end. The queue stays in service."""
     with refused_as(exits.UNAVAILABLE), _found():
         ctl.api.post("cluster", "sync", ctl.vhost, name)
     deadline_s = None if ctl.timeout_s is None else time.monotonic() + ctl.timeout_s
@@ -72,7 +72,7 @@ def _check_synchronised(queue: dict[str, Any]) -> None:
 
 @command("Stopping synchronising queue '{name}' in vhost '{vhost}' ...", "cancel_sync_queue -p orders paid")
 def cancel_sync_queue(ctl: Session, name: Name) -> MessageLine | None:
-    """Stop a synchronisation; what a mirror has got it keeps."""
+    """Stop a synchronisation. A mirror keeps the messages that it has received."""
     with _found():
         found = ctl.api.delete_with_answer("cluster", "sync", ctl.vhost, name)
     return None if found["was_syncing"] else MessageLine("not_syncing")
@@ -83,7 +83,7 @@ def cancel_sync_queue(ctl: Session, name: Name) -> MessageLine | None:
     "list_policies_with_classic_queue_mirroring -s --formatter=pretty_table",
 )
 def list_policies_with_classic_queue_mirroring(ctl: Session) -> Table:
-    """List the policies of all virtual hosts that have queues mirrored."""
+    """List the policies of all virtual hosts that mirror queues."""
     return policy_table(_mirroring(ctl, _POLICIES))
 
 
@@ -92,7 +92,7 @@ def list_policies_with_classic_queue_mirroring(ctl: Session) -> Table:
     "list_operator_policies_with_classic_queue_mirroring -s --formatter=pretty_table",
 )
 def list_operator_policies_with_classic_queue_mirroring(ctl: Session) -> Table:
-    """List the operator policies of all virtual hosts that have queues mirrored."""
+    """List the operator policies of all virtual hosts that mirror queues."""
     return policy_table(_mirroring(ctl, _OPERATOR_POLICIES))
 
 
@@ -101,7 +101,7 @@ def list_operator_policies_with_classic_queue_mirroring(ctl: Session) -> Table:
     "check_if_cluster_has_classic_queue_mirroring_policy",
 )
 def check_if_cluster_has_classic_queue_mirroring_policy(ctl: Session) -> MessageLine:
-    """Fail if a policy has queues mirrored, which RabbitMQ 4 does not take; Leveret does."""
+    """Fail if a policy mirrors queues. RabbitMQ 4 refuses such policies; Leveret does not."""
     found = [f"Policy {each['name']}" for each in _mirroring(ctl, _POLICIES)]
     found += [f"Operator policy {each['name']}" for each in _mirroring(ctl, _OPERATOR_POLICIES)]
     if found:
@@ -116,7 +116,7 @@ def check_if_cluster_has_classic_queue_mirroring_policy(ctl: Session) -> Message
     "remove_classic_queue_mirroring_from_policies",
 )
 def remove_classic_queue_mirroring_from_policies(ctl: Session) -> None:
-    """Turn mirroring off: remove the ha-* keys from all policies; a policy left empty is cleared."""
+    """Disable mirroring: remove the ha-* keys from all policies, and clear policies without other keys."""
     for path in (_POLICIES, _OPERATOR_POLICIES):
         for policy in _mirroring(ctl, path):
             left = {key: value for key, value in policy["definition"].items() if not key.startswith(_KEYS)}

@@ -16,7 +16,7 @@ _GB: Final = 10**9
 
 @command("Status of node {node} ...", "status")
 def status(ctl: Session) -> Sections:
-    """Show what the node is, what it uses and what it holds."""
+    """Show the node's identity, its use of memory, disk and descriptors, and its totals."""
     overview = ctl.api.get("overview")
     node = ctl.api.get("nodes", overview["node"])
     alarms, listeners = active_alarms(ctl), listeners_of(ctl)
@@ -63,14 +63,14 @@ def server_version(ctl: Session) -> MessageLine:
 
 @command("Application environment of node {node} ...", "environment")
 def environment(ctl: Session) -> MessageLine:
-    """Show the settings that the node runs with; secrets are left out."""
+    """Show the node's settings, without secrets."""
     found = {each["key"]: each["value"] for each in ctl.api.get("operations", "settings")}
     return MessageLine("\n".join(f"{key} = {value}" for key, value in found.items()), found)
 
 
 @command("Reporting server status of node {node} ...", "report > leveret-report.txt")
 def report(ctl: Session) -> TextDocument:
-    """Print the output of all status commands, to send to whoever helps you; secrets are left out."""
+    """Print the output of all status commands, without secrets, for a support request."""
     ctl.quiet = True
     pieces = [_reported(ctl, module, name) for module, name in _REPORTED]
     for vhost in [str(each["name"]) for each in ctl.api.get("vhosts")]:

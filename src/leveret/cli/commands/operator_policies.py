@@ -36,7 +36,7 @@ def set_operator_policy(
     priority: Priority = 0,
     apply_to: ApplyTo = "all",
 ) -> None:
-    """Set an operator policy; of its limits and a policy's, the stricter one applies."""
+    """Set an operator policy. Of its limit and a policy's limit the stricter one applies."""
     put_policy(ctl, _PATH, name, pattern, definition, priority, apply_to)
 
 

@@ -14,7 +14,7 @@ from leveret.cli.secrets import IncludeSecrets, secrets_query
 from leveret.cli.values import Table
 
 Name = Annotated[str, Argument(help="Name of the parameter.")]
-Component = Annotated[str, Argument(help="Component the parameter is for.")]
+Component = Annotated[str, Argument(help="Component of the parameter.")]
 Json = Annotated[str, Argument(help="The value as JSON; - reads it from standard input.", metavar="VALUE")]
 
 
@@ -74,9 +74,7 @@ def list_global_parameters(ctl: Session, include_secrets: IncludeSecrets = False
 
 
 @command("Setting cluster name to {name} ...", "set_cluster_name north")
-def set_cluster_name(
-    ctl: Session, name: Annotated[str, Argument(help="What clients and the other site call it.")]
-) -> None:
+def set_cluster_name(ctl: Session, name: Annotated[str, Argument(help="The cluster's new name.")]) -> None:
     """Name the cluster."""
     with refused_as(exits.UNAVAILABLE):
         ctl.api.put("cluster-name", body={"name": name})

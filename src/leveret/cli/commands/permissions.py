@@ -13,9 +13,9 @@ from leveret.cli.command import Session, command
 from leveret.cli.commands.users import Username
 from leveret.cli.values import Table
 
-Configure = Annotated[str, Argument(help="Names the user may declare and delete: a regular expression.")]
-Write = Annotated[str, Argument(help="Names the user may publish to.")]
-Read = Annotated[str, Argument(help="Names the user may consume from.")]
+Configure = Annotated[str, Argument(help="Names that the user may configure: a regular expression.")]
+Write = Annotated[str, Argument(help="Names that the user may write to: a regular expression.")]
+Read = Annotated[str, Argument(help="Names that the user may read from: a regular expression.")]
 _COLUMNS: Final = ("configure", "write", "read")
 
 
@@ -38,7 +38,7 @@ def set_permissions(ctl: Session, username: Username, configure: Configure, writ
 def set_permissions_globally(
     ctl: Session, username: Username, configure: Configure, write: Write, read: Read
 ) -> None:
-    """Set a user's permissions in every virtual host there is."""
+    """Set a user's permissions in every existing virtual host."""
     need_user(ctl, username)
     for vhost in ctl.api.get("vhosts"):
         _set(ctl, vhost["name"], username, configure, write, read)
@@ -48,7 +48,7 @@ def set_permissions_globally(
     'Clearing permissions for user "{username}" in vhost "{vhost}" ...', "clear_permissions -p orders alice"
 )
 def clear_permissions(ctl: Session, username: Username) -> None:
-    """Take all permissions in a virtual host from a user."""
+    """Remove all permissions of a user in a virtual host."""
     need_user(ctl, username)
     if ctl.api.get_or_none("permissions", ctl.vhost, username) is not None:
         ctl.api.delete("permissions", ctl.vhost, username)
@@ -56,14 +56,14 @@ def clear_permissions(ctl: Session, username: Username) -> None:
 
 @command('Listing permissions for vhost "{vhost}" ...', "list_permissions -p orders")
 def list_permissions(ctl: Session) -> Table:
-    """List who may do what in a virtual host."""
+    """List the permissions of all users in a virtual host."""
     need_vhost(ctl)
     return Table.of(("user", *_COLUMNS), ctl.api.get("vhosts", ctl.vhost, "permissions"))
 
 
 @command('Listing permissions for user "{username}" ...', "list_user_permissions alice")
 def list_user_permissions(ctl: Session, username: Username) -> Table:
-    """List what a user may do, by virtual host."""
+    """List a user's permissions in all virtual hosts."""
     need_user(ctl, username, exits.UNAVAILABLE)
     return Table.of(("vhost", *_COLUMNS), ctl.api.get("users", username, "permissions"))
 

@@ -32,10 +32,10 @@ def plugins(
     ctl: Session,
     action: Annotated[Action, Argument(help="As of rabbitmq-plugins.")],
     names: Annotated[list[str] | None, Argument(metavar="[NAME...]", help="RabbitMQ's plugins.")] = None,
-    offline: Annotated[bool, Option("--offline", help="Has no effect: no node is asked.")] = False,
-    online: Annotated[bool, Option("--online", help="Has no effect: no node is asked.")] = False,
+    offline: Annotated[bool, Option("--offline", help="Accepted for compatibility; has no effect.")] = False,
+    online: Annotated[bool, Option("--online", help="Accepted for compatibility; has no effect.")] = False,
 ) -> Table:
-    """Tell what is built in of RabbitMQ's plugins; enabling such a one succeeds, any other one is refused."""
+    """List the RabbitMQ plugins whose functions are built in. Enabling one of them succeeds; others are refused."""
     wanted = names or []
     if action == "list":
         return _told([name for name in BUILT_IN if all(part in name for part in wanted)])

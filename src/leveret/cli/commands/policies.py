@@ -20,7 +20,9 @@ Pattern = Annotated[str, Argument(help="Regular expression for the names of queu
 Definition = Annotated[
     str, Argument(help='JSON, as {"remote-dc-replicate": true}; - reads it from standard input.')
 ]
-Priority = Annotated[int, Option(help="Of policies that match, the highest applies.")]
+Priority = Annotated[
+    int, Option(help="Of several matching policies the one with the highest priority applies.")
+]
 ApplyTo = Annotated[str, Option(help="queues, classic_queues, quorum_queues, streams, exchanges or all.")]
 _REPLICATE: Final = "remote-dc-replicate"
 STANDBY_TAG: Final = "standby_replication"
@@ -40,7 +42,7 @@ def set_policy(
     priority: Priority = 0,
     apply_to: ApplyTo = "all",
 ) -> None:
-    """Set a policy; it applies at once."""
+    """Set a policy, which applies at once."""
     put_policy(ctl, "policies", name, pattern, definition, priority, apply_to)
     if json_of(definition).get(_REPLICATE) is True:
         _warn_of_missing_tag(ctl)
@@ -78,7 +80,7 @@ def list_policies_that_match(
     name: Annotated[str, Argument(help="Name of a queue or an exchange; it need not exist.")],
     kind: Annotated[str, Option("--object-type", help="queue or exchange.")] = "queue",
 ) -> Table:
-    """List the policies whose pattern matches a name; the first is the one that applies."""
+    """List the policies whose pattern matches a name. The first one applies."""
     wanted = (
         ("exchanges", "all")
         if kind == "exchange"

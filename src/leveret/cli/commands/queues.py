@@ -67,7 +67,7 @@ _DEFAULT_TIMEOUT_S: Final = 60
 @command("", "list_queues -p orders name messages consumers")
 def list_queues(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_KNOWN)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_KNOWN)}.")] = None,
     online: Annotated[bool, Option("--online", help="Only queues that are served.")] = False,
     offline: Annotated[bool, Option("--offline", help="Only queues that are down.")] = False,
     local: Annotated[bool, Option("--local", help="Only queues that this node leads.")] = False,
@@ -85,13 +85,13 @@ def list_queues(
 @command("", "list_unresponsive_queues --queue-timeout 1000")
 def list_unresponsive_queues(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_UNRESPONSIVE)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_UNRESPONSIVE)}.")] = None,
     local: Annotated[bool, Option("--local", help="Only queues that this node leads.")] = False,
     queue_timeout: Annotated[
         int, Option(min=1, help="Milliseconds in which a queue must answer; --timeout bounds the command.")
     ] = 15_000,
 ) -> Table:
-    """List the queues that do not answer in time, or are down."""
+    """List queues that are down or do not answer in time."""
     wanted = chosen(columns, ("name",), _UNRESPONSIVE)
     ctl.announce(f"Listing unresponsive queues for vhost {ctl.vhost} ...")
     found = []
@@ -109,7 +109,7 @@ def list_unresponsive_queues(
 
 @command("Purging queue '{name}' in vhost '{vhost}' ...", "purge_queue -p orders tmp")
 def purge_queue(ctl: Session, name: Name) -> None:
-    """Drop all messages of a queue that are ready."""
+    """Drop all ready messages of a queue."""
     _queue(ctl, name, exits.UNAVAILABLE)
     with refused_as(exits.UNAVAILABLE):
         ctl.api.delete("queues", ctl.vhost, name, "contents")
@@ -119,8 +119,12 @@ def purge_queue(ctl: Session, name: Name) -> None:
 def delete_queue(
     ctl: Session,
     name: Name,
-    if_empty: Annotated[bool, Option("--if-empty", "-e", help="Only if it holds no message.")] = False,
-    if_unused: Annotated[bool, Option("--if-unused", "-u", help="Only if it has no consumer.")] = False,
+    if_empty: Annotated[
+        bool, Option("--if-empty", "-e", help="Delete the queue only if it holds no message.")
+    ] = False,
+    if_unused: Annotated[
+        bool, Option("--if-unused", "-u", help="Delete the queue only if it has no consumer.")
+    ] = False,
 ) -> MessageLine:
     """Delete a queue."""
     conditions = {"if queue is empty": if_empty, "if queue is unused": if_unused}

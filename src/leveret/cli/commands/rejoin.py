@@ -19,12 +19,12 @@ def rejoin_as_downstream(
         bool,
         Option(
             "--set-all-aside",
-            help="Follow also a node that was no standby of this one, as one that took the place of the node that took "
-            "this one's; all that the replicated queues hold here is kept apart.",
+            help="Follow even a node that was no standby of this one, such as the successor of its successor. All "
+            "messages of the replicated queues are quarantined.",
         ),
     ] = False,
 ) -> ReportLines:
-    """Follow the node that took this one's place, keep apart what it never saw, and tell what that is."""
+    """Follow the promoted node, and quarantine messages that it never received."""
     found = ctl.api.post_slowly("replication", "standby", "rejoin", body={"set_all_aside": set_all_aside})
     never_seen = f"{found['messages']} messages, kept here" if found["messages"] else "nothing"
     lines = [("Following", ", ".join(found["upstream_endpoints"])), ("Never seen there", never_seen)]

@@ -23,7 +23,7 @@ def memory_breakdown(
         Literal["gb", "gib", "mb", "mib", "kb", "kib", "bytes"], Option("--unit", "-u", help="Unit of sizes.")
     ] = "gb",
 ) -> MessageLine:
-    """Show what the node uses memory for, the largest first."""
+    """Show the node's use of memory, the largest part first."""
     memory = ctl.api.get("nodes", ctl.node, "memory")["memory"]
     sizes = {name: size for name, size in memory.items() if isinstance(size, int)}
     total = sum(sizes.values()) or 1
@@ -43,7 +43,7 @@ def set_vm_memory_high_watermark(
     ctl: Session,
     limit: Annotated[list[str], Argument(help="A part of all memory, as 0.4; or: absolute 2GB.")],
 ) -> None:
-    """Block publishers while the node uses more memory than this, until it is started again."""
+    """Set the memory limit above which publishers are blocked, until the next start."""
     body: dict[str, str | float]
     match limit:
         case ["absolute", size]:
@@ -62,7 +62,7 @@ def set_disk_free_limit(
     ctl: Session,
     limit: Annotated[list[str], Argument(help="A size, as 50MB; or: mem_relative 1.5.")],
 ) -> None:
-    """Block publishers while less disk than this is free, until the node is started again."""
+    """Set the free disk space below which publishers are blocked, until the next start."""
     body: dict[str, str | float]
     match limit:
         case ["mem_relative", text]:

@@ -60,7 +60,7 @@ _NO_QUORUM: Final = _Danger(
     "check_if_node_is_mirror_sync_critical",
 )
 def check_if_node_is_mirror_sync_critical(ctl: Session) -> MessageLine:
-    """Fail if the node leads mirrored queues that would lose messages with it, for want of a synchronised mirror.
+    """Fail if the node leads mirrored queues without a synchronised mirror.
 
     Streams and transient queues, whose only copy is at the node that leads them, count as well.
     """
@@ -69,7 +69,7 @@ def check_if_node_is_mirror_sync_critical(ctl: Session) -> MessageLine:
 
 @command("", "await_online_synchronized_mirror --timeout 60")
 def await_online_synchronized_mirror(ctl: Session) -> MessageLine | None:
-    """Wait until all mirrored queues that the node leads have a synchronised mirror, two minutes by default."""
+    """Wait until every mirrored queue of this leader has a synchronised mirror; two minutes by default."""
     return _awaited(ctl, _NO_MIRROR)
 
 
@@ -78,13 +78,13 @@ def await_online_synchronized_mirror(ctl: Session) -> MessageLine | None:
     "check_if_node_is_quorum_critical",
 )
 def check_if_node_is_quorum_critical(ctl: Session) -> MessageLine:
-    """Fail if quorum queues would be without a majority of their members, were the node stopped."""
+    """Fail if stopping the node would leave quorum queues without a majority of members."""
     return _checked(ctl, _NO_QUORUM)
 
 
 @command("", "await_online_quorum_plus_one --timeout 60")
 def await_online_quorum_plus_one(ctl: Session) -> MessageLine | None:
-    """Wait until no quorum queue would be without a majority, were the node stopped; two minutes by default."""
+    """Wait until the node can stop with a majority left in every quorum queue; two minutes by default."""
     return _awaited(ctl, _NO_QUORUM)
 
 

@@ -32,7 +32,7 @@ def add_schema_replication_user(
     "set_schema_replication_upstream_endpoints - < endpoints.json",
 )
 def set_schema_replication_upstream_endpoints(ctl: Session, endpoints: Endpoints) -> None:
-    """Set where and as whom this node reaches its upstream: AMQP listeners, or a RabbitMQ's management API.
+    """Set the upstream's endpoints and user: AMQP listeners, or RabbitMQ's management API.
 
     An endpoint is `host:5672` for another Leveret, or `http://host:15672` or `https://host:15671` for the management
     API of RabbitMQ or LavinMQ, whose user then needs the tag administrator. A link that is open is kept until
@@ -43,7 +43,7 @@ def set_schema_replication_upstream_endpoints(ctl: Session, endpoints: Endpoints
 
 @command("Schema replication status ...", "schema_replication_status")
 def schema_replication_status(ctl: Session) -> ReportLines:
-    """Show which side this node is on, and how the link does."""
+    """Show the mode of schema replication and the state of the link."""
     status = ctl.api.get("tanzu", "osr", "schema", "status")
     lines = [*side_lines(status), *_last_sync(status)]
     more = {
@@ -85,7 +85,7 @@ def _downstream(row: dict[str, Any]) -> str:
 
 @command("What a schema sync would change ...", "schema_replication_diff")
 def schema_replication_diff(ctl: Session) -> Table:
-    """Show what a sync with the upstream would change on this node now; change nothing."""
+    """Show the changes that a sync would make now, and change nothing."""
     rows = ctl.api.get_slowly("replication", "schema", "diff")
     if not ctl.for_people:
         return Table.of(("action", "kind", "key", "fields", "reason", "own", "upstream"), rows, unknown=None)
@@ -109,7 +109,7 @@ def _shortened(changes: list[str]) -> str:
 
 @command("Schema changes that were applied ...", "schema_replication_history")
 def schema_replication_history(ctl: Session) -> Table:
-    """Show the last changes that this node took over from its upstream, newest first."""
+    """Show the last changes that were applied from the upstream, newest first."""
     rows = ctl.api.get("replication", "schema", "history")
     columns = ["stamp", "upstream", "upstream_cluster", "puts", "deletes", "conflicts", "refused"]
     columns += ["duration_ms", "sent_bytes", "received_bytes"]
@@ -124,12 +124,10 @@ def sync_schema_replication(
     ctl: Session,
     force: Annotated[
         bool,
-        Option(
-            "--force", help="Replace queues that conflict with the upstream's, with the messages in them."
-        ),
+        Option("--force", help="Replace queues in conflict with the upstream's, and delete their messages."),
     ] = False,
 ) -> ReportLines:
-    """Sync at once, and say what was changed and what was left as it is."""
+    """Sync at once, and show the applied and the refused changes."""
     done = ctl.api.post_slowly("replication", "schema", "sync", body={"force": force})
     lines = [("Put", done["puts"]), ("Deleted", done["deletes"])]
     lines += [("Conflict", each) for each in done["conflicts"]]
@@ -139,23 +137,23 @@ def sync_schema_replication(
 
 @command("Enabling schema replication ...", "enable_schema_replication")
 def enable_schema_replication(ctl: Session) -> None:
-    """Follow the upstream, or serve downstreams, again."""
+    """Enable schema replication: follow the upstream, or serve downstreams."""
     ctl.api.post("definitions", "sync", "enable")
 
 
 @command("Disabling schema replication ...", "disable_schema_replication")
 def disable_schema_replication(ctl: Session) -> None:
-    """Neither follow nor serve, until it is enabled again."""
+    """Disable schema replication until it is enabled again."""
     ctl.api.post("definitions", "sync", "disable")
 
 
 @command("Restarting schema replication ...", "restart_schema_replication")
 def restart_schema_replication(ctl: Session) -> None:
-    """Disable and enable: takes new endpoints and credentials."""
+    """Disable and enable schema replication, with new endpoints and credentials."""
     ctl.api.post("replication", "schema", "restart")
 
 
 @command("Setting schema replication mode to {mode} ...", "set_schema_replication_mode downstream")
 def set_schema_replication_mode(ctl: Session, mode: Mode) -> None:
-    """Change sides: a downstream becomes an upstream, or the other way round."""
+    """Change the mode: a downstream becomes an upstream, or the reverse."""
     ctl.api.put("replication", "schema", "mode", body={"operating_mode": mode})

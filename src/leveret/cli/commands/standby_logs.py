@@ -52,5 +52,5 @@ def list_standby_replication_downstreams(ctl: Session) -> Table:
 def forget_standby_replication_downstream(
     ctl: Session, downstream: Annotated[str, Argument(help="Its cluster name.")]
 ) -> None:
-    """Keep nothing for a downstream that will not come back; if it does, it is known again."""
+    """Forget a downstream that will not return. If it returns, it is known again."""
     ctl.api.delete("replication", "standby", "downstreams", downstream)

@@ -38,24 +38,24 @@ _LOOK: Final = "that; nothing was changed"
 
 FromScratch = Annotated[
     bool,
-    Option("--start-from-scratch", help="Recover consumed messages too, whatever was recovered before."),
+    Option("--start-from-scratch", help="Recover consumed and formerly recovered messages too."),
 ]
 AllAvailable = Annotated[
     bool,
     Option(
         "--all-available",
-        help="Recover all there is where nothing tells what was consumed, without what cannot be read.",
+        help="Recover all readable messages, even if settlements are unknown or files are damaged.",
     ),
 ]
 ExcludeVirtualHosts = Annotated[
     str | None, Option("--exclude-virtual-hosts", help="Virtual hosts to leave out, separated by commas.")
 ]
-Queues = Annotated[str | None, Option("--queues", help="The only queues to recover, separated by commas.")]
+Queues = Annotated[str | None, Option("--queues", help="Recover only these queues, separated by commas.")]
 AsOf = Annotated[
     str | None,
     Option(
         "--as-of",
-        help="Recover the queues as they stood at that time: 2026-11-21T14:00:00Z; UTC without an offset.",
+        help="Recover the queues as of a time, such as 2026-11-21T14:00:00Z; UTC without an offset.",
     ),
 ]
 
@@ -69,19 +69,24 @@ def promote_standby_replication_downstream(
     queues: Queues = None,
     as_of: AsOf = None,
     dry_run: Annotated[
-        bool, Option("--dry-run", help="Only tell what would come back, by queue, and what would be lost.")
+        bool,
+        Option(
+            "--dry-run", help="Only show the recoverable messages of each queue and the loss; change nothing."
+        ),
     ] = False,
     to: Annotated[
         str | None,
         Option(
             "--to",
-            help="Recover into this AMQP broker and leave this node as it is: amqp://USER@HOST:PORT/VHOST. The "
-            f"password is typed, piped in or in {TO_PASSWORD}, never in the URI.",
+            help="Recover into this AMQP broker, and leave this node unchanged: amqp://USER@HOST:PORT/VHOST. The "
+            f"password is typed, piped or set in {TO_PASSWORD}, never in the URI.",
         ),
     ] = None,
-    yes: Annotated[bool, Option("--yes", "-y", help="Do not ask, also if the upstream is alive.")] = False,
+    yes: Annotated[
+        bool, Option("--yes", "-y", help="Do not ask for a confirmation, even if the upstream is alive.")
+    ] = False,
 ) -> Table | ReportLines:
-    """End the links and put every message that was not consumed back into its queue."""
+    """Promote this standby: end the links, and return every unsettled message to its queue."""
     body = _body(start_from_scratch, all_available, exclude_virtual_hosts, queues, as_of)
     if to is not None:
         body["to"] = {"uri": _target(_given("--to", to)), "password": _password()}
@@ -132,7 +137,7 @@ def rehearse_promotion(
     queues: Queues = None,
     as_of: AsOf = None,
 ) -> ReportLines:
-    """Recover into scratch virtual hosts, compare every message, remove them; tell how long that took."""
+    """Rehearse a promotion in scratch virtual hosts: compare every message, and measure the time."""
     body = _body(False, all_available, exclude_virtual_hosts, queues, as_of)
     found = carry_out(ctl, "rehearse", body, "the rehearsal; its virtual hosts go when the node starts")
     lines = [

@@ -49,7 +49,7 @@ _HEARD_MS: Final = 5_000
     "set_standby_replication_upstream_endpoints - < endpoints.json",
 )
 def set_standby_replication_upstream_endpoints(ctl: Session, endpoints: Endpoints) -> None:
-    """Set where and as whom this node reaches its upstream's stream listeners (port 5552)."""
+    """Set the upstream's endpoints (stream listeners, port 5552) and user."""
     ctl.api.put_text("replication", "standby", "upstream", text=text_of(endpoints))
 
 
@@ -67,13 +67,13 @@ def disconnect_standby_replication_downstream(ctl: Session) -> None:
 
 @command("Setting standby replication mode to {mode} ...", "set_standby_replication_mode downstream")
 def set_standby_replication_mode(ctl: Session, mode: Mode) -> None:
-    """Change sides without recovering messages."""
+    """Change the mode without recovering messages."""
     ctl.api.put("replication", "standby", "mode", body={"operating_mode": mode})
 
 
 @command("Standby replication status ...", "standby_replication_status")
 def standby_replication_status(ctl: Session) -> ReportLines:
-    """Show which side this node is on, and how far each virtual host is transferred."""
+    """Show the mode of standby replication, and the lag of each virtual host."""
     status = ctl.api.get("replication", "standby", "details")
     lines = side_lines(status)
     lines += [("Error", status["error"])] if status["error"] else []
@@ -154,7 +154,7 @@ def list_vhosts_available_for_standby_replication_recovery(ctl: Session) -> Tabl
     "display_disk_space_used_by_standby_replication_data",
 )
 def display_disk_space_used_by_standby_replication_data(ctl: Session) -> Table:
-    """Show how much the transferred data takes."""
+    """Show the disk space of the transferred data."""
     rows = ctl.api.get("replication", "standby", "disk-usage")
     return Table.of(("node", "size", "unit", "vhost"), rows, unknown=None)
 

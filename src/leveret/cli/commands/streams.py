@@ -73,7 +73,7 @@ _STATUS: Final = ("role", "node", "offset", "committed_offset", "first_offset", 
 @command("", "list_stream_connections conn_name user")
 def list_stream_connections(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_CONNECTION)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_CONNECTION)}.")] = None,
 ) -> Table:
     """List stream connections."""
     wanted = chosen(columns, ("conn_name",), _CONNECTION)
@@ -85,7 +85,7 @@ def list_stream_connections(
 @command("", "list_stream_consumers -p orders stream offset")
 def list_stream_consumers(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_CONSUMER)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_CONSUMER)}.")] = None,
 ) -> Table:
     """List the stream consumers of a virtual host."""
     default = (
@@ -105,7 +105,7 @@ def list_stream_consumers(
 @command("", "list_stream_publishers -p orders stream reference")
 def list_stream_publishers(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_PUBLISHER)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_PUBLISHER)}.")] = None,
 ) -> Table:
     """List the stream publishers of a virtual host."""
     wanted = chosen(
@@ -140,7 +140,7 @@ def set_stream_retention_policy(
     name: Stream,
     retention: Annotated[str, Argument(help="Greatest age, as 7D, 12h or 30m.")],
 ) -> None:
-    """Set how long a stream keeps its messages, by a policy for that stream alone."""
+    """Set the retention of a stream, by a policy for that stream alone."""
     _stream(ctl, name)
     escaped = "".join(
         character if character.isalnum() or character in "_-" else f"\\{character}" for character in name
@@ -159,15 +159,16 @@ def set_stream_retention_policy(
 def add_super_stream(
     ctl: Session,
     name: SuperStream,
-    partitions: Annotated[int, Option(min=1, max=1000, help="How many streams; for routing by hash.")] = 3,
+    partitions: Annotated[int, Option(min=1, max=1000, help="Number of streams, for routing by hash.")] = 3,
     binding_keys: Annotated[
-        str, Option("--binding-keys", "--routing-keys", help="Keys of the streams, with commas between them.")
+        str,
+        Option("--binding-keys", "--routing-keys", help="Routing keys of the streams, separated by commas."),
     ] = "",
     max_length_bytes: Annotated[str | None, Option(help="Size of each stream, as 20gb.")] = None,
     max_age: Annotated[str | None, Option(help="Greatest age of messages, as 7D.")] = None,
     segment_bytes: Annotated[str | None, Option("--stream-max-segment-size-bytes", help="As 500mb.")] = None,
 ) -> MessageLine:
-    """Make an exchange and its streams, one for each partition or key."""
+    """Declare an exchange and its streams, one for each partition or key."""
     need_vhost(ctl)
     if ctl.api.get_or_none("exchanges", ctl.vhost, name) is not None:
         raise CtlError(exits.SOFTWARE, f"there is already an exchange named {name}")

@@ -24,8 +24,10 @@ def set_topic_permissions(
     ctl: Session,
     username: Username,
     exchange: Annotated[str, Argument(help="Name of the topic exchange.", autocompletion=exchanges)],
-    write: Annotated[str, Argument(help="Routing keys the user may publish with: a regular expression.")],
-    read: Annotated[str, Argument(help="Routing keys the user may bind with.")],
+    write: Annotated[
+        str, Argument(help="Routing keys that the user may publish with: a regular expression.")
+    ],
+    read: Annotated[str, Argument(help="Routing keys that the user may bind with: a regular expression.")],
 ) -> None:
     """Set a user's topic permissions for an exchange."""
     need_user(ctl, username)
@@ -46,7 +48,7 @@ def clear_topic_permissions(
         str | None, Argument(help="Only for this exchange.", autocompletion=exchanges)
     ] = None,
 ) -> None:
-    """Take a user's topic permissions in a virtual host away, for one exchange or for all."""
+    """Remove a user's topic permissions in a virtual host, for one exchange or for all."""
     need_user(ctl, username)
     need_vhost(ctl)
     held = [
@@ -69,6 +71,6 @@ def list_topic_permissions(ctl: Session) -> Table:
 
 @command('Listing topic permissions for user "{username}" ...', "list_user_topic_permissions alice")
 def list_user_topic_permissions(ctl: Session, username: Username) -> Table:
-    """List a user's topic permissions, by virtual host and exchange."""
+    """List a user's topic permissions in all virtual hosts."""
     need_user(ctl, username, exits.UNAVAILABLE)
     return Table.of(("vhost", *_COLUMNS), ctl.api.get("users", username, "topic-permissions"))

@@ -28,7 +28,7 @@ def set_user_limits(
         str, Argument(help="JSON with max-connections and max-channels; - reads it from standard input.")
     ],
 ) -> None:
-    """Set a user's limits; -1 is no limit, and limits that are not named stay."""
+    """Set a user's limits; -1 means no limit. Other limits stay as they are."""
     wanted = json_of(definition)
     user = need_user(ctl, username, exits.UNAVAILABLE)
     if not isinstance(wanted, dict):
@@ -43,7 +43,7 @@ def clear_user_limits(
     username: Username,
     limit: Annotated[str, Argument(help=f"{', '.join(LIMITS)} or all.")],
 ) -> None:
-    """Take a user's limits away."""
+    """Remove a user's limits."""
     what = "all limits" if limit == "all" else f'"{limit}" limit'
     ctl.announce(f'Clearing {what} for user "{username}" ...')
     user = need_user(ctl, username, exits.UNAVAILABLE)

@@ -33,7 +33,7 @@ def add_user(
         bool, Option("--pre-hashed-password", help="The password is a hash, as hash_password prints it.")
     ] = False,
 ) -> MessageLine:
-    """Add a user, who may do nothing until permissions are set."""
+    """Add a user, without any permissions."""
     secret = password_of(password)
     if ctl.api.get_or_none("users", username) is not None:
         raise CtlError(exits.SOFTWARE, f'User "{username}" already exists')
@@ -47,7 +47,7 @@ def add_user(
 
 @command('Authenticating user "{username}" ...', "authenticate_user alice -")
 def authenticate_user(ctl: Session, username: Username, password: Password = None) -> MessageLine:
-    """Tell whether a password is a user's."""
+    """Check a user's password."""
     body = {"password": password_of(password)}
     if ctl.api.get_or_none("users", username) is None:
         raise CtlError(
@@ -59,7 +59,7 @@ def authenticate_user(ctl: Session, username: Username, password: Password = Non
 
 @command('Changing password for user "{username}" ...', "change_password alice -")
 def change_password(ctl: Session, username: Username, password: Password = None) -> None:
-    """Give a user another password."""
+    """Change a user's password."""
     secret = password_of(password)
     user = need_user(ctl, username)
     body = {"password": secret, "tags": user["tags"], "limits": user["limits"]}
@@ -68,7 +68,7 @@ def change_password(ctl: Session, username: Username, password: Password = None)
 
 @command('Clearing password for user "{username}" ...', "clear_password alice")
 def clear_password(ctl: Session, username: Username) -> None:
-    """Take a user's password away; only other mechanisms than a password let the user in."""
+    """Remove a user's password. The user can then authenticate only by other mechanisms."""
     user = need_user(ctl, username, exits.UNAVAILABLE)
     body = {"password_hash": "", "tags": user["tags"], "limits": user["limits"]}
     ctl.api.put("users", username, body=body)
@@ -85,7 +85,7 @@ def hash_password(ctl: Session, password: Password = None) -> MessageLine:
 
 @command('Deleting user "{username}" ...', "delete_user alice")
 def delete_user(ctl: Session, username: Username) -> None:
-    """Delete a user, with permissions and connections."""
+    """Delete a user with its permissions, and close its connections."""
     need_user(ctl, username)
     ctl.api.delete("users", username)
 

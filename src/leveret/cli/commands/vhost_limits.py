@@ -26,7 +26,7 @@ def set_vhost_limits(
         str, Argument(help="JSON with max-connections and max-queues; - reads it from standard input.")
     ],
 ) -> None:
-    """Set the limits of a virtual host, all at once; -1 is no limit."""
+    """Set all limits of a virtual host; -1 means no limit."""
     wanted = json_of(definition)
     need_vhost(ctl)
     with refused_as(exits.UNAVAILABLE):
@@ -35,7 +35,7 @@ def set_vhost_limits(
 
 @command('Clearing vhost "{vhost}" limits ...', "clear_vhost_limits -p orders")
 def clear_vhost_limits(ctl: Session) -> None:
-    """Take the limits of a virtual host away."""
+    """Remove the limits of a virtual host."""
     need_vhost(ctl)
     try:
         ctl.api.delete("parameters", _COMPONENT, ctl.vhost, _NAME)

@@ -47,7 +47,7 @@ def add_vhost(
     tags: Tags = None,
     default_queue_type: QueueType = None,
 ) -> None:
-    """Add a virtual host; one that is there gets what is named here."""
+    """Add a virtual host, or update the given metadata of an existing one."""
     _put(ctl, name, description, tags, default_queue_type)
 
 
@@ -59,7 +59,7 @@ def update_vhost_metadata(
     tags: Tags = None,
     default_queue_type: QueueType = None,
 ) -> None:
-    """Change the description, tags or default queue type of a virtual host; the others stay."""
+    """Change the description, tags or default queue type of a virtual host. Other metadata stay."""
     if description is None and tags is None and default_queue_type is None:
         raise CtlError(exits.USAGE, "nothing to update: give --description, --tags or --default-queue-type")
     need_vhost(ctl, name)
@@ -68,7 +68,7 @@ def update_vhost_metadata(
 
 @command('Deleting vhost "{name}" ...', "delete_vhost orders")
 def delete_vhost(ctl: Session, name: Name) -> None:
-    """Delete a virtual host and all that is in it."""
+    """Delete a virtual host with its queues, exchanges and messages."""
     need_vhost(ctl, name)
     ctl.api.delete("vhosts", name)
 
@@ -76,7 +76,7 @@ def delete_vhost(ctl: Session, name: Name) -> None:
 @command("", "list_vhosts name tags messages")
 def list_vhosts(
     ctl: Session,
-    columns: Annotated[list[str] | None, Argument(help=f"What to show: {', '.join(_KNOWN)}.")] = None,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_KNOWN)}.")] = None,
 ) -> Table:
     """List virtual hosts."""
     wanted = chosen(columns, ("name",), _KNOWN)
@@ -97,7 +97,7 @@ def set_vhost_tags(
 
 @command("Trying to restart vhost '{vhost}' on node '{node}' ...", "restart_vhost -p orders")
 def restart_vhost(ctl: Session) -> MessageLine:
-    """Start a virtual host that failed; here one runs as long as its node does."""
+    """Start a failed virtual host. In Leveret a virtual host runs as long as its node."""
     if ctl.api.get_or_none("vhosts", ctl.vhost) is None:
         text = f"Failed to start vhost '{ctl.vhost}' on node '{ctl.node}': there is no such vhost"
         raise CtlError(exits.SOFTWARE, text)
@@ -114,7 +114,7 @@ def trace_on(ctl: Session) -> MessageLine:
 
 @command('Stopping tracing for vhost "{vhost}" ...', "trace_off -p orders")
 def trace_off(ctl: Session) -> MessageLine:
-    """Copy no messages to amq.rabbitmq.trace any more."""
+    """Stop copying messages to amq.rabbitmq.trace."""
     need_vhost(ctl)
     ctl.api.put("vhosts", ctl.vhost, body={"tracing": False})
     return MessageLine(f"Trace disabled for vhost {ctl.vhost}", {"result": "ok"})

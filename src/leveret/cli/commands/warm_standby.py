@@ -8,21 +8,21 @@ from leveret.cli.commands import standby_promotion as standby
 
 @command("Enabling warm standby ...", "enable_warm_standby")
 def enable_warm_standby(ctl: Session) -> None:
-    """Replicate definitions again, and on a downstream transfer messages again."""
+    """Enable both kinds of replication."""
     ctl.api.post("definitions", "sync", "enable")
     _connect(ctl)
 
 
 @command("Disabling warm standby ...", "disable_warm_standby")
 def disable_warm_standby(ctl: Session) -> None:
-    """Neither replicate definitions nor, on a downstream, transfer messages, until it is enabled again."""
+    """Disable both kinds of replication, until they are enabled again."""
     _disconnect(ctl)
     ctl.api.post("definitions", "sync", "disable")
 
 
 @command("Restarting warm standby ...", "restart_warm_standby")
 def restart_warm_standby(ctl: Session) -> None:
-    """Disable and enable: takes new endpoints and credentials of both links."""
+    """Disable and enable both links, with new endpoints and credentials."""
     _disconnect(ctl)
     ctl.api.post("replication", "schema", "restart")
     _connect(ctl)
