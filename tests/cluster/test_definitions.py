@@ -370,3 +370,39 @@ def test_a_change_is_answered_when_its_node_loses_its_lease_before_it_may_make_i
         return False
 
     wait_until(set_again, f"it does not come back: {a.log_tail()}", 30)
+
+
+def test_a_stream_that_is_to_have_more_copies_than_one_is_refused_at_every_door(site: ClusterSite) -> None:
+    a, b, _ = site.members
+    three = {"x-queue-type": "stream", "x-initial-cluster-size": 3}
+    declared = {"name": "s", "vhost": "/", "durable": True, "auto_delete": False, "arguments": three}
+    with site.channel(a) as channel, pytest.raises(ChannelClosedByBroker) as closed:
+        channel.queue_declare("s", durable=True, arguments=three)
+    assert closed.value.reply_code == 406
+    assert "3 copies are asked for, and streams of a cluster have 1 copy" in closed.value.reply_text
+    client = stream_client(b)
+    link = client.connection
+    asked = wire.Create(link.next_id(), "s", {"initial-cluster-size": "3"})
+    assert link.exchange(asked, wire.CreateResponse).code == Code.PRECONDITION_FAILED
+    for method, path, document in (
+        ("PUT", "queues/%2F/s", {"durable": True, "arguments": three}),
+        ("POST", "definitions", {"queues": [declared]}),
+    ):
+        with pytest.raises(httpx.HTTPStatusError) as refused:
+            site.api(method, path, document, at=b)
+        assert "streams of a cluster have 1 copy" in refused.value.response.text
+    definition = {"pattern": "^p", "definition": {"initial-cluster-size": 3}, "apply-to": "streams"}
+    site.api("PUT", "policies/%2F/three", definition, at=a)
+    with (
+        site.channel(b) as channel,
+        pytest.raises(ChannelClosedByBroker, match="policy 'initial-cluster-size'"),
+    ):
+        channel.queue_declare("p", durable=True, arguments={"x-queue-type": "stream"})
+    one = {"x-queue-type": "stream", "x-initial-cluster-size": 1}
+    with site.channel(b) as channel:
+        channel.queue_declare("p", durable=True, arguments=one)
+    rows = {row["name"]: row for row in site.api("GET", "queues", at=a)}
+    assert "s" not in rows
+    assert [rows["p"][key] for key in ("leader", "members", "online")] == [b.node, [b.node], [b.node]]
+    site.clear_policy("three")
+    client.close()

@@ -41,7 +41,7 @@ from leveret.core.broker.topology import PREDECLARED, ExchangeState, Topology, c
 from leveret.core.queues import queue_types
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.queue import Queue, Reader
-from leveret.core.rules.queue_arguments import ARGUMENTS, check_queue, with_default_type
+from leveret.core.rules.queue_arguments import ARGUMENTS, check_queue, check_stream_copies, with_default_type
 from leveret.core.rules.validation import (
     ALTERNATE_EXCHANGE,
     CLASSIC,
@@ -144,6 +144,28 @@ class Broker:
             self._put(change.entity)
         else:
             self._delete(change.kind, change.key)
+
+    def import_entity(self, entity: d.AnyEntity) -> None:
+        """Put what an operator brings in; a queue that is not there yet is held to what declarations are held to.
+
+        Raises:
+            Refusal: as `apply`; or more copies than there can be.
+        """
+        if isinstance(entity, d.Queue) and entity.key not in self.queues:
+            self.check_copies(entity)
+        self.apply(d.Put(entity))
+
+    def check_copies(self, wanted: d.Queue) -> None:
+        """Refuse a stream that asks for more copies than a cluster gives it.
+
+        `apply` does not: of another site's stream one copy here is better than none.
+
+        Raises:
+            PreconditionFailed: names the number and what to do.
+        """
+        if self.shared is not None and queue_type(wanted.arguments) == STREAM:
+            applied = self.topology(wanted.vhost).policies.for_queue(wanted.name, STREAM).definition
+            check_stream_copies(wanted, applied)
 
     def _check_size(self, entity: d.AnyEntity) -> None:
         check_nesting(entity)
@@ -410,6 +432,7 @@ class Broker:
         self._check_size(wanted)
         wanted = self._with_default_type(wanted, exclusive=owner is not None)
         if wanted.key not in self.queues:
+            self.check_copies(wanted)
             count = len(self.topology(wanted.vhost).queues)
             check_queue_limit(self.definitions, wanted.vhost, wanted.name, count)
             check_node_queue_limit(self._queue_max, wanted.name, len(self.queues))

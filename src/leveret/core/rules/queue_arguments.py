@@ -35,6 +35,9 @@ DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 OVERFLOWS: Final = ("drop-head", "reject-publish", "reject-publish-dlx")
 DEAD_LETTER_STRATEGIES: Final = ("at-most-once", "at-least-once")
 QUEUE_MODES: Final = ("default", "lazy")
+STREAM_COPIES: Final = "initial-cluster-size"
+"""In a policy; `x-` goes before it in a declaration."""
+STREAM_COPIES_MAX: Final = 1
 
 ARGUMENTS: Final = {
     CLASSIC: (
@@ -99,6 +102,30 @@ def check_queue(queue: Queue, *, exclusive: bool) -> None:
     """
     check_name("queue", queue.name)
     check_queue_arguments(queue, exclusive=exclusive)
+
+
+def check_stream_copies(stream: Queue, applied: Mapping[str, Any]) -> None:
+    """Refuse a stream that is to have more copies than a cluster gives it: one.
+
+    Args:
+        stream: what is declared.
+        applied: the definition of the policies that apply to it; its own argument goes before that.
+
+    Raises:
+        PreconditionFailed: names the number, who asks for it, and what to do.
+    """
+    for asks, key, values in (
+        ("argument", f"x-{STREAM_COPIES}", stream.arguments),
+        ("policy", STREAM_COPIES, applied),
+    ):
+        if isinstance(asked := values.get(key), int) and asked > 0:
+            if asked > STREAM_COPIES_MAX:
+                raise PreconditionFailed(
+                    f"invalid {asks} '{key}' for stream '{stream.name}' in vhost '{stream.vhost}': {asked} copies are "
+                    f"asked for, and streams of a cluster have {STREAM_COPIES_MAX} copy: leave it out, or set it to "
+                    f"{STREAM_COPIES_MAX}"
+                )
+            return
 
 
 def check_queue_arguments(queue: Queue, *, exclusive: bool) -> None:

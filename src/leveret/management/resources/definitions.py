@@ -17,7 +17,7 @@ from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, read_json, resource
 from leveret.management.request.replies import done, octets_reply
 from leveret.management.resources.overview import RABBITMQ_VERSION
-from leveret.model.definitions import KINDS, AnyEntity, Put, Queue, Vhost
+from leveret.model.definitions import KINDS, AnyEntity, Queue, Vhost
 from leveret.model.errors import InvalidCommand, Refusal
 from leveret.runtime.definitions.importing import (
     each_entity,
@@ -93,7 +93,7 @@ def _put_entity(broker: Broker, entity: AnyEntity) -> None:
     if is_passed_over(entity, broker.definitions):
         return
     try:
-        broker.apply(Put(entity))
+        broker.import_entity(entity)
     except Refusal as refusal:
         raise InvalidCommand(f"{place_of(entity)}: {refusal}") from None
 

@@ -583,3 +583,34 @@ def test_a_refused_change_changes_nothing(changes: list[d.Change]) -> None:
             one.apply(change)
         except LeveretError:
             assert (repr(one.definitions.entities()), len(one.changes), len(one.deleted)) == before
+
+
+STREAM = {"x-queue-type": "stream"}
+THREE = {**STREAM, "x-initial-cluster-size": 3}
+
+
+@pytest.mark.parametrize("declare", [Broker.declare_queue, Broker.import_entity])
+def test_a_cluster_refuses_a_stream_that_asks_for_more_copies_than_one(
+    declare: Callable[[Broker, d.Queue], object],
+) -> None:
+    member = broker(policy(definition={"initial-cluster-size": 2}))
+    member.shared = []
+    for wanted, wrong in (
+        (queue("s", arguments=THREE), r"argument 'x-initial-cluster-size' .* 3 copies"),
+        (queue("q", arguments=STREAM), "policy 'initial-cluster-size' .* 2 copies"),
+    ):
+        with pytest.raises(PreconditionFailed, match=wrong):
+            declare(member, wanted)
+    declare(member, queue("q", arguments={**STREAM, "x-initial-cluster-size": 1}))
+    declare(member, queue("classic", arguments={"x-queue-type": "classic"}))
+    assert {name for _, name in member.queues} == {"q", "classic"}
+
+
+def test_a_stream_that_is_there_or_on_a_node_alone_or_another_sites_may_ask_for_more_copies() -> None:
+    member = broker()
+    member.declare_queue(queue("alone", arguments=THREE))
+    member.shared = []
+    member.declare_queue(queue("alone", arguments=THREE))
+    member.import_entity(queue("alone", arguments=THREE))
+    member.apply(d.Put(queue("theirs", arguments=THREE)))
+    assert {name for _, name in member.queues} == {"alone", "theirs"}

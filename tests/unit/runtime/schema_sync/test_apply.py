@@ -10,7 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from leveret.runtime.schema_sync.apply import AppliedDelta, SyncHistory
+from leveret.core.broker.broker import Broker
+from leveret.core.schema.schema import Delta
+from leveret.core.schema.steps import SchemaStep
+from leveret.model.definitions import Put, Queue, Vhost
+from leveret.runtime.schema_sync.apply import AppliedDelta, SyncHistory, apply
 from leveret.storage.state_file import StateFile
 
 
@@ -52,3 +56,17 @@ def test_a_save_that_was_cancelled_and_the_next_one_do_not_meet_in_the_file(
 
     asyncio.run(run())
     assert [row["stamp"] for row in SyncHistory(StateFile(tmp_path / "history.json")).rows()] == [2, 1]
+
+
+def test_a_stream_that_has_fewer_copies_here_than_it_asks_for_is_taken_and_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = Broker(lambda queue, offset: [])
+    broker.apply(Put(Vhost(name="v")))
+    broker.shared = []
+    arguments = {"x-queue-type": "stream", "x-initial-cluster-size": 3}
+    stream = Queue(name="s", vhost="v", arguments=arguments)
+    outcome = asyncio.run(apply(broker, Delta([SchemaStep(Put(stream))], [], []), ()))
+    assert (outcome.puts, outcome.refused, list(broker.queues)) == (1, [], [("v", "s")])
+    assert "schema_sync_with_fewer_copies" in caplog.text
+    assert "stream 's' in vhost 'v': 3 copies are asked for" in caplog.text
