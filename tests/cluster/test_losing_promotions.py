@@ -126,3 +126,27 @@ def test_a_stop_that_cannot_synchronise_soon_says_what_is_lost_and_goes_on(site:
     site.wait_placed("q", second, mirrors=[first], synchronised=[first])
     [report] = site.api("GET", "replication/divergent", at=first)
     assert report["lost"] == HEAD - ACKED
+
+
+def test_what_a_node_has_that_is_no_mirror_any_more_is_quarantined_too_and_the_alarm_ends(
+    site: ClusterSite,
+) -> None:
+    first, second, third = site.members
+    terms = {"ha-mode": "exactly", "ha-params": 2, "ha-promote-on-failure": "always"}
+    with site.channel(first) as channel:
+        channel.queue_declare("q", durable=True)
+        for number in range(HEAD):
+            channel.basic_publish("", "q", b"h%d" % number)
+        site.set_policy("two", "^q$", {**terms, "ha-mode": "nodes", "ha-params": [first.node, second.node]})
+        site.wait_placed("q", first, mirrors=[second], synchronised=[])
+    first.kill9()
+    site.set_policy("two", "^q$", terms, at=third)
+    site.wait_placed("q", second, mirrors=[third], synchronised=[third], asked=third)
+    site.start(first)
+    site.wait(lambda: bool(site.api("GET", "replication/divergent", at=first)), "a report")
+    [report] = site.api("GET", "replication/divergent", at=first)
+    assert report["lost"] == HEAD
+    told = alarm(site, third)
+    assert "if anywhere" not in told, "it is known by now where they are"
+    (first.data_dir / "divergent" / report["id"]).rename(first.data_dir.parent / "kept")
+    site.wait(lambda: alarm(site, third) == "", "no alarm of what is dealt with")

@@ -101,7 +101,11 @@ def first(
 
 
 def following(
-    placement: Placement, policy: MirrorPolicy, ready: Collection[str], around: Surroundings
+    placement: Placement,
+    policy: MirrorPolicy,
+    ready: Collection[str],
+    joined: Collection[str],
+    around: Surroundings,
 ) -> Next:
     """Of a queue that this node leads, by its policy and by who is there.
 
@@ -109,6 +113,7 @@ def following(
         placement: as it is recorded.
         policy: what the queue's policies say.
         ready: the mirrors that have all that this node has, and are told of each change.
+        joined: the mirrors whose copies were compared with what is here: what else they had is quarantined there.
         around: the cluster.
     """
     alive, me = around.alive, around.me
@@ -122,9 +127,12 @@ def following(
         mirrors = tuple(dict.fromkeys((*_still(placement.mirrors, alive), *mirrors, wanted.leader)))
     before = [node for node in placement.stopped if node not in mirrors and node not in gone]
     lost = placement.lost
-    if lost is not None and (lost.by in ready or lost.by not in around.members):
-        # What it had is set aside there by now, or does not come back.
+    if lost is not None and (lost.by in joined or lost.by not in around.members):
+        # What it had is quarantined there by now, or does not come back.
         lost = msgspec.structs.replace(lost, by="")
+    elif lost is not None and lost.by in alive and lost.by not in (me, *mirrors):
+        # Only as a mirror it is compared, and what it alone has is quarantined before its copy goes.
+        mirrors = (*mirrors, lost.by)
     return Next(
         msgspec.structs.replace(
             placement,

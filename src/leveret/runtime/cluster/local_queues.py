@@ -26,6 +26,9 @@ class LocalQueues(Protocol):
     def ready(self, key: QueueKey) -> frozenset[str]:
         """Mirrors of a queue that is led here which have all of it, and are told of each change."""
 
+    def joined(self, key: QueueKey) -> frozenset[str]:
+        """Mirrors of a queue that is led here whose copies were compared with it since they connected."""
+
     def is_damaged(self, key: QueueKey) -> bool:
         """Whether this node leads or mirrors the queue by its record, and cannot read what it has of it."""
 

@@ -272,7 +272,8 @@ class PlacementController:
             if promoted.leader is not None and promoted.is_complete:
                 self._follow_on(key, placement, promoted, found)
             return
-        wanted, move_to = following(placement, policy, self._local_queues.ready(key), around)
+        local = self._local_queues
+        wanted, move_to = following(placement, policy, local.ready(key), local.joined(key), around)
         after = self._prepared(key, placement, wanted, policy)
         if not move_to:
             self._patient_since_s.pop(key, None)

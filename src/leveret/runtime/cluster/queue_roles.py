@@ -123,6 +123,14 @@ class QueueRoles:
         hoped, until_s = self._hopes.get(key, (set(), 0.0))
         return live | hoped if hoped and asyncio.get_running_loop().time() < until_s else live
 
+    def joined(self, key: QueueKey) -> frozenset[str]:
+        """See placing.LocalQueues."""
+        led = self._sources.led.get(self._names.get(key, ""))
+        streams = led.streams.items() if led is not None else ()
+        return frozenset(
+            node for node, stream in streams if stream.state not in (MirrorState.JOINING, MirrorState.GONE)
+        )
+
     def is_damaged(self, key: QueueKey) -> bool:
         """See placing.LocalQueues."""
         queue = self._broker.queues.get(key)
@@ -270,6 +278,8 @@ class QueueRoles:
                 found = await self._ask(record.leader, "may_discard", {"log": name})
                 # Said of an older record it does not hold: this node may have been named since, and dropped again.
                 if found["may"] and self._records.get(key) is record:
+                    if record.lost is not None:
+                        await self._copies.quarantine(name, record.leader, first_epoch(record.lost.term))
                     await self._copies.discard(name)
                     break
             except LeveretError as error:

@@ -24,7 +24,7 @@ from leveret.runtime.mirroring.mirror_copy import MirrorCopy
 from leveret.runtime.mirroring.prefix_segment import pieces_directory, remove_directory
 from leveret.runtime.replication.applier import Applier
 from leveret.storage.divergent import Quarantine
-from leveret.storage.divergent_report import DIRECTORY
+from leveret.storage.divergent_report import DIRECTORY, DivergentLog
 from leveret.storage.log import Log, has_segments
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
@@ -213,6 +213,46 @@ class MirrorCopies:
         self.commits.forget(log)
         log.delete()
 
+    async def quarantine(self, name: str, leader: str, lost_epoch: int) -> None:
+        """Keep a copy, which is to be deleted and not compared, if its leader began to lead in `lost_epoch` with less.
+
+        It may be the only one of messages that were confirmed before that.
+
+        Raises:
+            StorageError: the disk refuses it; the copy must stay.
+        """
+        ends = self.ends(name)
+        if ends is None or name in self._copies or ends.epoch >= lost_epoch:
+            return
+        async with self._asides:
+            aside = self._quarantine(ends.epoch, lost_epoch, leader, is_lost=True)
+            found = await asyncio.to_thread(aside.add, name)
+            await asyncio.to_thread(aside.finish)
+        self._warn_of_lost(name, found)
+
+    def _quarantine(self, from_epoch: int, to_epoch: int, leader: str, *, is_lost: bool) -> Quarantine:
+        return Quarantine(
+            self._data_dir,
+            at_ms=self._clock_ms(),
+            from_epoch=from_epoch,
+            to_epoch=to_epoch,
+            node_id=self._node,
+            leader_id=leader,
+            leader_uri="",
+            name_of=self._name_of,
+            is_lost=is_lost,
+        )
+
+    def _warn_of_lost(self, name: str, found: DivergentLog | None) -> None:
+        if found is not None and found.is_lost and found.unsettled:
+            vhost, queue = self._name_of(name) or ("", name)
+            logger.warning(
+                "lost_messages_set_aside vhost=%s queue=%s messages=%d see=list_divergent_messages",
+                vhost,
+                queue,
+                found.unsettled,
+            )
+
     async def _stop(self, name: str) -> MirrorCopy | None:
         self.damaged.discard(name)
         copy = self._copies.pop(name, None)
@@ -364,17 +404,8 @@ class MirrorCopies:
         is_head = change.kind is ChangeKind.ASIDE and log.first_offset < copy.lost_before
         at = change.offset if change.kind is ChangeKind.CUT else log.first_offset
         until = min(copy.lost_before, ends.next_offset) if is_head else None
-        aside = Quarantine(
-            self._data_dir,
-            at_ms=self._clock_ms(),
-            from_epoch=ends.epoch,
-            to_epoch=copy.epoch,
-            node_id=self._node,
-            leader_id=copy.leader,
-            leader_uri="",
-            name_of=self._name_of,
-            is_lost=ends.epoch < copy.lost_epoch,
-        )
+        is_lost = ends.epoch < copy.lost_epoch
+        aside = self._quarantine(ends.epoch, copy.epoch, copy.leader, is_lost=is_lost)
         kept = await asyncio.to_thread(aside.add, copy.name, at, until)
         # A crash up to here, or while it is cut: it is divergent again, and what is there already is taken up.
         self._applier.aside = _Kept()
@@ -386,14 +417,7 @@ class MirrorCopies:
         logger.warning(
             "mirror_diverged log=%s leader=%s offset=%d end=%d", copy.name, copy.leader, at, ends.next_offset
         )
-        if kept is not None and kept.is_lost and kept.unsettled:
-            vhost, queue = self._name_of(copy.name) or ("", copy.name)
-            logger.warning(
-                "lost_messages_set_aside vhost=%s queue=%s messages=%d see=list_divergent_messages",
-                vhost,
-                queue,
-                kept.unsettled,
-            )
+        self._warn_of_lost(copy.name, kept)
 
     def _forget(self, copy: MirrorCopy, change: LogChange, log: Log, *, is_head: bool) -> None:
         """What is kept elsewhere goes; of a log whose head is, the rest stays as far as it is whole segments."""

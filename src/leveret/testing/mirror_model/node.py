@@ -173,7 +173,7 @@ class ModelNode(ModelQueueRoles):
                 if promoted.leader is not None and promoted.is_complete:
                     yield from self._follow_on(before, promoted)
             elif not self.is_held and self.led:
-                wanted, move_to = following(before, self.policy, self._ready(), around)
+                wanted, move_to = following(before, self.policy, self._ready(), (), around)
                 after = self._prepared(before, wanted)
                 if after != before:
                     move_to = ""

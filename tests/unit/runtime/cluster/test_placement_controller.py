@@ -90,6 +90,9 @@ class LocalQueues:
     def ready(self, key: QueueKey) -> frozenset[str]:
         return frozenset(self.ready_ones.get(key, ""))
 
+    def joined(self, key: QueueKey) -> frozenset[str]:
+        return self.ready(key)
+
     def is_damaged(self, key: QueueKey) -> bool:
         return key in self.damaged
 

@@ -364,3 +364,26 @@ def test_what_led_two_leaders_ago_is_late_by_what_the_log_says_of_its_epoch(tmp_
         assert compared(leader, mirror).is_identical
 
     asyncio.run(scenario())
+
+
+def test_a_copy_from_before_a_leader_that_lacked_messages_is_quarantined_before_it_is_deleted(
+    tmp_path: Path,
+) -> None:
+    async def scenario() -> None:
+        leader, mirror = await pair(tmp_path)
+        leader.lead(A, automatic=True)
+        leader.fill(A, 20_000)
+        await copied(leader, mirror)
+        held = octets(mirror.directory)
+        await mirror.copies.quarantine(A, "leader", lost_epoch=1)
+        assert not reports(mirror.directory), "it was compared with that leader"
+        await mirror.copies.quarantine(A, "leader", lost_epoch=2)
+        await mirror.copies.discard(A)
+        assert A not in logs_of(mirror.directory)
+        assert octets_aside(mirror) == held
+        [report] = reports(mirror.directory)
+        assert report.summary()["lost"] == sum(log.messages for log in report.logs) > 0
+        await mirror.stop()
+        await leader.stop()
+
+    asyncio.run(scenario())
