@@ -20,8 +20,8 @@ from leveret.testing.applications.books import Books, count_entries, read_book
 from leveret.testing.applications.parcels import declare, parcels
 from leveret.testing.sites.hosts import NetworkHost
 from leveret.testing.sites.network_site import NetworkNode, NetworkSite, Place
-from tests.cluster.torture import disordered
 from tests.cluster.torture_apps import CrewConsumer, TxSite
+from tests.cluster.torture_stage import disordered
 from tests.e2e.site import ENDLESS, PATIENCE_S, WINDOW, drain_all
 from tests.e2e.test_torture import told
 

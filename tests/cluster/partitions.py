@@ -18,7 +18,7 @@ from leveret.testing.applications.applications import now_ms
 from leveret.testing.sites.hosts import Network, NetworkLink
 from leveret.testing.sites.network_site import NetworkNode, NetworkSite
 from tests.cluster.partition_story import ALL, FIRST, Cut, Story
-from tests.cluster.torture import CONFIG, LEASE_S
+from tests.cluster.torture_stage import CONFIG, LEASE_S
 
 FLAPS: Final = 6
 BAD: Final = NetworkLink(loss=0.05, rate_bit_s=4_000_000)

@@ -17,7 +17,8 @@ import pytest
 
 from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
-from tests.cluster.torture import CONFIG, EVENTS, Story
+from tests.cluster.torture import EVENTS, Story
+from tests.cluster.torture_stage import CONFIG, LEASE_S
 from tests.e2e.test_torture import told
 
 pytestmark = [
@@ -37,8 +38,8 @@ def test_a_cluster_keeps_everything_through_fail_overs_and_whatever_else_happens
         story = Story(site, tmp_path, random.Random(seed))
         story.begin()
         for events in (
-            ["kill_leader", "define", "cut_off"],
-            ["restart_etcd", "change_policy", "stop_leader"],
+            ["kill_leader", "define", "drain_queue", "cut_off"],
+            ["restart_etcd", "change_policy", "promote_unsynchronised", "stop_leader"],
         ):
             assert story.round(events).total.confirmed > 0
 
@@ -48,7 +49,7 @@ def test_a_cluster_keeps_everything_through_fail_overs_and_whatever_else_happens
 @pytest.mark.parametrize("nodes", [3, 5])
 def test_a_cluster_keeps_everything_over_and_over(tmp_path: Path, nodes: int) -> None:
     seed = os.environ.get("LEVERET_SEED") or str(random.randrange(1 << 32))
-    print(f"\nLEVERET_SEED={seed} rounds={ROUNDS} nodes={nodes}")
+    print(f"\nLEVERET_SEED={seed} rounds={ROUNDS} nodes={nodes} lease={LEASE_S:g}s")
     chance = random.Random(seed)
     with ClusterSite(tmp_path, nodes, CONFIG, etcd_members=1, links=True) as site:
         story = Story(site, tmp_path, chance)

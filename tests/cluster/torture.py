@@ -1,74 +1,26 @@
-"""A cluster, applications at all of its nodes, what may happen to them, and the books of it all."""
+"""Rounds in the life of a cluster: what may happen to it while applications work at all of its nodes."""
 
 from __future__ import annotations
 
-import random
-import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from pika.exceptions import ChannelClosedByBroker
 
-from leveret.testing.applications.applications import AppConsumer, AppPublisher, Taken
-from leveret.testing.applications.audit import FOREVER, Audit
-from leveret.testing.applications.parcels import declare
-from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
-from tests.cluster.torture_apps import Crew, TxSite
-from tests.e2e.follower_torture import without_delivery_counts
-from tests.e2e.site import ENDLESS, PATIENCE_S, drain_all
+from leveret.testing.applications.audit import Audit
+from leveret.testing.sites.cluster_site import SiteNode
+from leveret.testing.sites.mirror_cluster import QueuePlace
+from tests.cluster.torture_lossy import LOSSY
+from tests.cluster.torture_stage import KEPT, LEASE_S, LONELY, QUEUES, Stage
 
-MIRRORED: Final = ("one", "two")
-GROUP: Final = "group"
-"""A quorum queue."""
-GROUP_SIZE: Final = 3
-KEPT: Final = (*MIRRORED, GROUP)
-LONELY: Final = "lonely"
-"""Has no mirror: it is away with its node, and back with it."""
-KEPT_MAX: Final = 10_000
-READS_MAX: Final = 5
-QUEUES: Final = (*KEPT, LONELY)
-LEASE_S: Final = 2.0
-RATE: Final = 300
 DELAYS_S: Final = (0.0, 0.02, 0.1)
 MADE: Final = "made"
 MADE_MAX: Final = 3
-CONFIG: Final = {
-    "cluster.etcd.lease_ttl": f"{LEASE_S:g}s",
-    # So that segments are rolled and dropped on the way.
-    "segment_bytes_max": str(1 << 20),
-}
 
 
-class Story:
-    """Rounds in the life of a cluster.
-
-    Attributes:
-        told: what happened in this round.
-        counts: what happened how often, in all rounds, and how many messages were confirmed and settled.
-    """
-
-    def __init__(self, site: ClusterSite, folder: Path, chance: random.Random) -> None:
-        self.site = site
-        self.told: list[str] = []
-        self.counts: Counter[str] = Counter()
-        self._chance = chance
-        self._apps = TxSite(site.members[0], "/", folder, chance.randrange(1 << 32))
-        self._crew = Crew(self._apps, chance)
-        self._made: set[str] = set()
-        self._made_so_far = 0
-        self._consumed = False
-
-    def begin(self) -> None:
-        """Declare everything; the cluster runs."""
-        self._mirror("all", None)
-        for queue in QUEUES:
-            with self.site.channel(self._someone()) as channel:
-                declare(channel, [queue], {"x-queue-type": "quorum"} if queue == GROUP else None)
-        self._wait_synchronised()
+class Story(Stage):
+    """See the module."""
 
     def round(self, events: Sequence[str]) -> Audit:
         """Work while these things happen; then all must be in order."""
@@ -97,65 +49,11 @@ class Story:
         assert disordered == 0, f"{self.told}: {disordered} messages came out of order"
         return result
 
-    # -- applications -------------------------------------------------------------------------
-
-    def _publisher(self, queue: str) -> Callable[[], AppPublisher]:
-        return lambda: self._apps.publisher([queue], rate=RATE)
-
-    def _consumer(self) -> Callable[[], AppConsumer]:
-        # Not of the quorum queue: its consumers cannot ask to be cancelled by a fail-over.
-        return lambda: self._apps.consumer(MIRRORED)
-
-    def _awake(self) -> list[SiteNode]:
-        return [each for each in self.site.members if each.alive]
-
-    def _wait_working(self) -> None:
-        """Wait until what is published is confirmed, applications found their place again, and queues their leader."""
-        wanted = self._apps.confirmed() + 30
-
-        def working() -> bool:
-            self._crew.tend(self._awake())
-            return self._apps.confirmed() >= wanted
-
-        self._wait(working, "confirms")
-
-    def _wait_all_run(self) -> None:
-        down = [each for each in self.site.members if not each.alive]
-        for each in down:
-            each.launch()
-        for each in self.site.members:
-            each.wait_ready()
-        self.site.wait_members()
-
-    def _wait_synchronised(self) -> None:
-        """Wait until every queue is led, and each of its mirrors is synchronised."""
-
-        def synchronised() -> bool:
-            found = self.site.queues(self._awake()[0])
-            return all(
-                found[queue].state == "running"
-                and set(found[queue].mirrors or ()) == set(found[queue].synchronised)
-                and (queue == LONELY or bool(found[queue].mirrors))
-                and (queue != GROUP or len(found[queue].mirrors or ()) == GROUP_SIZE - 1)
-                for queue in QUEUES
-            )
-
-        self._wait(synchronised, "synchronised mirrors")
-
-    def _wait(self, holds: Callable[[], bool], what: str) -> None:
-        self.site.wait(holds, f"{self.told}: {what}", 2 * PATIENCE_S)
-
-    def _pause(self, least_s: float, most_s: float) -> None:
-        time.sleep(self._chance.uniform(least_s, most_s))
-
     # -- what happens -------------------------------------------------------------------------
 
-    def _someone(self) -> SiteNode:
-        return self._chance.choice(self._awake())
-
-    def _leader(self) -> SiteNode:
-        """Who leads one of the mirrored queues, as a node says that answers."""
-        queue, found = self._chance.choice(KEPT), ""
+    def _leader(self, queue: str = "") -> SiteNode:
+        """Who leads this queue, or any of the mirrored ones, as a node says that answers."""
+        queue, found = queue or self._chance.choice(KEPT), ""
 
         def led() -> bool:
             nonlocal found
@@ -212,13 +110,55 @@ class Story:
         self._crew.tend(self._awake())
         self._back(leader)
 
-    def restart_all(self) -> None:
-        """A rolling restart."""
-        for each in self._chance.sample(self.site.members, len(self.site.members)):
+    def rolling_restart(self) -> None:
+        """An upgrade: each node is stopped and started, and nothing is waited for but what an operator waits for."""
+        order = [*self.site.members]
+        if self._chance.random() < 0.5:
+            self._chance.shuffle(order)
+        for each in order:
+            for wait in ("await_online_synchronized_mirror", "await_online_quorum_plus_one"):
+                self._wait(partial(self._succeeds, each, wait), f"{wait} at {each.node}")
             each.stop()
             self._back(each)
             self._crew.tend(self._awake())
-            self._wait_synchronised()
+
+    @staticmethod
+    def _succeeds(node: SiteNode, command: str) -> bool:
+        return node.ctl(command, check=False).returncode == 0
+
+    def promote_unsynchronised(self) -> None:
+        """The mirror of a queue lacks what was there before it; then the leader ends, in one way or another."""
+        places: list[QueuePlace] = []
+
+        def mirrored() -> bool:
+            placed = self.site.queues(self._someone())[LOSSY]
+            places[:] = [placed]
+            return placed.state == "running" and bool(placed.mirrors)
+
+        self._wait(mirrored, f"a mirror of {LOSSY}")
+        [mirror] = [each for each in self.site.members if each.node in (places[0].mirrors or ())]
+        mirror.kill9()
+        self._pause(0.0, 1.0)
+        self._back(mirror)
+        self._wait(mirrored, f"a mirror of {LOSSY} again")
+        self._pause(0.0, 1.0)
+        leader = self._leader(LOSSY)
+        end = self._chance.choice(["kill", "stop", "freeze"])
+        if end == "freeze":
+            with self.site.paused(leader):
+                self._pause(1.5 * LEASE_S, 3.0 * LEASE_S)
+            return
+        if end == "kill":
+            leader.kill9()
+        else:
+            leader.stop()
+        self._pause(0.0, 2.0 * LEASE_S)
+        self._crew.tend(self._awake())
+        self._back(leader)
+
+    def drain_queue(self) -> None:
+        """A queue is filled, and drained, but for a message that nobody acks in one of them."""
+        self._quiet.use(self._done)
 
     def freeze_shortly(self) -> None:
         """A node stands still for less than its lease."""
@@ -281,9 +221,10 @@ class Story:
         other = next(each for each in self._awake() if each is not node)
         self._wait_synchronised()
         led = {name for name, placed in self.site.queues(other).items() if placed.leader == node.node}
-        if LONELY in led:
+        if LONELY in led or (node.data_dir / "queues" / self._lossy_log).exists():
             # Nobody else has what it has.
             return
+        self._quarantined.collect(node)
         node.kill9()
         self.site.wait_members()
         assert self.site.forget(node, at=other), f"{other.node} does not forget {node.node}"
@@ -321,15 +262,6 @@ class Story:
                 self._done(partial(self._delete, gone), f"a delete of {gone}")
                 self._made.remove(gone)
 
-    def _done(self, act: Callable[[SiteNode], object], what: str) -> None:
-        """Have any node do it that runs; what was not answered is asked of another one."""
-
-        def done() -> bool:
-            act(self._someone())
-            return True
-
-        self._wait(done, what)
-
     def _declare(self, name: str, node: SiteNode) -> None:
         with self.site.channel(node) as channel:
             channel.queue_declare(name, durable=True)
@@ -343,98 +275,6 @@ class Story:
                     raise AssertionError(f"{node.node}: {error}, and it was declared") from None
                 raise
 
-    def _delete(self, name: str, node: SiteNode) -> None:
-        with self.site.channel(node) as channel:
-            channel.queue_delete(name)
-
-    def _mirror(self, mode: str, params: int | list[str] | None) -> None:
-        """A policy under which nothing that was confirmed may be lost: who is not synchronised never leads."""
-        definition: dict[str, Any] = {
-            "ha-mode": mode,
-            "ha-sync-mode": "automatic",
-            "ha-promote-on-failure": "when-synced",
-            "ha-confirm": self._chance.choice(["all", "all", "majority"]),
-        }
-        if params is not None:
-            definition["ha-params"] = params
-        pattern = f"^({'|'.join(MIRRORED)})$"
-        self._done(
-            lambda node: self.site.set_policy("ha", pattern, definition, at=node), f"a policy: {definition}"
-        )
-
-    # -- the books ----------------------------------------------------------------------------
-
-    def _judge(self) -> Audit:
-        """Compare what a node finds in the queues with the books, and what all nodes know with each other."""
-        account = self._apps.account()
-        found = self._found()
-        result = self._apps.audit(found, dict.fromkeys(QUEUES, FOREVER), account)
-        for line in result.lines:
-            line.disordered = disordered(found[line.queue])
-        assert result.balances, f"{self.told}: {result}"
-        assert not self._apps.strangers(), self.told
-        self.counts["confirmed"] += self._apps.confirmed()
-        self.counts["settled"] += result.total.acked
-        assert self.counts["settled"] or not self._consumed, f"{self.told}: consumers settle nothing"
-        for queue in QUEUES:
-            if len(found[queue]) > KEPT_MAX:
-                self._done(partial(self._purge, queue), f"a purge of {queue}")
-                found[queue] = []
-                # It is answered before mirrors have heard of it.
-                self._pause(0.5, 0.5)
-        self._apps.turn_page(found)
-        self._judge_agreement()
-        return result
-
-    def _found(self) -> dict[str, list[Taken]]:
-        """What is in the queues, and stays there.
-
-        Read again if that was disturbed, by a node that is short of time and loses its lease: a queue that fails over
-        while it is read delivers again what it had delivered. What is there twice is so each time.
-        """
-        found: dict[str, list[Taken]] = {}
-        for _ in range(READS_MAX):
-            self._done(
-                lambda node: found.update(drain_all(node, "/", QUEUES, keep=True)), "the queues to be read"
-            )
-            if all(len({each.number for each in taken}) == len(taken) for taken in found.values()):
-                break
-        without_delivery_counts(found[GROUP], self._apps.published)
-        return found
-
-    def _purge(self, queue: str, node: SiteNode) -> None:
-        """What nobody consumes takes longer to read each time."""
-        with self.site.channel(node) as channel:
-            channel.queue_purge(queue)
-
-    def _judge_agreement(self) -> None:
-        """All nodes have the same queues, in the same places."""
-
-        known = {*QUEUES, *self._made}
-        views: dict[str, dict[str, Any]] = {}
-
-        def agree() -> bool:
-            views.update((each.node, self._places(self.site.queues(each))) for each in self.site.members)
-            first = views[self.site.members[0].node]
-            return set(first) == known and all(view == first for view in views.values())
-
-        try:
-            self._wait(agree, "the same queues at all nodes")
-        except AssertionError as error:
-            raise AssertionError(f"{error}; wanted {sorted(known)}, found {views}") from None
-
-    @staticmethod
-    def _places(view: Mapping[str, Any]) -> dict[str, tuple[str, frozenset[str]]]:
-        return {name: (placed.leader, frozenset(placed.mirrors or ())) for name, placed in view.items()}
-
-
-def disordered(taken: Sequence[Taken]) -> int:
-    """Messages behind a later one of the same publisher."""
-    origins: dict[int, list[int]] = defaultdict(list)
-    for message in taken:
-        origins[message.number // ENDLESS].append(message.number)
-    return sum(later < earlier for numbers in origins.values() for earlier, later in pairwise(numbers))
-
 
 EVENTS: Final[dict[str, Callable[[Story], None]]] = {
     each.__name__: each
@@ -444,7 +284,9 @@ EVENTS: Final[dict[str, Callable[[Story], None]]] = {
         Story.kill_two,
         Story.kill_all,
         Story.stop_leader,
-        Story.restart_all,
+        Story.rolling_restart,
+        Story.promote_unsynchronised,
+        Story.drain_queue,
         Story.freeze_shortly,
         Story.freeze_long,
         Story.cut_off,

@@ -67,46 +67,51 @@ def test_a_new_queue_is_of_its_leaders_present_incarnation() -> None:
 
 
 def test_a_leader_takes_mirrors_and_those_that_are_ready_are_to_be_synchronised() -> None:
-    found = following(placed(), ALL, "c", around())
+    found = following(placed(), ALL, "c", "c", around())
     assert found == Next(placed("bcd", "c"))
-    assert following(placed("db", "db"), ALL, "bd", around()).placement == placed("dbc", "db")
+    assert following(placed("db", "db"), ALL, "bd", "bd", around()).placement == placed("dbc", "db")
 
 
 def test_who_is_gone_is_no_mirror_and_keeps_its_copy_as_long_as_it_may_return() -> None:
-    assert shown(following(placed("bcd", "bcd"), ALL, "bd", around("abd")).placement) == (
+    assert shown(following(placed("bcd", "bcd"), ALL, "bd", "bd", around("abd")).placement) == (
         "a",
         "bd",
         "bd",
         "c",
     )
-    listed = following(placed("bc", "bc", "d"), on("a", "b"), "b", around("ab"))
+    listed = following(placed("bc", "bc", "d"), on("a", "b"), "b", "b", around("ab"))
     assert shown(listed.placement) == ("a", "b", "b", "")
-    back = following(placed("b", "b", "dc"), ALL, "b", around("abc")).placement
+    back = following(placed("b", "b", "dc"), ALL, "b", "b", around("abc")).placement
     assert shown(back) == ("a", "bc", "b", "d")
-    forgotten = following(placed("b", "b", "cd"), ALL, "b", around("ab", members="abc")).placement
+    forgotten = following(placed("b", "b", "cd"), ALL, "b", "b", around("ab", members="abc")).placement
     assert shown(forgotten) == ("a", "b", "b", "c")
-    assert shown(following(placed("b", "b", "c"), NOT_MIRRORED, "b", around()).placement) == ("a", "", "", "")
+    assert shown(following(placed("b", "b", "c"), NOT_MIRRORED, "b", "b", around()).placement) == (
+        "a",
+        "",
+        "",
+        "",
+    )
 
 
 def test_a_leader_that_has_begun_anew_is_recorded_as_what_it_is() -> None:
     before = placed("bcd", "bcd", incarnation="a0")
-    assert following(before, ALL, "bcd", around()).placement == placed("bcd", "bcd")
+    assert following(before, ALL, "bcd", "bcd", around()).placement == placed("bcd", "bcd")
 
 
 def test_the_record_is_to_say_what_confirms_are_to_wait_for() -> None:
-    assert following(placed("bcd"), MAJORITY, "", around()).placement.majority
-    assert not following(placed("bcd", majority=True), ALL, "", around()).placement.majority
+    assert following(placed("bcd"), MAJORITY, "", "", around()).placement.majority
+    assert not following(placed("bcd", majority=True), ALL, "", "", around()).placement.majority
     unmirrored = msgspec.structs.replace(MAJORITY, mode="")
-    assert not following(placed(majority=True), unmirrored, "", around()).placement.majority
+    assert not following(placed(majority=True), unmirrored, "", "", around()).placement.majority
 
 
 def test_a_leader_that_the_policy_does_not_list_moves_its_queue_once_the_next_one_is_ready() -> None:
     before = placed("b", "b")
-    not_ready = following(before, on("b", "c"), "", around())
+    not_ready = following(before, on("b", "c"), "", "", around())
     assert (shown(not_ready.placement), not_ready.move_to) == (("a", "bc", "", ""), "")
-    ready = following(before, on("b", "c"), "b", around())
+    ready = following(before, on("b", "c"), "b", "b", around())
     assert (shown(ready.placement), ready.move_to) == (("a", "bc", "b", ""), "b")
-    assert following(placed("d"), on("b"), "", around()).move_to == ""
+    assert following(placed("d"), on("b"), "", "", around()).move_to == ""
 
 
 # -- what may be recorded when --------------------------------------------------------------------
