@@ -114,6 +114,7 @@ class Log(LogReader):
         self._with_messages = True
         self._sealed: list[Path] = []
         self._sync_failure: OSError | None = None
+        self._sync_wanted = 0
 
     def open(
         self,
@@ -216,6 +217,17 @@ class Log(LogReader):
     def is_rolling(self) -> bool:
         """Whether the newest segment does not count yet, for want of a sync."""
         return self._segments[-1].state is SegmentState.PROVISIONAL
+
+    @property
+    def wants_sync(self) -> bool:
+        """Whether segments wait for a sync, to count or to be dropped, though nobody may wait for what is in them."""
+        return self.is_rolling or self.synced_offset < self._sync_wanted
+
+    def want_sync(self) -> int:
+        """Something may be dropped only once all that was appended so far is on disk; up to where that is."""
+        if self._durable:
+            self._sync_wanted = self.next_offset
+        return self._sync_wanted
 
     def append(
         self,

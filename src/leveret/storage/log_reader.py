@@ -28,6 +28,16 @@ class Extent(NamedTuple):
     size: int
 
 
+class SegmentExtent(NamedTuple):
+    """A segment: its offsets, all its octets, how many messages it holds, and octets of those."""
+
+    first_offset: int
+    next_offset: int
+    size: int
+    user_records: int
+    user_bytes: int
+
+
 def uncache(extents: list[Extent]) -> None:
     """Let the system use the memory in which it holds a copy of them, and close the descriptors; they are durable.
 
@@ -73,6 +83,14 @@ class LogReader:
     def next_offset(self) -> int:
         """The offset that the next record gets."""
         return self._segments[-1].next_offset
+
+    @property
+    def extents_of_segments(self) -> list[SegmentExtent]:
+        """What each segment holds, oldest first."""
+        return [
+            SegmentExtent(each.first_offset, each.next_offset, each.size, each.user_records, each.user_bytes)
+            for each in self._segments
+        ]
 
     @property
     def size_bytes(self) -> int:

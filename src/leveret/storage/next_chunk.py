@@ -89,7 +89,7 @@ def _headers_like(ids: range) -> re.Pattern[bytes]:
     same = next((n for n in range(8) if first[n] != last[n]), 8)
     # A look ahead: a header may begin inside of what only looks like one.
     return re.compile(
-        re.escape(bytes([MAGIC])) + rb"(?=[\x00-\x02].{22}" + re.escape(first[:same]) + rb")", re.DOTALL
+        re.escape(bytes([MAGIC])) + rb"(?=[\x00-\x03].{22}" + re.escape(first[:same]) + rb")", re.DOTALL
     )
 
 

@@ -50,6 +50,8 @@ class ChunkType(IntEnum):
     """Settlements (of a queue's log), stored offsets (of a stream)."""
     SNAPSHOT = 2
     """State that makes all earlier tracking superfluous."""
+    RELOCATION = 3
+    """Unsettled messages of a queue's log, stored again at the offsets that they have; see wire.relocation."""
 
 
 class Attribute(IntEnum):

@@ -49,10 +49,9 @@ class Backlog:
         self._window: deque[Run] = deque()
         self._reread: list[Run] = []
 
-    def restore(self, first_offset: int, next_offset: int, settled: OffsetSet) -> None:
+    def restore(self, next_offset: int, settled: OffsetSet) -> None:
         """Take the state that a scan of the log found; everything unsettled is ready."""
         self.settled = settled
-        self.settled.add(0, first_offset)
         self.next_offset = next_offset
         self.cursor = self.settled.floor
 

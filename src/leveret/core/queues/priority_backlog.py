@@ -43,9 +43,9 @@ class PriorityBacklog(Backlog):
     def _level_of(self, head: Head) -> _Level:
         return self._levels[self._top - min(head.priority, self._top)]
 
-    def restore(self, first_offset: int, next_offset: int, settled: OffsetSet) -> None:
+    def restore(self, next_offset: int, settled: OffsetSet) -> None:
         """See Backlog; reads all of it to learn its priorities."""
-        super().restore(first_offset, next_offset, settled)
+        super().restore(next_offset, settled)
         at = next(self.settled.gaps(self.cursor, next_offset), None)
         while at is not None:
             runs = self._read(at[0])

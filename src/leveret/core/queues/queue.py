@@ -29,6 +29,7 @@ from leveret.core.queues.dying import NOT_STORED, DeadLetters, Dying
 from leveret.core.queues.head import Head, Run, bytes_of, count_of
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue_settings import DROP_HEAD, QueueSettings
+from leveret.core.queues.relocated import Relocated
 from leveret.core.queues.returns import Returns
 from leveret.core.queues.sequences import NumberedRun, Sequences
 from leveret.model.definitions import REHEARSAL_VHOSTS
@@ -51,6 +52,8 @@ class Queue:
         log_kind: what the logs of its kind are kept under.
         sequences: how far publishers are that number their messages.
         chunk_epochs: up to where its log has chunks of each epoch.
+        relocated: where messages stand that were stored again.
+        relocated_before: nothing unsettled needs what stands in the log before this offset.
         dying: what is to be dead-lettered.
         returns: how often messages came back, of a queue that counts it.
     """
@@ -87,6 +90,8 @@ class Queue:
         self.may_expire = False
         self.sequences = Sequences()
         self.chunk_epochs = ChunkEpochs()
+        self.relocated = Relocated()
+        self.relocated_before = 0
         self._gathered_again = 0
         self.damage: str | None = None
         self.published_total = 0
@@ -116,6 +121,11 @@ class Queue:
     def settled(self) -> OffsetSet:
         """Offsets that are never delivered again; settlement records count as settled themselves."""
         return self.backlog.settled
+
+    @property
+    def log_floor(self) -> int:
+        """The offset in its log before which nothing stands that is not settled, or stored again behind it."""
+        return max(self.backlog.settled.floor, self.relocated_before)
 
     @property
     def message_count(self) -> int:
@@ -170,16 +180,25 @@ class Queue:
 
         `body_bytes` is what the bodies of all unsettled messages hold, about.
         """
-        self.backlog.restore(first_offset, next_offset, settled)
+        self.begin_log(first_offset, settled)
+        self.backlog.restore(next_offset, settled)
         self._offered = next_offset
         self.ready_bytes = body_bytes
         self._must_count_bytes = self.settings.max_length_bytes is not None
 
     def show(self, first_offset: int, next_offset: int, settled: OffsetSet, body_bytes: int) -> None:
         """As `restore`, of a queue that another node serves: it can be counted, and nothing is taken from it."""
-        Backlog.restore(self.backlog, first_offset, next_offset, settled)
+        self.begin_log(first_offset, settled)
+        Backlog.restore(self.backlog, next_offset, settled)
         self._offered = next_offset
         self.ready_bytes = body_bytes
+
+    def begin_log(self, first_offset: int, settled: OffsetSet) -> None:
+        """What the log does not hold was settled, but for what it holds elsewhere."""
+        begin = max(self.relocated_before, settled.floor)
+        for first, end in list(self.relocated.outside(begin, first_offset)):
+            settled.add(first, end)
+        self.relocated_before = max(self.relocated_before, first_offset)
 
     # -- publishing ---------------------------------------------------------------------------
 

@@ -470,7 +470,7 @@ class Coordinator:
         name = self._roles.led_name(queue)
         if name is not None:
             self.sources.delivered(name, queue.backlog.cursor)
-            self.sources.floor(name, queue.settled.floor)
+            self.sources.floor(name, queue.log_floor)
 
     def share(self, changes: list[d.Change], known: Callable[[], None]) -> None:
         """See engine.ReplicationPort."""

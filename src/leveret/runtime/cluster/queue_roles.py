@@ -379,7 +379,8 @@ class QueueRoles:
             return Lack(0, 0)
         first, has = (stream.first, stream.has) if stream is not None else (0, 0)
         gaps = queue.settled.gaps
-        lacking = (*gaps(0, first), *gaps(max(first, has), queue.next_offset))
+        front = gaps(0, first) if first > queue.log_floor else ()
+        lacking = (*front, *gaps(max(first, has), queue.next_offset))
         return Lack(first, sum(end - start for start, end in lacking))
 
     async def give_to(

@@ -37,6 +37,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
+from isal.isal_zlib import crc32
+
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.model.errors import StorageError
@@ -49,7 +51,7 @@ from leveret.storage.log import Log, sync_descriptors
 from leveret.storage.log_reader import uncache
 from leveret.storage.summary import summarise
 from leveret.storage.tree import Tree
-from leveret.wire.chunk import Header
+from leveret.wire.chunk import ChunkType, Header
 
 logger = logging.getLogger(__name__)
 
@@ -248,9 +250,9 @@ class Collector:
         # Many waited for the same round.
         await others_first()
         if position < first and not outgoing.is_closed:
-            # All that is before was settled, and that is durable. Say so, a message of it may be out.
-            outgoing.settle_below(key, first, self._clock_ms(), at=first - 1)
-            position = first
+            # All that is before was settled, and that is durable, but for what is stored again behind it: that is
+            # copied as it was. Then say so, a message of it may be out.
+            position = await self._copy_relocated(queue, outgoing, log, position, first)
         while position < max(end, self._durable_end.get(queue, 0)) and not outgoing.is_closed:
             end = max(end, self._durable_end.get(queue, 0))
             for chunk in log.read(position, _COPY_BYTES, check=True):
@@ -264,6 +266,30 @@ class Collector:
         if not outgoing.is_closed:
             outgoing.positions.setdefault(key, position)
             self._following.add(queue)
+
+    async def _copy_relocated(
+        self, queue: Queue, outgoing: OutgoingLog, log: Log, position: int, first: int
+    ) -> int:
+        """Copy what is unsettled from `position` on and in front of `first`, settle the rest; where to go on.
+
+        What was stored again and is settled since is settled behind that, by what is copied next.
+
+        Raises:
+            StorageError: it cannot be read or written.
+        """
+        besides = [(each.first, min(each.end, first)) for each in queue.relocated if each.first < first]
+        for begin, end in list(queue.settled.gaps(position, first)):
+            for run in queue.backlog.each(begin, end):
+                count, data = len(run.bodies), run.head.entry.join([b"", *run.bodies])
+                header = Header(
+                    ChunkType.USER, count, count, run.arrived_ms, log.epoch, run.first, crc32(data), len(data), 0
+                )
+                outgoing.copy(queue, header, data, b"", by_name=False)
+            await asyncio.sleep(0)
+        if not outgoing.is_closed:
+            key = outgoing.key_of(queue)
+            outgoing.settle_below(key, first, self._clock_ms(), at=first - 1, besides=besides)
+        return first
 
     def unfollow(self, queues: Iterable[Queue], *, deleted: bool = False) -> None:
         """Stop collecting; downstreams learn that nothing of the queues is to be recovered.
@@ -325,18 +351,18 @@ class Collector:
             self._following.discard(queue)
 
     def keep_from(self, queue: Queue) -> int:
-        """The first offset of the queue's log that is still needed here."""
+        """The first offset of the queue's log that is still needed here; where it ends, if nothing is."""
         outgoing = self.logs.get(queue.key[0])
         if outgoing is None:
-            # What is dropped before it could be copied was settled; `catch_up` says so.
-            return queue.settled.floor
+            # What is dropped before it could be copied was settled, or is stored again; `catch_up` sees to both.
+            return queue.next_offset
         named = outgoing.named.first_of(queue.epoch)
         if queue.replicated:
             position = outgoing.position_of(queue)
             return position if named is None else min(named, position)
         if named is not None:
             named = outgoing.needs_of(queue.epoch, self._queue_log(queue), self._retain_bytes_max)
-        return queue.settled.floor if named is None else named
+        return queue.next_offset if named is None else named
 
     def needed_from(self, epoch: int, log: Log) -> int | None:
         """The first offset of a deleted queue's log that is still needed here; None if it may go."""
@@ -570,7 +596,7 @@ class Collector:
             if not isinstance(queue, Stream) and not queue.settling and queue.damage is None:
                 # What is settled is not collected anew: it would only push out what is held.
                 with suppress(StorageError):
-                    self._queue_log(queue).drop_before(queue.settled.floor)
+                    self._queue_log(queue).drop_before(queue.log_floor)
         self.released()
 
     def forget_downstream(self, name: str) -> bool:
@@ -616,7 +642,7 @@ def _first_wanted(queue: Queue, log: Log) -> int:
     """From which segment on a queue's log is what it needs for itself; those before it are kept for others."""
     if isinstance(queue, Stream) or queue.settling:
         return log.first_offset
-    first = log.segment_before(min(queue.settled.floor + 1, log.next_offset))
+    first = log.segment_before(min(queue.log_floor + 1, log.next_offset))
     return log.next_offset if first is None else first
 
 

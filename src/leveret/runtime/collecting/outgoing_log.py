@@ -238,10 +238,15 @@ class OutgoingLog(CommittedLog):
             records, crc = entries, None
         elif is_stream:
             data, entries, records, crc = encode_entry(b""), 1, 1, None
+        kind = header.type
+        if kind == ChunkType.RELOCATION:
+            # Downstreams have its messages, at the same offsets, from where they stood before.
+            kind, crc = ChunkType.TRACKING, None
+            data = encode_entry(encode_settlements([Settlement(Reason.ACKED, header.chunk_id, 1)]))
         if not is_stream or header.type == ChunkType.USER or attributes:
             self._append(
                 key,
-                header.type,
+                kind,
                 entries,
                 records,
                 data,
@@ -258,12 +263,23 @@ class OutgoingLog(CommittedLog):
             self.named.note(key[1], header.chunk_id, header.data_bytes, segment=segment, end=end)
         self.positions[key] = header.next_offset
 
-    def settle_below(self, key: Key, offset: int, timestamp_ms: int, *, at: int) -> None:
-        """Append a settlement of all offsets below `offset`, at the place `at` of the queue."""
-        ranges = [
-            Settlement(Reason.DROPPED, first, min(COUNT_MAX, offset - first))
-            for first in range(0, offset, COUNT_MAX)
-        ]
+    def settle_below(
+        self,
+        key: Key,
+        offset: int,
+        timestamp_ms: int,
+        *,
+        at: int,
+        besides: Iterable[tuple[int, int]] = (),
+    ) -> None:
+        """Append a settlement of all offsets below `offset`, at the place `at` of the queue; not of those `besides`."""
+        ranges, begin = [], 0
+        for unsettled, behind in (*besides, (offset, offset)):
+            ranges += [
+                Settlement(Reason.DROPPED, first, min(COUNT_MAX, unsettled - first))
+                for first in range(begin, unsettled, COUNT_MAX)
+            ]
+            begin = behind
         data = encode_entry(encode_settlements(ranges))
         self._append(key, ChunkType.TRACKING, 1, 1, data, timestamp_ms, at, None)
 

@@ -140,7 +140,7 @@ class GroupCommit:
         dirty, self._dirty = self._dirty, {}
         if not self._fsync:
             # A segment counts, and lets older ones go, once what came before it is synced: nobody waits for that.
-            dirty = {log: None for log in dirty if log.is_rolling}
+            dirty = {log: None for log in dirty if log.wants_sync}
         if not dirty:
             self._durable(position, promises)
             return

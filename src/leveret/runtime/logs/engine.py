@@ -387,6 +387,15 @@ class Engine:
         queue.dying.add(letters)
         self._deadlines.set(queue, self.clock_ms() + RETRY_MS)
 
+    def when_safe(self, queue: Queue, then: Callable[[], None]) -> None:
+        """Call back once all that this flush appends to a queue is where a confirm would wait for it; or never."""
+        outcome = ConfirmOutcome(lambda ok: then() if ok else None)
+        durable = outcome.part()
+        self._commit.when_durable(lambda: durable(queue not in self._gone))
+        if self.beyond is not None and self.beyond.concerns(queue):
+            self.beyond.when_taken({queue}, outcome.part)
+        outcome.seal()
+
     def _mark(self, queue: Queue) -> None:
         if self._broker.queues.get(queue.key) is queue:
             self._broker.dirty[queue] = None

@@ -16,6 +16,7 @@ from typing import Final
 from leveret.core.queues.head import Head, Run
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue import Queue
+from leveret.core.queues.relocated import Relocated, RelocatedRange
 from leveret.core.queues.returns import Returned
 from leveret.core.queues.sequences import NumberedRun
 from leveret.model.errors import Corrupt, StorageError
@@ -23,6 +24,7 @@ from leveret.model.reasons import Reason
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.log_home import LogHome, directory_of, take_down
 from leveret.runtime.logs.reclaiming import Reclaiming
+from leveret.runtime.logs.relocating import WhenSafe
 from leveret.session.stored import Heads
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
@@ -38,6 +40,7 @@ from leveret.wire.chunk import (
     encode_entry,
     encode_trailer,
 )
+from leveret.wire.relocation import RelocatedBlock, decode_relocation, encode_relocation
 from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
 
 logger = logging.getLogger(__name__)
@@ -78,6 +81,10 @@ class Replay:
             for _, first, count in decode_settlements(chunk.data[4:]):
                 self._settled.add(first, first + count)
                 self._queue.returns.forget(first, first + count)
+        elif header.type == ChunkType.RELOCATION:
+            self._settled.add(header.chunk_id, header.next_offset)
+            ranges = [(block.first, block.end) for block in decode_relocation(chunk.data)]
+            self._queue.relocated.add(header.chunk_id, ranges, header.data_bytes)
 
     def restore(self, log: Log) -> None:
         """Give the queue all of it, to serve it."""
@@ -88,12 +95,15 @@ class Replay:
         self._queue.show(*self._state(log))
 
     def _state(self, log: Log) -> tuple[int, int, OffsetSet, int]:
-        self._settled.add(0, log.first_offset)
-        left = self._settled.count_missing(log.next_offset)
+        queue, settled = self._queue, self._settled
+        queue.begin_log(log.first_offset, settled)
+        left = settled.count_missing(log.next_offset)
         # What is settled may be kept for others, much of it, and be of quite another size.
-        records, octets = log.user_totals(self._settled.floor)
+        records, octets = log.user_totals(settled.floor)
+        for size, count in queue.relocated.octets.values():
+            records, octets = records + count, octets + size
         body_bytes = octets * left // max(1, records)
-        return log.first_offset, log.next_offset, self._settled, body_bytes
+        return log.first_offset, log.next_offset, settled, body_bytes
 
 
 class QueueStore:
@@ -101,9 +111,10 @@ class QueueStore:
 
     Attributes:
         on_append: told of every chunk that was appended.
-        keep_from: the first offset of a queue's log that somebody still needs.
+        keep_from: the first offset of a queue's log that somebody else needs; where it ends, if nobody does.
         needed_from: the same of the log of a queue that is deleted, by its epoch; None for nothing.
         home: where the logs of durable queues are.
+        when_safe: see relocating.WhenSafe.
         reclaiming: which logs are to begin anew.
         replays: of queues that another node serves, what their logs say so far; None on a node that serves them.
     """
@@ -115,6 +126,7 @@ class QueueStore:
         self.on_append: OnAppend = _ignore
         self.keep_from: Callable[[Queue], int] = _keep_nothing
         self.needed_from: Callable[[int, Log], int | None] = _need_nothing
+        self.when_safe: WhenSafe = lambda queue, then: commit.when_durable(then)
         self.home = LogHome(tree.root / Queue.log_kind)
         self._tree = tree
         self._transient = LogHome(tree.root / "transient")
@@ -152,6 +164,7 @@ class QueueStore:
     def recover(self, queue: Queue) -> None:
         """Give the queue what its log holds; a damaged log takes the queue down, and nothing else."""
         log = self._describe(queue)
+        queue.relocated, queue.relocated_before = Relocated(), 0
         replay = Replay(queue)
         if not self.home.recover(queue, log, replay.add):
             return
@@ -328,8 +341,9 @@ class QueueStore:
             self._append_tracking(queue, returned)
             if self.log(queue).starts_segment:
                 # All is to be said again there: that is for the next flush, or small segments would have no end.
-                return
+                break
             settling, returned = queue.settling, queue.returns.unlogged
+        self.reclaiming.relocating.step(queue)
 
     def _append_tracking(self, queue: Queue, returned: list[Returned]) -> None:
         """Append what the queue settled, with how often others came back."""
@@ -363,7 +377,31 @@ class QueueStore:
                 logger.error("log_not_released vhost=%s queue=%s error=%s", *queue.key, error)
 
     def _drop_settled(self, queue: Queue, log: Log) -> None:
-        log.drop_before(min(queue.settled.floor, self.keep_from(queue)))
+        log.drop_before(min(queue.log_floor, self.keep_from(queue)))
+
+    def append_relocated(self, queue: Queue, runs: list[Run]) -> None:
+        """See relocating.RelocatableLogs."""
+        blocks = [
+            RelocatedBlock(
+                run.first, len(run.bodies), run.arrived_ms, run.head.entry.join([b"", *run.bodies])
+            )
+            for run in runs
+        ]
+        log, data = self.log(queue), encode_relocation(blocks)
+        trailer = self._trailer(queue, log, {}, expires=queue.may_expire)
+        header = self._append(queue, log, ChunkType.RELOCATION, 1, data, trailer)
+        queue.relocated.add(header.chunk_id, [(block.first, block.end) for block in blocks], len(data))
+        queue.logged_settlement(header.chunk_id)
+
+    def call_when_safe(self, queue: Queue, then: Callable[[], None]) -> None:
+        """See relocating.RelocatableLogs."""
+        if queue.definition.durable:
+            log = self.log(queue)
+            log.want_sync()
+            self._commit.appended(log)
+            self.when_safe(queue, then)
+        else:
+            then()
 
     def begin_segment(self, queue: Queue) -> int:
         """Begin a segment with a chunk that settles itself only, and says what stands at the start of each.
@@ -432,8 +470,8 @@ class QueueStore:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def read(self, queue: Queue, offset: int) -> list[Run]:
-        """The core's Reader: messages at and after `offset`, about half a megabyte of them.
+    def read(self, queue: Queue, offset: int, bytes_max: int = READ_BYTES) -> list[Run]:
+        """The core's Reader: messages at and after `offset`, in about so many octets.
 
         Raises:
             StorageError: the log cannot be read back at `offset`; what is whole before damage is returned.
@@ -441,14 +479,36 @@ class QueueStore:
         log = self.log(queue)
         runs: list[Run] = []
         while offset < log.next_offset and not runs:
+            place = queue.relocated.find(offset) if queue.relocated else None
+            if place is not None and place.first <= offset:
+                return self._relocated_runs(queue, log, offset, place)
+            if offset < log.first_offset:
+                offset = min(log.first_offset, log.first_offset if place is None else place.first)
+                continue
             try:
-                for chunk in log.read(offset, READ_BYTES, check=True):
+                for chunk in log.read(offset, bytes_max, check=True):
                     if chunk.header.type == ChunkType.USER:
                         runs += self._runs(log, chunk, offset)
                     offset = max(offset, chunk.header.next_offset)
             except StorageError:
                 if not runs:
                     raise
+        return runs
+
+    def _relocated_runs(self, queue: Queue, log: Log, offset: int, place: RelocatedRange) -> list[Run]:
+        """Messages at and after `offset` in the chunk in which that is, up to one that stands somewhere else."""
+        chunk = next(log.read(place.chunk_id, 1, check=True))
+        runs: list[Run] = []
+        try:
+            for block in decode_relocation(chunk.data):
+                if block.end <= offset:
+                    continue
+                # What is between two blocks was settled by then, or is in a chunk of its own.
+                if runs and next(queue.settled.gaps(runs[-1].end, block.first), None) is not None:
+                    break
+                runs += self._heads.runs(block.data, block.first, offset, block.timestamp_ms)
+        except ChunkError as error:
+            raise Corrupt(str(log.directory), "", place.chunk_id, -1, str(error)) from None
         return runs
 
     def _runs(self, log: Log, chunk: Chunk, offset: int) -> list[Run]:
@@ -462,7 +522,7 @@ class QueueStore:
         """When the oldest message that the queue still holds arrived, None for an empty queue."""
         if not queue.message_count:
             return None
-        return next(self.log(queue).read(queue.settled.floor, 1)).header.timestamp_ms
+        return self.read(queue, queue.settled.floor, 1)[0].arrived_ms
 
 
 def _returned(name: bytes, returns: int, before: int) -> Returned:
@@ -517,5 +577,5 @@ def _need_nothing(epoch: int, log: Log) -> int | None:
 
 
 def _keep_nothing(queue: Queue) -> int:
-    """Nobody needs settled messages any more."""
-    return queue.settled.floor
+    """Nobody else needs anything of it."""
+    return queue.next_offset

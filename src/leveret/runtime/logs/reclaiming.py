@@ -7,6 +7,8 @@ a new segment, and the others are dropped once that one counts (storage.log):
 - A queue that is **drained and quiet** has nothing unsettled, and nothing was appended since it was looked at last. A
   settlement of nothing is appended as the first chunk of a new segment. It carries what a start has to find there: the
   log's name, the chunk before it and the publishers' sequences; the offsets go on.
+- A queue in which **a few messages stay** for long has them stored again behind all others, at their offsets, and gives
+  back what stands before that: runtime.logs.relocating.
 - A queue that is **kept empty** by its consumers is never quiet. Once its newest segment is of some size, most of it
   settled, its next chunk begins a new one; what is left in the old one is settled soon, and then it goes. Not more
   often than every ROLL_EVERY_MS: what a busy queue keeps is what it does in that time.
@@ -20,6 +22,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple, Protocol
 
 from leveret.core.queues.queue import Queue
+from leveret.runtime.logs.relocating import RelocatableLogs, Relocating
 from leveret.storage.log import Log
 
 QUIET_BYTES_MIN: Final = 64 * 1024
@@ -28,11 +31,8 @@ BUSY_BYTES_MIN: Final = 1024 * 1024
 ROLL_EVERY_MS: Final = 4_000
 
 
-class ReclaimableLogs(Protocol):
+class ReclaimableLogs(RelocatableLogs, Protocol):
     """Where the logs are: runtime.logs.queue_store."""
-
-    def held(self, queue: Queue) -> Log | None:
-        """The queue's log, if it is served from here and can be."""
 
     def drop_settled(self, queue: Queue, log: Log) -> None:
         """Drop what nobody needs any more; what the disk refuses goes another time."""
@@ -46,17 +46,24 @@ class _Look(NamedTuple):
 
 
 class Reclaiming:
-    """Which logs may begin anew; see the module."""
+    """Which logs may begin anew; see the module.
+
+    Attributes:
+        relocating: what is stored again.
+    """
 
     def __init__(self, logs: ReclaimableLogs) -> None:
         """None yet."""
         self._logs = logs
+        self.relocating = Relocating(logs)
         self._looks: dict[Queue, _Look | None] = {}
         self._due: set[Queue] = set()
 
     def note(self, queue: Queue, log: Log) -> None:
         """The queue settled something, or was recovered."""
-        if (log.newest_bytes >= QUIET_BYTES_MIN or log.is_rolling) and queue not in self._looks:
+        if queue not in self._looks and (
+            log.newest_bytes >= QUIET_BYTES_MIN or log.is_rolling or log.newest_segment != log.first_offset
+        ):
             self._looks[queue] = None
 
     def take_due(self, queue: Queue) -> bool:
@@ -71,11 +78,13 @@ class Reclaiming:
         for queue, look in list(self._looks.items()):
             log = self._logs.held(queue)
             if log is not None:
+                self.relocating.complete(queue, log)
                 self._logs.drop_settled(queue, log)
                 look = self._look(queue, log, look or _Look(-1, now_ms), now_ms)
             if log is None or look is None:
                 del self._looks[queue]
                 self._due.discard(queue)
+                self.relocating.forget(queue)
             else:
                 self._looks[queue] = look
         return list(self._due)
@@ -83,14 +92,20 @@ class Reclaiming:
     def _look(self, queue: Queue, log: Log, before: _Look, now_ms: int) -> _Look | None:
         """Do what is due; None if nothing is to come."""
         end, size = log.next_offset, log.newest_bytes
+        if self.relocating.is_busy(queue):
+            return _Look(end, before.since_ms)
         if is_drained(queue) and end == before.end and (size >= QUIET_BYTES_MIN or not size):
             self._due.add(queue)
+        elif not is_drained(queue) and self.relocating.begin(queue, log, now_ms, is_quiet=end == before.end):
+            return _Look(end, now_ms)
         elif size >= BUSY_BYTES_MIN and not log.is_rolling and _is_mostly_settled(queue, log):
             if now_ms - before.since_ms >= ROLL_EVERY_MS:
                 log.roll()
                 return _Look(end, now_ms)
         elif not log.is_rolling and (not is_drained(queue) or size < QUIET_BYTES_MIN):
-            return None
+            # One that is not quiet yet may be: what it has then is looked at once more.
+            is_done = is_drained(queue) or (end == before.end and not self.relocating.waits(queue))
+            return None if is_done else _Look(end, before.since_ms)
         return _Look(end, before.since_ms)
 
 

@@ -22,6 +22,7 @@ import leveret
 from leveret.config import Config
 from leveret.core.broker.access import SALT_BYTES, hash_password
 from leveret.core.broker.broker import Broker
+from leveret.core.queues.queue import Queue
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model import definitions as d
 from leveret.model.errors import StorageError
@@ -61,6 +62,8 @@ _WATCH_EVERY_S: Final = 1.0
 _RECLAIM_EVERY_S: Final = 1.0
 _RECLAIM_REST_S: Final = 0.01
 _RECLAIMED_AT_ONCE: Final = 32
+_RELOCATED_STEPS: Final = 100
+"""Of one queue, before it is looked for others."""
 _RECOVERED_AT_ONCE: Final = 100
 _SETTLE_TIMEOUT_S: Final = 2.0
 GC_THRESHOLDS: Final = (7000, 4, 1000)
@@ -157,6 +160,7 @@ class Node:
             self.failed.set,
         )
         self.commits.on_gone = self._log_gone
+        self._queues.when_safe = self.engine.when_safe
         self.authority = Authority(self.broker, config.access.loopback_users)
         self.alarms = AlarmWatch(config.watermarks, data_dir, storage.reserve_bytes)
         self.loop_watch = LoopWatch()
@@ -497,16 +501,23 @@ class Node:
         return True
 
     async def _reclaim(self) -> None:
-        """Have the logs of queues that were consumed begin anew, a few at a time: each makes a file."""
+        """Have the logs of queues that were consumed begin anew, a few at a time: each makes a file, or reads some."""
+        reclaiming = self._queues.reclaiming
         while True:
             await asyncio.sleep(_RECLAIM_EVERY_S)
-            due = self._queues.reclaiming.look(clock_ms())
-            for at in range(0, len(due), _RECLAIMED_AT_ONCE):
-                for queue in due[at : at + _RECLAIMED_AT_ONCE]:
-                    if self.broker.queues.get(queue.key) is queue:
-                        self.broker.dirty[queue] = None
-                self.engine.touch()
-                await asyncio.sleep(_RECLAIM_REST_S)
+            due = reclaiming.look(clock_ms())
+            await self._reclaim_in(due)
+            for _ in range(_RELOCATED_STEPS):
+                if unfinished := reclaiming.relocating.unfinished:
+                    await self._reclaim_in(unfinished)
+
+    async def _reclaim_in(self, queues: list[Queue]) -> None:
+        for at in range(0, len(queues), _RECLAIMED_AT_ONCE):
+            for queue in queues[at : at + _RECLAIMED_AT_ONCE]:
+                if self.broker.queues.get(queue.key) is queue:
+                    self.broker.dirty[queue] = None
+            self.engine.touch()
+            await asyncio.sleep(_RECLAIM_REST_S)
 
     async def _watch_logs(self) -> None:
         """A queue that nobody publishes to is down as well, once its directory is gone."""

@@ -129,7 +129,7 @@ class Applier:
         self._on_joined = on_joined
         self._leader: ProvenLeader | None = None
         self._is_copying = False
-        self._drops: dict[str, int] = {}
+        self._drops: dict[str, tuple[int, int]] = {}
         self._last: dict[str, bytes] = {}
 
     # -- what there is ------------------------------------------------------------------------
@@ -317,8 +317,12 @@ class Applier:
             log.make()
 
     def _drop(self, name: str, first_offset: int) -> None:
-        self._drops[name] = first_offset
-        self.drop_due()
+        log = self._tree.logs.get(name)
+        if log is not None:
+            # What is dropped may have been stored again behind it, and that is here, but not on disk yet.
+            self._drops[name] = first_offset, log.want_sync()
+            self._commits.appended(log)
+            self.drop_due()
 
     def drop_due(self) -> None:
         """Drop what the leader dropped; a segment that waits for its sync goes at the next call.
@@ -326,9 +330,11 @@ class Applier:
         Raises:
             StorageError: the disk refuses it.
         """
-        for name, first_offset in list(self._drops.items()):
+        for name, (first_offset, on_disk) in list(self._drops.items()):
             log = self._tree.logs.get(name)
             if log is not None:
+                if log.synced_offset < on_disk:
+                    continue
                 log.drop_before(first_offset)
             if log is None or log.first_offset >= first_offset:
                 del self._drops[name]

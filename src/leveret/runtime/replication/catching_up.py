@@ -57,18 +57,19 @@ class Lacking:
         # Those of them whose files nobody had open: they are closed again, for there may be thousands.
         self._idle: set[str] = set()
         self._changes: list[bytes] = []
+        self._drops: dict[str, int] = {}
         self._numbers: dict[str, int] = {}
         self._free_numbers = numbers if numbers is not None else count_from(_FIRST_NUMBER + 1)
 
     @property
     def is_nothing(self) -> bool:
         """Whether the follower was sent everything."""
-        return not self._behind and not self._changes
+        return not (self._behind or self._changes or self._drops)
 
     @property
     def logs_left(self) -> int:
         """How many logs have more than the follower was sent, about."""
-        return len(self._behind) + len(self._changes) // 2
+        return len(self._behind) + len(self._changes) // 2 + len(self._drops)
 
     def bytes_left(self, *, exactly: bool = False) -> int:
         """Octets that are to be read yet: about, and without what is new in logs that were known to have more."""
@@ -109,6 +110,7 @@ class Lacking:
     def spare(self, name: str) -> None:
         """The leader cannot read this log: nothing of it is sent."""
         self._spared.add(name)
+        self._drops.pop(name, None)
         self._done(name)
 
     def noted(self, name: str) -> None:
@@ -119,13 +121,14 @@ class Lacking:
                 self._look_at(name)
 
     def dropped(self, name: str, first_offset: int) -> None:
-        """The log begins later; if the follower lacks what came before that, it is told when the rest is sent."""
+        """The log begins later; if the follower lacks what came before that, its log begins anew with the rest."""
         if self.sent.get(name, -1) >= first_offset:
             self.drop(name, first_offset)
 
     def deleted(self, name: str) -> None:
         """The log is gone."""
         self._done(name)
+        self._drops.pop(name, None)
         self.sent.pop(name, None)
         self.delete(name)
 
@@ -136,8 +139,22 @@ class Lacking:
         self.sent[name] = offset
 
     def drop(self, name: str, first_offset: int) -> None:
-        """The follower is to drop what ends before that offset."""
-        self._changes.append(log_change(ChangeKind.DROP, self._number(name), first_offset))
+        """The follower is to drop what ends before that offset, once it was sent all that the log has.
+
+        Not before: what is dropped may have been stored again behind that (wire.relocation).
+        """
+        self._drops[name] = max(first_offset, self._drops.get(name, 0))
+
+    def _drop_due(self) -> None:
+        for name, first_offset in list(self._drops.items()):
+            log = self._tree.logs.get(name)
+            if log is None or name in self._spared:
+                del self._drops[name]
+            elif self.sent.get(name, -1) >= log.next_offset:
+                self._changes.append(log_change(ChangeKind.DROP, self._number(name), first_offset))
+                del self._drops[name]
+            else:
+                self.noted(name)
 
     def delete(self, name: str) -> None:
         """The follower is to delete the log."""
@@ -161,6 +178,7 @@ class Lacking:
     def begin(self, name: str, offset: int) -> None:
         """The follower is to forget what it has of the log."""
         self.sent[name] = offset
+        self._drops.pop(name, None)
         self._changes.append(log_change(ChangeKind.BEGIN, self._number(name), offset))
 
     def cut(self, name: str, offset: int) -> None:
@@ -170,6 +188,7 @@ class Lacking:
 
     def set_aside(self, name: str) -> None:
         """The follower is to set the whole log aside."""
+        self._drops.pop(name, None)
         self._changes.append(whole_change(ChangeKind.ASIDE, self._number(name)))
         del self._numbers[name]
 
@@ -185,6 +204,7 @@ class Lacking:
     def step(self, bytes_max: int, records_max: int = 1 << 62) -> Frame:
         """The next part of what is missing, about so many octets, or records."""
         frame = Frame()
+        self._drop_due()
         if len(self._changes) > _STEP_CHANGES:
             for change in self._changes[:_STEP_CHANGES]:
                 frame.add(change)
@@ -208,6 +228,7 @@ class Lacking:
                 self._done(name)
             else:
                 self._look_at(name)
+        self._drop_due()
         self._flush(frame)
         return frame
 

@@ -1,0 +1,98 @@
+"""Where unsettled messages stand that were stored again: which chunk of the log has which offsets.
+
+Of a message that was stored more than once the newest chunk counts: those before it are about to be dropped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from leveret.core.queues.offsets import OffsetSet
+
+
+class RelocatedRange(NamedTuple):
+    """Offsets from `first` up to, not including, `end`, whose messages are in the chunk at offset `chunk_id`."""
+
+    first: int
+    end: int
+    chunk_id: int
+
+
+class Relocated:
+    """Disjoint ranges in the order of their offsets.
+
+    Attributes:
+        octets: of what was stored again, by chunk: of all its messages, and how many they are.
+    """
+
+    __slots__ = ("_firsts", "_ranges", "octets")
+
+    def __init__(self) -> None:
+        """Nothing was."""
+        self._firsts: list[int] = []
+        self._ranges: list[RelocatedRange] = []
+        self.octets: dict[int, tuple[int, int]] = {}
+
+    def __bool__(self) -> bool:
+        """Whether anything was."""
+        return bool(self._ranges)
+
+    def __iter__(self) -> Iterator[RelocatedRange]:
+        """All of them, in order."""
+        return iter(self._ranges)
+
+    def add(self, chunk_id: int, ranges: Iterable[tuple[int, int]], octets: int) -> None:
+        """A chunk, newer than all others, holds the messages at these offsets, ascending, in so many octets."""
+        new = [RelocatedRange(first, end, chunk_id) for first, end in ranges]
+        if not new:
+            return
+        self.octets[chunk_id] = octets, sum(end - first for first, end, _ in new)
+        low = max(0, bisect_right(self._firsts, new[0].first) - 1)
+        high = bisect_right(self._firsts, new[-1].end - 1, low)
+        merged = sorted([*_without(self._ranges[low:high], new), *new])
+        self._ranges[low:high] = merged
+        self._firsts[low:high] = [each.first for each in merged]
+
+    def find(self, offset: int) -> RelocatedRange | None:
+        """The range that holds an offset, or else the first behind it."""
+        at = bisect_right(self._firsts, offset)
+        if at and self._ranges[at - 1].end > offset:
+            return self._ranges[at - 1]
+        return self._ranges[at] if at < len(self._ranges) else None
+
+    def outside(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """The ranges of [first, end) of which nothing was stored again, in order."""
+        while first < end:
+            found = self.find(first)
+            if found is None or found.first >= end:
+                yield first, end
+                return
+            if found.first > first:
+                yield first, found.first
+            first = found.end
+
+    def forget(self, settled: OffsetSet, first_offset: int) -> None:
+        """Forget ranges that are settled as a whole, and sizes of chunks that are gone from the log's begin."""
+        self._ranges = [
+            each for each in self._ranges if next(settled.gaps(each.first, each.end), None) is not None
+        ]
+        self._firsts = [each.first for each in self._ranges]
+        self.octets = {chunk: size for chunk, size in self.octets.items() if chunk >= first_offset}
+
+
+def _without(ranges: list[RelocatedRange], others: list[RelocatedRange]) -> Iterator[RelocatedRange]:
+    """What is left of `ranges` without the offsets of `others`; both in order."""
+    at = 0
+    for first, end, chunk_id in ranges:
+        while at < len(others) and others[at].end <= first:
+            at += 1
+        index = at
+        while index < len(others) and others[index].first < end:
+            if others[index].first > first:
+                yield RelocatedRange(first, others[index].first, chunk_id)
+            first = max(first, others[index].end)
+            index += 1
+        if first < end:
+            yield RelocatedRange(first, end, chunk_id)
