@@ -15,6 +15,7 @@ from leveret.session.message_json import payload_json, properties_json
 from leveret.session.stream.messages import runs_of
 from leveret.wire.chunk import Chunk, ChunkError, ChunkType, split_entries
 from leveret.wire.record import StoredMessage, decode_message, decode_settlements
+from leveret.wire.relocation import decode_relocation
 
 Read: TypeAlias = Callable[[ChunkType], Iterable[Chunk | Corrupt]]
 """Gives the tail's chunks of a type, in order, and an error for each place where none can be read."""
@@ -24,13 +25,17 @@ _NO_HEADER: Final = bytes(14)
 
 
 class Tail(NamedTuple):
-    """The records of a log from `from_offset` on, set aside by a report; `kind` is `queues`, `streams` or another."""
+    """The records of a log from `from_offset` on, set aside by a report; `kind` is `queues`, `streams` or another.
+
+    With `has_relocated` messages before that count, too, which stand again behind it (wire.relocation).
+    """
 
     report: str
     kind: str
     vhost: str | None
     queue: str | None
     from_offset: int
+    has_relocated: bool = False
 
 
 def message_rows(tail: Tail, read: Read) -> Iterator[Row]:
@@ -46,6 +51,8 @@ def message_rows(tail: Tail, read: Read) -> Iterator[Row]:
 
 def _queue_rows(tail: Tail, read: Read) -> Iterator[Row]:
     settled, unread = _settled(tail, read)
+    if tail.has_relocated:
+        yield from _relocated_rows(tail, read, settled)
     for chunk in read(ChunkType.USER):
         if isinstance(chunk, Corrupt):
             unread.pop(chunk.offset, None)
@@ -67,7 +74,7 @@ def _queue_rows(tail: Tail, read: Read) -> Iterator[Row]:
 
 def _settled(tail: Tail, read: Read) -> tuple[OffsetSet, dict[int, str]]:
     """What the tail settles, and which of its settlements cannot be read."""
-    settled = OffsetSet(tail.from_offset)
+    settled = OffsetSet(0 if tail.has_relocated else tail.from_offset)
     unread: dict[int, str] = {}
     for chunk in read(ChunkType.TRACKING):
         if isinstance(chunk, Corrupt):
@@ -80,6 +87,24 @@ def _settled(tail: Tail, read: Read) -> tuple[OffsetSet, dict[int, str]]:
             unread[chunk.header.chunk_id] = str(error)
         settled.add(chunk.header.chunk_id, chunk.header.next_offset)
     return settled, unread
+
+
+def _relocated_rows(tail: Tail, read: Read, settled: OffsetSet) -> Iterator[Row]:
+    """Those before the tail, each once, in the order of the chunks in which they stand."""
+    seen = OffsetSet()
+    for chunk in read(ChunkType.RELOCATION):
+        if isinstance(chunk, Corrupt):
+            yield _damage(tail, chunk.offset, 0, str(chunk))
+            continue
+        try:
+            for first, count, timestamp_ms, data in decode_relocation(chunk.data):
+                for offset, entry in enumerate(split_entries(data), first):
+                    if offset < tail.from_offset and offset not in seen:
+                        is_settled = offset in settled
+                        yield _row(tail, offset, timestamp_ms, decode_message(entry), is_settled=is_settled)
+                seen.add(first, first + count)
+        except ChunkError as error:
+            yield _damage(tail, chunk.header.chunk_id, chunk.header.timestamp_ms, str(error))
 
 
 def _stream_rows(tail: Tail, read: Read) -> Iterator[Row]:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from leveret.storage.divergent_report import DivergentLog
-from leveret.storage.segment_file import OnRead, Unreadable
+from leveret.storage.segment_file import OnRead, Unreadable, starts
 from leveret.storage.walk import Damage, WalkedChunk, walk
 from leveret.wire.chunk import HEADER_BYTES, ChunkError, ChunkType
 from leveret.wire.record import decode_settlements
+from leveret.wire.relocation import decode_relocation
 
 _MERGE_AT: Final = 64 * 1024
 _ENTRY_BYTES: Final = 4
@@ -27,7 +28,8 @@ def count(
     Raises:
         StorageError: files cannot be opened.
     """
-    settled = _Settled()
+    settled, relocated = _Settled(), _Settled()
+    log.has_relocated = log.kind == "queues" and starts(directory)[:1] == [log.from_offset]
     for found in walk(directory, log.from_offset, until, on_read=on_read):
         if isinstance(found, Damage):
             log.damaged += 1
@@ -39,13 +41,17 @@ def count(
         log.next_offset = header.next_offset
         if header.type == ChunkType.TRACKING and log.kind == "queues":
             log.damaged += not _take(settled, found)
+        elif header.type == ChunkType.RELOCATION and log.has_relocated:
+            log.damaged += not _take_relocated(relocated, found, log.from_offset)
         elif header.type == ChunkType.USER and log.kind == "definitions":
             log.definitions += header.records
         elif header.type == ChunkType.USER and log.kind in ("queues", "streams"):
             log.messages += header.records
     if until is not None and log.is_lost:
         log.settled_to = _settled_behind(directory, settled, log.next_offset, on_read)
+    log.messages += relocated.count(0, log.from_offset)
     if settled.first is not None:
+        log.settlements += settled.count_both(relocated)
         _count_settled(directory, log, settled, on_read)
 
 
@@ -68,6 +74,20 @@ def _take(settled: _Settled, place: WalkedChunk) -> bool:
     try:
         for _, first, number in decode_settlements(place.file.read(start, size)):
             settled.add(first, first + number)
+    except (ChunkError, Unreadable):
+        return False
+    return True
+
+
+def _take_relocated(relocated: _Settled, place: WalkedChunk, before: int) -> bool:
+    """Take over which messages before an offset a chunk holds; whether it could be read."""
+    if place.fault() is not None:
+        return False
+    try:
+        data = place.file.read(place.position + HEADER_BYTES, place.header.data_bytes)
+        for block in decode_relocation(data):
+            if block.first < before:
+                relocated.add(block.first, min(block.end, before))
     except (ChunkError, Unreadable):
         return False
     return True
@@ -112,6 +132,11 @@ class _Settled:
             total += min(end, ends[at]) - max(first, starts[at])
             at += 1
         return total
+
+    def count_both(self, other: _Settled) -> int:
+        """How many offsets are in this one and in another one."""
+        other._merge()
+        return sum(self.count(first, end) for first, end in zip(other._starts, other._ends, strict=True))
 
     def _merge(self) -> None:
         if not self._new:

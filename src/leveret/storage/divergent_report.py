@@ -53,6 +53,8 @@ class DivergentLog(msgspec.Struct):
     """Places that could not be read even when they were set aside; the octets are here as they were."""
     settled_to: int = 0
     """Up to where settlements count that stand behind `next_offset`; what is there is here as well."""
+    has_relocated: bool = False
+    """Whether all of the log is here, so that messages before `from_offset` count which stand again behind it."""
     is_lost: bool = False
     """Whether what was confirmed of it may be nowhere else: the queue was led on without it."""
 

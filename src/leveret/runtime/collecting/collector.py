@@ -282,7 +282,15 @@ class Collector:
             for run in queue.backlog.each(begin, end):
                 count, data = len(run.bodies), run.head.entry.join([b"", *run.bodies])
                 header = Header(
-                    ChunkType.USER, count, count, run.arrived_ms, log.epoch, run.first, crc32(data), len(data), 0
+                    ChunkType.USER,
+                    count,
+                    count,
+                    run.arrived_ms,
+                    log.epoch,
+                    run.first,
+                    crc32(data),
+                    len(data),
+                    0,
                 )
                 outgoing.copy(queue, header, data, b"", by_name=False)
             await asyncio.sleep(0)

@@ -29,5 +29,5 @@ def divergent_messages(data_dir: Path, report_id: str | None) -> Iterator[dict[s
     """
     for report in reports(data_dir) if report_id is None else [DivergentReport.load(data_dir, report_id)]:
         for log in report.logs:
-            tail = Tail(report.id, log.kind, log.vhost, log.queue, log.from_offset)
+            tail = Tail(report.id, log.kind, log.vhost, log.queue, log.from_offset, log.has_relocated)
             yield from message_rows(tail, partial(chunks_of, data_dir, report.id, log))

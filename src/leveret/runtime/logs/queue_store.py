@@ -40,8 +40,8 @@ from leveret.wire.chunk import (
     encode_entry,
     encode_trailer,
 )
-from leveret.wire.relocation import RelocatedBlock, decode_relocation, encode_relocation
 from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
+from leveret.wire.relocation import RelocatedBlock, decode_relocation, encode_relocation
 
 logger = logging.getLogger(__name__)
 

@@ -43,9 +43,7 @@ class Store:
         self.store = QueueStore(self.tree, self.commit, lambda: self.now_ms, self.segment_bytes_max)
         self.safe: list[Callable[[], None]] = []
         self.store.when_safe = lambda queue, then: self.safe.append(then)
-        definition = Definition(
-            name="q", vhost="v", durable=self.durable, epoch=7, arguments=self.arguments
-        )
+        definition = Definition(name="q", vhost="v", durable=self.durable, epoch=7, arguments=self.arguments)
         self.queue = make_queue(definition, self.store.read)
         self.store.recover(self.queue)
 

@@ -12,6 +12,7 @@ from leveret.runtime.logs.reclaiming import BUSY_BYTES_MIN, QUIET_BYTES_MIN, ROL
 from leveret.wire.chunk import Attribute, ChunkType, decode_trailer
 from tests.unit.runtime.logs.consumed import BODY, LOOK_MS, Store
 
+
 @pytest.fixture(params=[True, False], ids=["durable", "transient"])
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Store]:
     made = Store(tmp_path, durable=request.param)
