@@ -101,6 +101,27 @@ def test_one_message_that_is_never_acked_pins_no_disk(
     store.close()
 
 
+def test_how_often_a_message_came_back_is_known_behind_what_was_dropped(tmp_path: Path) -> None:
+    store = Store(tmp_path, arguments={"x-queue-type": "quorum"}, segment_bytes_max=4 * 1024 * 1024)
+    store.publish(1)
+    for _ in range(3):
+        store.queue.take(1)
+        store.queue.requeue(0, 1)
+        store.store.append_settlements(store.queue)
+    store.queue.take(1)
+    assert store.queue.returns.of(0) == 3
+    store.publish(100)
+    store.consume(100)
+    store.sync()
+    for _ in range(8):
+        store.look()
+    assert begin_of(store)[0] > 100
+    store.restart()
+    assert held_of(store) == {0: BODY}
+    assert store.queue.returns.of(0) == 3
+    store.close()
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=["classic", "quorum", "priority"])
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_is_settled_in_whatever_order_all_else_stays_where_it_was(
