@@ -23,7 +23,10 @@ class FakeConnection:
     state = "running"
     protocol = "stream"
     mechanism = "PLAIN"
-    channels = 0
+    channels = channel_max = 0
+    frame_max_bytes = 1_048_576
+    heartbeat_s = 60
+    unsent_bytes = 0
     since_ms = 1
     octets_received = 10
     octets_sent = 20
