@@ -32,6 +32,7 @@ NAVIGATION = {
         "docs/conformance",
         "docs/deviations",
         "docs/reliability",
+        "docs/mutants",
         "docs/performance",
         "docs/seeds",
     ],

@@ -1,4 +1,4 @@
-"""The parts that need no server; the rest is in tests/e2e/test_stream_listener.py."""
+"""What a reader of an upstream makes of endpoints and gaps; the rest is in tests/e2e/test_stream_listener.py."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import pytest
 
 from leveret.model.errors import InvalidCommand
 from leveret.pipeline.upstream.stream_client import GapError, UpstreamUnreachable, connect, parse_endpoint
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
+from leveret.wire.chunk import decode_header
+from leveret.wire.record import OUTGOING_STREAM
 
 
 @pytest.mark.parametrize(
@@ -31,3 +34,21 @@ def test_a_gap_names_its_bounds_and_what_to_do() -> None:
     text = str(GapError("s", 3, 10))
     assert text.startswith("stream s: offsets 3 to 9 are gone, the first one retained is 10; ")
     assert "delete_all_data_on_standby_replication_cluster here" in text
+
+
+def test_chunks_that_do_not_follow_each_other_are_a_gap_and_what_came_before_is_kept() -> None:
+    upstream = StandbyUpstream()
+    for _ in range(3):
+        upstream.publish("/", "q", [stored_message(b"m")] * 10)
+    log = upstream.logs["/"]
+    for column in (log._ids, log._chunks, log._stamps):
+        del column[1]
+    with (
+        upstream.serving() as port,
+        connect([("127.0.0.1", port)], vhost="/", username="standby", password="secret") as client,
+    ):
+        chunks = client.fetch(OUTGOING_STREAM, 0, 30)
+        assert decode_header(next(chunks)).chunk_id == 0
+        with pytest.raises(GapError) as gap:
+            next(chunks)
+    assert (gap.value.first_missing, gap.value.first_retained) == (10, 20)
