@@ -10,6 +10,7 @@ import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -215,3 +216,31 @@ def test_a_node_that_cannot_have_enough_descriptors_says_how_many_it_needs(tmp_p
         node.launch()
         wait_until(lambda: not node.alive, "the end of the node", PATIENCE_S)
         assert f"a node needs at least {LEAST}" in node.log_text()
+
+
+def test_one_address_has_no_more_connections_than_the_setting_allows(tmp_path: Path) -> None:
+    with LeveretProcess(parent_dir=tmp_path, config={"connection_max_per_address": "2"}) as node:
+        for port in (node.amqp_port, node.stream_port):
+            with ExitStack() as stack:
+                strangers = [
+                    stack.enter_context(
+                        socket.create_connection((LOOPBACK, port), 10, source_address=(STRANGER, 0))
+                    )
+                    for _ in range(3)
+                ]
+                assert strangers[2].recv(1) == b"", "the third is closed at once"
+                # Others are served, and so are they when one has gone.
+                stack.enter_context(socket.create_connection((LOOPBACK, port), 10))
+                strangers[0].close()
+                wait_until(partial(_is_let_in, port), "a place for one more", PATIENCE_S)
+        with connect(node):
+            pass
+
+
+def _is_let_in(port: int) -> bool:
+    """Whether one more of the stranger's connections stays open."""
+    with socket.create_connection((LOOPBACK, port), 10, source_address=(STRANGER, 0)) as one:
+        one.settimeout(0.3)
+        with suppress(TimeoutError):
+            return one.recv(1) != b""
+    return True

@@ -124,3 +124,11 @@ def test_a_node_starts_again_with_its_own_export_as_boot_definitions(tmp_path: P
         one.config["load_definitions"] = str(export)
         one.start()
         assert SECRET in one.ctl("list_global_parameters", "--include-secrets").stdout
+
+
+@pytest.mark.parametrize("command", [("set_global_parameter",), ("set_parameter", "federation-upstream")])
+def test_what_is_set_is_not_printed(node: LeveretProcess, command: tuple[str, ...]) -> None:
+    """The value may come as an argument: the terminal's output is what is passed on."""
+    said = node.ctl(*command, "printed", json.dumps({"uri": f"amqp://user:{SECRET}@host"}), check=False)
+    assert "printed" in said.stdout
+    assert SECRET not in said.stdout + said.stderr

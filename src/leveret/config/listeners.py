@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from leveret.config.collect import in_order
-from leveret.config.kinds import LOOPBACK, Address, Flag, Integer, Listener
+from leveret.config.kinds import LOOPBACK, Address, Flag, Integer, Limit, Listener
 from leveret.config.settings import family, setting
 
 
@@ -34,6 +34,13 @@ class Listeners:
         {},
         "Address of a listener for AMQP with TLS, such as `listeners.ssl.default = 5671`; see `ssl_options`.",
         collect=in_order,
+    )
+    connection_max_per_address: int | None = setting(
+        "connection_max_per_address",
+        Limit(1),
+        "infinity",
+        "Most connections of AMQP clients from one IP address, and as many of stream clients. One address never has "
+        "more than nine tenths of a listener's share of the file descriptors. Behind a proxy it is not looked at.",
     )
     backlog: int = setting(
         "tcp_listen_options.backlog",

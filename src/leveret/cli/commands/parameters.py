@@ -19,7 +19,7 @@ Json = Annotated[str, Argument(help="The value as JSON; - reads it from standard
 
 
 @command(
-    'Setting runtime parameter "{name}" for component "{component}" to "{value}" in vhost "{vhost}" ...',
+    'Setting runtime parameter "{name}" for component "{component}" in vhost "{vhost}" ...',
     "set_parameter -p orders vhost-limits limits '{\"max-queues\": 100}'",
 )
 def set_parameter(ctl: Session, component: Component, name: Name, value: Json) -> None:
@@ -50,9 +50,7 @@ def list_parameters(ctl: Session, include_secrets: IncludeSecrets = False) -> Ta
     return Table(("component", "name", "value"), rows)
 
 
-@command(
-    'Setting global runtime parameter "{name}" to "{value}" ...', "set_global_parameter site '\"north\"'"
-)
+@command('Setting global runtime parameter "{name}" ...', "set_global_parameter site '\"north\"'")
 def set_global_parameter(ctl: Session, name: Name, value: Json) -> None:
     """Set a parameter of the cluster."""
     wanted = json_of(value)

@@ -7,7 +7,7 @@ import ssl
 from typing import Final
 
 from leveret.config.kinds import Address
-from leveret.core.rules.descriptors import ListenerKind
+from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
 from leveret.runtime.clients.stream_host import StreamHost
 from leveret.runtime.clients.stream_peer import StreamPeer
 from leveret.runtime.sockets.listening import Listening
@@ -27,7 +27,14 @@ class StreamListener:
         listening: its sockets.
     """
 
-    def __init__(self, host: StreamHost, *, frame_max_bytes: int = 1_048_576, heartbeat_s: int = 60) -> None:
+    def __init__(
+        self,
+        host: StreamHost,
+        *,
+        frame_max_bytes: int = 1_048_576,
+        heartbeat_s: int = 60,
+        caps: Caps = NO_CAPS,
+    ) -> None:
         self._connections: set[StreamPeer] = set()
         self.listening = Listening(
             lambda _: StreamPeer(host, frame_max_bytes, heartbeat_s, self._connections),
@@ -35,6 +42,7 @@ class StreamListener:
             purpose="streams",
             backlog=BACKLOG,
             greeting_timeout_s=GREETING_TIMEOUT_S,
+            caps=caps,
         )
 
     @property

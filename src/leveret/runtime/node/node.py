@@ -23,6 +23,7 @@ from leveret.config import Config
 from leveret.core.broker.access import SALT_BYTES, hash_password
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.queue import Queue
+from leveret.core.rules.descriptors import Caps
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model import definitions as d
 from leveret.model.errors import StorageError
@@ -238,6 +239,7 @@ class Node:
             self.stream_door,
             frame_max_bytes=config.streams.frame_max_bytes,
             heartbeat_s=config.streams.heartbeat_s,
+            caps=Caps(per_address=config.listeners.connection_max_per_address),
         )
         self.alarms.on_change.append(self.streams.alarms_changed)
         self.maintenance = Maintenance(self.amqp, self.streams)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from leveret.config.kinds import Address
-from leveret.core.rules.descriptors import ListenerKind
+from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
 from leveret.model.errors import LeveretError
 from leveret.runtime.sockets.acceptor import Acceptor, listen
 from leveret.wire.proxy_protocol import Proxied
@@ -35,6 +35,7 @@ class Listening:
         backlog: int,
         greeting_timeout_s: float,
         proxied: bool = False,
+        caps: Caps = NO_CAPS,
     ) -> None:
         """Listen nowhere yet; `protocol` makes what serves a peer, `purpose` names it in errors."""
         self.is_suspended = False
@@ -44,6 +45,7 @@ class Listening:
         self._backlog = backlog
         self._timeout_s = greeting_timeout_s
         self._proxied = proxied
+        self._caps = caps
         self._places: list[_Place] = []
         self._servers: list[Acceptor] = []
 
@@ -114,4 +116,5 @@ class Listening:
             tls=tls,
             proxied=self._proxied,
             timeout_s=self._timeout_s,
+            caps=self._caps,
         )

@@ -63,9 +63,16 @@ class VhostLag:
         """For how long the upstream was not heard; None if it never was."""
         return None if self._heard_s is None else round((now_s - self._heard_s) * 1000)
 
-    def newest_age_ms(self, now_ms: int) -> int | None:
-        """How old the newest record is that is here."""
-        return None if self.newest_ms is None else max(0, now_ms - self.newest_ms)
+    def newest_age_ms(self, now_s: float, now_ms: int) -> int | None:
+        """How old the newest record is that is here, by both sites' clocks.
+
+        By the upstream's alone it is so old at least as what came there until it was heard last, and the time since:
+        so where this node's clock is behind, the age is too small by no more than that leaves open.
+        """
+        if self.newest_ms is None:
+            return None
+        by_theirs_ms = self._committed_ms - self.newest_ms + (self.heard_ago_ms(now_s) or 0)
+        return max(0, now_ms - self.newest_ms, by_theirs_ms)
 
     def time_ms(self, now_s: float, now_ms: int) -> int:
         """How long ago, at most, this node had all that the upstream had; 0 while that is heard and all is here.
@@ -74,14 +81,12 @@ class VhostLag:
         is here came to the upstream: that tells while a backlog comes, and after a start. Where nothing is here and
         nothing ever was, it is how long this has been waited for.
         """
-        heard_ago_ms, newest_age_ms = self.heard_ago_ms(now_s), self.newest_age_ms(now_ms)
+        heard_ago_ms, newest_age_ms = self.heard_ago_ms(now_s), self.newest_age_ms(now_s, now_ms)
         if heard_ago_ms is not None and heard_ago_ms < HEARD_MS and not self.records:
             return 0
         ages_ms: list[float] = []
         if self._whole_s is not None:
             ages_ms.append((now_s - self._whole_s) * 1000)
-        if newest_age_ms is not None and self.newest_ms is not None:
-            # By the upstream's clock it is as old as this at least; ours may be behind that.
-            by_theirs_ms = self._committed_ms - self.newest_ms + (heard_ago_ms or 0)
-            ages_ms.append(max(newest_age_ms, by_theirs_ms))
+        if newest_age_ms is not None:
+            ages_ms.append(newest_age_ms)
         return round(min(ages_ms, default=(now_s - self._since_s) * 1000))

@@ -171,7 +171,7 @@ class TransferSupervisor:
             "missing_records": link.get("missing", 0),
             "missing_messages": link.get("missing_messages", 0),
             "last_timestamp": lag.newest_ms,
-            "newest_age_ms": lag.newest_age_ms(now_ms),
+            "newest_age_ms": lag.newest_age_ms(now_s, now_ms),
             "error": link.get("error", "") or self._silence() or self.error,
         }
 

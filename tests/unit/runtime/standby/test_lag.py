@@ -51,7 +51,7 @@ def test_lag_in_time_is_never_less_than_the_age_of_what_is_missing(story: Story)
 
 def test_nothing_that_came_and_nothing_heard_is_a_lag_since_it_is_waited_for() -> None:
     lag = VhostLag(10.0)
-    assert (lag.time_ms(50.0, now_ms(50.0)), lag.heard_ago_ms(50.0), lag.newest_age_ms(1)) == (
+    assert (lag.time_ms(50.0, now_ms(50.0)), lag.heard_ago_ms(50.0), lag.newest_age_ms(50.0, 1)) == (
         40_000,
         None,
         None,
@@ -72,3 +72,15 @@ def test_one_record_after_hours_of_nothing_is_no_lag_of_hours() -> None:
     lag.heard(9, EPOCH_MS, 7199.5)
     lag.heard(10, now_ms(7200.0), 7200.0)
     assert lag.time_ms(7200.0, now_ms(7200.0)) == 500
+
+
+def test_a_clock_that_is_behind_makes_the_newest_record_no_younger_than_the_upstream_says() -> None:
+    lag = VhostLag(0.0)
+    lag.stored(5, EPOCH_MS)
+    lag.heard(9, EPOCH_MS + 30_000, 40.0)
+    hour_ms = 3_600_000
+    assert lag.newest_age_ms(50.0, EPOCH_MS - hour_ms) == 40_000
+    assert lag.newest_age_ms(50.0, EPOCH_MS + 50_000) == 50_000
+    nothing_heard = VhostLag(0.0)
+    nothing_heard.stored(5, EPOCH_MS)
+    assert nothing_heard.newest_age_ms(50.0, EPOCH_MS - hour_ms) == 0
