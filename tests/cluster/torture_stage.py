@@ -233,7 +233,10 @@ class Stage:
 
     def _judge_quiet(self) -> None:
         self._done(self._quiet.hold_what_they_must, "the quiet queues to be read")
-        self._wait(lambda: not self._quiet.take_room(), "the room of what is drained")
+        try:
+            self._wait(lambda: not self._quiet.take_room(), "the room of what is drained")
+        except NotReady as late:
+            raise AssertionError(f"what is drained takes {self._quiet.take_room()} octets; {late}") from None
 
     def _found(self) -> dict[str, list[Taken]]:
         """What is in the queues, and stays there.
