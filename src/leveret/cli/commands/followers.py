@@ -145,7 +145,7 @@ def promote_follower(
     """
     if apply_delayed and apply_until is not None:
         raise CtlError(exits.USAGE, "--apply-delayed applies all, --apply-until a part: give one of the two")
-    what = "Asking what a promotion would lose" if dry_run else "Promoting this follower to leader"
+    what = "Estimating the loss of a promotion" if dry_run else "Promoting this follower to leader"
     ctl.announce(f"{what} ...")
     choice = {
         "apply_delayed": apply_delayed,
@@ -166,7 +166,7 @@ def promote_follower(
     return ReportLines(lines, outcome)
 
 
-@command("Comparing what is stored here and there ...", "replication_verify --deep")
+@command("Comparing logs with the other side ...", "replication_verify --deep")
 def replication_verify(
     ctl: Session,
     follower: Annotated[str | None, Option(help="Compare with this follower only, by name or id.")] = None,
@@ -186,7 +186,7 @@ def replication_verify(
     return table
 
 
-@command("Reading all that is stored ...", "scrub")
+@command("Reading all stored data ...", "scrub")
 def scrub(ctl: Session) -> ReportLines:
     """Read all data again and repair damaged chunks from the other side. Fail if damage remains."""
     found = ctl.api.post_slowly("replication", "scrub", body={})
@@ -230,7 +230,7 @@ def list_divergent_messages(
         if export is not None:
             return _export(ctl, export, messages)
         if ctl.for_people:
-            ctl.announce("Listing what was set aside ...")
+            ctl.announce("Listing quarantined messages ...")
             ctl.show(Table.of(_SET_ASIDE, _by_queue(reports), unknown=None))
             return _first_messages(ctl, messages, _MESSAGES_SHOWN if limit is None else limit)
         shown = list(islice(messages, limit))

@@ -91,7 +91,7 @@ def promote_standby_replication_downstream(
     if to is not None:
         body["to"] = {"uri": _target(_given("--to", to)), "password": _password()}
     if dry_run:
-        ctl.announce("Finding out what a promotion would bring back ...")
+        ctl.announce("Counting the recoverable messages ...")
         found = carry_out(ctl, "dry-run", body, _LOOK)
         lines = [("Would come back", _amount(found["queues"])), *_losses(found)]
         return ReportLines(lines, found, _queues(found))

@@ -222,7 +222,7 @@ def test_a_dry_run_tells_what_would_be_lost(ctl: Ctl, replication: FakeReplicati
     replication.follow()
     assert ctl("promote_follower", "--dry-run") == (
         0,
-        "Asking what a promotion would lose ...\nPromoted: no\nWould lose: 12 messages, 3456 bytes, 0.8 s\n"
+        "Estimating the loss of a promotion ...\nPromoted: no\nWould lose: 12 messages, 3456 bytes, 0.8 s\n"
         "State: streaming\nEpoch: 3\n",
         "",
     )
@@ -391,7 +391,7 @@ def test_reports_are_shown_by_queue_and_then_messages(ctl: Ctl, replication: Fak
     replication.set_aside(message(7), message(8, settled=True, payload="y" * 61))
     replication.set_aside(report="r2")
     assert lines(ctl("list_divergent_messages")[1]) == [
-        "Listing what was set aside ...",
+        "Listing quarantined messages ...",
         "report\tat\tfrom_epoch\tlogs\tvhost\tqueue\tmessages",
         "r1\t2023-11-14 22:13:20+00:00\t2\t3\t/\tq\t2",
         "r2\t2023-11-14 22:13:20+00:00\t2\t3\t\t\t0",
