@@ -11,9 +11,12 @@ TYPED = src tests tools/tidy.py tools/documents.py $(wildcard bench)
 # A worker that dies, by itself or as its test hangs (pyproject.toml), ends the run: its group would be begun again.
 WORKERS = -n 3 --dist loadgroup --max-worker-restart 0
 
+# A run starts Python a thousand times: without its bytecode, each start compiles all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 FUZZ_SECONDS = 300
 
-.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster test mutants check format docs bench conformance torture fuzz clean
+.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster test test-fast mutants check format docs bench conformance torture fuzz clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -47,6 +50,10 @@ test: setup-test  ## the whole test suite
 
 mutants: setup-test  ## put faults into a copy of the product, one at a time, and see the tests find them
 	@.venv/bin/python -m tests.mutants --whole-suite '$(WHOLE_SUITE)' $(MUTANTS_ARGS)
+
+test-fast: setup-test  ## the tests that start no process
+	@$(PYTEST) $(WORKERS) -p tests.no_processes -m "not process and not torture and not fuzz and not oracle" \
+		tests/unit tests/tools $(TEST_ARGS)
 
 check: setup  ## format, lint, types, import contracts, tidiness, links of the documents
 	.venv/bin/ruff format --check $(SOURCES)

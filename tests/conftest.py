@@ -15,12 +15,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.errors import HypothesisException
 
+from leveret.testing.servers import warm_start
+
 CONFORMANCE = Path(__file__).parent / "conformance"
 REMEDY = "`tools/setup test`, run as root, installs it"
 RABBITMQ_SERVER = shutil.which("rabbitmq-server", path="/usr/sbin:/usr/lib/rabbitmq/bin")
 
 # A run is the same every time, so a red test is the change's fault; new cases are `make fuzz`'s task.
-settings.register_profile("quick", derandomize=True, deadline=None, print_blob=True)
+settings.register_profile("quick", max_examples=40, derandomize=True, deadline=None, print_blob=True)
 settings.register_profile(
     "fuzz",
     max_examples=5_000,
@@ -29,6 +31,10 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("quick")
+
+UNIT = Path(__file__).parent / "unit"
+# Fixtures behind which a server runs.
+SERVERS = frozenset({"object_store", "any_store", "hdfs", "spark", "sink", "sinks", "tls", "authority"})
 
 # What `make fuzz` gives all property tests together; each has its share of it.
 FUZZ_SECONDS = os.environ.get("FUZZ_SECONDS")
@@ -41,12 +47,43 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if CONFORMANCE in item.path.parents:
             item.add_marker(pytest.mark.conformance)
+        if starts_processes(item):
+            item.add_marker(pytest.mark.process)
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))
+        elif (module := module_shared(item)) is not None:
+            item.add_marker(pytest.mark.xdist_group(module))
         if item.get_closest_marker("rabbitmq") and RABBITMQ_SERVER is None:
             item.add_marker(
                 pytest.mark.skip(reason="no rabbitmq-server: `tools/setup test` as root installs it")
             )
+
+
+def starts_processes(item: pytest.Item) -> bool:
+    """Whether this is known of the test without a marker of its own: `tests/no_processes.py` holds the others to it."""
+    called_with = (
+        item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+    )
+    return (
+        bool(SERVERS.intersection(getattr(item, "fixturenames", ())))
+        or called_with.get("data_dir") == "store"
+        or any(item.get_closest_marker(name) for name in ("spark", "rabbitmq"))
+        or (UNIT not in item.path.parents and "tools" not in item.path.parts)
+    )
+
+
+def module_shared(item: pytest.Item) -> str | None:
+    """The module, if something is made once for it that takes a process: one worker makes it then, and not each."""
+    if not item.get_closest_marker("process") or any(item.iter_markers("xdist_group")):
+        return None
+    fixtures = getattr(item, "_fixtureinfo", None)
+    made = () if fixtures is None else (each[-1] for each in fixtures.name2fixturedefs.values())
+    return item.path.name if any(each.scope == "module" for each in made) else None
+
+
+def pytest_configure() -> None:
+    # Two thousand starts of nodes and commands, which else import for longer than they run.
+    warm_start.enable()
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -14,6 +14,8 @@ import pytest
 
 from leveret.config import load
 
+pytestmark = pytest.mark.process
+
 PACKAGING = Path(__file__).parents[2] / "packaging"
 UNIT = PACKAGING / "leveret.service"
 CONTAINERFILE = PACKAGING / "Containerfile"

@@ -11,6 +11,8 @@ from bench.rows import Scenario, Settings
 from bench.workers import QUEUE, Worker
 from leveret.testing.servers.broker import LeveretProcess
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def node() -> Iterator[LeveretProcess]:

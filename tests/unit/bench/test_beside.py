@@ -6,6 +6,8 @@ from bench import beside
 from bench.rows import Scenario, Settings
 from leveret.testing.servers.broker import LeveretProcess
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize("scenario", beside.BESIDE, ids=lambda one: one.rows[0].name)
 def test_messages_are_timed_beside_something_large(

@@ -13,6 +13,8 @@ from bench.workers import Worker
 from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.broker import LeveretProcess
 
+pytestmark = pytest.mark.process
+
 MESSAGE = Message("logs", "eu.1", 100, True)
 
 

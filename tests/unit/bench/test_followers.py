@@ -9,6 +9,8 @@ from bench.followers import FOLLOWER, JOIN, Follower, lead
 from bench.rows import Scenario, Settings
 from leveret.testing.servers.broker import LeveretProcess
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture
 def node() -> Iterator[LeveretProcess]:

@@ -13,6 +13,8 @@ from bench.selftest import SinkNode
 from bench.workers import Worker, measured
 from leveret.testing.servers.broker import LeveretProcess
 
+pytestmark = pytest.mark.process
+
 DELIVERY = frame.marshal(commands.Basic.Deliver("007", 4711, False, "", "many-001-007"), 1)
 
 

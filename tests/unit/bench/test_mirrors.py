@@ -10,6 +10,7 @@ from bench.rows import Settings
 from leveret.testing.sites import cluster_site
 
 pytestmark = [
+    pytest.mark.process,
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
     pytest.mark.xdist_group("cluster"),
 ]

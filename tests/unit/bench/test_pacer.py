@@ -12,6 +12,8 @@ from bench.workers import QUEUE, Worker
 from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.broker import LeveretProcess
 
+pytestmark = pytest.mark.process
+
 CONFIRMS = [(100.0, 1), (100.5, 5), (102.0, 6), (102.25, 9), (103.0, 10)]
 
 

@@ -8,6 +8,8 @@ from bench.queues import QUEUES_SCENARIO, definitions
 from bench.rows import Settings
 from leveret.testing.servers.broker import LeveretProcess
 
+pytestmark = pytest.mark.process
+
 
 def test_there_is_a_binding_for_each_queue_and_no_two_are_alike() -> None:
     found = definitions(300)

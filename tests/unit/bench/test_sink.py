@@ -1,7 +1,11 @@
 from __future__ import annotations
 
+import pytest
+
 from bench import selftest
 from bench.selftest import SinkNode
+
+pytestmark = pytest.mark.process
 
 
 def test_the_selftest_moves_messages_on_every_path() -> None:

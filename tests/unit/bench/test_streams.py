@@ -14,6 +14,8 @@ from leveret.wire.stream.codec import Code, StreamCommand
 from leveret.wire.stream.fields import FailedPublish
 from leveret.wire.stream.frames import FrameDecoder
 
+pytestmark = pytest.mark.process
+
 JOB = StreamJob("publish", 0, body_bytes=50, batch=7)
 SIZE_BYTES = 4
 

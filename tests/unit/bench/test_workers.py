@@ -56,6 +56,7 @@ def test_a_counted_publisher_ends_at_its_count(sink: SinkNode) -> None:
         assert publisher.result().count == 2500
 
 
+@pytest.mark.process
 def test_a_worker_that_cannot_connect_says_so() -> None:
     nowhere = PublishJob(free_port(), "q", count=1)
     with Worker(nowhere) as publisher, pytest.raises(LoadError, match=r"publish: .*refused"):

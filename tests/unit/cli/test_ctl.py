@@ -9,6 +9,8 @@ from leveret.cli.ctl import build_app, common_options_first, load_family, wanted
 from leveret.cli.families import FAMILIES, NAMES
 from leveret.cli.not_served import NOT_SERVED
 
+pytestmark = pytest.mark.process
+
 
 @pytest.mark.parametrize(
     ("given", "expected"),

@@ -10,6 +10,8 @@ import pytest
 
 from leveret.cli.data_dir import DataDirBusy, DataDirError, claimed, holder
 
+pytestmark = pytest.mark.process
+
 HOLD = """
 import sys
 from pathlib import Path

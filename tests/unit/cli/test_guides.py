@@ -18,6 +18,8 @@ from leveret.cli.guides import OPERATING, PLUGINS, operating, program_of, servin
 from leveret.cli.server import app
 from leveret.config import gather
 
+pytestmark = pytest.mark.process
+
 SCHEMA = (
     '{"endpoints": ["a.rabbitmq.eu-1.local:5672"], "username": "schema-replicator", "password": "s3kRe7"}'
 )

@@ -9,6 +9,8 @@ import pytest
 
 import leveret
 
+pytestmark = pytest.mark.process
+
 PROJECT = Path(__file__).parents[3]
 
 

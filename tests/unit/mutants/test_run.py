@@ -11,6 +11,8 @@ from tests.mutants.mutation import PACKAGE, Mutation, MutationError
 from tests.mutants.run import FOUND, HUNG, SURVIVED, Runner, Verdict
 from tests.mutants.scratch import Scratch
 
+pytestmark = pytest.mark.process
+
 SOURCE = "def add(a, b):\n    return a + b\n"
 TEST = """
 import os, subprocess, sys

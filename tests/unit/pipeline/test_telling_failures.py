@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+pytestmark = pytest.mark.process
+
 _FAILING = """
 import sys
 import msgspec

@@ -23,6 +23,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from leveret.testing.network.ports import LOOPBACK, NotReady, accepts, free_ports, speaks_amqp, wait_until
+from leveret.testing.servers import warm_start
 from leveret.testing.servers.process import ServerProcess
 
 START_TIMEOUT_S: Final = 60.0
@@ -88,10 +89,12 @@ class LeveretProcess:
         text = "".join(f"{key} = {value}\n" for key, value in self.settings().items())
         self.config_file.write_text(text)
         serve = ["serve", "--data-dir", str(self.data_dir), "--config", str(self.config_file)]
-        argv = [sys.executable, "-m", "leveret.cli.server", *serve, *self.arguments]
-        if self.open_files_max is not None:
-            argv = ["/bin/sh", "-c", 'ulimit -n "$0" && exec "$@"', str(self.open_files_max), *argv]
-        self.server.launch(argv, self._env())
+        arguments = [*serve, *self.arguments]
+        if self.open_files_max is None:
+            self.server.launch_own(warm_start.NODE, arguments, self._env())
+        else:
+            argv = ["/bin/sh", "-c", 'ulimit -n "$0" && exec "$@"', str(self.open_files_max)]
+            self.server.launch([*argv, sys.executable, "-m", warm_start.NODE, *arguments], self._env())
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Wait until the AMQP, stream and management doors of a launched node answer."""
@@ -156,14 +159,12 @@ class LeveretProcess:
         Raises:
             subprocess.CalledProcessError: it failed and `check` is set; `stderr` says why.
         """
-        done = subprocess.run(
-            [sys.executable, "-m", "leveret.cli.ctl", "--data-dir", str(self.data_dir), *args],
+        done = warm_start.run(
+            warm_start.CTL,
+            ["--data-dir", str(self.data_dir), *args],
             env=self._env(),
-            input=input_text,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
+            input_text=input_text,
+            timeout_s=timeout_s,
         )
         if check and done.returncode != 0:
             failed = subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)

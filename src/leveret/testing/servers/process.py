@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from leveret.testing.network.ports import NotReady
+from leveret.testing.servers import warm_start
 
 _GUARD: Final = 'read -r _; kill -KILL "-$1" 2>/dev/null'
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
@@ -30,14 +31,13 @@ class ServerProcess:
 
     def __init__(self, log_file: Path) -> None:
         self.log_file = log_file
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | warm_start.WarmProcess | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._offspring: set[tuple[int, int]] = set()
 
     def launch(self, argv: Sequence[str | Path], env: Mapping[str, str], cwd: Path | None = None) -> None:
         """Start the process; its output is appended to `log_file`. It must not be running."""
-        assert not self.alive, f"process {self.pid} still runs"
-        self._release()
+        self._prepare()
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
                 [str(one) for one in argv],
@@ -48,8 +48,22 @@ class ServerProcess:
                 cwd=cwd,
                 start_new_session=True,
             )
+        self._watch(self._process.pid)
+
+    def launch_own(self, program: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
+        """Start a program of ours, as `warm_start` does; the rest is as for `launch`."""
+        self._prepare()
+        with self.log_file.open("ab") as log:
+            self._process = warm_start.start(program, arguments, stdout=log, stderr=log, env=env)
+        self._watch(self._process.pid)
+
+    def _prepare(self) -> None:
+        assert not self.alive, f"process {self.pid} still runs"
+        self._release()
+
+    def _watch(self, pid: int) -> None:
         self._guard = subprocess.Popen(
-            ["/bin/sh", "-c", _GUARD, "guard", str(self._process.pid)],
+            ["/bin/sh", "-c", _GUARD, "guard", str(pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

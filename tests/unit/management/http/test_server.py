@@ -212,6 +212,7 @@ def test_a_port_of_the_metrics_that_is_taken_is_named(node: FakeNode) -> None:
         run(check)
 
 
+@pytest.mark.process
 @pytest.mark.skipif(available() is not None, reason=str(available()))
 def test_with_a_certificate_the_api_is_served_with_tls_as_well(node: FakeNode, tmp_path: Path) -> None:
     authority = CertificateAuthority(tmp_path)

@@ -43,6 +43,7 @@ def test_listeners_are_found_by_port_and_by_protocol(admin: Client, node: FakeNo
     assert admin.get(f"{CHECKS}/port-listener/{'9' * 30}").status_code == 400
 
 
+@pytest.mark.process
 @pytest.mark.skipif(available() is not None, reason=str(available()))
 def test_a_certificate_that_ends_soon_is_named(admin: Client, node: FakeNode, tmp_path: Path) -> None:
     issued = CertificateAuthority(tmp_path).issue("server", names="DNS:localhost")
@@ -150,6 +151,7 @@ def test_the_listener_for_followers_is_one_on_every_node(admin: Client, node: Fa
     assert admin.get(f"{CHECKS}/port-listener/5679").status_code == 200
 
 
+@pytest.mark.process
 @pytest.mark.skipif(available() is not None, reason=str(available()))
 def test_the_certificate_of_the_listener_for_followers_is_looked_at(
     admin: Client, node: FakeNode, tmp_path: Path

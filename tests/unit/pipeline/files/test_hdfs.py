@@ -16,7 +16,7 @@ from leveret.pipeline.files.objects import ObjectPath, StoreFailed
 from leveret.testing.network.ports import free_port
 from leveret.testing.servers.hdfs import Hdfs
 
-pytestmark = pytest.mark.xdist_group("spark")
+pytestmark = [pytest.mark.process, pytest.mark.xdist_group("spark")]
 
 DIES = """
 import os, sys

@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from leveret.pipeline.jobs.progress import Inbox, report
+
+pytestmark = pytest.mark.process
 
 TASK = """
 from leveret.pipeline.jobs.console import Console

@@ -34,6 +34,8 @@ from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from tests.unit.pipeline.recovery.test_survivors import VHOST, FakeBroker, Standby
 
+pytestmark = pytest.mark.process
+
 NOBODY = LoginCredentials(username="", password="")
 TARGET = AmqpTarget(host="localhost", port=1, credentials=NOBODY)
 EXPORTS = f"exports/{TARGET.digest_of(VHOST)}"

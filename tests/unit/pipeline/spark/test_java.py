@@ -10,6 +10,8 @@ import pytest
 from leveret.model.errors import ConfigError
 from leveret.pipeline.spark.java import find_java_home
 
+pytestmark = pytest.mark.process
+
 VECTOR = 'MODULES="java.base jdk.incubator.vector"\n'
 
 

@@ -128,6 +128,7 @@ def talk(peer: LinkPeer) -> None:
         peer.write(message(Type.AMQP, bytes(number)))
 
 
+@pytest.mark.process
 def test_with_a_certificate_tls_is_spoken(tmp_path_factory: pytest.TempPathFactory) -> None:
     authority = CertificateAuthority(tmp_path_factory.mktemp("certificates"))
     issued = authority.issue("b", names=f"IP:{LOOPBACK}")
@@ -163,6 +164,7 @@ def test_with_a_certificate_tls_is_spoken(tmp_path_factory: pytest.TempPathFacto
     play(scene())
 
 
+@pytest.mark.process
 def test_of_two_tls_connections_with_somebody_between_them_none_is_a_link(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:

@@ -24,6 +24,8 @@ from leveret.testing.network.link_proxy import Direction, LinkProxy
 from leveret.testing.network.waiting import until
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 
+pytestmark = pytest.mark.process
+
 A = NAMES[0]
 
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from leveret.runtime.node.alarms import used_memory_bytes
 from leveret.runtime.process.allocator import give_back_memory
+
+pytestmark = pytest.mark.process
 
 ROUNDS = 50
 FRAMES = 16

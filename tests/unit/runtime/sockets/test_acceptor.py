@@ -155,6 +155,7 @@ def test_who_is_gone_is_not_counted_however_it_went(
     run(visit())
 
 
+@pytest.mark.process
 def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
     if available() is not None:
         pytest.skip(str(available()))

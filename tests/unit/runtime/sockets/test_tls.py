@@ -17,7 +17,7 @@ from leveret.runtime.sockets.tls import client_context, server_context
 from leveret.testing.servers.certificates import CertificateAuthority, Issued, available
 from leveret.wire.tls import limit
 
-pytestmark = pytest.mark.skipif(available() is not None, reason=str(available()))
+pytestmark = [pytest.mark.process, pytest.mark.skipif(available() is not None, reason=str(available()))]
 
 
 @pytest.fixture(scope="module")

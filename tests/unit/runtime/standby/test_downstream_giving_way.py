@@ -28,7 +28,7 @@ from leveret.storage.state_file import StateFile
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.process, pytest.mark.timeout(120)]
 
 
 class FakeSchemaSync:

@@ -9,6 +9,8 @@ import pytest
 from leveret.runtime.standby import pipeline_process
 from leveret.runtime.standby.pipeline_process import PipelineFailed, ask
 
+pytestmark = pytest.mark.process
+
 
 def test_a_line_that_is_too_long_fails_the_task_and_nothing_else(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch

@@ -28,6 +28,8 @@ from leveret.storage.state_file import StateFile
 from leveret.testing.network.waiting import until
 from tests.unit.runtime.collecting.site import Site, play, replicating, served
 
+pytestmark = pytest.mark.process
+
 UPSTREAM = StandbyUpstreamParameter(endpoints=["b:5552"], username="u", password="s3kRe7")
 
 

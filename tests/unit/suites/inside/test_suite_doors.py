@@ -10,6 +10,8 @@ import pytest
 from leveret.testing.network.ports import LOOPBACK
 from tests.suites.catalogue import INSIDE
 
+pytestmark = pytest.mark.process
+
 # Addresses that belong to nobody: RFC 5737 and RFC 2606.
 NOWHERE = "192.0.2.1"
 NOBODY = "nobody.invalid"

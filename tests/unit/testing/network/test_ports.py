@@ -18,6 +18,8 @@ from leveret.testing.network.ports import (
     wait_until,
 )
 
+pytestmark = pytest.mark.process
+
 
 def test_free_ports_are_all_different() -> None:
     assert len(set(free_ports(50))) == 50

@@ -8,6 +8,8 @@ import pytest
 from leveret.testing.network.ports import NotReady, accepts, speaks_amqp
 from leveret.testing.servers.broker import LeveretProcess
 
+pytestmark = pytest.mark.process
+
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[LeveretProcess]:

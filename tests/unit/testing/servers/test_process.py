@@ -12,6 +12,8 @@ import pytest
 from leveret.testing.network.ports import NotReady, wait_until
 from leveret.testing.servers.process import ServerProcess, descendants, group_members
 
+pytestmark = pytest.mark.process
+
 SLEEPER = "import time; print('up', flush=True); time.sleep(60)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEPER
 WITH_CHILD = (

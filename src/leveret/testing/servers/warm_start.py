@@ -1,0 +1,324 @@
+"""Programs of ours without the second that their imports take: forked from a process that has them already.
+
+    warm_start.enable()                                   # once, for this process and what it starts
+    process = warm_start.start("leveret.cli.ctl", [...], stdout=log, stderr=log)
+
+The program is a process as any other: its own session, environment, descriptors and exit status. What it is not:
+`python -m`. Where a variable that Python reads as it starts is set otherwise, and where nobody called `enable`,
+`start` does start `python -m`; demonstrations and benchmarks measure that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import runpy
+import selectors
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import traceback
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryFile
+from types import TracebackType
+from typing import IO, Any, Final, Self
+
+NODE: Final = "leveret.cli.server"
+CTL: Final = "leveret.cli.ctl"
+
+# By name, as nothing here knows how a program works inside; a dot stands for all modules of a package.
+_OF_ALL: Final = ("rich.console", "typer.main", "typer._adapters")
+_BY_PROGRAM: Final = {
+    NODE: (
+        "uvloop",
+        "leveret.cli.logs",
+        "leveret.cli.service",
+        "leveret.management.http.server",
+        "leveret.runtime.roles.roles",
+        "leveret.runtime.sockets.connection_budget",
+    ),
+    CTL: ("leveret.cli.api", "leveret.cli.grouped_help", "leveret.cli.commands."),
+}
+_READ_AT_START: Final = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
+_LENGTH: Final = struct.Struct("!I")
+_EXIT: Final = struct.Struct("!i")
+_PID: Final = struct.Struct("!i")
+
+Descriptor = int | IO[Any]
+
+_enabled = False
+_parents: dict[str, _Parent] = {}
+
+
+def enable() -> None:
+    """Let `start` fork from now on; the processes it forks from end with this one."""
+    global _enabled
+    _enabled = True
+
+
+def start(
+    program: str,
+    arguments: Sequence[str],
+    *,
+    stdin: Descriptor = subprocess.DEVNULL,
+    stdout: Descriptor,
+    stderr: Descriptor,
+    env: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes] | WarmProcess:
+    """Start NODE or CTL in a session of its own; descriptors are as for `subprocess.Popen`, but no pipes are made."""
+    env = dict(os.environ if env is None else env)
+    if not _enabled or _at_start(env) != _at_start(os.environ):
+        argv = [sys.executable, "-m", program, *arguments]
+        return subprocess.Popen(
+            argv, stdin=stdin, stdout=stdout, stderr=stderr, env=env, start_new_session=True
+        )
+    if program not in _parents:
+        _parents[program] = _Parent(program)
+    with _opened(stdin) as zero, _opened(stdout) as one, _opened(stderr) as two:
+        return _parents[program].fork(arguments, env, (zero, one, two))
+
+
+def run(
+    program: str, arguments: Sequence[str], *, env: Mapping[str, str], input_text: str = "", timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run CTL (or NODE) to its end; its output is in what is returned.
+
+    Raises:
+        subprocess.TimeoutExpired: it did not end within `timeout_s`; it has been killed then.
+    """
+    with TemporaryFile() as given, TemporaryFile() as output, TemporaryFile() as errors:
+        given.write(input_text.encode())
+        given.seek(0)
+        process = start(program, arguments, stdin=given, stdout=output, stderr=errors, env=env)
+        try:
+            status = process.wait(timeout_s)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        texts = []
+        for each in (output, errors):
+            each.seek(0)
+            texts.append(each.read().decode())
+    argv = [sys.executable, "-m", program, *arguments]
+    return subprocess.CompletedProcess(argv, status, *texts)
+
+
+def _at_start(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith(_READ_AT_START)}
+
+
+@contextlib.contextmanager
+def _opened(place: Descriptor) -> Any:
+    if place == subprocess.DEVNULL:
+        with Path(os.devnull).open("r+b") as null:
+            yield null.fileno()
+    else:
+        yield place if isinstance(place, int) else place.fileno()
+
+
+class WarmProcess:
+    """The part of `subprocess.Popen` that is needed of a process whose parent is another one."""
+
+    def __init__(self, pid: int, ended: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._ended = ended
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """Return the exit status, negative for a signal; None while it runs."""
+        return self._status(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status.
+
+        Raises:
+            subprocess.TimeoutExpired: it did not end within `timeout` seconds.
+        """
+        status = self._status(timeout)
+        if status is None:
+            raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end."""
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End it."""
+        self.send_signal(signal.SIGKILL)
+
+    def _status(self, timeout_s: float | None) -> int | None:
+        with self._lock:
+            if self.returncode is None:
+                with selectors.DefaultSelector() as selector:
+                    selector.register(self._ended, selectors.EVENT_READ)
+                    if not selector.select(timeout_s):
+                        return None
+                told = self._ended.recv(_EXIT.size)
+                self._ended.close()
+                # Its parent has gone, and all of us are going.
+                self.returncode = _EXIT.unpack(told)[0] if told else -signal.SIGKILL
+            return self.returncode
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.wait()
+
+
+class _Parent:
+    """The process that has imported a program's modules, as its user sees it."""
+
+    def __init__(self, program: str) -> None:
+        self._ours, theirs = socket.socketpair()
+        self._lock = threading.Lock()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", __name__, program, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        atexit.register(self.close)
+
+    def fork(self, arguments: Sequence[str], env: Mapping[str, str], places: Sequence[int]) -> WarmProcess:
+        ended, theirs = socket.socketpair()
+        order = json.dumps({"arguments": list(arguments), "env": dict(env), "cwd": str(Path.cwd())}).encode()
+        with self._lock, theirs:
+            socket.send_fds(self._ours, [_LENGTH.pack(len(order))], [*places, theirs.fileno()])
+            self._ours.sendall(order)
+            pid = self._ours.recv(_PID.size, socket.MSG_WAITALL)
+        if not pid:
+            raise OSError("the process that forks has ended")
+        return WarmProcess(_PID.unpack(pid)[0], ended)
+
+    def close(self) -> None:
+        self._ours.close()
+        self._process.wait()
+
+
+# -- the process that forks ---------------------------------------------------------------------------------
+
+
+def _serve(program: str, orders: socket.socket) -> None:
+    """Fork once for each order, and tell of each end, until nobody is left who orders."""
+    _import(program)
+    gc.collect()
+    gc.freeze()
+    waker, woken = socket.socketpair()
+    for end in (waker, woken):
+        end.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
+    running: dict[int, socket.socket] = {}
+    selector = selectors.DefaultSelector()
+    selector.register(orders, selectors.EVENT_READ)
+    selector.register(woken, selectors.EVENT_READ)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is woken:
+                with contextlib.suppress(BlockingIOError):
+                    woken.recv(4096)
+                _reap(running)
+            elif (order := _received(orders)) is None:
+                return
+            else:
+                told, (*places, ended) = order
+                pid = os.fork()
+                if pid == 0:
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    selector.close()
+                    for each in (orders, waker, woken, *running.values()):
+                        each.close()
+                    os.close(ended)
+                    _become(program, told, places)
+                for each_place in places:
+                    os.close(each_place)
+                running[pid] = socket.socket(fileno=ended)
+                orders.sendall(_PID.pack(pid))
+
+
+def _import(program: str) -> None:
+    """Import what the program imports before it does anything; what is missing here, it imports itself."""
+    for name in (*_OF_ALL, *_BY_PROGRAM[program]):
+        module = importlib.import_module(name.removesuffix("."))
+        if name.endswith("."):
+            for found in pkgutil.iter_modules(module.__path__, name):
+                importlib.import_module(found.name)
+
+
+def _reap(running: dict[int, socket.socket]) -> None:
+    for pid in list(running):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            with running.pop(pid) as asker, contextlib.suppress(OSError):
+                asker.sendall(_EXIT.pack(os.waitstatus_to_exitcode(status)))
+
+
+def _received(orders: socket.socket) -> tuple[dict[str, Any], list[int]] | None:
+    head, descriptors, _, _ = socket.recv_fds(orders, _LENGTH.size, 4)
+    if not head:
+        return None
+    body = orders.recv(_LENGTH.unpack(head)[0], socket.MSG_WAITALL)
+    return json.loads(body), descriptors
+
+
+def _become(program: str, order: Mapping[str, Any], places: Sequence[int]) -> None:
+    """Be the program from here to its end."""
+    status = 1
+    try:
+        os.setsid()
+        for number, place in enumerate(places):
+            os.dup2(place, number)
+            os.close(place)
+        os.chdir(order["cwd"])
+        os.environ.clear()
+        os.environ.update(order["env"])
+        sys.argv = [program, *order["arguments"]]
+        status = _run(program)
+        threading._shutdown()  # type: ignore[attr-defined]  # what the interpreter does at its end
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        if sys.exception() is not None:
+            traceback.print_exc()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _run(program: str) -> int:
+    try:
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        print(end.code, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    with socket.socket(fileno=int(sys.argv[2])) as given:
+        _serve(sys.argv[1], given)
