@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from struct import iter_unpack
 from typing import Final
 
@@ -51,8 +52,10 @@ class Heads:
             self._known[key] = found
         return found
 
-    def runs(self, data: bytes, first: int, skip_before: int, arrived_ms: int = 0) -> list[Run]:
-        """The messages of a user chunk's data as runs, from offset `skip_before` on.
+    def runs(
+        self, data: bytes, first: int, skip_before: int, arrived_ms: int = 0, *, runs_max: int = sys.maxsize
+    ) -> list[Run]:
+        """The messages of a user chunk's data as runs, from offset `skip_before` on, `runs_max` of these at most.
 
         Raises:
             ChunkError: an entry is cut short.
@@ -60,21 +63,21 @@ class Heads:
         runs: list[Run] = []
         head: Head | None = None
         position, offset, end = 0, first, len(data)
-        while position < end:
+        while offset < skip_before and position < end:
+            position += 4 + int.from_bytes(data[position : position + 4], "big")
+            offset += 1
+        while position < end and len(runs) < runs_max:
             bodies = _alike(head, data, position) if head is not None else []
             if head is None or not bodies:
                 size = int.from_bytes(data[position : position + 4], "big")
                 head, body = self.of_entry(data[position + 4 : position + 4 + size])
                 bodies = [body]
             position += len(bodies) * (len(head.entry) + head.body_bytes)
-            skipped = max(0, skip_before - offset)
+            if runs and runs[-1].head is head:
+                runs[-1].bodies += bodies
+            else:
+                runs.append(Run(offset, head, bodies, arrived_ms))
             offset += len(bodies)
-            if skipped < len(bodies):
-                wanted = bodies[skipped:] if skipped else bodies
-                if runs and runs[-1].head is head:
-                    runs[-1].bodies += wanted
-                else:
-                    runs.append(Run(offset - len(wanted), head, wanted, arrived_ms))
         return runs
 
 

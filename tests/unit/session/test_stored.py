@@ -35,3 +35,22 @@ def test_runs_are_what_was_stored_from_the_asked_offset_on(parts: list[tuple[Hea
     for run in runs:
         assert (run.first, run.arrived_ms) == (offset, 77)
         offset = run.end
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(HEADS), st.integers(1, 40)), max_size=8),
+    st.integers(0, 60),
+    st.integers(1, 5),
+)
+def test_what_is_left_of_a_chunk_is_taken_apart_the_next_time(
+    parts: list[tuple[Head, int]], skip: int, runs_max: int
+) -> None:
+    stored = [(head, bytes([n % 256]) * head.body_bytes) for head, count in parts for n in range(count)]
+    data = b"".join(head.entry + body for head, body in stored)
+    heads, read, offset = Heads(), [], skip
+    while runs := heads.runs(data, 0, offset, runs_max=runs_max):
+        assert len(runs) <= runs_max
+        assert runs[0].first == offset
+        read += [(run.head.entry, body) for run in runs for body in run.bodies]
+        offset = runs[-1].end
+    assert read == [(head.entry, body) for head, body in stored[skip:]]

@@ -21,6 +21,8 @@ WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
 WINDOW_IDLE_BYTES_MAX: Final = 256 * 1024
 DELIVERY_BYTES_MAX: Final = 1024 * 1024
 """One turn of a consumer at most, so that its socket's back-pressure is felt in time."""
+DELIVERY_RUNS_MAX: Final = 512
+"""As many of them at most: each is work of its own, however small."""
 RUN_OVERHEAD_BYTES: Final = 64
 
 Batch = Sequence[tuple[Head, list[bytes]]]
@@ -177,7 +179,7 @@ class Backlog:
         """Take messages by offset; a second read of the log may fail, so what is taken before it goes first."""
         taken: list[Run] = []
         size = 0
-        while limit and size < DELIVERY_BYTES_MAX and (front := ranges.first()) is not None:
+        while limit and not _is_enough(taken, size) and (front := ranges.first()) is not None:
             if taken and self._in_memory(front[0]) is None:
                 break
             run = self.find(front[0])
@@ -197,7 +199,7 @@ class Backlog:
     def _take_window(self, limit: int) -> list[Run]:
         taken: list[Run] = []
         size = 0
-        while limit and size < DELIVERY_BYTES_MAX:
+        while limit and not _is_enough(taken, size):
             if not self._window and (taken or not self._fill()):
                 # Reading may fail, and what is taken already must not go with it: at most one read, the first.
                 break
@@ -241,6 +243,10 @@ class Backlog:
     def _forget_window(self) -> None:
         self._window.clear()
         self.window_bytes = self.window_count = 0
+
+
+def _is_enough(taken: list[Run], size: int) -> bool:
+    return size >= DELIVERY_BYTES_MAX or len(taken) >= DELIVERY_RUNS_MAX
 
 
 def _first_of(run: Run) -> int:

@@ -109,6 +109,8 @@ class PriorityBacklog(Backlog):
 
     def _sort(self) -> None:
         """Put what came back on its level; not when it came, for that may need the log, and reading may fail."""
+        # In the order of the log: each read of it serves those that follow.
+        self._unsorted.sort(reverse=True)
         while self._unsorted:
             first, end = self._unsorted[-1]
             run = self.find(first)

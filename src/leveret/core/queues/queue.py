@@ -38,6 +38,10 @@ from leveret.model.reasons import Reason
 
 UNBOUNDED: Final = 1 << 62
 """Room of a queue that takes whatever comes."""
+DEALT_AT_ONCE: Final = 16_384
+"""How many messages, about, one dispatch hands out; the next goes on, and others are served between."""
+RUN_COSTS: Final = 16
+"""A message that is unlike the one before takes as long to hand out as so many that are alike."""
 Reader = Callable[["Queue", int], list[Run]]
 """(queue, offset) -> runs at and after the offset, from the log; messages only, ascending."""
 
@@ -99,6 +103,7 @@ class Queue:
         self._offered = 0
         self._unsized: list[tuple[int, int]] = []
         self._used_ms: int | None = None
+        self._deals_on = False
         self._must_count_bytes = False
 
     def configure(self, settings: QueueSettings) -> None:
@@ -385,16 +390,22 @@ class Queue:
         if self.may_expire:
             self.expire(now_ms, self._offered)
         self._deal()
-        self._offered = self.next_offset
-        if self.may_expire:
-            self.expire(now_ms, self.next_offset)
-        self.give_way()
+        if not self._deals_on:
+            # What was not offered yet is neither too old nor too much.
+            self._offered = self.next_offset
+            if self.may_expire:
+                self.expire(now_ms, self.next_offset)
+            self.give_way()
         self._set_deadline()
 
     def _deal(self) -> None:
-        """Hand out ready messages, oldest first, in turns, until none is left or nobody may take more."""
+        """Hand out ready messages, oldest first, in turns, until none is left, nobody may take more, or it is enough."""
+        dealt, self._deals_on = 0, False
         for consumer, capacity, willing_count in self.consumers.turns():
             if (ready := self.ready_count) <= 0:
+                return
+            if dealt >= DEALT_AT_ONCE:
+                self._deals_on = True
                 return
             # A few messages are dealt one at a time, as RabbitMQ deals them; a backlog in ever smaller shares.
             share = ready if willing_count == 1 else ready // (4 * willing_count) or 1
@@ -402,10 +413,12 @@ class Queue:
                 self.expire(self._now_ms, self._offered)
                 if self._is_held_up(self._offered):
                     return
-            runs, redelivered = self.take(min(capacity, share))
+            runs, redelivered = self.take(min(capacity, share, DEALT_AT_ONCE))
             if not runs:
                 return
-            self._count_delivery(count_of(runs), consumer.no_ack, redelivered)
+            count = count_of(runs)
+            dealt += count + len(runs) * RUN_COSTS
+            self._count_delivery(count, consumer.no_ack, redelivered)
             consumer.deliver(self, runs, redelivered)
             if consumer.no_ack:
                 for run in runs:
@@ -422,7 +435,7 @@ class Queue:
 
     def _set_deadline(self) -> None:
         deadlines: list[int] = []
-        if self.dying.is_full:
+        if self.dying.is_full or self._deals_on:
             deadlines.append(self._now_ms)
         if self.may_expire and (head := self.backlog.head()) is not None:
             head_deadline_ms = self._deadline_of(head[0])

@@ -70,9 +70,23 @@ class UnackedRuns:
         self.count = 0
 
     def add(self, run: Unacked) -> None:
-        """Append a run; its tags follow all before."""
-        self._runs.append(run)
+        """Append a run; its tags follow all before. It is one with the last if that can be.
+
+        So messages that were handed out together come back together, whatever they look like.
+        """
         self.count += run.count
+        last = self._runs[-1] if self._runs else None
+        if (
+            last is not None
+            and last.offset + last.count == run.offset
+            and last.tag + last.count == run.tag
+            and last.queue is run.queue
+            and last.consumer is run.consumer
+            and last.delivered_at_ms == run.delivered_at_ms
+        ):
+            last.count += run.count
+        else:
+            self._runs.append(run)
 
     def take_up_to(self, tag: int) -> list[Unacked]:
         """Remove and return everything with a tag of at most `tag`; 0 means all."""

@@ -16,7 +16,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leveret.core.queues.head import Head
+from leveret.core.queues.head import Head, Run
+from leveret.core.queues.priority_backlog import PriorityBacklog
 from leveret.core.queues.queue import Queue
 from tests.unit.core.queues.queue_log import PURGED, Log, Sink, body, numbers, offsets, shrink
 
@@ -131,3 +132,22 @@ class PriorityMachine(RuleBasedStateMachine):
 def test_a_queue_with_priorities_is_a_list_for_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     shrink(monkeypatch)
     run_state_machine_as_test(PriorityMachine, settings=settings(max_examples=250, stateful_step_count=40))
+
+
+def test_what_comes_back_in_many_pieces_is_sorted_with_few_reads_of_the_log() -> None:
+    """In the order of coming back, each piece took a read of all that is behind it: minutes for 50,000 of them."""
+    heads = [Head(b"", b"", b"", 1, True), Head(b"", b"", b"", 1, True)]
+    reads: list[int] = []
+
+    def read(offset: int) -> list[Run]:
+        reads.append(offset)
+        return [Run(at, heads[at % 2], [b"x"]) for at in range(offset, min(1000, offset + 100))]
+
+    backlog = PriorityBacklog(read, lambda run: False, priority_max=3)
+    backlog.append(0, [(heads[at % 2], [b"x"]) for at in range(1000)], 0, 1 << 20)
+    while backlog.take(100)[0]:
+        pass
+    for at in range(0, 1000, 2):
+        backlog.put_back(at, at + 1)
+    assert sum(end - first for first, end in backlog.ready_ranges()) == 500
+    assert len(reads) <= 11

@@ -17,8 +17,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from leveret.core.queues import backlog as backlog_module
+from leveret.core.queues import queue as queue_module
 from leveret.core.queues.head import Head
 from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.errors import StorageError
 from tests.unit.core.queues.queue_log import HEADS, PURGED, SMALL, Log, Sink, body, numbers, offsets, shrink
 
@@ -295,3 +298,42 @@ def test_messages_of_one_head_gathered_together_make_one_run_and_leave_the_calle
     queue.gather(HEADS[1], [b"0003"])
     assert [bodies for _, bodies in queue.gathered] == [[b"0001", b"0002"], [b"0003"]]
     assert first == [b"0001"]
+
+
+@pytest.mark.parametrize("kind", [{}, {"x-max-priority": 2}])
+def test_a_long_backlog_is_handed_out_a_part_in_each_dispatch(
+    kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a second for 50,000 messages, each unlike the one before, to a consumer without a prefetch."""
+    monkeypatch.setattr(queue_module, "DEALT_AT_ONCE", 10 * queue_module.RUN_COSTS)
+    monkeypatch.setattr(backlog_module, "DELIVERY_RUNS_MAX", 5)
+    log = Log(**kind)
+    queue = log.recover()
+    for number in range(100):
+        queue.gather(HEADS[number % 2], [body(number, HEADS[number % 2])])
+    log.flush(queue)
+    consumer = Sink(prefetch=1000)
+    queue.add_consumer(consumer)
+    handed: list[int] = []
+    while queue.ready_count:
+        queue.dispatch(7)
+        handed.append(consumer.held - sum(handed))
+        assert queue.deadline_ms == (7 if queue.ready_count else None), "it goes on at once"
+    assert max(handed) <= 15
+    assert [number for number, _, _ in consumer.got] == list(range(100))
+
+
+def test_what_was_not_offered_yet_is_neither_too_old_nor_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queue_module, "DEALT_AT_ONCE", 2 * queue_module.RUN_COSTS)
+    monkeypatch.setattr(backlog_module, "DELIVERY_RUNS_MAX", 1)
+    log = Log()
+    queue = log.recover()
+    queue.configure(QueueSettings(message_ttl_ms=0, max_length=1))
+    consumer = Sink(prefetch=1000)
+    queue.add_consumer(consumer)
+    for number in range(20):
+        queue.gather(HEADS[number % 2], [body(number, HEADS[number % 2])])
+    log.flush(queue, 7)
+    for _ in range(20):
+        queue.dispatch(7)
+    assert [number for number, _, _ in consumer.got] == list(range(20))

@@ -346,3 +346,23 @@ def test_every_part_of_a_run_that_is_acknowledged_in_pieces_keeps_its_time() -> 
     take(session)
     assert closed_at(session, 1_000) is None
     assert closed_at(session, 1_001) is not None
+
+
+def test_messages_that_are_handed_out_together_come_back_as_one_run() -> None:
+    """However unlike they are: 50,000 of them were as many steps of a channel's end."""
+    source = cast(Any, object())
+    runs = UnackedRuns()
+    for at in range(5):
+        runs.add(Unacked(1 + at, 10 + at, 1, source, None, 7))
+    runs.add(Unacked(6, 15, 2, source, None, 8))
+    runs.add(Unacked(8, 20, 1, source, None, 8))
+    runs.add(Unacked(9, 21, 1, cast(Any, object()), None, 8))
+    assert [(run.tag, run.offset, run.count) for run in runs] == [
+        (1, 10, 5),
+        (6, 15, 2),
+        (8, 20, 1),
+        (9, 21, 1),
+    ]
+    assert runs.count == 9
+    assert [run.offset for run in runs.take_up_to(3)] == [10]
+    assert runs.count == 6
