@@ -14,6 +14,7 @@ import pytest
 from leveret.storage.reserve import FILE
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.sites.follower_site import FollowerSite
 
 MIB: Final = 1024 * 1024
 PATIENCE_S: Final = 30.0
@@ -148,3 +149,34 @@ def test_without_a_reserve_a_start_says_what_to_do_and_loses_nothing(
     (disk / "filler").unlink()
     node.start()
     assert drain_all(node) == [MESSAGES] * QUEUES
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_follower_on_a_full_disk_starts_is_promoted_and_is_drained(
+    tmp_path: Path, disk: Path, is_restarted: bool
+) -> None:
+    """It never led, and holds a reserve all the same."""
+    config = {"disk_reserve": "4MiB", "disk_free_limit.absolute": "1MB"}
+    with FollowerSite(tmp_path, config=config) as site:
+        [follower] = site.followers
+        follower.node.data_dir = disk / "data"
+        site.start()
+        publish_all(site.leader.node)
+        reserve = follower.node.data_dir / FILE
+        wait_until(reserve.exists, "the reserve", PATIENCE_S)
+        if is_restarted:
+            follower.node.kill9()
+        site.leader.node.kill9()
+        fill(disk)
+        if is_restarted:
+            follower.node.launch()
+            is_ready = "leveret ready role=follower"
+            wait_until(lambda: follower.node.log_text().count(is_ready) == 2, "the start", PATIENCE_S)
+        site.promote(follower)
+        reason = "start" if is_restarted else "promotion"
+        assert f"disk_reserve_given_up size_bytes={4 * MIB} reason={reason}" in follower.node.log_text()
+        assert drain_all(follower.node) == [MESSAGES] * QUEUES
+        follower.node.kill9()
+        (disk / "filler").unlink()
+        site.promote_by_restart(follower)
+        assert drain_all(follower.node) == [0] * QUEUES

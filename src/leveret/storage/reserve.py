@@ -42,15 +42,17 @@ class Reserve:
             self.path.unlink()
         return not self.is_held
 
-    def take(self, free_bytes: int | None, blocks_below_bytes: int | None) -> bool:
-        """Make it if enough is free; whether it was made. Blocks for the disk.
+    def is_wanted(self, free_bytes: int | None, blocks_below_bytes: int | None) -> bool:
+        """Whether it is to be made: it is not there, and enough is free."""
+        if not self.size_bytes or free_bytes is None:
+            return False
+        return free_bytes >= (blocks_below_bytes or 0) + 2 * self.size_bytes and not self.is_held
+
+    def take(self) -> bool:
+        """Make it; whether it was made. Blocks for the disk.
 
         A file system that cannot set room aside, or has no more of it, goes without for now.
         """
-        if not self.size_bytes or self.is_held or free_bytes is None:
-            return False
-        if free_bytes < (blocks_below_bytes or 0) + 2 * self.size_bytes:
-            return False
         beside = self.path.with_name(f"{FILE}.new")
         try:
             descriptor = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -18,18 +18,19 @@ SIZE = 1 << 20
 def test_it_is_made_when_there_is_room_for_more_than_it_beyond_the_limit(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path, SIZE)
     assert reserve.missing_bytes == SIZE
-    assert not reserve.take(100 + 2 * SIZE - 1, 100)
-    assert not reserve.take(None, None)
-    assert reserve.take(100 + 2 * SIZE, 100)
+    assert not reserve.is_wanted(100 + 2 * SIZE - 1, 100)
+    assert not reserve.is_wanted(None, None)
+    assert reserve.is_wanted(100 + 2 * SIZE, 100)
+    assert reserve.take()
     assert (tmp_path / FILE).stat().st_blocks * 512 >= SIZE
     assert reserve.missing_bytes == 0
-    assert not reserve.take(10 * SIZE, None)
+    assert not reserve.is_wanted(10 * SIZE, None)
 
 
 def test_it_is_given_up_when_less_than_it_is_free(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path, SIZE)
     assert not reserve.give_up(0)
-    assert reserve.take(10 * SIZE, None)
+    assert reserve.take()
     assert not reserve.give_up(SIZE)
     assert not reserve.give_up(None)
     assert reserve.give_up(SIZE - 1)
@@ -38,7 +39,7 @@ def test_it_is_given_up_when_less_than_it_is_free(tmp_path: Path) -> None:
 
 def test_no_reserve_takes_nothing(tmp_path: Path) -> None:
     reserve = Reserve(tmp_path, 0)
-    assert not reserve.take(10 * SIZE, None)
+    assert not reserve.is_wanted(10 * SIZE, None)
     assert reserve.missing_bytes == 0
 
 
@@ -49,7 +50,7 @@ def test_a_file_system_without_room_leaves_nothing_behind(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
-    assert not Reserve(tmp_path, SIZE).take(10 * SIZE, None)
+    assert not Reserve(tmp_path, SIZE).take()
     assert list(tmp_path.iterdir()) == []
 
 

@@ -21,7 +21,7 @@ WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
 WINDOW_IDLE_BYTES_MAX: Final = 256 * 1024
 DELIVERY_BYTES_MAX: Final = 1024 * 1024
 """One turn of a consumer at most, so that its socket's back-pressure is felt in time."""
-DELIVERY_RUNS_MAX: Final = 512
+DELIVERY_RUNS_MAX: Final = 256
 """As many of them at most: each is work of its own, however small."""
 RUN_OVERHEAD_BYTES: Final = 64
 

@@ -40,7 +40,7 @@ UNBOUNDED: Final = 1 << 62
 """Room of a queue that takes whatever comes."""
 DEALT_AT_ONCE: Final = 16_384
 """How many messages, about, one dispatch hands out; the next goes on, and others are served between."""
-RUN_COSTS: Final = 16
+RUN_COSTS: Final = 32
 """A message that is unlike the one before takes as long to hand out as so many that are alike."""
 Reader = Callable[["Queue", int], list[Run]]
 """(queue, offset) -> runs at and after the offset, from the log; messages only, ascending."""

@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 _RETURNED: Final = struct.Struct(">QI")
 READ_BYTES: Final = 512 * 1024
-RUNS_AT_ONCE: Final = 512
+RUNS_AT_ONCE: Final = 256
 """Of messages that are each unlike the one before, so many are taken apart at once: half a megabyte takes 60 ms."""
 TRY_AGAIN_MS: Final = 60_000
 """A log that cannot be opened is looked at again after this: a scrub may have mended it."""

@@ -55,17 +55,29 @@ class AlarmWatch(Alarms):
         """Measure, for ever, and hold the reserve of the disk while there is room for it."""
         while True:
             try:
-                self.probe()
-                free, limit = free_disk_bytes(self._directory), self.disk_limit_bytes
-                if await asyncio.to_thread(self._reserve.take, free, limit):
-                    logger.info("disk_reserve_held size_bytes=%d", self._reserve.size_bytes)
+                await self._hold_reserve(self.probe())
             except OSError as error:
                 # A node that cannot look at itself for a moment goes on with what it saw last.
                 logger.warning("alarm_probe_failed error=%s action=try_again", error)
             await asyncio.sleep(PROBE_EVERY_S)
 
-    def probe(self) -> None:
-        """Measure once; while memory is low, have what is free of it counted as free first."""
+    async def hold_reserve(self) -> None:
+        """Hold the reserve of the disk if there is room for it, though nobody is served: a promotion may need it."""
+        await self._hold_reserve(free_disk_bytes(self._directory))
+
+    async def _hold_reserve(self, free_bytes: int | None) -> None:
+        reserve = self._reserve
+        if not reserve.is_wanted(free_bytes, self.disk_limit_bytes):
+            return
+        if await asyncio.to_thread(reserve.take):
+            logger.info("disk_reserve_held size_bytes=%d", reserve.size_bytes)
+
+    def probe(self) -> int | None:
+        """Measure once; while memory is low, have what is free of it counted as free first.
+
+        Returns:
+            How many octets of the disk are free, if that is known.
+        """
         if self.mem_alarm and time.monotonic() - self._gave_back_at_s >= GIVE_BACK_EVERY_S:
             give_back_memory()
             self._gave_back_at_s = time.monotonic()
@@ -74,10 +86,10 @@ class AlarmWatch(Alarms):
         if self._reserve.give_up(free):
             logger.warning("disk_reserve_given_up size_bytes=%d reason=disk_full", self._reserve.size_bytes)
             free = free_disk_bytes(self._directory)
-        if free is not None:
-            # What was held back is for the node itself: publishers are not let in by it.
-            free = max(0, free - self._reserve.missing_bytes)
-        self._tell(self.measure(used_memory_bytes(), free))
+        # What was held back is for the node itself: publishers are not let in by it.
+        for_all = None if free is None else max(0, free - self._reserve.missing_bytes)
+        self._tell(self.measure(used_memory_bytes(), for_all))
+        return free
 
     def set_memory(self, limit: Watermark) -> bool:
         """Block publishers from this on, until the node stops; whoever must know of a change is told."""

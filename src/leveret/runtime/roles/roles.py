@@ -28,7 +28,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from leveret.config import Config
 from leveret.config.uris import NodeUri
@@ -50,6 +50,8 @@ from leveret.runtime.roles.succession import Succession
 from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.runtime.sockets.tls import client_context
 from leveret.session.link_handshake import ProvenFollower, ProvenLeader
+from leveret.storage.disk import free_disk_bytes
+from leveret.storage.reserve import Reserve
 from leveret.storage.secret_file import SECRET_FILE, Secret, SecretError, make_or_read, read
 from leveret.storage.tree import Tree
 
@@ -59,6 +61,8 @@ if TYPE_CHECKING:
     from leveret.runtime.roles.clustered import Clustered
 
 logger = logging.getLogger(__name__)
+
+RESERVE_EVERY_S: Final = 1.0
 
 
 class Roles:
@@ -165,6 +169,20 @@ class Roles:
             refuse_to_lead(self.data_dir)
             await self._lead(raises_epoch=identity.role == "follower")
         self._spawn(self.inspection.run())
+        self._spawn(self._hold_reserve())
+
+    async def _hold_reserve(self) -> None:
+        """Whoever leads holds the reserve of its disk (node.alarms); so does who may come to lead, on a full one."""
+        while True:
+            await asyncio.sleep(RESERVE_EVERY_S)
+            if hasattr(self, "node") and not self.node.is_open:
+                await self.node.alarms.hold_reserve()
+
+    def _make_room(self) -> None:
+        """Give up the reserve of a full disk: that this node leads has to be written down before it does."""
+        size_bytes = self.config.storage.reserve_bytes
+        if Reserve(self.data_dir, size_bytes).give_up(free_disk_bytes(self.data_dir)):
+            logger.warning("disk_reserve_given_up size_bytes=%d reason=promotion", size_bytes)
 
     def _spawn(self, work: Any) -> None:
         task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
@@ -217,6 +235,7 @@ class Roles:
         self, *, raises_epoch: bool, epoch: int = 0, recorded: frozenset[str] = frozenset()
     ) -> None:
         """Serve; in the epoch that was won, if one was, and then promises wait for those that are recorded."""
+        self._make_room()
         self._succession.take_lead(raises_epoch=raises_epoch, epoch=epoch)
         node = self._take(self._build(), "leader")
         await node.recover()
@@ -430,6 +449,7 @@ class Roles:
         """
         async with self._changing:
             self.refuse_if_leading()
+            self._make_room()
             following, former, report = self.following, self.identity.replaced_by, None
             if following is not None:
                 former, report = str(following.uri), await self._end_following(following, until_ms)
