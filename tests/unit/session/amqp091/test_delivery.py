@@ -159,7 +159,7 @@ def test_an_ack_of_several_takes_all_up_to_its_tag_and_none_behind_it(
 ) -> None:
     runs = UnackedRuns()
     for first, count in ((1, 3), (4, 2)):
-        runs.add(Unacked(first, 10 + first, count, QUEUES[0], CONSUMER, 0))
+        runs.add(Unacked(first, 10 + first, count, QUEUES[0], CONSUMER, first))
     assert [(run.tag, run.count) for run in runs.take_up_to(tag)] == taken
     assert runs.count == 5 - sum(count for _, count in taken)
 
