@@ -399,30 +399,36 @@ class Queue:
         self._set_deadline()
 
     def _deal(self) -> None:
-        """Hand out ready messages, oldest first, in turns, until none is left, nobody may take more, or it is enough."""
+        """Hand out ready messages, oldest first, in turns, until none is left, nobody takes more, or it is enough."""
         dealt, self._deals_on = 0, False
         for consumer, capacity, willing_count in self.consumers.turns():
-            if (ready := self.ready_count) <= 0:
+            if self.ready_count <= 0:
                 return
             if dealt >= DEALT_AT_ONCE:
                 self._deals_on = True
                 return
-            # A few messages are dealt one at a time, as RabbitMQ deals them; a backlog in ever smaller shares.
-            share = ready if willing_count == 1 else ready // (4 * willing_count) or 1
-            if self.may_expire:
-                self.expire(self._now_ms, self._offered)
-                if self._is_held_up(self._offered):
-                    return
-            runs, redelivered = self.take(min(capacity, share, DEALT_AT_ONCE))
+            runs = self._deal_to(consumer, capacity, willing_count)
             if not runs:
                 return
-            count = count_of(runs)
-            dealt += count + len(runs) * RUN_COSTS
-            self._count_delivery(count, consumer.no_ack, redelivered)
+            dealt += count_of(runs) + len(runs) * RUN_COSTS
+
+    def _deal_to(self, consumer: QueueConsumer, capacity: int, willing_count: int) -> list[Run]:
+        """Hand a consumer its share; none if nothing may be handed out now."""
+        # A few messages are dealt one at a time, as RabbitMQ deals them; a backlog in ever smaller shares.
+        ready = self.ready_count
+        share = ready if willing_count == 1 else ready // (4 * willing_count) or 1
+        if self.may_expire:
+            self.expire(self._now_ms, self._offered)
+            if self._is_held_up(self._offered):
+                return []
+        runs, redelivered = self.take(min(capacity, share, DEALT_AT_ONCE))
+        if runs:
+            self._count_delivery(count_of(runs), consumer.no_ack, redelivered)
             consumer.deliver(self, runs, redelivered)
             if consumer.no_ack:
                 for run in runs:
                     self.settle(run.first, len(run.bodies))
+        return runs
 
     def _count_delivery(self, count: int, no_ack: bool, redelivered: bool) -> None:
         counters = self.counters
