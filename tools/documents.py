@@ -72,7 +72,7 @@ def broken_link(root: Path, document: Path, target: str) -> str | None:
         return None
     place, _, anchor = unquote(target).partition("#")
     path = (root / document).parent / place if place else root / document
-    if not path.resolve().is_relative_to(root.resolve()) or not path.exists():
+    if not path.resolve().is_relative_to(root.resolve()) or not path.is_file():
         return f"{target}: there is no such file"
     if anchor and (path.suffix != ".md" or anchor not in anchors_of(path)):
         return f"{target}: {path.name} has no such heading"
