@@ -79,33 +79,36 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
         action="store_true",
         help=f"put the last full run's table into {PAGE}; measures nothing",
     )
-    told = parser.parse_args(arguments)
-    told.rows = told.rows.split(",") if told.rows else ROW_NAMES
-    told.brokers = told.brokers.split(",")
-    for option, values, known in (("rows", told.rows, ROW_NAMES), ("brokers", told.brokers, list(MAKERS))):
+    reported = parser.parse_args(arguments)
+    reported.rows = reported.rows.split(",") if reported.rows else ROW_NAMES
+    reported.brokers = reported.brokers.split(",")
+    for option, values, known in (
+        ("rows", reported.rows, ROW_NAMES),
+        ("brokers", reported.brokers, list(MAKERS)),
+    ):
         unknown = [value for value in values if value not in known]
         if unknown:
             parser.error(f"--{option}: no {', '.join(unknown)}; there are {', '.join(known)}")
-    return told
+    return reported
 
 
-def settings_of(told: argparse.Namespace) -> Settings:
+def settings_of(reported: argparse.Namespace) -> Settings:
     """Fill what was not given, by whether the run is a quick one."""
-    quick = told.quick
+    quick = reported.quick
     return Settings(
-        seconds=told.seconds or (1.0 if quick else 5.0),
+        seconds=reported.seconds or (1.0 if quick else 5.0),
         warmup_s=0.3 if quick else 1.0,
-        rounds=told.rounds or (1 if quick else 3),
-        backlog=told.backlog or (50_000 if quick else 1_000_000),
+        rounds=reported.rounds or (1 if quick else 3),
+        backlog=reported.backlog or (50_000 if quick else 1_000_000),
         large_backlog=100_000 if quick else 5_000_000,
         folder=BUILD / "bench",
         quick=quick,
     )
 
 
-def measure(told: argparse.Namespace) -> Record:
+def measure(reported: argparse.Namespace) -> Record:
     """Run the scenarios that fill a wanted row, with a line on stderr for what runs now."""
-    chosen = [one for one in SCENARIOS if any(row.name in told.rows for row in one.rows)]
+    chosen = [one for one in SCENARIOS if any(row.name in reported.rows for row in one.rows)]
     # As an installed package is: else starts are measured with the compiler in them, wherever it may not write.
     compileall.compile_dir(Path(leveret.__file__).parent, quiet=2)
     console = Console(stderr=True)
@@ -117,7 +120,9 @@ def measure(told: argparse.Namespace) -> Record:
             else:
                 print(text, file=sys.stderr)
 
-        return runner.run(chosen, told.brokers, settings_of(told), lambda row: row.name in told.rows, say)
+        return runner.run(
+            chosen, reported.brokers, settings_of(reported), lambda row: row.name in reported.rows, say
+        )
 
 
 def write_docs() -> int:
@@ -138,19 +143,19 @@ def write_docs() -> int:
 
 def main(arguments: list[str] | None = None) -> int:
     """Do what the command line says; return the exit status."""
-    told = parse(arguments)
-    if told.selftest:
-        settings = settings_of(told)
+    reported = parse(arguments)
+    if reported.selftest:
+        settings = settings_of(reported)
         return selftest.main(settings.seconds, settings.warmup_s)
-    if told.write_docs:
+    if reported.write_docs:
         return write_docs()
-    record = measure(told)
+    record = measure(reported)
     report.write_json(record, RECORD)
-    if told.formatter == "json":
+    if reported.formatter == "json":
         print(json.dumps(record, indent=1))
     else:
         report.print_table(record)
-    missed = any(row["met"] is False for row in record["rows"]) and not told.quick
+    missed = any(row["met"] is False for row in record["rows"]) and not reported.quick
     return 1 if missed or record["errors"] else 0
 
 

@@ -105,10 +105,10 @@ def first_confirm(port: int, assert_alive: Callable[[], None]) -> float:
         except (LoadError, OSError):
             return False
         connection.confirm_select()
-        with connection.socket as door:
-            door.sendall(message)
+        with connection.socket as listener:
+            listener.sendall(message)
             confirms = Confirms()
-            confirms.feed(door.recv(RECV_BYTES))
+            confirms.feed(listener.recv(RECV_BYTES))
         return confirms.count == 1
 
     wait_until(is_confirmed, "a confirm of the new leader", FAILOVER_TIMEOUT_S, interval_s=DOOR_POLL_S)

@@ -244,7 +244,7 @@ def _join(follower: Follower, quiet_s: float) -> tuple[dict[str, Reading], int]:
 
     The publisher goes on for `quiet_s` before and after, for pauses to compare with.
     """
-    held_bytes = sum(each.stat().st_size for each in follower.leader.data_dir.rglob("*") if each.is_file())
+    backlog_bytes = sum(each.stat().st_size for each in follower.leader.data_dir.rglob("*") if each.is_file())
     with Worker(PaceJob(follower.leader.amqp_port, QUEUE), "bench.pacer") as pacer:
         pacer.ready().go()
         began = time.monotonic()
@@ -260,7 +260,7 @@ def _join(follower: Follower, quiet_s: float) -> tuple[dict[str, Reading], int]:
     details = {
         "joined_s": joined_s,
         "from_start_s": ended - started,
-        "held_mb": held_bytes / 1e6,
+        "held_mb": backlog_bytes / 1e6,
         "sent_mb": row["sent_bytes"] / 1e6,
     }
     pauses = {
@@ -268,7 +268,7 @@ def _join(follower: Follower, quiet_s: float) -> tuple[dict[str, Reading], int]:
         "after_ms": longest_pause_s(result.samples, ended, ended + quiet_s) * 1000,
     }
     readings = {
-        "join": Reading(held_bytes / joined_s / 1e6, details=details),
+        "join": Reading(backlog_bytes / joined_s / 1e6, details=details),
         "join-pause": Reading(pause_s * 1000, details=pauses),
     }
     return readings, result.count
@@ -319,15 +319,15 @@ def _promote(follower: Follower, published: int) -> dict[str, Reading]:
         asked = time.monotonic()
         answer = pool.submit(operator.promote)
         opened = wait_amqp(process)
-        told = answer.result()
-    if not told["promoted"]:
-        raise LoadError(f"promotion: {told['reason']}")
+        reported = answer.result()
+    if not reported["promoted"]:
+        raise LoadError(f"promotion: {reported['reason']}")
     connection = Connection(process.amqp_port)
     found = connection.ready_messages(QUEUE)
     connection.close()
     if found != published:
         raise LoadError(f"{published} messages confirmed, {found} after the promotion")
-    details = {"took_ms": float(told["took_ms"]), "messages": float(found)}
+    details = {"took_ms": float(reported["took_ms"]), "messages": float(found)}
     return {"follower-promotion": Reading(opened - asked, details=details)}
 
 

@@ -294,7 +294,7 @@ class Consumer:
                 self._count_from_ns = time.monotonic_ns() + int(self.job.warmup_s * 1e9)
                 return delivery, filled
             filled += (got := self._read(filled))
-            if not got and self._told() == 0:
+            if not got and self._reported() == 0:
                 return None
 
     def _count(self, delivery: Delivery, filled: int) -> Result:
@@ -317,7 +317,7 @@ class Consumer:
             filled += got
             if not got:
                 acked = self._ack(count) if count > acked else acked
-                total = self._told()
+                total = self._reported()
                 if total is not None and count >= total:
                     return sampler.result(count)
 
@@ -354,7 +354,7 @@ class Consumer:
         self.socket.sendall(ACK.pack(ACK_HEAD, tag, 1, FRAME_END))
         return tag
 
-    def _told(self) -> int | None:
+    def _reported(self) -> int | None:
         """Return how many messages there are in all, once the parent has said so."""
         if self._total is None and select.select([ORDERS], [], [], 0)[0]:
             self._total = total_told()
@@ -371,10 +371,14 @@ def percentiles_us(ages_ns: list[int]) -> dict[str, float]:
     return {"p50": at(0.5), "p99": at(0.99), "p999": at(0.999), "max": at(1.0)}
 
 
-def work(told: dict[str, Any]) -> Result:
+def work(reported: dict[str, Any]) -> Result:
     """Do a publisher's or a consumer's job."""
     worker: Publisher | Consumer
-    worker = Publisher(PublishJob(**told)) if told["role"] == "publish" else Consumer(ConsumeJob(**told))
+    worker = (
+        Publisher(PublishJob(**reported))
+        if reported["role"] == "publish"
+        else Consumer(ConsumeJob(**reported))
+    )
     wait_for_go()
     result = worker.run()
     worker.connection.close()

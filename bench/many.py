@@ -186,9 +186,9 @@ def _consume(job: ManyJob) -> Result:
     return _ended([one.connection for one in consuming], sampler.result(sum(one.count for one in consuming)))
 
 
-def work(told: dict[str, Any]) -> Result:
+def work(reported: dict[str, Any]) -> Result:
     """Do a publisher's or a consumer's job."""
-    job = ManyJob(**told)
+    job = ManyJob(**reported)
     return _publish(job) if job.role == "publish" else _consume(job)
 
 

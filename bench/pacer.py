@@ -106,9 +106,9 @@ def longest_pause_s(samples: list[tuple[float, int]], start: float, end: float) 
     return max(pauses)
 
 
-def work(told: dict[str, Any]) -> Result:
+def work(reported: dict[str, Any]) -> Result:
     """Do a pacer's job."""
-    pacer = Pacer(PaceJob(**told))
+    pacer = Pacer(PaceJob(**reported))
     wait_for_go()
     result = pacer.run()
     with contextlib.suppress(OSError):

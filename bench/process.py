@@ -75,8 +75,8 @@ def total_told() -> int:
 
 def main(work: Callable[[dict[str, Any]], Result]) -> None:
     """Do the job of the command line and print its result; a failure ends with its text and status 1."""
-    told: dict[str, Any] = json.loads(sys.argv[1])
+    reported: dict[str, Any] = json.loads(sys.argv[1])
     try:
-        print(json.dumps(dataclasses.asdict(work(told))), flush=True)
+        print(json.dumps(dataclasses.asdict(work(reported))), flush=True)
     except (LoadError, LeveretError, OSError) as failed:
-        sys.exit(f"{told['role']}: {failed}")
+        sys.exit(f"{reported['role']}: {failed}")

@@ -164,9 +164,9 @@ def _read(job: StreamJob) -> Result:
     return result
 
 
-def work(told: dict[str, Any]) -> Result:
+def work(reported: dict[str, Any]) -> Result:
     """Do a publisher's or a reader's job."""
-    job = StreamJob(**told)
+    job = StreamJob(**reported)
     return _publish(job) if job.role == "publish" else _read(job)
 
 

@@ -98,7 +98,7 @@ class Worker:
         """Let the process work."""
         self._write("go\n")
 
-    def tell(self, total: int) -> None:
+    def report(self, total: int) -> None:
         """Tell a consumer how many messages there are in all, so that it knows its end."""
         self._write(f"{total}\n")
 
@@ -118,9 +118,9 @@ class Worker:
             raise LoadError(f"{self._role}: no end after {timeout_s:g} s") from None
         if self._process.returncode != 0:
             raise LoadError(error.strip() or f"{self._role}: status {self._process.returncode}")
-        told = json.loads(text)
-        told["samples"] = [(moment, count) for moment, count in told["samples"]]
-        return Result(**told)
+        reported = json.loads(text)
+        reported["samples"] = [(moment, count) for moment, count in reported["samples"]]
+        return Result(**reported)
 
     def _write(self, text: str) -> None:
         assert self._process.stdin is not None
@@ -198,7 +198,7 @@ def drained(node: Node, consumer: Worker, count: int) -> Throughput:
     """Have a consumer read `count` messages that are there; measure from its first to its last."""
     before_s = node.cpu_seconds()
     consumer.ready().go()
-    consumer.tell(count)
+    consumer.report(count)
     result = consumer.result()
     _expect(count, result.count, "delivered")
     last = next(moment for moment, seen in result.samples if seen == count)
@@ -217,7 +217,7 @@ def measured(node: Node, publisher: Worker, consumer: Worker, warmup_s: float, s
     publisher.ready().go()
     start, end, cpu_s = _watch(node, warmup_s, seconds)
     published = publisher.result()
-    consumer.tell(published.count)
+    consumer.report(published.count)
     consumed = consumer.result()
     _expect(published.count, consumed.count, "delivered")
     return _throughput(published, consumed, start, end, cpu_s)

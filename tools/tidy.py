@@ -19,11 +19,11 @@ FUNCTION_LINES_AIM, FUNCTION_LINES_MAX = 60, 100
 PACKAGE = Path("src/leveret")
 PURE_ROOMS = ("model", "wire", "core", "session")
 MAY_PRINT = ("cli", "testing")
-# The doors and the loops: one peer's or one request's bug must not end the node, and a command
+# The listeners and the loops: one peer's or one request's bug must not end the node, and a command
 # ends with one line whatever went wrong.
 MAY_CATCH_ALL = ("runtime", "pipeline", "management", "cli")
 # What serves clients: it goes through `core.broker.actor`, where each operation asks for its permissions.
-DOORS = ("session", "management")
+CLIENT_ROOMS = ("session", "management")
 BROKER_VERBS = (
     "declare_queue",
     "delete_queue",
@@ -36,6 +36,41 @@ BROKER_VERBS = (
 MAY_SHARE_A_NAME = ("Queue",)
 NOT_READ = {".venv", "build", "dist", "requirements"}
 TEXT_SUFFIXES = {".py", ".md", ".toml", ".sh", ".html", ".js", ".conf", ".json", ".txt", ""}
+
+# Private words of earlier code, each with the term of the field (the glossary in ARCHITECTURE.md) that took its place.
+BANNED_WORDS = {
+    "aside": "quarantine",
+    "asking": "leader client, request",
+    "bury": "dead-letter",
+    "carried": "checkpoint",
+    "cede": "step down",
+    "condemn": "declare dead",
+    "door": "listener, server",
+    "doors": "listeners",
+    "grave": "dead letter",
+    "homeless": "to be registered again",
+    "hopes": "reconnect grace",
+    "lacking": "catch-up plan, missing",
+    "life": "incarnation",
+    "lives": "incarnations",
+    "news": "events, progress",
+    "passing": "remote methods",
+    "pen": "definitions lock",
+    "reign": "leadership",
+    "reigns": "leaderships",
+    "relay": "forwarding",
+    "relays": "forwarding",
+    "relayed": "forwarded",
+    "shadow": "remote channel",
+    "shadows": "remote channels",
+    "surroundings": "cluster view",
+    "survivors": "unsettled messages",
+    "told": "reported, notified",
+    "tells": "reports, notifies",
+    "unheard": "ignore",
+}
+# The option of `rejoin_as_downstream`, whose name is a promise to its users.
+MAY_HAVE_BANNED_WORDS = ("set_all_aside",)
 
 # Spelled in pieces, so that this file passes its own rules.
 BANNED_TEXT = {
@@ -75,13 +110,18 @@ def findings_in(path: Path, text: str) -> Iterator[Finding]:
     if path.name == "utils.py":
         yield Finding(path, 1, "name the file after the one idea it holds")
     yield from too_long(path, 1, "file", text.count("\n"), FILE_LINES_AIM, FILE_LINES_MAX)
+    if room_of(path):
+        yield from banned_words_in(path, path.stem, 1)
     for node in ast.walk(ast.parse(text, path)):
         yield from findings_in_node(path, node)
 
 
 def findings_in_node(path: Path, node: ast.AST) -> Iterator[Finding]:
-    """Long functions, banned calls and handlers that swallow everything."""
+    """Long functions, banned words and calls, and handlers that swallow everything."""
     room = room_of(path)
+    if room:
+        for name in names_given_by(node):
+            yield from banned_words_in(path, name, getattr(node, "lineno", 1))
     match node:
         case ast.FunctionDef() | ast.AsyncFunctionDef():
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
@@ -91,13 +131,33 @@ def findings_in_node(path: Path, node: ast.AST) -> Iterator[Finding]:
         case ast.Attribute(value=ast.Name(id="time"), attr="time") if room in PURE_ROOMS:
             yield Finding(path, node.lineno, "time.time: take `now_ms` as an argument")
         case ast.Call(func=ast.Attribute(value=value, attr=verb)) if verb in BROKER_VERBS and (
-            room in DOORS or path.name == "stream_server.py"
+            room in CLIENT_ROOMS or path.name == "stream_server.py"
         ):
             if isinstance(value, ast.Attribute | ast.Name) and name_of(value).endswith("broker"):
                 yield Finding(path, node.lineno, f"broker.{verb}: ask core.actor, which checks permissions")
         case ast.ExceptHandler(type=None | ast.Name(id="Exception" | "BaseException")):
             if room and room not in MAY_CATCH_ALL and not passes_on(node.body[-1]):
                 yield Finding(path, node.lineno, "except of everything: name the errors that are expected")
+
+
+def names_given_by(node: ast.AST) -> Iterator[str]:
+    """The names that a node gives: of functions, classes, arguments, variables and attributes."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.arg(arg=name) | ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
+            yield name
+        case ast.alias(asname=str(name)):
+            yield name
+
+
+def banned_words_in(path: Path, name: str, line: int) -> Iterator[Finding]:
+    """A finding for each private word in an identifier."""
+    if name in MAY_HAVE_BANNED_WORDS:
+        return
+    for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name):
+        if word.lower() in BANNED_WORDS:
+            yield Finding(path, line, f"{name}: say {BANNED_WORDS[word.lower()]} instead of {word.lower()}")
 
 
 def shared_names(classes: Iterable[tuple[Path, ast.ClassDef]]) -> Iterator[Finding]:

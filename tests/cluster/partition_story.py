@@ -23,7 +23,7 @@ from leveret.testing.sites.network_site import NetworkNode, NetworkSite, Place
 from tests.cluster.torture_apps import CrewConsumer, TxSite
 from tests.cluster.torture_stage import disordered
 from tests.e2e.site import ENDLESS, PATIENCE_S, WINDOW, drain_all
-from tests.e2e.test_torture import told
+from tests.e2e.test_torture import reported
 
 FIRST, OTHER = "first", "other"
 QUEUES: Final = (FIRST, OTHER)
@@ -184,7 +184,7 @@ class Story:
         self.wait_confirms(self.nodes)
         figures = self._figures(cut, synchronised_ms)
         self._end()
-        return f"{self._name}: {figures}; {told(self._judge())}"
+        return f"{self._name}: {figures}; {reported(self._judge())}"
 
     def _hire(self) -> None:
         """Publishers to each queue at each node, and a consumer of all queues."""
@@ -288,13 +288,13 @@ class Story:
         """Wait until each of these nodes says that it misses those, and nobody else."""
         wanted = set(_names(missed))
 
-        def told() -> bool:
+        def reported() -> bool:
             rows = [self.site.api("GET", f"nodes/{each.node}", at=each) for each in nodes]
             return all(set(row["partitions"]) == wanted for row in rows)
 
-        self._wait(told, f"{_names(nodes)} to miss {sorted(wanted)}")
+        self._wait(reported, f"{_names(nodes)} to miss {sorted(wanted)}")
 
-    def set_aside(self, node: NetworkNode) -> int:
+    def quarantine(self, node: NetworkNode) -> int:
         """How many messages a node has set aside so far."""
         reports = self.site.api("GET", "replication/divergent", at=node)
         return sum(report["messages"] for report in reports)

@@ -28,10 +28,10 @@ BAD_S: Final = 8.0
 def leader_cut_off(story: Story) -> Cut:
     """A leader reaches nobody. It has written what nobody else has, and not confirmed it: that is set aside."""
     leader = story.leader()
-    before = story.set_aside(leader)
+    before = story.quarantine(leader)
     cut = story.fork([leader], [*story.but(leader), *story.site.etcd_hosts])
     story.wait_synchronised()
-    assert story.set_aside(leader) > before
+    assert story.quarantine(leader) > before
     return cut
 
 

@@ -130,8 +130,8 @@ def test_an_exclusive_queue_takes_replies_from_clients_of_other_nodes_and_goes_w
 ) -> None:
     """The commonest pattern of all: request and reply over a queue of one's own."""
     a, b, _ = site.members
-    with connect(a) as asking, connect(b) as answering:
-        asked = asking.channel()
+    with connect(a) as leader_client, connect(b) as answering:
+        asked = leader_client.channel()
         name = asked.queue_declare("", exclusive=True).method.queue
         replies = answering.channel()
         replies.confirm_delivery()

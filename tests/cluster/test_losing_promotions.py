@@ -86,11 +86,12 @@ def test_what_an_unsynchronised_mirror_lacks_is_set_aside_where_it_is_and_an_ala
         [{"vhost": "/", "queue": "q", "messages": HEAD}],
     )
     for node in site.members:
-        told = alarm(site, node)
+        reported = alarm(site, node)
         assert (
-            f"{HEAD - ACKED} messages that it was led on without are set aside at node {first.node}" in told
+            f"{HEAD - ACKED} messages that it was led on without are set aside at node {first.node}"
+            in reported
         )
-        assert "check_alarms" not in told
+        assert "check_alarms" not in reported
         checked = node.ctl("check_alarms", check=False)
         assert (checked.returncode, str(HEAD - ACKED) in checked.stderr) == (69, True)
     assert f"messages={HEAD - ACKED} see=list_divergent_messages" in first.log_text()
@@ -146,7 +147,7 @@ def test_what_a_node_has_that_is_no_mirror_any_more_is_quarantined_too_and_the_a
     site.wait(lambda: bool(site.api("GET", "replication/divergent", at=first)), "a report")
     [report] = site.api("GET", "replication/divergent", at=first)
     assert report["lost"] == HEAD
-    told = alarm(site, third)
-    assert "if anywhere" not in told, "it is known by now where they are"
+    reported = alarm(site, third)
+    assert "if anywhere" not in reported, "it is known by now where they are"
     (first.data_dir / "divergent" / report["id"]).rename(first.data_dir.parent / "kept")
     site.wait(lambda: alarm(site, third) == "", "no alarm of what is dealt with")

@@ -147,7 +147,7 @@ def test_which_consumer_of_a_queue_is_served_is_seen_from_every_node(
         served.basic_consume("single", lambda *delivery: None, consumer_tag="served")
         waiting.basic_consume("single", lambda *delivery: None, consumer_tag="waiting")
 
-        def told() -> dict[str, str]:
+        def reported() -> dict[str, str]:
             """What a node tells of consumers whose clients are there."""
             found: dict[str, str] = {}
             for node in nodes:
@@ -163,9 +163,9 @@ def test_which_consumer_of_a_queue_is_served_is_seen_from_every_node(
             rows = {
                 row["consumer_tag"]: row["activity_status"] for row in site.api("GET", "consumers", at=node)
             }
-            assert rows == told() == {"served": "single_active", "waiting": "waiting"}
+            assert rows == reported() == {"served": "single_active", "waiting": "waiting"}
         served.basic_cancel("served")
-        site.wait(lambda: told() == {"waiting": "single_active"}, "the other one is served")
+        site.wait(lambda: reported() == {"waiting": "single_active"}, "the other one is served")
         assert site.api("GET", "queues/%2F/single", at=first)["single_active_consumer_tag"] == "waiting"
 
 
@@ -189,8 +189,8 @@ def test_a_queue_is_synchronised_by_command(site: ClusterSite, nodes: list[SiteN
     assert (critical[0], "queue 'only-here'" in critical[2]) == (69, True), "a stream has no other copy"
     assert ctl(other, "sync_queue", "mirrored") == (0, "", "")
     site.wait_placed("mirrored", leader, mirrors=[other], synchronised=[other])
-    for news in (f"Adding mirror on node {other.node}", f"Mirror on node {other.node} is synchronised"):
-        assert f"Mirrored queue 'mirrored' in vhost '/': {news}\n" in leader.log_text()
+    for progress in (f"Adding mirror on node {other.node}", f"Mirror on node {other.node} is synchronised"):
+        assert f"Mirrored queue 'mirrored' in vhost '/': {progress}\n" in leader.log_text()
     assert ctl(leader, "await_online_synchronized_mirror") == (0, "", "")
     assert ctl(other, "cancel_sync_queue", "mirrored") == (0, "not_syncing\n", "")
     fill(site, leader, "plain")

@@ -43,9 +43,9 @@ def play(folder: Path, nodes: int, etcd_members: int, seed: str, scenarios: Sequ
         log_file=log_file,
         timeout_s=SCENARIO_TIMEOUT_S * len(scenarios),
     )
-    told = log_file.read_text(errors="replace")
-    print(told)
-    assert status == 0, told[-20_000:]
+    reported = log_file.read_text(errors="replace")
+    print(reported)
+    assert status == 0, reported[-20_000:]
 
 
 @pytest.mark.timeout(SCENARIO_TIMEOUT_S * 2)

@@ -19,7 +19,7 @@ from leveret.testing.sites import cluster_site
 from leveret.testing.sites.cluster_site import ClusterSite
 from tests.cluster.torture import EVENTS, Story
 from tests.cluster.torture_stage import CONFIG, LEASE_S
-from tests.e2e.test_torture import told
+from tests.e2e.test_torture import reported
 
 pytestmark = [
     pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available())),
@@ -59,5 +59,5 @@ def test_a_cluster_keeps_everything_over_and_over(tmp_path: Path, nodes: int) ->
                 [*EVENTS, "kill_leader", "cut_off"], k=chance.randint(EVENTS_MIN, EVENTS_MAX)
             )
             print(f"round {round_ + 1}: {', '.join(events)}: ", end="", flush=True)
-            print(told(story.round(events)), flush=True)
+            print(reported(story.round(events)), flush=True)
     print(", ".join(f"{name} {times}" for name, times in sorted(story.counts.items())))

@@ -24,7 +24,7 @@ class Story(Stage):
 
     def round(self, events: Sequence[str]) -> Audit:
         """Work while these things happen; then all must be in order."""
-        self.told = []
+        self.reported = []
         consumers = self._chance.choice([0, 1, 2, 2])
         self._crew.hire(
             # One publisher a queue: order is kept for each of them.
@@ -36,7 +36,7 @@ class Story(Stage):
         for event in events:
             self._pause(0.2, 1.2)
             self.counts[event] += 1
-            self.told.append(event)
+            self.reported.append(event)
             EVENTS[event](self)
             self._crew.tend(self._awake())
         self._pause(0.2, 1.0)
@@ -46,7 +46,7 @@ class Story(Stage):
         self._wait_synchronised()
         disordered = self._crew.end()
         result = self._judge()
-        assert disordered == 0, f"{self.told}: {disordered} messages came out of order"
+        assert disordered == 0, f"{self.reported}: {disordered} messages came out of order"
         return result
 
     # -- what happens -------------------------------------------------------------------------

@@ -54,13 +54,13 @@ class Stage:
     """A cluster, its queues, who works at them, and the judgement; what happens is torture.Story's.
 
     Attributes:
-        told: what happened in this round.
+        reported: what happened in this round.
         counts: what happened how often, in all rounds, and how many messages were confirmed and settled.
     """
 
     def __init__(self, site: ClusterSite, folder: Path, chance: random.Random) -> None:
         self.site = site
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.counts: Counter[str] = Counter()
         self._chance = chance
         self._apps = TxSite(site.members[0], "/", folder, chance.randrange(1 << 32))
@@ -139,7 +139,7 @@ class Stage:
         self._wait(synchronised, "synchronised mirrors")
 
     def _wait(self, holds: Callable[[], bool], what: str) -> None:
-        self.site.wait(holds, f"{self.told}: {what}", 2 * PATIENCE_S)
+        self.site.wait(holds, f"{self.reported}: {what}", 2 * PATIENCE_S)
 
     def _pause(self, least_s: float, most_s: float) -> None:
         time.sleep(self._chance.uniform(least_s, most_s))
@@ -185,11 +185,11 @@ class Stage:
         result = self._apps.audit(found, dict.fromkeys(QUEUES, FOREVER), account)
         for line in result.lines:
             line.disordered = disordered(found[line.queue])
-        assert result.balances, f"{self.told}: {result}"
-        assert not self._apps.strangers(), self.told
+        assert result.balances, f"{self.reported}: {result}"
+        assert not self._apps.strangers(), self.reported
         self.counts["confirmed"] += self._apps.confirmed()
         self.counts["settled"] += result.total.acked
-        assert self.counts["settled"] or not self._consumed, f"{self.told}: consumers settle nothing"
+        assert self.counts["settled"] or not self._consumed, f"{self.reported}: consumers settle nothing"
         self._make_room(found)
         self._judge_quiet()
         self._judge_agreement()
@@ -225,7 +225,9 @@ class Stage:
         except NotReady as late:
             nowhere = sorted(missing - self._quarantined.bodies.keys())
             raise AssertionError(f"{len(nowhere)} are nowhere: {nowhere[:5]}; {late}") from None
-        assert not (altered := self._quarantined.altered(published)), f"{self.told}: {altered[:5]} are others"
+        assert not (altered := self._quarantined.altered(published)), (
+            f"{self.reported}: {altered[:5]} are others"
+        )
         self._wait(lambda: not self._quarantined.alarms(), "no alarm of what was dealt with")
         self.counts["quarantined"] += len(missing)
         for number in missing:

@@ -117,13 +117,13 @@ def test_a_server_named_queue_needs_configure_on_its_new_name(peer: Peer, broker
         assert text.startswith("ACCESS_REFUSED - access to queue 'amq.gen-")
 
 
-@pytest.mark.parametrize("lacking", ["write", "read"])
+@pytest.mark.parametrize("missing", ["write", "read"])
 def test_a_dead_letter_exchange_must_be_writable_and_the_queue_readable(
-    broker: Broker, connect: Any, name: str, lacking: str
+    broker: Broker, connect: Any, name: str, missing: str
 ) -> None:
     broker.add_user(name, "secret")
-    broker.set_permissions(name, "/", **{lacking: "^nothing$"})
-    resource = ("queue", name) if lacking == "read" else ("exchange", "amq.fanout")
+    broker.set_permissions(name, "/", **{missing: "^nothing$"})
+    resource = ("queue", name) if missing == "read" else ("exchange", "amq.fanout")
     with channel_refuses(403, refused(*resource, name)):
         connect(name, "secret").channel().queue_declare(
             name, arguments={"x-dead-letter-exchange": "amq.fanout"}

@@ -73,23 +73,23 @@ def expect_nothing(peer: Peer) -> None:
 def test_a_publisher_is_blocked_told_and_served_when_the_alarm_is_over(
     broker: Broker, peers: list[Peer], name: str
 ) -> None:
-    told, silent = peers
-    for peer in (told, silent):
+    reported, silent = peers
+    for peer in (reported, silent):
         peer.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
-    told.call(1, commands.Queue.Declare(queue=name), commands.Queue.DeclareOk)
+    reported.call(1, commands.Queue.Declare(queue=name), commands.Queue.DeclareOk)
     with memory_is_low(broker):
-        for peer in (told, silent):
+        for peer in (reported, silent):
             peer.publish(1, b"waits", routing_key=name)
-        assert told.expect(0, commands.Connection.Blocked).reason == "low on memory"
-        told.send(1, commands.Queue.Declare(queue=name, passive=True))
-        expect_nothing(told)
+        assert reported.expect(0, commands.Connection.Blocked).reason == "low on memory"
+        reported.send(1, commands.Queue.Declare(queue=name, passive=True))
+        expect_nothing(reported)
         expect_nothing(silent)
-    told.expect(0, commands.Connection.Unblocked)
-    answers = [told.receive()[1] for _ in range(2)]
+    reported.expect(0, commands.Connection.Unblocked)
+    answers = [reported.receive()[1] for _ in range(2)]
     assert {type(answer) for answer in answers} == {commands.Queue.DeclareOk, commands.Basic.Ack}
     silent.expect(1, commands.Basic.Ack)
-    told.call(1, commands.Queue.Purge(queue=name), commands.Queue.PurgeOk)
-    assert told.call(1, commands.Queue.Delete(queue=name), commands.Queue.DeleteOk).message_count == 0
+    reported.call(1, commands.Queue.Purge(queue=name), commands.Queue.PurgeOk)
+    assert reported.call(1, commands.Queue.Delete(queue=name), commands.Queue.DeleteOk).message_count == 0
 
 
 def test_who_does_not_publish_goes_on(broker: Broker, peers: list[Peer], name: str) -> None:

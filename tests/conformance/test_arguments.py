@@ -162,7 +162,7 @@ LONG = of("classic", max_length=2**40)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "argument", "told"),
+    ("first", "second", "argument", "reported"),
     [
         (ONE, OTHER, "x-max-length", "received '6' but current is '5'"),
         (ONE, LONG, "x-max-length", "received '1099511627776' but current is '5'"),
@@ -192,10 +192,10 @@ LONG = of("classic", max_length=2**40)
     ],
 )  # fmt: skip
 def test_other_arguments_are_refused(
-    channel: Any, name: str, first: dict[str, Any], second: dict[str, Any], argument: str, told: str
+    channel: Any, name: str, first: dict[str, Any], second: dict[str, Any], argument: str, reported: str
 ) -> None:
     channel.queue_declare(name, durable=True, arguments=first)
-    text = f"PRECONDITION_FAILED - inequivalent arg '{argument}' for queue '{name}' in vhost '/': {told}"
+    text = f"PRECONDITION_FAILED - inequivalent arg '{argument}' for queue '{name}' in vhost '/': {reported}"
     with channel_refuses(406, text):
         channel.queue_declare(name, durable=True, arguments=second)
 
@@ -218,7 +218,7 @@ def test_arguments_that_its_type_does_not_have_are_not_compared(
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "reported"),
     [
         ({"exchange_type": "topic"}, "'type' {}: received 'topic' but current is 'direct'"),
         ({"durable": True}, "'durable' {}: received 'true' but current is 'false'"),
@@ -231,13 +231,13 @@ def test_arguments_that_its_type_does_not_have_are_not_compared(
     ],
 )  # fmt: skip
 def test_an_exchange_stays_what_it_was_declared(
-    channel: Any, name: str, change: dict[str, Any], told: str
+    channel: Any, name: str, change: dict[str, Any], reported: str
 ) -> None:
     first = {"exchange_type": "direct", "arguments": {"alternate-exchange": "a"}}
     channel.exchange_declare(name, **first)
     channel.exchange_declare(name, **(first | {"arguments": {"alternate-exchange": "a", "x-other": 1}}))
     where = f"for exchange '{name}' in vhost '/'"
-    with channel_refuses(406, f"PRECONDITION_FAILED - inequivalent arg {told.format(where)}"):
+    with channel_refuses(406, f"PRECONDITION_FAILED - inequivalent arg {reported.format(where)}"):
         channel.exchange_declare(name, **(first | change))
 
 

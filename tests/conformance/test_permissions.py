@@ -216,7 +216,12 @@ SUPER: Final = Row(
         stream.CreateSuperStream(1, "new", ["new-0"], ["0"], {}), stream.CreateSuperStreamResponse
     ),
 )
-CASES: Final = [(name, door) for name, row in ROWS.items() for door in PROTOCOLS if getattr(row, door)]
+CASES: Final = [
+    (name, follower_server)
+    for name, row in ROWS.items()
+    for follower_server in PROTOCOLS
+    if getattr(row, follower_server)
+]
 
 
 @pytest.fixture(scope="module", params=BROKERS)
@@ -275,24 +280,26 @@ def outcome(broker: Broker, do: Do) -> str:
     return "allowed"
 
 
-@pytest.mark.parametrize(("name", "door"), CASES)
-def test_an_operation_needs_all_its_permissions_and_no_other(stage: Broker, name: str, door: str) -> None:
+@pytest.mark.parametrize(("name", "follower_server"), CASES)
+def test_an_operation_needs_all_its_permissions_and_no_other(
+    stage: Broker, name: str, follower_server: str
+) -> None:
     row = ROWS[name]
     expected = {"": "allowed"} | {f"{kind} {on}": "refused" for kind, on in sorted(row.needs)}
     seen = {}
-    for lacking in [None, *sorted(row.needs)]:
+    for missing in [None, *sorted(row.needs)]:
         set_up(stage)
-        allow(stage, row.needs - {lacking} if lacking else row.needs)
-        seen[" ".join(lacking or ())] = outcome(stage, getattr(row, door))
+        allow(stage, row.needs - {missing} if missing else row.needs)
+        seen[" ".join(missing or ())] = outcome(stage, getattr(row, follower_server))
     assert seen == expected
 
 
-@pytest.mark.parametrize(("name", "door"), CASES)
-def test_without_access_to_the_vhost_there_is_nothing(stage: Broker, name: str, door: str) -> None:
+@pytest.mark.parametrize(("name", "follower_server"), CASES)
+def test_without_access_to_the_vhost_there_is_nothing(stage: Broker, name: str, follower_server: str) -> None:
     set_up(stage)
     with client_of(stage) as http:
         http.delete(f"permissions/{VHOST}/{USER}")
-    assert outcome(stage, getattr(ROWS[name], door)) != "allowed"
+    assert outcome(stage, getattr(ROWS[name], follower_server)) != "allowed"
 
 
 def test_a_super_stream_needs_what_its_parts_need() -> None:
@@ -301,9 +308,9 @@ def test_a_super_stream_needs_what_its_parts_need() -> None:
     with running(LEVERET) as broker:
         broker.add_vhost(VHOST)
         broker.add_user(USER, "p")
-        for lacking in sorted(SUPER.needs):
-            allow(broker, SUPER.needs - {lacking})
-            assert (lacking, outcome(broker, SUPER.stream)) == (lacking, "refused")
+        for missing in sorted(SUPER.needs):
+            allow(broker, SUPER.needs - {missing})
+            assert (missing, outcome(broker, SUPER.stream)) == (missing, "refused")
             assert broker.api(f"queues/{VHOST}") == []
         allow(broker, SUPER.needs)
         assert outcome(broker, SUPER.stream) == "allowed"

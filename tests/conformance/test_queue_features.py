@@ -47,14 +47,14 @@ def test_an_unused_queue_expires(connect: Any, channel: Any, name: str) -> None:
     channel.queue_declare(name, arguments={"x-expires": 100})
 
     def is_gone() -> bool:
-        asking = connect().channel()
+        leader_client = connect().channel()
         try:
-            asking.queue_declare("", exclusive=True)
-            asking.queue_bind(name, "amq.fanout")
+            leader_client.queue_declare("", exclusive=True)
+            leader_client.queue_bind(name, "amq.fanout")
         except pika.exceptions.ChannelClosedByBroker as refused:
             return bool(refused.reply_code == 404)
         finally:
-            asking.connection.close()
+            leader_client.connection.close()
         return False
 
     wait_until(is_gone, f"the end of {name}", PATIENCE_S, interval_s=0.1)
@@ -233,11 +233,11 @@ def test_a_queue_in_use_does_not_expire(channel: Any, connect: Any, name: str) -
 
 def _is_gone(connect: Any, name: str) -> bool:
     """Whether there is no such queue, asked in a way that does not use it."""
-    asking = connect().channel()
+    leader_client = connect().channel()
     try:
-        asking.queue_bind(name, "amq.fanout")
+        leader_client.queue_bind(name, "amq.fanout")
     except pika.exceptions.ChannelClosedByBroker as refused:
         return bool(refused.reply_code == 404)
     finally:
-        asking.connection.close()
+        leader_client.connection.close()
     return False

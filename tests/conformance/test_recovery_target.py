@@ -12,7 +12,7 @@ import pika
 import pytest
 
 from leveret.model.errors import AccessRefused, AuthenticationFailed, LeveretError, NotFound
-from leveret.pipeline.amqp.compare import ComparingClient, Differs
+from leveret.pipeline.amqp.compare import ComparisonClient, Differs
 from leveret.pipeline.amqp.connection import AmqpConnection, AmqpConnectionLost
 from leveret.pipeline.amqp.publish import WINDOW, AmqpClient, read_progress
 from leveret.pipeline.amqp.streams import MessageDeclined
@@ -52,7 +52,7 @@ def planned(folder: Path, queue: str, messages: int) -> PlanDirectory:
 
 
 def publish(
-    target: AmqpTarget, directory: PlanDirectory, news: Callable[[int], None] = lambda count: None
+    target: AmqpTarget, directory: PlanDirectory, progress: Callable[[int], None] = lambda count: None
 ) -> list[QueueOutcome]:
     """Publish all of a plan, as one task would."""
     totals = directory.load().queues
@@ -60,7 +60,7 @@ def publish(
     def client() -> AmqpClient:
         return AmqpClient(target, VHOST, directory.progress, totals, timeout_s=10)
 
-    return PlanPublisher(directory, client, news).publish(sorted(totals))
+    return PlanPublisher(directory, client, progress).publish(sorted(totals))
 
 
 def bodies_of(channel: Any, queue: str) -> list[bytes]:
@@ -288,8 +288,8 @@ def test_what_is_recovered_is_compared_message_by_message(
     publish(target, directory)
 
     def compare(messages: int) -> None:
-        def client() -> ComparingClient:
-            return ComparingClient(target, VHOST, {queue: messages}, timeout_s=10)
+        def client() -> ComparisonClient:
+            return ComparisonClient(target, VHOST, {queue: messages}, timeout_s=10)
 
         PlanPublisher(directory, client, lambda count: None).publish([queue])
 

@@ -84,9 +84,9 @@ def test_asking_for_replies_without_consuming_them_gets_406(channel: Any, queue:
 
 
 def test_a_reply_name_leads_to_a_client_while_it_is_there(connect: Any, channel: Any, queue: str) -> None:
-    asking = connect().channel()
-    asking.basic_consume(REPLY_TO, lambda *_: None, auto_ack=True)
-    asking.basic_publish("", queue, b"x", pika.BasicProperties(reply_to=REPLY_TO))
+    leader_client = connect().channel()
+    leader_client.basic_consume(REPLY_TO, lambda *_: None, auto_ack=True)
+    leader_client.basic_publish("", queue, b"x", pika.BasicProperties(reply_to=REPLY_TO))
     wait_ready(channel, queue, 1)
     reply_name = take(channel, queue).properties.reply_to
     assert reply_name.startswith(f"{REPLY_TO}.")

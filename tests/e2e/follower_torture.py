@@ -53,13 +53,13 @@ class Story:
     """Rounds in the life of a replication.
 
     Attributes:
-        told: what happened in this round.
+        reported: what happened in this round.
         counts: what happened how often, in all rounds, and how many messages were confirmed and settled.
     """
 
     def __init__(self, site: FollowerSite, folder: Path, chance: random.Random) -> None:
         self.site = site
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.counts: Counter[str] = Counter()
         self._chance = chance
         self._apps = Site(site.leader.node, "/", folder, chance.randrange(1 << 32))
@@ -80,7 +80,7 @@ class Story:
 
     def round(self, events: list[str]) -> Audit:
         """Work while these things happen; then all must be in order."""
-        self.told = []
+        self.reported = []
         self._doubtful = []
         self._disordered = 0
         self._work()
@@ -88,7 +88,7 @@ class Story:
         for event in events:
             self._pause(0.2, 1.2)
             self.counts[event] += 1
-            self.told.append(event)
+            self.reported.append(event)
             EVENTS[event](self)
         self._pause(0.2, 1.0)
         self._heal_links()
@@ -258,7 +258,7 @@ class Story:
             each.node.kill9()
         for each in in_sync:
             comparison = compare(leader.data_dir, each.data_dir)
-            assert comparison.is_prefix, f"{self.told}: {each.name} is no prefix: {comparison}"
+            assert comparison.is_prefix, f"{self.reported}: {each.name} is no prefix: {comparison}"
         self._rest()
         leader.lead(wait=False)
         for each in self.site.followers:
@@ -270,16 +270,16 @@ class Story:
         """Kill -9 of the leader, any follower in sync is promoted; the old leader comes back and follows."""
         old = self.site.leader
         self._heal_links()
-        stalled = None
+        blocked = None
         if len(self.site.followers) > 1 and self._chance.random() < 0.5:
             # One is behind, and may be out of sync by now: it is not to be chosen, and must cope.
-            stalled = self._someone()
-            stalled.link.stall()
+            blocked = self._someone()
+            blocked.link.stall()
             self._pause(0.0, 2.0 * ACK_TIMEOUT_S)
-        self._wait_in_sync(but=stalled)
+        self._wait_in_sync(but=blocked)
         since_ms = self.beacon()
         self._pause(0.0, 0.5)
-        chosen = self._chance.choice(self._wait_in_sync(but=stalled))
+        chosen = self._chance.choice(self._wait_in_sync(but=blocked))
         since = len(old.node.log_text())
         for each in self.site.followers:
             if each is chosen or self._chance.random() < 0.25:
@@ -402,15 +402,15 @@ class Story:
         found = drain_all(leader, "/", QUEUES, keep=True)
         without_delivery_counts(found[QUORUM], self._apps.published)
         result = self._apps.audit(found, dict.fromkeys(QUEUES, FOREVER), account)
-        assert result.balances, f"{self.told}: {result}"
-        assert not self._apps.strangers(), self.told
+        assert result.balances, f"{self.reported}: {result}"
+        assert not self._apps.strangers(), self.reported
         unflagged = {
             message.number
             for taken in found.values()
             for message in taken
             if message.number in account.delivered and not message.redelivered
         }
-        assert not unflagged, f"{self.told}: {len(unflagged)} come again as if for the first time"
+        assert not unflagged, f"{self.reported}: {len(unflagged)} come again as if for the first time"
         self.counts["confirmed"] += self._apps.confirmed()
         self.counts["settled"] += result.total.acked
         self._apps.turn_page(found)
@@ -425,34 +425,36 @@ class Story:
     def _judge_sides(self, port: int) -> None:
         streamed = read_stream(port, STREAM)
         numbers = [message.number for message in streamed]
-        assert sorted(set(numbers)) == numbers, f"{self.told}: the stream is out of order, or has doubles"
+        assert sorted(set(numbers)) == numbers, f"{self.reported}: the stream is out of order, or has doubles"
         lost = self._stream.confirmed() - set(numbers)
         assert not lost, (
-            f"{self.told}: {len(lost)} confirmed messages are not in the stream: {sorted(lost)[:5]}"
+            f"{self.reported}: {len(lost)} confirmed messages are not in the stream: {sorted(lost)[:5]}"
         )
         assert all(message.body == body_of(message.number) for message in streamed)
         wait_until(lambda: count(port, DYING) == 0, "all that dies", PATIENCE_S)
-        buried = {
+        dead_lettered = {
             message.number for message in drain_all(self.site.leader.node, "/", [GRAVE], keep=True)[GRAVE]
         }
-        lost = self._dying.confirmed() - buried
-        assert not lost, f"{self.told}: {len(lost)} dead messages are not in the grave: {sorted(lost)[:5]}"
+        lost = self._dying.confirmed() - dead_lettered
+        assert not lost, (
+            f"{self.reported}: {len(lost)} dead messages are not in the grave: {sorted(lost)[:5]}"
+        )
 
     def _judge_drained(self, port: int) -> None:
-        assert count(port, IDLE) == 0, self.told
+        assert count(port, IDLE) == 0, self.reported
         expected = [b"%d" % self._left] if self._left else []
         with self._apps.channel() as channel:
             got = iter(lambda: channel.basic_get(DRAINED)[2], None)
             found = [body if len(body) < 10 else body[:10] + b"..." for body in got]
-        assert found == expected, f"{self.told}: {found[:5]} of {len(found)} where {expected} was left"
+        assert found == expected, f"{self.reported}: {found[:5]} of {len(found)} where {expected} was left"
 
     def _judge_definitions(self) -> None:
         leader = self.site.leader
         names = {row["name"] for row in leader.get("queues")}
-        assert names == {*QUEUES, STREAM, DYING, GRAVE, BEACON, IDLE, DRAINED} | self._made, self.told
+        assert names == {*QUEUES, STREAM, DYING, GRAVE, BEACON, IDLE, DRAINED} | self._made, self.reported
         if self._made:
             policy, wanted = leader.get(f"policies/%2F/{MADE}"), self._policy()
-            assert {key: policy[key] for key in wanted} == wanted, self.told
+            assert {key: policy[key] for key in wanted} == wanted, self.reported
 
     def _judge_divergent(self, kept: set[int]) -> None:
         """What was set aside was confirmed to nobody, or is there as well."""
@@ -461,7 +463,7 @@ class Story:
             for message in member.divergent_messages():
                 if message["queue"] in QUEUES and not message["settled"]:
                     number = int(message["properties"]["message_id"])
-                    assert number not in confirmed or number in kept, f"{self.told}: {message}"
+                    assert number not in confirmed or number in kept, f"{self.reported}: {message}"
 
     def _start_again(self) -> None:
         for member in self.site.members:

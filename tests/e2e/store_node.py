@@ -48,14 +48,14 @@ class Node:
         self.store = ClusterStore(config(name, endpoints, prefix, ttl_ms), self.take, self.lost)
         self.keys = ClusterKeys.under(prefix)
         self.state = ClusterState(self.keys)
-        self.told: list[tuple[int, list[Event]]] = []
+        self.reported: list[tuple[int, list[Event]]] = []
         self.changed: list[Changed] = []
         self.losses: list[str] = []
 
     def take(self, events: list[Event], revision: int) -> None:
-        assert not self.told or revision > self.told[-1][0]
+        assert not self.reported or revision > self.reported[-1][0]
         self.changed += self.state.apply(events, revision)
-        self.told.append((revision, events))
+        self.reported.append((revision, events))
 
     def lost(self, reason: str) -> None:
         self.losses.append(reason)
@@ -79,7 +79,7 @@ class Node:
     def keys_now(self) -> dict[str, bytes]:
         """What the events that it was told say there is."""
         now: dict[str, bytes] = {}
-        for _, events in self.told:
+        for _, events in self.reported:
             for event in events:
                 now.pop(event.key, None)
                 if event.value is not None:
@@ -111,7 +111,7 @@ async def read(endpoints: str, prefix: str, page: int = 1000) -> dict[str, Store
 
 
 @asynccontextmanager
-async def door(
+async def follower_server(
     member: EtcdMember, deaf: Callable[[bytes, int], bool], *, hangs_up: bool
 ) -> AsyncIterator[str]:
     """A door of etcd that passes requests in, and no answers any more once `deaf` says so, or hangs up then; its URL.

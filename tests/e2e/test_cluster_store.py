@@ -19,7 +19,7 @@ from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
 from leveret.testing.servers import etcd
 from leveret.testing.servers.etcd import EtcdCluster, EtcdMember
-from tests.e2e.store_node import SHORT_MS, Node, door, node, play, read
+from tests.e2e.store_node import SHORT_MS, Node, follower_server, node, play, read
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
@@ -34,7 +34,7 @@ def test_all_there_is_comes_first_then_every_revision_in_order(shared_etcd: Etcd
         async with node("a", shared_etcd.setting, "order") as a:
             before = [await a.put(f"x{number}") for number in range(5)]
             async with node("b", shared_etcd.setting, "order") as b:
-                first = b.told[0]
+                first = b.reported[0]
                 assert {event.key for event in first[1]} == {
                     a.keys.alive("a"),
                     *(f"order/x{number}" for number in range(5)),
@@ -47,11 +47,11 @@ def test_all_there_is_comes_first_then_every_revision_in_order(shared_etcd: Etcd
                     writer = chance.choice((a, b))
                     revisions.append(await writer.store.transact(StoreTransaction((), (write,))))
                 await until(lambda: a.store.revision == b.store.revision == revisions[-1])
-                told = [revision for revision, _ in b.told[1:]]
-                assert [one for one in told if one in revisions] == revisions
-                assert told == sorted(set(told))
-                assert [one for one in a.told if one[0] in revisions] == [
-                    one for one in b.told if one[0] in revisions
+                reported = [revision for revision, _ in b.reported[1:]]
+                assert [one for one in reported if one in revisions] == revisions
+                assert reported == sorted(set(reported))
+                assert [one for one in a.reported if one[0] in revisions] == [
+                    one for one in b.reported if one[0] in revisions
                 ]
                 there = await read(shared_etcd.setting, "order/")
                 assert b.keys_now == a.keys_now
@@ -71,7 +71,7 @@ def test_what_happens_before_a_node_is_announced_waits_until_then(shared_etcd: E
             b = Node("b", shared_etcd.setting, "waits")
             await b.store.start()
             await a.put("later")
-            assert [len(events) for _, events in b.told] == [1]
+            assert [len(events) for _, events in b.reported] == [1]
             await b.store.announce(b.presence())
             await until(lambda: b.keys_now == a.keys_now)
             again = Presence("i1", "tcp://elsewhere:1", "", 0, "1")
@@ -94,7 +94,7 @@ def test_what_happened_while_the_watch_was_cut_is_told_as_it_happened(shared_etc
                     revisions = [await a.put("x", encode(number)) for number in range(5)]
                     link.allow()
                     await until(partial(b.has, revisions[-1]))
-                    assert [(revision, len(events)) for revision, events in b.told[-5:]] == [
+                    assert [(revision, len(events)) for revision, events in b.reported[-5:]] == [
                         (revision, 1) for revision in revisions
                     ]
                 assert b.losses == []
@@ -119,8 +119,8 @@ def test_what_etcd_has_forgotten_meanwhile_is_told_as_differences(shared_etcd: E
                 shared_etcd.members[0].ask("kv/compaction", revision=str(last), physical=True)
                 link.allow()
                 await until(lambda: b.store.revision == last)
-                assert b.told[-1][0] == last
-                assert {(event.key, event.value) for event in b.told[-1][1]} == {
+                assert b.reported[-1][0] == last
+                assert {(event.key, event.value) for event in b.reported[-1][1]} == {
                     ("forgotten/goes", None),
                     ("forgotten/comes", b"1"),
                     ("forgotten/changes", b"2"),
@@ -178,7 +178,7 @@ def test_a_watch_that_tells_nothing_is_given_up_when_it_should_have(shared_etcd:
             return b"/v3/watch" in said and bool(answered) and len(watches) == 1
 
         async with (
-            door(shared_etcd.members[0], mute, hangs_up=False) as url,
+            follower_server(shared_etcd.members[0], mute, hangs_up=False) as url,
             node("a", shared_etcd.setting, "mute") as a,
         ):
             b = Node("b", url, "mute", 2_000)
@@ -278,7 +278,7 @@ def test_a_restart_of_etcd_that_is_shorter_than_the_lease_costs_nothing(own_etcd
                 await asyncio.to_thread(own_etcd.members[0].restart)
                 revision = await writing
                 await until(partial(b.has, revision))
-                assert b.told[-1][1][0].value == encode(number)
+                assert b.reported[-1][1][0].value == encode(number)
             assert (a.losses, b.losses) == ([], [])
 
     play(scene())

@@ -13,7 +13,7 @@ from leveret.runtime.coordination.etcd import Etcd, EtcdRefused
 from leveret.testing.network.waiting import until
 from leveret.testing.servers import etcd
 from leveret.testing.servers.etcd import EtcdCluster
-from tests.e2e.store_node import Node, door, node, play, read
+from tests.e2e.store_node import Node, follower_server, node, play, read
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
@@ -70,7 +70,7 @@ def test_a_transaction_whose_answer_was_lost_is_done_once(shared_etcd: EtcdClust
 
         prefix = f"lost-{is_alone}"
         async with (
-            door(shared_etcd.members[0], deaf, hangs_up=True) as url,
+            follower_server(shared_etcd.members[0], deaf, hangs_up=True) as url,
             node("b", shared_etcd.setting, prefix) as b,
         ):
             a = Node("a", url if is_alone else f"{url},{shared_etcd.setting}", prefix, 3_000)
@@ -81,7 +81,7 @@ def test_a_transaction_whose_answer_was_lost_is_done_once(shared_etcd: EtcdClust
                 revisions.append(await a.put("x", encode(number)))
             assert None not in revisions
             await until(lambda: b.store.revision >= (revisions[-1] or 0))
-            seen = [event for _, events in b.told for event in events if event.key == f"{prefix}/x"]
+            seen = [event for _, events in b.reported for event in events if event.key == f"{prefix}/x"]
             assert [(event.modified, event.value) for event in seen] == [
                 (revision, encode(number)) for number, revision in enumerate(revisions)
             ]

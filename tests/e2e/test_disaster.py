@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 VHOST: Final = "orders"
 ELSEWHERE: Final = "elsewhere"
 WORK: Final = ("work-1", "work-2", "work-3")
-ASIDE: Final = ("gone", "purged", "reborn", "once", "again", "late", "local", "voted")
-LEFT: Final = (*WORK, *ASIDE[1:])
+QUARANTINE: Final = ("gone", "purged", "reborn", "once", "again", "late", "local", "voted")
+LEFT: Final = (*WORK, *QUARANTINE[1:])
 JUDGED: Final = (*WORK, "reborn", "again", "late")
 PER_QUEUE: Final = 40
 LATE: Final = 800
@@ -107,8 +107,8 @@ def live(pair: StandbyPair, site: Site) -> None:
     pair.replicate("once", "^once$")
     pair.replicate("again", "^again$")
     with site.channel() as channel:
-        declare(channel, [*WORK, *ASIDE[:-1]])
-        declare(channel, ASIDE[-1:], {"x-queue-type": "quorum"})
+        declare(channel, [*WORK, *QUARANTINE[:-1]])
+        declare(channel, QUARANTINE[-1:], {"x-queue-type": "quorum"})
     site.publish(["late"], LATE // 2)
     for queue in ("gone", "purged", "reborn", "once", "again", "local", "voted"):
         site.publish([queue], PER_QUEUE)

@@ -30,7 +30,7 @@ from leveret.testing.servers import certificates, etcd
 from leveret.testing.servers.certificates import CertificateAuthority
 from leveret.testing.servers.etcd import EtcdCluster, EtcdMember
 from leveret.testing.servers.process import ServerProcess
-from tests.e2e.store_node import HEARTBEAT_MS, LONG_MS, PATIENCE_S, door, play
+from tests.e2e.store_node import HEARTBEAT_MS, LONG_MS, PATIENCE_S, follower_server, play
 
 pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.available()))
 
@@ -319,12 +319,12 @@ def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_on(own_
                 await b.campaign()
             await until(lambda: not a.election.status()["reachable"] and a.deposed)
             assert "no keepalive of the lease in time" in a.deposed[0]
-            told = len(b.seen)
+            reported = len(b.seen)
             member.go_on()
             again = (await a.win(epoch)).epoch
             assert again > epoch
             await until(
-                lambda: len(b.seen) > told and b.seen[-1] == ElectedLeader("a", "tcp://a:5679", again)
+                lambda: len(b.seen) > reported and b.seen[-1] == ElectedLeader("a", "tcp://a:5679", again)
             )
             assert a.election.status()["reachable"]
 
@@ -338,14 +338,14 @@ def test_a_leader_outlives_a_restart_of_etcd_that_is_shorter_than_its_lease(own_
         async with node("a", own_etcd.setting, "restart") as a, node("b", own_etcd.setting, "restart") as b:
             await a.campaign()
             await until(lambda: b.seen[-1:] == [ElectedLeader("a", "tcp://a:5679", 1)])
-            told = len(b.seen)
+            reported = len(b.seen)
             member.kill9()
             await until(lambda: not b.election.status()["reachable"])
             await asyncio.to_thread(member.restart)
             await a.election.record_in_sync(frozenset("b"))
             assert a.election.holds_lease_now()
-            await until(lambda: len(b.seen) > told)
-            assert set(b.seen[told:]) == {ElectedLeader("a", "tcp://a:5679", 1)}
+            await until(lambda: len(b.seen) > reported)
+            assert set(b.seen[reported:]) == {ElectedLeader("a", "tcp://a:5679", 1)}
             assert await b.campaign() == LeadershipLost(
                 "node a leads in epoch 1", ElectedLeader("a", "tcp://a:5679", 1)
             )
@@ -406,7 +406,7 @@ def test_a_leader_stays_one_when_the_member_of_etcd_it_talks_to_dies_or_hangs() 
 
 def deaf_to_transactions(member: EtcdMember) -> AbstractAsyncContextManager[str]:
     """A door of etcd that hands requests in, and hangs up instead of answering a transaction; its URL."""
-    return door(member, lambda said, _: b"/v3/kv/txn" in said, hangs_up=True)
+    return follower_server(member, lambda said, _: b"/v3/kv/txn" in said, hangs_up=True)
 
 
 def test_what_was_done_though_the_answer_got_lost_counts(shared_etcd: EtcdCluster) -> None:
@@ -434,13 +434,13 @@ def test_etcd_may_ask_for_a_user_and_forget_logins(own_etcd: EtcdCluster) -> Non
     member = own_etcd.members[0]
 
     async def scene() -> None:
-        door = f"http://root:s%3Acret@{LOOPBACK}:{member.port}"
-        async with node("a", door, "users") as a:  # Nobody is asked yet.
+        follower_server = f"http://root:s%3Acret@{LOOPBACK}:{member.port}"
+        async with node("a", follower_server, "users") as a:  # Nobody is asked yet.
             await until(lambda: a.seen == [None])
         member.ask("auth/user/add", name="root", password="s:cret")
         member.ask("auth/user/grant", user="root", role="root")
         member.ask("auth/enable")
-        async with node("a", door, "users") as a:
+        async with node("a", follower_server, "users") as a:
             await a.campaign()
             await asyncio.to_thread(member.stop)
             await asyncio.to_thread(member.restart)

@@ -222,6 +222,6 @@ def test_scrubs_in_the_background_mend_on_both_sides(tmp_path: Path) -> None:
         log = log_of(site, "damaged")
         for member in site.members:
             harm(member, log)
-            told = re.compile(r"scrubbed chunks=\d+ octets=\d+ damaged=1 repaired=1")
-            wait_until(lambda m=member, t=told: t.search(m.node.log_text()), "a scrub", PATIENCE_S)  # type: ignore[misc]  # a default is how a loop variable is bound
+            reported = re.compile(r"scrubbed chunks=\d+ octets=\d+ damaged=1 repaired=1")
+            wait_until(lambda m=member, t=reported: t.search(m.node.log_text()), "a scrub", PATIENCE_S)  # type: ignore[misc]  # a default is how a loop variable is bound
         site.assert_identical()

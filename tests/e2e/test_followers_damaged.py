@@ -143,8 +143,8 @@ def test_what_a_torn_leader_lost_is_set_aside_at_its_follower_and_found_there(
     site.leader.lead()
     site.wait_in_sync()
     publish(site.leader, queue, [b"after"])
-    aside = [row["payload"].encode() for row in follower.divergent_messages() if row["queue"] == queue]
-    assert aside == BODIES[-1:]
+    quarantine = [row["payload"].encode() for row in follower.divergent_messages() if row["queue"] == queue]
+    assert quarantine == BODIES[-1:]
     assert bodies(site.leader, queue) == [*BODIES[:-1], b"after"]
     assert site.assert_identical() > 0
 

@@ -38,13 +38,15 @@ def messages(member: FollowerSiteNode) -> int:
     return int(member.get("queues/%2F/orders").get("messages", 0))
 
 
-def held_back(follower: FollowerSiteNode) -> dict[str, Any]:
+def delayed_changes(follower: FollowerSiteNode) -> dict[str, Any]:
     found: dict[str, Any] = follower.status()["leader"]["held_back"]
     return found
 
 
 def wait_held_back(follower: FollowerSiteNode, count: int) -> None:
-    wait_until(lambda: held_back(follower)["messages"] == count, f"{count} messages held back", PATIENCE_S)
+    wait_until(
+        lambda: delayed_changes(follower)["messages"] == count, f"{count} messages held back", PATIENCE_S
+    )
 
 
 def promote(follower: FollowerSiteNode, *options: str) -> subprocess.CompletedProcess[str]:
@@ -55,7 +57,7 @@ def test_a_purge_is_undone_up_to_the_moment_before_it(site: FollowerSite) -> Non
     [follower] = site.followers
     publish(site.leader, "orders", numbered(1, 9))
     wait_held_back(follower, 9)
-    before_purge = datetime.fromtimestamp(held_back(follower)["newest_at_ms"] / 1000, UTC).isoformat()
+    before_purge = datetime.fromtimestamp(delayed_changes(follower)["newest_at_ms"] / 1000, UTC).isoformat()
     with channel_at(site.leader) as channel:
         channel.queue_purge("orders")
         channel.queue_declare("by-mistake", durable=True)
@@ -102,7 +104,7 @@ def test_what_waits_survives_kills_and_is_applied_when_due_or_on_demand(site: Fo
     follower.node.kill9()
     follow(site, follower, "1s")
     wait_until(lambda: messages(follower) == 20, "all that is due applied", PATIENCE_S)
-    wait_until(lambda: held_back(follower)["records"] == 0, "nothing held back", PATIENCE_S)
+    wait_until(lambda: delayed_changes(follower)["records"] == 0, "nothing held back", PATIENCE_S)
     assert follower.status()["leader"]["lag_records"] == 0
 
     follower.node.stop()

@@ -180,9 +180,10 @@ def served(member: FollowerSiteNode, end: int = 0) -> dict[str, int]:
         wait_until(lambda: client.stats(OUTGOING_STREAM)["committed_offset"] >= end, "collection", PATIENCE_S)
         stats = client.stats(OUTGOING_STREAM)
         at = end or stats["committed_offset"]
-        told = {"epoch": EPOCH_PREFIX, "mark": MARK_PREFIX}
+        reported = {"epoch": EPOCH_PREFIX, "mark": MARK_PREFIX}
         return stats | {
-            name: client.query_offset(f"{prefix}{at}", OUTGOING_STREAM) or 0 for name, prefix in told.items()
+            name: client.query_offset(f"{prefix}{at}", OUTGOING_STREAM) or 0
+            for name, prefix in reported.items()
         }
 
 
@@ -385,10 +386,10 @@ def test_an_old_leader_that_follows_sets_aside_what_only_it_had(pair: FollowerSi
     publish(follower, "orders", numbered(200, 10))
     old.follow(pair.leader)
     pair.wait_in_sync()
-    aside = [(row["queue"], row["payload"]) for row in old.divergent_messages()]
+    quarantine = [(row["queue"], row["payload"]) for row in old.divergent_messages()]
     expected = [("orders", body.decode()) for body in alone]
     expected += [("other", "one more"), ("unknown", "of a queue that only the old leader knew")]
-    assert sorted(aside) == sorted(expected)
+    assert sorted(quarantine) == sorted(expected)
     [report] = old.get("replication/divergent")
     assert report["messages"] == len(expected)
     export = tmp_path / "divergent.json"
@@ -539,8 +540,8 @@ def test_too_few_followers_block_publishers_until_there_are_enough(tmp_path: Pat
             peer.publish(1, b"waits", routing_key="orders", properties=DURABLE)
             peer.expect(0, commands.Connection.Blocked)
             follower.follow(site.leader)
-            told = sorted(type(frame).__name__ for _, frame in (peer.receive(), peer.receive()))
-            assert told == ["Ack", "Unblocked"]
+            reported = sorted(type(frame).__name__ for _, frame in (peer.receive(), peer.receive()))
+            assert reported == ["Ack", "Unblocked"]
         site.wait_in_sync()
         assert site.leader.ask("GET", "health/checks/replication").is_success
         assert bodies(site.leader, "orders") == [b"before", b"waits"]

@@ -116,12 +116,12 @@ def test_faulty_conversations_end_nothing_but_their_connections(
 ) -> None:
     chosen = int(SEED) if SEED else seed or SystemRandom().randrange(1 << 31)
     print(f"LEVERET_FUZZ_SEED={chosen}")
-    random, doors, codes = Random(chosen), conversations(node), Counter[int]()
+    random, listeners, codes = Random(chosen), conversations(node), Counter[int]()
     pid, began_bytes, deadline = node.pid, node.rss_bytes(), time.monotonic() + max(10.0, FUZZ_SECONDS / 3)
     said = 0
     while said < rounds and time.monotonic() < deadline:
         said += 1
-        port, seeds = random.choice(doors)
+        port, seeds = random.choice(listeners)
         answer = say(port, mutated(random, seeds, BYTES_MAX))
         if port == node.amqp_port:
             codes.update(reply_codes(answer))

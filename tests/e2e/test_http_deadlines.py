@@ -112,21 +112,21 @@ def dripped(client: socket.socket, octet: bytes, longest_s: float) -> float:
     return time.monotonic() - began_s
 
 
-@pytest.mark.parametrize("door", [plain, secured, half_tls, metrics, control])
+@pytest.mark.parametrize("follower_server", [plain, secured, half_tls, metrics, control])
 def test_who_says_nothing_is_let_go(
-    node: LeveretProcess, door: Callable[[LeveretProcess], socket.socket]
+    node: LeveretProcess, follower_server: Callable[[LeveretProcess], socket.socket]
 ) -> None:
-    with door(node) as client:
+    with follower_server(node) as client:
         began_s = time.monotonic()
         assert said_until_end(client) == b""
         assert time.monotonic() - began_s < REQUEST_S + SLACK_S
 
 
-@pytest.mark.parametrize("door", [plain, secured, metrics, control])
+@pytest.mark.parametrize("follower_server", [plain, secured, metrics, control])
 def test_headers_that_drip_are_not_waited_for(
-    node: LeveretProcess, door: Callable[[LeveretProcess], socket.socket]
+    node: LeveretProcess, follower_server: Callable[[LeveretProcess], socket.socket]
 ) -> None:
-    with door(node) as client:
+    with follower_server(node) as client:
         client.sendall(b"GET / HTTP/1.1\r\nX-Long: ")
         assert dripped(client, b"x", 60) < REQUEST_S + SLACK_S
 

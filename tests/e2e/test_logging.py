@@ -25,24 +25,26 @@ def node(tmp_path: Path) -> Iterator[LeveretProcess]:
         yield node
 
 
-def lives(node: LeveretProcess, protocol: str) -> list[list[dict[str, Any]]]:
+def incarnations(node: LeveretProcess, protocol: str) -> list[list[dict[str, Any]]]:
     """The events of each connection that was let in over this protocol."""
     lines = [line for line in node.log_text().splitlines() if line.startswith("{")]
     by_name: dict[str, list[dict[str, Any]]] = {}
     for event in map(json.loads, lines):
         by_name.setdefault(str(event.get("name", "")), []).append(event)
     return [
-        life
-        for life in by_name.values()
-        if life[0].get("protocol") == protocol
-        and any(event["msg"] == "connection_authenticated" for event in life)
+        incarnation
+        for incarnation in by_name.values()
+        if incarnation[0].get("protocol") == protocol
+        and any(event["msg"] == "connection_authenticated" for event in incarnation)
     ]
 
 
 def ended(node: LeveretProcess, protocol: str) -> list[dict[str, Any]]:
     """The events of the one connection over this protocol, once it is closed."""
-    wait_until(lambda: [len(life) for life in lives(node, protocol)] == [3], "three events", 10)
-    return lives(node, protocol)[0]
+    wait_until(
+        lambda: [len(incarnation) for incarnation in incarnations(node, protocol)] == [3], "three events", 10
+    )
+    return incarnations(node, protocol)[0]
 
 
 def connect(node: LeveretProcess, password: str) -> pika.BlockingConnection:

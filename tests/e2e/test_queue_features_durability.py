@@ -171,13 +171,13 @@ def test_a_queue_that_expired_is_gone_after_a_crash(node: LeveretProcess, connec
     declare(channel, "staying", expires=60_000)
 
     def gone() -> bool:
-        asking = connect()
+        leader_client = connect()
         try:
-            asking.queue_bind("passing", "amq.fanout")
+            leader_client.queue_bind("passing", "amq.fanout")
         except pika.exceptions.ChannelClosedByBroker:
             return True
         finally:
-            asking.connection.close()
+            leader_client.connection.close()
         return False
 
     wait_until(gone, "the queue's end", PATIENCE_S)

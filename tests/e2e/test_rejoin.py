@@ -50,9 +50,9 @@ def test_nobody_publishes_to_a_queue_that_is_about_to_be_deleted(tmp_path: Path)
 
         wait_until(is_done, "the node to be back as a downstream", 60)
         node.wait_ready()
-        told = json.loads(node.ctl("list_divergent_messages", "--formatter", "json").stdout)
+        reported = json.loads(node.ctl("list_divergent_messages", "--formatter", "json").stdout)
         assert sum(confirmed) == 0
-        assert len(told["messages"]) == BEFORE
+        assert len(reported["messages"]) == BEFORE
         assert json.loads(node.ctl("list_queues", "name", "--formatter", "json").stdout) == []
     finally:
         node.close()

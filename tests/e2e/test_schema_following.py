@@ -78,10 +78,10 @@ async def test_what_was_told_is_noted_as_told_although_an_upstream_looks_at_its_
     node.put(briefly)
     assert node.schema_state() == before
     reply = decode_reply(node.schema_request("replicator", encode_request(SyncRequest("down"))))
-    told = node.schema_state()
+    reported = node.schema_state()
     node.broker.apply(Delete("queues", briefly.key))
     monkeypatch.setattr(node.schema_sync, "_look_again_at_s", 0.0)
-    assert (told, node.schema_state()) == (reply.state, before), "its deletion is worth a notice"
+    assert (reported, node.schema_state()) == (reply.state, before), "its deletion is worth a notice"
 
 
 @on_a_loop
@@ -288,7 +288,7 @@ async def test_what_the_upstream_has_and_cannot_be_had_here_is_refused_and_delet
 async def test_a_delta_that_is_being_applied_is_applied_whole_when_replication_is_disabled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema_apply, "CHANGES_PER_TURN", 10)
+    monkeypatch.setattr(schema_apply, "CHANGES_PER_SLICE", 10)
     async with pair(tmp_path, locals_={"queues": "^mine$"}) as link:
         up, down = link.upstream, link.downstream
         names = [f"q{number}" for number in range(200)]

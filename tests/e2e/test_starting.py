@@ -91,8 +91,8 @@ def refused(
     """Start a node that is expected not to come up; no file may grow beyond `file_bytes_max`."""
     limit = [] if file_bytes_max is None else ["prlimit", f"--fsize={file_bytes_max}"]
     argv = [sys.executable, "-m", "leveret.cli.server", "serve", "--data-dir", str(tmp_path / "data")]
-    doors = ("listeners.tcp=none", "stream.listeners.tcp=none", "management.tcp.port=0")
-    options = [part for setting in (*doors, *settings) for part in ("--set", setting)]
+    listeners = ("listeners.tcp=none", "stream.listeners.tcp=none", "management.tcp.port=0")
+    options = [part for setting in (*listeners, *settings) for part in ("--set", setting)]
     return subprocess.run([*limit, *argv, *options], capture_output=True, text=True, timeout=60)
 
 
@@ -148,14 +148,14 @@ def test_the_service_manager_is_told_of_readiness_life_and_the_stop(
 ) -> None:
     environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "300000"}
     with LeveretProcess(data_dir=tmp_path / "data", environment=environment) as node:
-        told: list[str] = []
-        while told.count("WATCHDOG=1") < 2:
-            told.append(service_manager.recv(4096).decode())
-        assert told[0] == "STATUS=recovering queues"
-        assert told[1].startswith(f"READY=1\nSTATUS=ready amqp=127.0.0.1:{node.amqp_port}")
+        reported: list[str] = []
+        while reported.count("WATCHDOG=1") < 2:
+            reported.append(service_manager.recv(4096).decode())
+        assert reported[0] == "STATUS=recovering queues"
+        assert reported[1].startswith(f"READY=1\nSTATUS=ready amqp=127.0.0.1:{node.amqp_port}")
         assert node.stop() == 0
-        while not told[-1].startswith("STOPPING=1"):
-            told.append(service_manager.recv(4096).decode())
+        while not reported[-1].startswith("STOPPING=1"):
+            reported.append(service_manager.recv(4096).decode())
 
 
 def test_the_log_file_is_opened_anew_on_sighup_and_holds_what_the_console_does(tmp_path: Path) -> None:

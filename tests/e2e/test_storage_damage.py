@@ -126,9 +126,9 @@ def test_a_flipped_bit_takes_its_queue_down_until_the_segment_is_restored(node: 
     octets = flip(segment, len(intact) // 2)
     node.start()
     assert_down(node, segment, octets)
-    told = next(line for line in node.log_text().splitlines() if "queue_down" in line)
+    reported = next(line for line in node.log_text().splitlines() if "queue_down" in line)
     for part in (f"log {segment.parent}", f"segment {segment.name}", "at byte", "(offset"):
-        assert part in told
+        assert part in reported
     node.kill9()
     segment.write_bytes(intact)
     node.start()

@@ -206,9 +206,9 @@ def leftovers(node: LeveretProcess) -> dict[str, list[bytes]]:
 def check(books: Books, found: dict[str, list[bytes]]) -> None:
     assert not books.wrong
     assert books.returned == [], "nothing comes back whose acknowledgement was answered to"
-    grave, target = set(found[GRAVE]), set(found["target"])
+    letter, target = set(found[GRAVE]), set(found["target"])
     for name, confirmed in books.confirmed.items():
-        accounted = set(found[name]) | grave | books.acked[name]
+        accounted = set(found[name]) | letter | books.acked[name]
         if name == "source":
             accounted |= target
         lost = confirmed - accounted

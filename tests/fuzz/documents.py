@@ -27,7 +27,7 @@ from leveret.config.sources import build, render
 from leveret.config.syntax import parse_lines
 from leveret.config.tree import SETTINGS
 from leveret.core.broker.broker import Broker
-from leveret.management.http.app import build_app, operator_door, public_door
+from leveret.management.http.app import build_app, operator_app, public_app
 from leveret.management.http.rates_ticker import rates_of
 from leveret.model.definitions import Put, Queue, Vhost, decode_change, encode_change
 from leveret.model.errors import ConfigError
@@ -210,8 +210,8 @@ async def _ask(app: Starlette, request: httpx.Request) -> httpx.Response:
     async def send(message: MutableMapping[str, Any]) -> None:
         said.append(message)
 
-    door = public_door(app) if "authorization" in request.headers else operator_door(app)
-    await door(scope, receive, send)
+    follower_server = public_app(app) if "authorization" in request.headers else operator_app(app)
+    await follower_server(scope, receive, send)
     octets = b"".join(message.get("body", b"") for message in said)
     return httpx.Response(said[0]["status"], headers=said[0]["headers"], content=octets)
 

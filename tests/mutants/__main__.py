@@ -91,10 +91,10 @@ def run_all(mutations: Sequence[Mutation], options: argparse.Namespace) -> list[
             bar.update(description="mutations")
             bar.advance(1)
             verdicts = list(pool.map(expected, mutations))
-            survivors = [at for at, verdict in enumerate(verdicts) if verdict.result == SURVIVED]
-            if options.whole_suite and survivors:
-                bar.begin_again(total=len(survivors), description="the whole suite")
-                for at in survivors:
+            unsettled = [at for at, verdict in enumerate(verdicts) if verdict.result == SURVIVED]
+            if options.whole_suite and unsettled:
+                bar.begin_again(total=len(unsettled), description="the whole suite")
+                for at in unsettled:
                     verdicts[at] = runner.whole(mutations[at], shlex.split(options.whole_suite))
                     bar.advance(1)
     return verdicts

@@ -108,9 +108,9 @@ class PipelineChild:
             self.events.append(event)
             if holds(event):
                 return event
-            news = repr({key: value for key, value in event.items() if key not in ("at_ms", "after_ms")})
-            if news not in said:
-                said.add(news)
+            progress = repr({key: value for key, value in event.items() if key not in ("at_ms", "after_ms")})
+            if progress not in said:
+                said.add(progress)
                 patience.renew()
             assert not patience.is_over, f"nothing new; it said {self.events[-5:]}"
 

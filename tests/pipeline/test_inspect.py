@@ -52,7 +52,7 @@ def test_what_was_collected_again_counts_once(
     upstream.copy_again("/", "q", 3)
     upstream.publish("/", "q", [stored_message(b"x", b"ex", b"k2")])
     upstream.copy_again("/", "q", 1)
-    upstream.begin_life("/", "q")
+    upstream.begin_incarnation("/", "q")
     upstream.publish("/", "q", [stored_message(b"x", b"ex", b"k0")])
     manifest = transfer(upstream, tmp_path, chunks_per_file=chunks_per_file)
     rows = [tuple(row.values()) for row in count_messages(spark, manifest)]
@@ -62,9 +62,9 @@ def test_what_was_collected_again_counts_once(
 def test_how_far_it_is_is_told_while_it_counts(spark: SparkSession, manifest: Manifest) -> None:
     with Inbox() as inbox:
         count_messages(spark, manifest, inbox.address)
-        news = inbox.wait(0)
-    assert {event["event"] for event in news} == {"counted"}
-    assert sum(event["messages"] for event in news) == 17
+        progress = inbox.wait(0)
+    assert {event["event"] for event in progress} == {"counted"}
+    assert sum(event["messages"] for event in progress) == 17
 
 
 def test_a_damaged_file_is_named(spark: SparkSession, manifest: Manifest) -> None:
@@ -84,10 +84,10 @@ def test_what_was_compacted_meanwhile_is_counted_where_it_is_then(
     sweep(transferring, tmp_path)
     with Inbox() as inbox:
         rows = [tuple(row.values()) for row in count_messages(spark, manifest, inbox.address)]
-        news = inbox.wait(0)
+        progress = inbox.wait(0)
     assert rows == [("/", "ex", "k0", 7), ("/", "ex", "k1", 5), ("b", "", "\ufffd", 2)]
-    [at] = [number for number, event in enumerate(news) if event["event"] == "counting"]
-    assert news[at]["messages"] == sum(event["messages"] for event in news[at + 1 :]) == 14
+    [at] = [number for number, event in enumerate(progress) if event["event"] == "counting"]
+    assert progress[at]["messages"] == sum(event["messages"] for event in progress[at + 1 :]) == 14
 
 
 def test_without_data_spark_is_not_started(

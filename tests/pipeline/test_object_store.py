@@ -53,7 +53,11 @@ def test_an_archive_in_a_store_is_transferred_into_recovered_from_and_set_aside(
         wait_until(all_came, "what came meanwhile", TIMEOUT_S)
     assert_all_is_there_once(archive, upstream)
     [row] = contents(archive)["vhosts"]
-    total = sum(len(life.messages) for lives in upstream.lives.values() for life in lives)
+    total = sum(
+        len(incarnation.messages)
+        for incarnations in upstream.incarnations.values()
+        for incarnation in incarnations
+    )
     assert (row["transferred"], row["records"]) == (upstream.logs["/"].committed_offset,) * 2
     assert sum(each["messages"] for each in count_messages(spark, Manifest(archive))) == total
 

@@ -14,7 +14,7 @@ from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.plan import PlanDirectory, QueueOrder
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.archive.tables import read_table
-from leveret.pipeline.recovery.survivors import NumberedFile, may_have_survivors, not_to_recover, write_run
+from leveret.pipeline.recovery.unsettled import NumberedFile, may_have_unsettled, not_to_recover, write_run
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 
 pytestmark = pytest.mark.spark
@@ -30,17 +30,17 @@ def history(seed: int) -> StandbyUpstream:
     for turn in range(250):
         queue = rng.choice(QUEUES)
         step = rng.random()
-        if step < 0.5 or (VHOST, queue) not in upstream.lives:
+        if step < 0.5 or (VHOST, queue) not in upstream.incarnations:
             count = rng.randint(1, 30)
             upstream.publish(VHOST, queue, [stored_message(b"%d.%d" % (turn, i)) for i in range(count)])
         elif step < 0.9:
-            end = upstream.lives[VHOST, queue][-1].next_offset + 1
+            end = upstream.incarnations[VHOST, queue][-1].next_offset + 1
             ranges = [(rng.randrange(end), rng.randint(1, 4)) for _ in range(rng.randint(1, 9))]
             upstream.settle(VHOST, queue, ranges, reason=rng.randrange(4))
         elif step < 0.96:
             upstream.copy_again(VHOST, queue, rng.randint(1, 5))
         else:
-            upstream.begin_life(VHOST, queue)
+            upstream.begin_incarnation(VHOST, queue)
     return upstream
 
 
@@ -48,7 +48,7 @@ def by_masks(manifest: Manifest, directory: PlanDirectory) -> list[tuple[str, in
     masks = not_to_recover(manifest, VHOST)
     found = []
     for number, file in enumerate(manifest.files()):
-        if not may_have_survivors(file, masks):
+        if not may_have_unsettled(file, masks):
             continue
         run = directory.runs / f"{number}.arrow"
         for part in write_run(
@@ -85,11 +85,11 @@ def unsettled(messages: DataFrame, settled: DataFrame) -> DataFrame:
 
 def by_model(upstream: StandbyUpstream) -> list[tuple[str, int, int]]:
     return sorted(
-        (queue, life.epoch, offset)
-        for (_, queue), lives in upstream.lives.items()
-        for life in lives
-        for offset in life.messages
-        if offset not in life.settled
+        (queue, incarnation.epoch, offset)
+        for (_, queue), incarnations in upstream.incarnations.items()
+        for incarnation in incarnations
+        for offset in incarnation.messages
+        if offset not in incarnation.settled
     )
 
 

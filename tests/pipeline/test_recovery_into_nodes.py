@@ -14,7 +14,7 @@ import pika
 import pytest
 
 from leveret.model.errors import LeveretError, PreconditionFailed
-from leveret.pipeline.amqp.compare import ComparingClient, Differs
+from leveret.pipeline.amqp.compare import ComparisonClient, Differs
 from leveret.pipeline.amqp.publish import AmqpClient, read_progress
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.plan import PlanDirectory
@@ -199,7 +199,7 @@ def test_messages_with_a_time_to_live_of_their_own_expire_but_not_before_a_rehea
     time.sleep(0.5)
     guest = LoginCredentials(username="guest", password="guest")
     target = AmqpTarget(host=LOOPBACK, port=node.amqp_port, credentials=guest)
-    client = partial(ComparingClient, target, vhost, plan.load().queues, 5.0)
+    client = partial(ComparisonClient, target, vhost, plan.load().queues, 5.0)
     with nullcontext() if vhost.startswith("leveret.") else pytest.raises(Differs, match="has 0 messages"):
         PlanPublisher(plan, client, lambda count: None).publish(["q"])
 

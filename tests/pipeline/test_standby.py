@@ -24,8 +24,8 @@ from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.definitions import Definitions, GlobalParameter, Put, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.pipeline.archive.contents import contents
+from leveret.pipeline.archive.identities import AnotherLog, UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.origins import AnotherLog, Origins
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.files.files import Place, matching
 from leveret.runtime.standby.downstream import StandbyDownstream
@@ -238,8 +238,8 @@ def test_orphaned_data_is_what_is_not_this_nodes_to_recover(tmp_path: Path, data
         assert (deleted["vhost"], deleted["bytes"]) == ("untagged", sizes["untagged"])
         assert await standby.archive.list_vhosts_available() == ["kept"]
         assert await standby.delete_orphaned_data() == []
-        told = standby._transfer.rows(["kept", "untagged"])
-        assert [each["transferred"] for each in told] == [5, 0]
+        reported = standby._transfer.rows(["kept", "untagged"])
+        assert [each["transferred"] for each in reported] == [5, 0]
         await standby.keep_former_archive()
         assert row(standby)["transferred"] == 0
         assert await standby.archive.list_vhosts_available() == []
@@ -248,9 +248,9 @@ def test_orphaned_data_is_what_is_not_this_nodes_to_recover(tmp_path: Path, data
         again = store_range(data_dir, "kept", upstream.logs["kept"].read(0, 1 << 20))
         assert again is not None
         Manifest(data_dir).append([again])
-        Origins(data_dir).check("kept", 5, has_data=True)
+        UpstreamIdentities(data_dir).check("kept", 5, has_data=True)
         with suppress(AnotherLog):
-            Origins(data_dir).check("kept", 6, has_data=True)
+            UpstreamIdentities(data_dir).check("kept", 6, has_data=True)
         assert [row["vhost"] for row in await standby.delete_orphaned_data()] == ["kept"]
         await standby.delete_all_data()
         assert matching(data_dir, "data/*/*") == []

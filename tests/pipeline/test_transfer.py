@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.contents import contents
+from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.origins import Origins
 from leveret.pipeline.archive.store import delete_orphans
 from leveret.pipeline.files.files import Place, matching, name_in, opened, place_of
 from leveret.pipeline.jobs.job import TransferJob
@@ -117,11 +117,11 @@ def assert_all_is_there_once(data_dir: Place, upstream: StandbyUpstream, vhost: 
         for row in pq.read_table(opened(data_dir / file.path), partitioning=None).to_pylist()
     ]
     appended = [
-        (queue, life.epoch, offset + i, int(kind), body)
-        for (name, queue), lives in upstream.lives.items()
+        (queue, incarnation.epoch, offset + i, int(kind), body)
+        for (name, queue), incarnations in upstream.incarnations.items()
         if name == vhost
-        for life in lives
-        for offset, bodies, kind, _ in life.copies
+        for incarnation in incarnations
+        for offset, bodies, kind, _ in incarnation.copies
         for i, body in enumerate(bodies)
     ]
     assert len(rows) == upstream.logs[vhost].committed_offset
@@ -339,7 +339,7 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
             upstream.logs["/"].missing_messages = 7
             assert set(asked) == {f"{BEGINNING_PREFIX}eu.2"}
             asked.clear()
-            history_from_ms = Origins(tmp_path / "standby").history_from_ms("/")
+            history_from_ms = UpstreamIdentities(tmp_path / "standby").history_from_ms("/")
             assert began_ms <= history_from_ms <= time.time_ns() // 1_000_000
         for _ in range(3):
             upstream.publish("/", "a", [stored_message(b"y")] * 10)
@@ -352,7 +352,9 @@ def test_what_the_upstream_no_longer_has_is_told_with_its_bounds_and_not_skipped
     assert Manifest(tmp_path / "standby").next_by_vhost == {"/": 10}
     [row] = contents(tmp_path / "standby")["vhosts"]
     assert (row["missing"], row["missing_messages"]) == (20, 4), "a promotion has to know"
-    assert Origins(tmp_path / "standby").history_from_ms("/") == history_from_ms, "it does not begin again"
+    assert UpstreamIdentities(tmp_path / "standby").history_from_ms("/") == history_from_ms, (
+        "it does not begin again"
+    )
 
 
 def test_links_are_encrypted_and_the_upstream_is_verified(

@@ -52,10 +52,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--write-docs", action="store_true", help=f"put the result into {PAGE.relative_to(ROOT)}"
     )
-    told = parser.parse_args(arguments)
-    told.suites = [suite for suite in SUITES if told.suite is None or suite.name in told.suite]
-    told.brokers = [RABBITMQ, LEVERET] if told.broker == "both" else [told.broker]
-    return told
+    reported = parser.parse_args(arguments)
+    reported.suites = [suite for suite in SUITES if reported.suite is None or suite.name in reported.suite]
+    reported.brokers = [RABBITMQ, LEVERET] if reported.broker == "both" else [reported.broker]
+    return reported
 
 
 class Runner:
@@ -127,9 +127,9 @@ class Runner:
         def count(ended: int) -> None:
             self.say(f"{suite.name} on {broker}: {ended} tests")
 
-        with running(broker, self._certificates_for(suite, folder), room / "broker.log") as doors:
+        with running(broker, self._certificates_for(suite, folder), room / "broker.log") as listeners:
             python = self.workshop.python
-            return run(suite, doors, python, folder, room, count, select=self.select, tests=tests)
+            return run(suite, listeners, python, folder, room, count, select=self.select, tests=tests)
 
     def _certificates_for(self, suite: Suite, folder: Path) -> Certificates:
         own = folder / suite.own_certificates
@@ -138,30 +138,30 @@ class Runner:
         return Certificates(own / "ca.pem", own / "server.pem", own / "server.key")
 
 
-def run_suites(told: argparse.Namespace, record: Record, say: Say) -> list[str]:
+def run_suites(reported: argparse.Namespace, record: Record, say: Say) -> list[str]:
     """Run what was asked for and keep it on disk; return what could not be run and why."""
     workshop = Workshop()
     workshop.install(say)
-    runner = Runner(workshop, record, told.select, say)
+    runner = Runner(workshop, record, reported.select, say)
     errors = []
-    for suite in told.suites:
-        errors += runner.run(suite, told.brokers)
-        if not told.select:
-            record.merge_into(RECORD, suite.name, told.brokers)
+    for suite in reported.suites:
+        errors += runner.run(suite, reported.brokers)
+        if not reported.select:
+            record.merge_into(RECORD, suite.name, reported.brokers)
     return errors
 
 
-def compared(told: argparse.Namespace, record: Record) -> list[Comparison]:
+def compared(reported: argparse.Namespace, record: Record) -> list[Comparison]:
     """Compare every wanted suite that has been run on both brokers."""
     rows = []
-    for suite in told.suites:
+    for suite in reported.suites:
         runs = record.runs.get(suite.name, {})
         if RABBITMQ in runs and LEVERET in runs:
             on_rabbitmq, on_leveret = (
                 {test: ended for test, ended in runs[broker].results.items() if test not in suite.left_out}
                 for broker in (RABBITMQ, LEVERET)
             )
-            if told.select:  # the other broker's last run may hold the whole suite
+            if reported.select:  # the other broker's last run may hold the whole suite
                 both = on_rabbitmq.keys() & on_leveret.keys()
                 on_rabbitmq, on_leveret = (
                     {test: ended for test, ended in one.items() if test in both}
@@ -173,25 +173,25 @@ def compared(told: argparse.Namespace, record: Record) -> list[Comparison]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says; return the exit status."""
-    told = parse(arguments)
+    reported = parse(arguments)
     record, errors = read_record(RECORD), []
-    if not told.compare:
-        errors = _run_with_a_line(told, record)
-    rows = compared(told, record)
-    if told.formatter == "json":
+    if not reported.compare:
+        errors = _run_with_a_line(reported, record)
+    rows = compared(reported, record)
+    if reported.formatter == "json":
         print(report.as_json(rows))
     else:
         report.print_table(rows, Console())
     for error in errors:
         print(f"not run: {error}", file=sys.stderr)
-    if told.write_docs and not errors:
+    if reported.write_docs and not errors:
         packages = Workshop().packages
         versions = {suite.name: packages[suite.package or suite.name].version for suite in SUITES}
         report.write_docs(report.markdown(rows, record, versions), PAGE)
     return 0 if not errors and all(row.met for row in rows) else 1
 
 
-def _run_with_a_line(told: argparse.Namespace, record: Record) -> list[str]:
+def _run_with_a_line(reported: argparse.Namespace, record: Record) -> list[str]:
     """Run with one line on stderr that says what is being done; in a pipe one line a step."""
     console = Console(stderr=True)
     with console.status("") as status:
@@ -203,7 +203,7 @@ def _run_with_a_line(told: argparse.Namespace, record: Record) -> list[str]:
                 print(text, file=sys.stderr)
 
         try:
-            return run_suites(told, record, say)
+            return run_suites(reported, record, say)
         except (FetchError, LockError) as error:
             return [str(error)]
 

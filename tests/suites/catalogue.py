@@ -50,28 +50,28 @@ class Suite:
     timeout_s: float = 600.0
 
 
-def _amqpstorm(doors: Doors) -> dict[str, str]:
-    login = f"{doors.user}:{doors.password}@localhost"
+def _amqpstorm(listeners: Doors) -> dict[str, str]:
+    login = f"{listeners.user}:{listeners.password}@localhost"
     return {
         "AMQP_BROKER": "rabbitmq",
         "AMQP_HOST": LOOPBACK,
-        "AMQP_USERNAME": doors.user,
-        "AMQP_PASSWORD": doors.password,
+        "AMQP_USERNAME": listeners.user,
+        "AMQP_PASSWORD": listeners.password,
         "AMQP_URI": f"amqp://{login}:5672/%2F",
-        "AMQP_HTTP_URL": f"http://{LOOPBACK}:{doors.management}",
+        "AMQP_HTTP_URL": f"http://{LOOPBACK}:{listeners.management}",
         "AMQP_SSL_URI": f"amqps://{login}:5671/%2F",
         "AMQP_SSL_HOST": "localhost",
-        "AMQP_CAFILE": str(doors.certificates.ca),
-        "AMQP_CERTFILE": str(doors.certificates.certificate),
-        "AMQP_KEYFILE": str(doors.certificates.key),
+        "AMQP_CAFILE": str(listeners.certificates.ca),
+        "AMQP_CERTFILE": str(listeners.certificates.certificate),
+        "AMQP_KEYFILE": str(listeners.certificates.key),
     }
 
 
-def _celery_family(doors: Doors) -> dict[str, str]:
+def _celery_family(listeners: Doors) -> dict[str, str]:
     return {
         "RABBITMQ_HOST": "localhost",
-        "RABBITMQ_5672_TCP": str(doors.amqp),
-        "RABBITMQ_5671_TCP": str(doors.amqps),
+        "RABBITMQ_5672_TCP": str(listeners.amqp),
+        "RABBITMQ_5671_TCP": str(listeners.amqps),
     }
 
 
@@ -87,12 +87,12 @@ def _py_amqp_certificates(folder: Path, certificates: Certificates) -> None:
     shutil.copy(certificates.key, target / "client_key_broken.pem")
 
 
-def _container(doors: Doors) -> dict[str, str]:
-    return {"SUITE_AMQP_PORT": str(doors.amqp), "SUITE_AMQPS_PORT": str(doors.amqps)}
+def _container(listeners: Doors) -> dict[str, str]:
+    return {"SUITE_AMQP_PORT": str(listeners.amqp), "SUITE_AMQPS_PORT": str(listeners.amqps)}
 
 
-def _stream(doors: Doors) -> dict[str, str]:
-    return {"SUITE_STREAM_PORT": str(doors.stream), "SUITE_AMQP_PORT": str(doors.amqp)}
+def _stream(listeners: Doors) -> dict[str, str]:
+    return {"SUITE_STREAM_PORT": str(listeners.stream), "SUITE_AMQP_PORT": str(listeners.amqp)}
 
 
 PUBLIC_HOST: Final = "connects to a public host"

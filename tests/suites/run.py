@@ -45,7 +45,7 @@ class SuiteError(Exception):
 
 def run(
     suite: Suite,
-    doors: Doors,
+    listeners: Doors,
     python: Path,
     folder: Path,
     room: Path,
@@ -58,7 +58,7 @@ def run(
 
     Args:
         suite: what to run.
-        doors: the broker.
+        listeners: the broker.
         python: interpreter of the suites' environment.
         folder: where the suite is unpacked.
         room: where `results.jsonl` and `output.log` of this run are kept.
@@ -76,7 +76,9 @@ def run(
     process = ServerProcess(log)
     try:
         process.launch(
-            _command(suite, python, folder, select, tests), _environment(suite, doors, results), cwd=folder
+            _command(suite, python, folder, select, tests),
+            _environment(suite, listeners, results),
+            cwd=folder,
         )
         deadline = time.monotonic() + suite.timeout_s
         while process.alive and time.monotonic() < deadline:
@@ -109,12 +111,12 @@ def _command(suite: Suite, python: Path, folder: Path, select: str, tests: Seque
     ]
 
 
-def _environment(suite: Suite, doors: Doors, results: Path) -> dict[str, str]:
+def _environment(suite: Suite, listeners: Doors, results: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if name in os.environ}
     return kept | {
         "PYTHONPATH": str(INSIDE),
         "PYTHONDONTWRITEBYTECODE": "1",
         "SUITE_RESULTS": str(results),
-        "SUITE_DOORS": doors.usual() if suite.redirected else "",
-        **suite.environment(doors),
+        "SUITE_DOORS": listeners.usual() if suite.redirected else "",
+        **suite.environment(listeners),
     }

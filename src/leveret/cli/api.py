@@ -257,15 +257,15 @@ def _path(parts: tuple[str, ...]) -> str:
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """Lines of an answer; only a line feed ends one, other ends of lines may stand in a JSON text as they are."""
-    held: list[bytes] = []
+    existing: list[bytes] = []
     for piece in pieces:
         *ends, rest = piece.split(b"\n")
         for end in ends:
-            yield b"".join((*held, end))
-            held.clear()
-        held.append(rest)
-    if any(held):
-        yield b"".join(held)
+            yield b"".join((*existing, end))
+            existing.clear()
+        existing.append(rest)
+    if any(existing):
+        yield b"".join(existing)
 
 
 def _document(response: httpx.Response) -> Any:

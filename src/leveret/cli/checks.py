@@ -25,10 +25,10 @@ def need_vhost(ctl: Session, name: str | None = None) -> dict[str, Any]:
         CtlError: there is none.
     """
     name = ctl.vhost if name is None else name
-    held: dict[str, Any] | None = ctl.api.get_or_none("vhosts", name)
-    if held is None:
+    existing: dict[str, Any] | None = ctl.api.get_or_none("vhosts", name)
+    if existing is None:
         raise CtlError(exits.DATA, f"Virtual host '{name}' does not exist")
-    return held
+    return existing
 
 
 def listed(ctl: Session, *path: str) -> list[dict[str, Any]]:
@@ -50,10 +50,10 @@ def need_user(ctl: Session, name: str, status: int = exits.NO_USER) -> dict[str,
     Raises:
         CtlError: there is none.
     """
-    held: dict[str, Any] | None = ctl.api.get_or_none("users", name)
-    if held is None:
+    existing: dict[str, Any] | None = ctl.api.get_or_none("users", name)
+    if existing is None:
         raise CtlError(status, f'User "{name}" does not exist')
-    return held
+    return existing
 
 
 @contextmanager

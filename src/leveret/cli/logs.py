@@ -1,4 +1,4 @@
-"""The node's log: where events go, from which severity on, and files that are put aside.
+"""The node's log: where events go, from which severity on, and files that are rotated.
 
 One event is one line (`cli/log_lines`). The console, a file, or both; each event has to pass its output's level
 and the level of its category.
@@ -76,7 +76,7 @@ class Threshold(logging.Filter):
 
 
 class LogFile(logging.Handler):
-    """A file of events that is put aside by size or time and can be opened anew at any moment.
+    """A file of events that is rotated by size or time and can be opened anew at any moment.
 
     A disk that refuses lines costs lines, never the node: the first line after that says how many.
     """
@@ -105,7 +105,7 @@ class LogFile(logging.Handler):
         line = self.format(record) + "\n"
         try:
             if self._is_full(len(line)) or self._is_due(record.created):
-                self._put_aside()
+                self._rename_away()
             if self._lost:
                 self._file.write(f"log_lines_lost count={self._lost}\n")
             self._file.write(line)
@@ -146,7 +146,7 @@ class LogFile(logging.Handler):
     def _following(self) -> float | None:
         return self._when.after(datetime.fromtimestamp(time.time())).timestamp() if self._when else None
 
-    def _put_aside(self) -> None:
+    def _rename_away(self) -> None:
         """`log` becomes `log.0`, `log.0` becomes `log.1`; the oldest goes."""
         self._file.close()
         files = [

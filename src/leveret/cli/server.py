@@ -2,7 +2,7 @@
 
     leveret serve --data-dir D [--config F]
 
-The node says `leveret ready ...` on standard output, and READY=1 to systemd, once its doors are open; logs to
+The node says `leveret ready ...` on standard output, and READY=1 to systemd, once its listeners are open; logs to
 standard error or a file; ends in order on SIGTERM or SIGINT, and at once on a second one.
 """
 

@@ -39,8 +39,8 @@ class ServiceManager:
         self._watchdog: asyncio.Task[None] | None = None
 
     def ready(self, status: str) -> None:
-        """All doors are open."""
-        self._tell("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
+        """All listeners are open."""
+        self._report("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
         if self.watchdog_s and self._address:
             self._watchdog = asyncio.get_running_loop().create_task(
                 self._ping(self.watchdog_s / _PINGS_A_WATCHDOG)
@@ -48,19 +48,19 @@ class ServiceManager:
 
     def status(self, text: str) -> None:
         """What the node is doing, in a line."""
-        self._tell(f"STATUS={text}")
+        self._report(f"STATUS={text}")
 
     def stopping(self) -> None:
         """The node goes."""
-        self._tell("STOPPING=1", "STATUS=stopping")
+        self._report("STOPPING=1", "STATUS=stopping")
 
     async def _ping(self, interval_s: float) -> None:
         """As long as the event loop turns, the node is alive."""
         while True:
-            self._tell("WATCHDOG=1")
+            self._report("WATCHDOG=1")
             await asyncio.sleep(interval_s)
 
-    def _tell(self, *lines: str) -> None:
+    def _report(self, *lines: str) -> None:
         if not self._address:
             return
         # The node serves whether or not somebody listens.

@@ -1,4 +1,4 @@
-"""When a log file is put aside, in the words RabbitMQ took from its logging library.
+"""When a log file is rotated, in the words RabbitMQ took from its logging library.
 
     $D0       each day at midnight
     $D23      each day at 23:00

@@ -155,7 +155,7 @@ def _field(declared: Setting) -> object:
 
 
 def branch(tree: type[Tree], prefix: str) -> Tree:
-    """Declare a tree that several doors have, each with keys of its own: `prefix`, a dot, the tree's key."""
+    """Declare a tree that several listeners have, each with keys of its own: `prefix`, a dot, the tree's key."""
     return dataclasses.field(default_factory=tree, metadata={_PREFIX: prefix + "."})
 
 

@@ -1,4 +1,4 @@
-"""TLS: the same settings for every door that speaks it, each under its own prefix."""
+"""TLS: the same settings for every listener that speaks it, each under its own prefix."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class ArchiveOperations(Protocol):
     async def disk_usage(self) -> list[dict[str, Any]]:
         """One row a vhost: node, size, unit, vhost."""
 
-    async def inspect(self, tell: Progress) -> list[dict[str, Any]]:
+    async def inspect(self, report: Progress) -> list[dict[str, Any]]:
         """One row a vhost, exchange and routing key, with the number of messages; tells how far it is."""
 
 
@@ -79,16 +79,16 @@ class StandbyRecoveries(Protocol):
     """Recoveries from a downstream's data that change nothing at this node; each tells how it goes."""
 
     async def dry_run(
-        self, wanted: RecoveryRequest, target: RecoveryTarget | None, tell: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Progress
     ) -> dict[str, Any]:
         """What a recovery would bring back: `queues`, a row each, `vhosts`, with what would be lost."""
 
     async def into(
-        self, wanted: RecoveryRequest, target: RecoveryTarget, tell: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
     ) -> list[dict[str, Any]]:
         """Recover into another broker; a row a vhost."""
 
-    async def rehearse(self, wanted: RecoveryRequest, tell: Progress) -> dict[str, Any]:
+    async def rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
         """Recover into scratch vhosts, compare, remove them; as a dry run, and how long it took."""
 
 
@@ -201,7 +201,7 @@ class ReplicationOperations(Protocol):
         """Make a leader of this follower, or only tell what would be lost.
 
         A delayed one that holds something back is not promoted before it is said what is to become of that: first it
-        applies what its leader had done by `apply_until_ms`, and what is left is set aside.
+        applies what its leader had done by `apply_until_ms`, and what is left is quarantined.
 
             promoted, state, epoch, took_ms, reason (why it was not promoted)
             would_lose  known, messages, bytes, seconds; unless `known`, as of the last contact `seconds` ago
@@ -229,7 +229,7 @@ class ReplicationOperations(Protocol):
         """
 
     def divergent(self) -> list[dict[str, Any]]:
-        """The reports of what was set aside, as the leader did not have it.
+        """The reports of what was quarantined, as the leader did not have it.
 
         Fields: id, at_ms, from_epoch, logs, messages, octets, queues [{vhost, queue, messages}].
         """
@@ -317,10 +317,10 @@ class ClusterOperations(Protocol):
         """Let this answer what other nodes ask in words of the management (`http`)."""
 
     def changing(self) -> AbstractAsyncContextManager[None]:
-        """In it definitions may be changed on this node: it has the pen and keeps it. Several may be in it at once.
+        """Hold the definitions lock: inside, this node may change definitions. Several callers may be inside at once.
 
         Raises:
-            LeveretError: at entry: the pen cannot be had.
+            LeveretError: at entry: the definitions lock cannot be had.
         """
 
     async def sync_queue(self, vhost: str, name: str) -> None:
@@ -349,7 +349,7 @@ class ClusterOperations(Protocol):
     async def join(self, node: str) -> bool:
         """Become a member of the configured cluster, of which `node` is one; False if it is already.
 
-        What the node has of its own is set aside first.
+        What the node has of its own is quarantined first.
 
         Raises:
             LeveretError: no cluster is configured, or `node` is no member of it.
@@ -379,7 +379,7 @@ class StreamListenerView(Protocol):
         """Who is connected."""
 
 
-class AmqpDoor(Protocol):
+class AmqpService(Protocol):
     """The AMQP listener, as far as connections are shown that are not the broker's."""
 
     @property
@@ -459,7 +459,7 @@ class ManagedNode(Protocol):
         """Whether clients are served."""
 
     @property
-    def amqp(self) -> AmqpDoor:
+    def amqp(self) -> AmqpService:
         """The AMQP listener."""
 
     @property

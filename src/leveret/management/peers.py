@@ -10,7 +10,7 @@ from leveret.management.node import ManagedNode
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.delivery import ChannelConsumer
-from leveret.session.forwarding.leader_server import RelayConsumer
+from leveret.session.forwarding.leader_server import ForwardedChannelConsumer
 
 
 def amqp_connections(node: ManagedNode) -> list[ClientConnection]:
@@ -41,8 +41,10 @@ def consumers(node: ManagedNode) -> list[ChannelConsumer]:
     if node.cluster is None:
         return found
     led = [queue for queue in node.broker.queues.values() if queue.consumers and not queue.is_remote]
-    relayed = [each for queue in led for each in queue.consumers if isinstance(each, RelayConsumer)]
-    return [*(each for each in found if not each.queue.is_remote), *relayed]
+    forwarded = [
+        each for queue in led for each in queue.consumers if isinstance(each, ForwardedChannelConsumer)
+    ]
+    return [*(each for each in found if not each.queue.is_remote), *forwarded]
 
 
 def consumers_of_queue(queue: Queue) -> Iterator[ChannelConsumer]:

@@ -161,7 +161,7 @@ def operator_policy(parameter: Parameter) -> Policy:
 
 
 class Queue(Entity, frozen=True, kw_only=True):
-    """A queue. `epoch` tells one life of a name from the next; it is this node's own and never travels."""
+    """A queue. `epoch` tells one incarnation of a name from the next; it is this node's own and never travels."""
 
     kind = "queues"
     key_fields = ("vhost", "name")

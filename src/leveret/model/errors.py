@@ -1,6 +1,6 @@
 """Every error Leveret raises on purpose, in one tree.
 
-The core raises `Refusal`s that know no protocol; each door owns one table from refusal to its
+The core raises `Refusal`s that know no protocol; each listener owns one table from refusal to its
 own code (AMQP reply code, stream response code, HTTP status, exit status).
 """
 

@@ -38,37 +38,37 @@ def masked(value: Any) -> Any:
     return value
 
 
-def unmasked(value: Any, held: Any) -> Any:
-    """The value with what `held` has in the place of its masks.
+def unmasked(value: Any, existing: Any) -> Any:
+    """The value with what `existing` has in the place of its masks.
 
     Raises:
-        Masked: a mask stands where `held` has nothing for it.
+        Masked: a mask stands where `existing` has nothing for it.
     """
     if not _has_mask(value):
         return value
-    if masked(held) == value:
-        return held
+    if masked(existing) == value:
+        return existing
     if isinstance(value, dict):
-        known = held if isinstance(held, dict) else {}
+        known = existing if isinstance(existing, dict) else {}
         return {
             key: _known(known.get(key)) if each == MASK else unmasked(each, known.get(key))
             for key, each in value.items()
         }
     if isinstance(value, list):
-        known_items = held if isinstance(held, list) else []
+        known_items = existing if isinstance(existing, list) else []
         return [_of_items(each, known_items) for each in value]
     raise Masked
 
 
-def _of_items(value: Any, held: list[Any]) -> Any:
+def _of_items(value: Any, existing: list[Any]) -> Any:
     """One item of a list, which may have moved."""
-    return unmasked(value, next((each for each in held if masked(each) == value), None))
+    return unmasked(value, next((each for each in existing if masked(each) == value), None))
 
 
-def _known(held: Any) -> str:
-    if not _is_text(held):
+def _known(existing: Any) -> str:
+    if not _is_text(existing):
         raise Masked
-    return str(held)
+    return str(existing)
 
 
 def _has_mask(value: Any) -> bool:

@@ -24,7 +24,7 @@ from leveret.pipeline.jobs.job import (
     InspectJob,
     PositionsJob,
     RecoverJob,
-    SetAsideJob,
+    RetireArchiveJob,
     TransferJob,
 )
 from leveret.pipeline.spark.errors import cause_of
@@ -106,7 +106,7 @@ def _answer(task: str, line: bytes) -> dict[str, Any]:
         from leveret.pipeline.upstream.positions import ask_positions
 
         return ask_positions(msgspec.json.decode(line, type=PositionsJob))
-    from leveret.pipeline.recovery.forget import delete_all, forget_vhosts, set_aside
+    from leveret.pipeline.recovery.forget import delete_all, forget_vhosts, retire
 
     if task == "forget":
         forget = msgspec.json.decode(line, type=ForgetJob)
@@ -115,8 +115,8 @@ def _answer(task: str, line: bytes) -> dict[str, Any]:
         job = msgspec.json.decode(line, type=DeleteJob)
         delete_all(job.root, job.work)
     else:
-        aside = msgspec.json.decode(line, type=SetAsideJob)
-        set_aside(aside.root, aside.work, aside.at_ms)
+        retired = msgspec.json.decode(line, type=RetireArchiveJob)
+        retire(retired.root, retired.work, retired.at_ms)
     return {}
 
 
@@ -128,7 +128,7 @@ def _run_with_spark(task: str, console: Console) -> None:
         from leveret.pipeline.transfer.driver import run_transfer
 
         spark = run_transfer(job, console)
-        _recover_when_told(console, spark)
+        _recover_on_command(console, spark)
     elif isinstance(job, RecoverJob):
         from leveret.pipeline.recovery.driver import run_recovery
 
@@ -139,7 +139,7 @@ def _run_with_spark(task: str, console: Console) -> None:
         run_inspection(job, console)
 
 
-def _recover_when_told(console: Console, spark: SparkSession) -> None:
+def _recover_on_command(console: Console, spark: SparkSession) -> None:
     """A promotion comes right behind the end of the transfer, and is in a hurry."""
     from leveret.pipeline.recovery.driver import run_recovery
 

@@ -25,7 +25,7 @@ _NO_HEADER: Final = bytes(14)
 
 
 class Tail(NamedTuple):
-    """The records of a log from `from_offset` on, set aside by a report; `kind` is `queues`, `streams` or another.
+    """The records of a log from `from_offset` on, quarantined by a report; `kind` is `queues`, `streams` or another.
 
     With `has_relocated` messages before that count, too, which stand again behind it (wire.relocation).
     """

@@ -55,7 +55,7 @@ class Outsider:
         self._connection = connection
         self._channel = _Channel(connection, self._settled)
         self._touch = touch
-        self._held: list[tuple[Queue, int]] = []
+        self._fetched: list[tuple[Queue, int]] = []
 
     def publish(self, exchange: str, routing_key: str, header: bytes, body: bytes) -> bool:
         """Publish a message; `header` is its content header. Return whether it goes to any queue.
@@ -91,24 +91,24 @@ class Outsider:
             if no_ack:
                 queue.settle(runs[0].first, 1)
             else:
-                self._held.append((queue, runs[0].first))
+                self._fetched.append((queue, runs[0].first))
         self._channel.mark(queue)
         return found
 
     def give_back(self) -> None:
         """What was got returns to its place; of a queue that another node leads meanwhile it is there already."""
-        for queue, offset in self._take_held():
+        for queue, offset in self._take_fetched():
             queue.requeue(offset, 1)
 
     def reject(self) -> None:
         """What was got is dead-lettered, or dropped; of a queue that another node leads meanwhile nothing is."""
-        for queue, offset in self._take_held():
+        for queue, offset in self._take_fetched():
             queue.reject(offset, 1)
 
-    def _take_held(self) -> list[tuple[Queue, int]]:
+    def _take_fetched(self) -> list[tuple[Queue, int]]:
         queues = self._channel.connection.broker.queues
-        held = [each for each in self._held if queues.get(each[0].key) is each[0]]
-        self._held = []
+        held = [each for each in self._fetched if queues.get(each[0].key) is each[0]]
+        self._fetched = []
         for queue, _ in held:
             self._channel.mark(queue)
         return held

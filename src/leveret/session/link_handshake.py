@@ -3,8 +3,8 @@
     follower                                             leader
     HELLO   version, kind, node_id, name, nonce  ->
                                                  <-      HELLO    version, node_id, name, nonce, proof
-    PROOF   reign, followed_epoch, led, uri, proof ->
-                                                 <-      WELCOME  reign, uri, former, proof   or   REFUSED  reason
+    PROOF   leadership, followed_epoch, led, uri, proof ->
+                                                 <-      WELCOME  leadership, uri, former, proof   or   REFUSED  reason
 
 A proof is an HMAC-SHA256, under the secret, of the channel, of who proves what at which step, of all messages before
 as they were sent, and of the message's own other fields. Both nonces are in them from the second proof on, so nothing
@@ -77,11 +77,11 @@ class HandshakeMessage(NamedTuple):
     payload: bytes
 
 
-class Reign(NamedTuple):
+class Leadership(NamedTuple):
     """An epoch and the node that leads in it; compared as a pair.
 
     Two nodes that are promoted without having heard of each other may choose the same epoch. When they meet, both
-    know which of the two reigns is the later one.
+    know which of the two leaderships is the later one.
     """
 
     epoch: int
@@ -129,7 +129,7 @@ class ProvenFollower:
         uri: where it can be followed; empty if it cannot.
         leader_id: who leads, or led, in `epoch`; empty if that is not known.
         incarnation: of a node of a cluster: this run of it.
-        vhost: of a relay: where its clients are.
+        vhost: of a forwarding connection: where its clients are.
     """
 
     kind: Kind
@@ -144,9 +144,9 @@ class ProvenFollower:
     vhost: str = ""
 
     @property
-    def reign(self) -> Reign:
+    def leadership(self) -> Leadership:
         """That of its data."""
-        return Reign(self.epoch, self.leader_id)
+        return Leadership(self.epoch, self.leader_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +168,9 @@ class ProvenLeader:
     former: tuple[str, ...] = ()
 
     @property
-    def reign(self) -> Reign:
+    def leadership(self) -> Leadership:
         """That of its data, or a later one that it has heard of."""
-        return Reign(self.epoch, self.leader_id)
+        return Leadership(self.epoch, self.leader_id)
 
 
 class _Hello(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -263,7 +263,7 @@ class LeaderHandshake:
         """This side's HELLO, for the first message of the peer.
 
         Raises:
-            HandshakeDeclined: the peer is of another version, or this very node, or comes to the wrong door.
+            HandshakeDeclined: the peer is of another version, or this very node, or comes to the wrong listener.
             HandshakeError: it is no HELLO.
         """
         if self._hello is not None:
@@ -311,12 +311,12 @@ class LeaderHandshake:
         )
         return self.follower
 
-    def welcome(self, *, reign: Reign, uri: str, former: Iterable[str] = ()) -> HandshakeMessage:
+    def welcome(self, *, leadership: Leadership, uri: str, former: Iterable[str] = ()) -> HandshakeMessage:
         """The end, once `follower` is known and may stay; to send it away, see `refusal`."""
         if self.follower is None:
             raise RuntimeError("welcome before the peer has proven itself")
-        told = _Welcome(*reign, uri, tuple(former)[:FORMER_LEADERS_MAX], _UNPROVEN)
-        return self._transcript.prove(WELCOME, told)
+        welcome = _Welcome(*leadership, uri, tuple(former)[:FORMER_LEADERS_MAX], _UNPROVEN)
+        return self._transcript.prove(WELCOME, welcome)
 
 
 class FollowerHandshake:
@@ -336,7 +336,7 @@ class FollowerHandshake:
     ) -> None:
         """`nonce` is `NONCE_BYTES` random octets, never used before; `channel` is the connection's, see the module.
 
-        A node of a cluster tells its `incarnation`, and for a relay the `vhost`.
+        A node of a cluster tells its `incarnation`, and for a forwarding connection the `vhost`.
         """
         self._transcript = _Transcript(secret, channel)
         self._transcript.kind = kind
@@ -352,7 +352,7 @@ class FollowerHandshake:
         return self._opening
 
     def answer_hello(
-        self, message: HandshakeMessage, *, reign: Reign, followed_epoch: int, led: bool, uri: str
+        self, message: HandshakeMessage, *, leadership: Leadership, followed_epoch: int, led: bool, uri: str
     ) -> HandshakeMessage:
         """This side's PROOF, for the first message of the peer, who has proven itself by it; see `ProvenFollower`.
 
@@ -373,7 +373,7 @@ class FollowerHandshake:
         self._transcript.check(HELLO, hello)
         self._transcript.add(message)
         self._leader = hello
-        return self._transcript.prove(PROOF, _Proof(*reign, followed_epoch, led, uri, _UNPROVEN))
+        return self._transcript.prove(PROOF, _Proof(*leadership, followed_epoch, led, uri, _UNPROVEN))
 
     def take_welcome(self, message: HandshakeMessage) -> ProvenLeader:
         """Who the peer is and that this side may stay, for its second message.

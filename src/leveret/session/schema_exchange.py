@@ -24,7 +24,7 @@ PART_BYTES: Final = 1024 * 1024
 BUCKETS_ASKED_MAX: Final = 1024
 ENTITIES_ASKED_MAX: Final = 8192
 """In one request: its digests take 48 KiB, and 64 as JSON."""
-BUCKET_HELD_MAX: Final = 1024
+BUCKET_ENTRIES_MAX: Final = 1024
 """Of a bucket in which more is known, all is asked for."""
 COMPARED_MAX: Final = 5
 """Times that an upstream is compared whose schema changes while it is told."""
@@ -130,7 +130,7 @@ class SchemaFollower:
         self._whole.clear()
         for number, ((kind, index), count) in enumerate(self._due.items()):
             held: bytes | None = b"".join(self._digests.bucket(kind, count, index))
-            if len(held or b"") > BUCKET_HELD_MAX * ENTITY_BYTES:
+            if len(held or b"") > BUCKET_ENTRIES_MAX * ENTITY_BYTES:
                 held = None
                 self._whole.add((kind, index))
             entities += len(held or b"") // ENTITY_BYTES
@@ -147,13 +147,13 @@ class SchemaFollower:
             raise SchemaSyncError("schema sync reply: it answers nothing that was asked")
         for kind, index in asked:
             count = self._due.pop((kind, index))
-            told = reply.answers[kind][index]
+            reported = reply.answers[kind][index]
             bucket = self._digests.bucket(kind, count, index)
-            gone = list(bucket) if (kind, index) in self._whole else _split(told.gone)
+            gone = list(bucket) if (kind, index) in self._whole else _split(reported.gone)
             for digest in gone:
                 if digest in bucket:
                     self.theirs.apply(Delete(kind, bucket[digest].entity.key))
-            for entity in told.entities:
+            for entity in reported.entities:
                 self.theirs.apply(Put(entity))
 
 

@@ -1,6 +1,6 @@
-"""What this node holds and its leader does not: set aside before its logs are cut to what the leader has.
+"""What this node holds and its leader does not: quarantined before its logs are cut to what the leader has.
 
-    divergent/<report>/report.json                            what was set aside, and why
+    divergent/<report>/report.json                            what was quarantined, and why
     divergent/<report>/<path of the log>/log.json             the same of one log
     divergent/<report>/<path of the log>/<offset>.segment     its chunks, as they stood in the log
 
@@ -61,7 +61,7 @@ class Quarantine:
     to where they are added.
 
     Attributes:
-        report: what was set aside; None as long as there is nothing.
+        report: what was quarantined; None as long as there is nothing.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Quarantine:
         self._on_read = on_read
 
     def add(self, path: str, at_offset: int = 0, until_offset: int | None = None) -> DivergentLog | None:
-        """Set aside what the log at `path`, below the directory of all logs, holds from the chunk with `at_offset` on.
+        """Quarantine what the log at `path`, below the directory of all logs, holds from the chunk with `at_offset` on.
 
         Up to before the chunk at `until_offset`: what is appended meanwhile may be copied, and does not count.
 
@@ -117,7 +117,7 @@ class Quarantine:
             ) from error
 
     def finish(self) -> DivergentReport | None:
-        """All logs were added that had to be; return the report, None if nothing was set aside.
+        """All logs were added that had to be; return the report, None if nothing was quarantined.
 
         Raises:
             StorageError: the disk refused it; it stays unfinished.
@@ -218,7 +218,7 @@ class Quarantine:
         sync_directory(target)
 
     def _open(self, directory: Path, piece: _Piece) -> SegmentFile:
-        return SegmentFile(directory, piece.segment, self._on_read or _unheard)
+        return SegmentFile(directory, piece.segment, self._on_read or _ignore)
 
     def _make(self, directory: Path) -> None:
         made = self._data_dir
@@ -263,5 +263,5 @@ def _link(file: SegmentFile, target: Path) -> bool:
     return False
 
 
-def _unheard(octets: int) -> None:
+def _ignore(octets: int) -> None:
     """Nobody waits."""

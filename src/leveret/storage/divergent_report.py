@@ -1,4 +1,4 @@
-"""What was set aside, as its report says, and reading it back; see storage.divergent.
+"""What was quarantined, as its report says, and reading it back; see storage.divergent.
 
 A report is of one join. As long as it is not finished, what it has of a log is in a file beside the chunks of
 that log; then all of it is in the report.
@@ -50,7 +50,7 @@ class DivergentLog(msgspec.Struct):
     definitions: int = 0
     """Changes of definitions."""
     damaged: int = 0
-    """Places that could not be read even when they were set aside; the octets are here as they were."""
+    """Places that could not be read even when they were quarantined; the octets are here as they were."""
     settled_to: int = 0
     """Up to where settlements count that stand behind `next_offset`; what is there is here as well."""
     has_relocated: bool = False
@@ -65,7 +65,7 @@ class DivergentLog(msgspec.Struct):
 
 
 class DivergentReport(msgspec.Struct):
-    """What one join set aside on this node (`node_id`), which had come to epoch `from_epoch` by itself."""
+    """What one join quarantined on this node (`node_id`), which had come to epoch `from_epoch` by itself."""
 
     id: str
     at_ms: int
@@ -95,7 +95,7 @@ class DivergentReport(msgspec.Struct):
         return report
 
     def add(self, data_dir: Path, log: DivergentLog) -> None:
-        """Write, durably, what was set aside of one more log. Raises StorageError."""
+        """Write, durably, what was quarantined of one more log. Raises StorageError."""
         path = directory_of(data_dir, self.id) / log.path / _LOG
         StateFile(path).save(msgspec.to_builtins(log))
         self.logs.append(log)
@@ -129,7 +129,7 @@ def directory_of(data_dir: Path, report_id: str) -> Path:
 
 
 def reports(data_dir: Path) -> list[DivergentReport]:
-    """All reports, oldest first; one of a node that died before it had set aside anything has no logs.
+    """All reports, oldest first; one of a node that died before it had quarantined anything has no logs.
 
     Raises:
         StorageError: one cannot be read.

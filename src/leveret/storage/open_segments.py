@@ -55,13 +55,13 @@ class OpenSegments:
 
     def open(self, log: SegmentOwner, segment: Segment) -> int:
         """The descriptor of a segment that has none, opened, or made if need be. Raises OSError."""
-        self.close_beyond(self.count_max - 1)
+        self.close_all_but(self.count_max - 1)
         try:
             descriptor = segment.fd()
         except OSError as error:
             if error.errno not in _NO_DESCRIPTOR:
                 raise
-            self.close_beyond(max(0, len(self._open) - _CLOSED_AT_ONCE))
+            self.close_all_but(max(0, len(self._open) - _CLOSED_AT_ONCE))
             descriptor = segment.fd()
         segment.is_used = True
         self._open[segment] = log
@@ -71,7 +71,7 @@ class OpenSegments:
         """Its descriptor is given back."""
         self._open.pop(segment, None)
 
-    def close_beyond(self, count: int) -> None:
+    def close_all_but(self, count: int) -> None:
         """Close segments until no more than so many are open: clean ones that were not used lately first."""
         for allowed in (_is_idle_and_clean, _is_clean, _is_any):
             for _ in range(len(self._open)):

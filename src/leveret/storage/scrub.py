@@ -171,7 +171,7 @@ def _fit_hole(directory: Path, hole: Damage, offset: int, end: int, size: int) -
     if hole.offset != offset:
         raise _Misfit(f"the damage begins at offset {hole.offset}")
     stop = hole.position + size
-    with closing(SegmentFile(directory, hole.segment, _unheard, window_bytes=HEADER_BYTES)) as file:
+    with closing(SegmentFile(directory, hole.segment, _ignore, window_bytes=HEADER_BYTES)) as file:
         if not file.has(stop):
             after = next((start for start in starts(directory) if start > hole.segment), None)
             # Where the newest segment ends is for the log to say, which goes on writing there.
@@ -186,7 +186,7 @@ def _fit_hole(directory: Path, hole: Damage, offset: int, end: int, size: int) -
         raise _Misfit(f"chunk {header.chunk_id} is behind {size} octets, which were given up to offset {end}")
 
 
-def _unheard(octets: int) -> None:
+def _ignore(octets: int) -> None:
     """Nobody waits."""
 
 

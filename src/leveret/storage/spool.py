@@ -227,10 +227,10 @@ class Spool:
 
     # -- what nobody is to apply --------------------------------------------------------------
 
-    def set_aside(self, offset: int, aside: Callable[[Path], Quarantine]) -> DivergentReport | None:
+    def quarantine(self, offset: int, quarantine: Callable[[Path], Quarantine]) -> DivergentReport | None:
         """Keep the chunks that wait from an offset on under `divergent/`, as what only a former leader had is kept.
 
-        `aside` sets logs aside that are below a directory. Blocks for the disk, so it is for a thread.
+        `quarantine` quarantines logs that are below a directory. Blocks for the disk, so it is for a thread.
 
         Returns:
             The last report; None if no chunk waits.
@@ -240,7 +240,7 @@ class Spool:
         """
         scratch = self.directory / "aside"
         shutil.rmtree(scratch, ignore_errors=True)
-        keeper = aside(scratch)
+        keeper = quarantine(scratch)
         logs: dict[str, Log] = {}
 
         def keep(name: str) -> None:

@@ -99,7 +99,7 @@ def walk(
     while start is not None and (until_offset is None or start < until_offset):
         try:
             file = SegmentFile(
-                directory, start, on_read or _unheard, window_bytes=window_bytes, from_disk=from_disk
+                directory, start, on_read or _ignore, window_bytes=window_bytes, from_disk=from_disk
             )
         except FileNotFoundError:
             start = _after(starts(directory), start)
@@ -113,7 +113,7 @@ def walk(
         start = yield from _step_on(directory, start, end, from_offset, until_offset)
 
 
-def _unheard(octets: int) -> None:
+def _ignore(octets: int) -> None:
     """Nobody waits."""
 
 

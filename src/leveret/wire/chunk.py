@@ -67,7 +67,7 @@ class Attribute(IntEnum):
     """value = offset in that queue of the chunk's first record."""
     EXPIRES = 18
     """no name, value 1: messages of the chunk have a time to live of their own."""
-    NAMED = 19
+    BY_REFERENCE = 19
     """no name, value = CRC and length of the data, 32 bits each, which stands in the queue's log: never sent."""
     LOG = 20
     """Of a segment's first chunk: name = the log's name, value = the seal of the chunk before it, 0 for none."""

@@ -16,10 +16,10 @@ are one frame, so a follower that has applied whole frames is at a prefix of the
     2 DROP    u32 number | u64 offset             the log begins here now
     3 DELETE  u32 number                          the log is gone
     4 BEGIN   u32 number | u64 offset             the log begins here; what the follower has of it is superfluous
-    5 CUT     u32 number | u64 offset             what the follower has from here on is divergent: set aside
+    5 CUT     u32 number | u64 offset             what the follower has from here on is divergent: quarantined
     6 FILE    u16 length | name | u32 length | octets      a state file holds this now
     7 REMOVE  u16 length | name                   a state file is gone
-    8 ASIDE   u32 number                          the whole log is divergent: set aside
+    8 ASIDE   u32 number                          the whole log is divergent: quarantined
     9 CURSOR  u32 number | u64 offset             messages before it may have been handed to consumers
     10 HEAD   u32 number | u64 segment | chunk    the next chunk of the segment in front of what the mirror has
 
@@ -90,7 +90,7 @@ class Type(IntEnum):
     """To the mirror: what comes next of this log is the answer to what it told. Struct `Mirroring`."""
     RELEASED = 15
     """To the leader: these logs are not mirrored any more. Struct `LogNames`."""
-    TELL_AGAIN = 16
+    REPORT_AGAIN = 16
     """To the mirror: tell of these logs anew, as far as they are mirrored. Struct `LogNames`."""
     FAILED = 17
     """To the leader: the mirror cannot have this log, for now. Struct `CopyFailed`."""
@@ -105,7 +105,7 @@ class Type(IntEnum):
     HANDED_OVER = 24
     """To the follower: u64 position; this was the last that the leader did."""
     AMQP = 28
-    """Either way: whole frames of AMQP 0-9-1, see wire.relay."""
+    """Either way: whole frames of AMQP 0-9-1, see wire.forwarding."""
     BEAT = 29
     """Either way: this side is there; in a cluster."""
     QUESTION = 30
@@ -304,7 +304,7 @@ class ChangeKind(IntEnum):
     CUT = 5
     FILE = 6
     REMOVE = 7
-    ASIDE = 8
+    QUARANTINE = 8
     CURSOR = 9
     HEAD = 10
 
@@ -464,7 +464,7 @@ def _change(octets: memoryview, at: int, names: dict[int, str]) -> tuple[LogChan
         if end > len(octets):
             raise ValueError("a file is cut short")
         return LogChange(kind, name, octets=octets[start:end]), end, end
-    if kind in (ChangeKind.DELETE, ChangeKind.ASIDE):
+    if kind in (ChangeKind.DELETE, ChangeKind.QUARANTINE):
         _, number = _WHOLE.unpack_from(octets, at)
         end = at + _WHOLE.size
         # Queues come and go by the million, and their logs' names never come back.

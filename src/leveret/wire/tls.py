@@ -1,4 +1,4 @@
-"""Versions and cipher suites of TLS: what the node's doors and links and the pipeline's have in common."""
+"""Versions and cipher suites of TLS: what the node's listeners and links and the pipeline's have in common."""
 
 from __future__ import annotations
 

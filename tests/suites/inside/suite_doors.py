@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 LOOPBACK: Final = ("127.0.0.1", "::1", "localhost")
-_doors = dict(pair.split("=") for pair in os.environ.get("SUITE_DOORS", "").split())
+_listeners = dict(pair.split("=") for pair in os.environ.get("SUITE_DOORS", "").split())
 
 
 def _is_loopback(host: str | bytes | None) -> bool:
@@ -34,8 +34,8 @@ def _stay(event: str, arguments: tuple[Any, ...]) -> None:
 
 def _through(address: Any) -> Any:
     """The address behind a usual port of loopback; any other as it is."""
-    if isinstance(address, tuple) and _is_loopback(address[0]) and str(address[1]) in _doors:
-        return (address[0], int(_doors[str(address[1])]), *address[2:])
+    if isinstance(address, tuple) and _is_loopback(address[0]) and str(address[1]) in _listeners:
+        return (address[0], int(_listeners[str(address[1])]), *address[2:])
     return address
 
 

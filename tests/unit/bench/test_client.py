@@ -83,13 +83,13 @@ def test_a_connection_declares_and_asks() -> None:
 
 def test_to_peek_at_a_queue_leaves_its_first_message_there(leveret: LeveretProcess) -> None:
     with Worker(PublishJob(leveret.amqp_port, "peeked", count=3)) as publisher:
-        asking = Connection(leveret.amqp_port)
-        asking.declare_queue("peeked")
+        leader_client = Connection(leveret.amqp_port)
+        leader_client.declare_queue("peeked")
         publisher.ready().go()
         publisher.result()
-    assert len(asking.peek("peeked")) == PublishJob.body_bytes
-    assert asking.ready_messages("peeked") == 2
-    asking.close()
+    assert len(leader_client.peek("peeked")) == PublishJob.body_bytes
+    assert leader_client.ready_messages("peeked") == 2
+    leader_client.close()
     again = Connection(leveret.amqp_port)
     wait_until(lambda: again.ready_messages("peeked") == 3, "the message to be back", 5)
     again.delete_queue("peeked")

@@ -11,11 +11,11 @@ from bench.workers import ROOT
 
 
 def test_without_arguments_everything_is_measured_on_both() -> None:
-    told = parse([])
-    assert told.rows == ROW_NAMES
-    assert told.brokers == ["leveret", "rabbitmq"]
-    assert settings_of(told).backlog == 1_000_000
-    assert settings_of(told).large_backlog == 5_000_000
+    reported = parse([])
+    assert reported.rows == ROW_NAMES
+    assert reported.brokers == ["leveret", "rabbitmq"]
+    assert settings_of(reported).backlog == 1_000_000
+    assert settings_of(reported).large_backlog == 5_000_000
 
 
 def test_what_is_given_wins_over_quick() -> None:
@@ -52,9 +52,9 @@ def test_only_a_full_run_gets_into_the_docs(
     if rows is not None:
         report.write_json({"settings": {"quick": quick}, "rows": [{"name": name} for name in rows]}, RECORD)
     assert main(["--write-docs"]) == 1
-    told = capsys.readouterr().err
-    assert reason in told
-    assert "run `python -m bench` first" in told
+    reported = capsys.readouterr().err
+    assert reason in reported
+    assert "run `python -m bench` first" in reported
 
 
 def test_the_page_has_the_marks_and_names_every_row() -> None:

@@ -89,9 +89,9 @@ def test_a_flag_that_is_malformed_ends_with_one_line_that_names_it(flag: str, te
 
 
 def test_the_help_of_serve_tells_its_options() -> None:
-    told = serve("serve", "--help").stdout
+    reported = serve("serve", "--help").stdout
     assert all(
-        option in told
+        option in reported
         for option in ("--data-dir", "--config", "--set", "--print-config", "--follow", "SIGHUP")
     )
 

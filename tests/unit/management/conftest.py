@@ -18,7 +18,7 @@ from leveret.config import Config
 from leveret.core.broker.access import SALT_BYTES, check_password, hash_password
 from leveret.core.queues.head import Head
 from leveret.core.queues.queue import Queue
-from leveret.management.http.app import build_app, operator_door, public_door
+from leveret.management.http.app import build_app, operator_app, public_app
 from leveret.management.node import ClusterOperations
 from leveret.model.definitions import Permission, Put, User, Vhost
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, PreconditionFailed
@@ -37,18 +37,18 @@ class FakeSchemaSync:
     """Remembers what it was told."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.mode = "upstream"
         self.follower = ""
 
     async def enable(self) -> None:
-        self.told.append("enable")
+        self.reported.append("enable")
 
     async def disable(self) -> None:
-        self.told.append("disable")
+        self.reported.append("disable")
 
     async def restart(self) -> None:
-        self.told.append("restart")
+        self.reported.append("restart")
 
     async def set_mode(self, mode: str) -> None:
         if mode not in ("upstream", "downstream"):
@@ -56,13 +56,13 @@ class FakeSchemaSync:
         self.mode = mode
 
     async def set_endpoints(self, text: str | bytes) -> None:
-        self.told.append(bytes(text) if isinstance(text, bytes) else text.encode())
+        self.reported.append(bytes(text) if isinstance(text, bytes) else text.encode())
 
     async def add_user(self, name: str, password: str) -> None:
-        self.told.append((name, password))
+        self.reported.append((name, password))
 
     async def sync(self, *, force: bool) -> dict[str, Any]:
-        self.told.append(("sync", force))
+        self.reported.append(("sync", force))
         return {"puts": 1, "deletes": 2, "conflicts": ["queues v/q: why"], "refused": [], "changes": []}
 
     async def diff(self) -> list[dict[str, Any]]:
@@ -101,8 +101,8 @@ class FakeArchive:
     async def disk_usage(self) -> list[dict[str, Any]]:
         return [{"node": "leveret@test", "size": 0.1, "unit": "gb", "vhost": "v"}]
 
-    async def inspect(self, tell: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
-        tell({"event": "counting", "messages": 3})
+    async def inspect(self, report: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+        report({"event": "counting", "messages": 3})
         return [{"vhost": "v", "exchange": "e", "routing_key": "k", "messages": 3}]
 
 
@@ -137,16 +137,16 @@ class FakeStandby:
 
     def __init__(self) -> None:
         self.archive = FakeArchive()
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.mode = "downstream"
-        self.news: list[dict[str, Any]] = []
+        self.progress: list[dict[str, Any]] = []
         self.failure: Exception | None = None
 
     async def connect(self) -> None:
-        self.told.append("connect")
+        self.reported.append("connect")
 
     async def disconnect(self) -> None:
-        self.told.append("disconnect")
+        self.reported.append("disconnect")
 
     async def set_mode(self, mode: str) -> None:
         self.mode = mode
@@ -158,32 +158,32 @@ class FakeStandby:
     async def promote(self, wanted: RecoveryRequest, on_progress: Progress) -> list[dict[str, Any]]:
         if self.mode != "downstream":
             raise PreconditionFailed("this node is not a downstream")
-        self.told.append(wanted)
+        self.reported.append(wanted)
         await self._go_on(on_progress)
         return self.promotion_summary()
 
     async def dry_run(
-        self, wanted: RecoveryRequest, target: RecoveryTarget | None, tell: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Progress
     ) -> dict[str, Any]:
-        self.told.append((wanted, target))
-        await self._go_on(tell)
+        self.reported.append((wanted, target))
+        await self._go_on(report)
         return {"queues": [], "vhosts": []}
 
     async def into(
-        self, wanted: RecoveryRequest, target: RecoveryTarget, tell: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
     ) -> list[dict[str, Any]]:
-        self.told.append((wanted, target))
-        await self._go_on(tell)
+        self.reported.append((wanted, target))
+        await self._go_on(report)
         return self.promotion_summary()
 
-    async def rehearse(self, wanted: RecoveryRequest, tell: Progress) -> dict[str, Any]:
-        self.told.append(wanted)
-        await self._go_on(tell)
+    async def rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
+        self.reported.append(wanted)
+        await self._go_on(report)
         return {"queues": [], "vhosts": [], "compared": 2}
 
-    async def _go_on(self, tell: Progress) -> None:
-        for news in self.news:
-            tell(news)
+    async def _go_on(self, report: Progress) -> None:
+        for progress in self.progress:
+            report(progress)
             await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
@@ -215,7 +215,7 @@ class FakeStandby:
         return [{"first_timestamp": "a", "last_timestamp": "b", "message_count": 2, "virtual_host": "v"}]
 
     async def delete_all_data(self) -> None:
-        self.told.append("delete")
+        self.reported.append("delete")
 
     async def delete_orphaned_data(self) -> list[dict[str, Any]]:
         return [{"vhost": "gone", "bytes": 5}]
@@ -225,10 +225,10 @@ class FakeRejoin:
     """Comes back with two messages that were never seen."""
 
     def __init__(self) -> None:
-        self.told: list[bool] = []
+        self.reported: list[bool] = []
 
     async def rejoin(self, *, set_all_aside: bool = False) -> dict[str, Any]:
-        self.told.append(set_all_aside)
+        self.reported.append(set_all_aside)
         return {
             "upstream_endpoints": ["b:5552"],
             "report": "r",
@@ -390,8 +390,10 @@ def tick(app: Starlette) -> Callable[[], None]:
 @pytest.fixture
 def client_as(app: Starlette) -> Callable[..., Client]:
     """Makes a client for a user whose password is `secret`."""
-    door = public_door(app)
-    return lambda user, password="secret", address="127.0.0.1": Client(door, (user, password), address)
+    follower_server = public_app(app)
+    return lambda user, password="secret", address="127.0.0.1": Client(
+        follower_server, (user, password), address
+    )
 
 
 @pytest.fixture
@@ -403,10 +405,10 @@ def admin(client_as: Callable[..., Client]) -> Client:
 @pytest.fixture
 def anonymous(app: Starlette) -> Client:
     """A client without credentials."""
-    return Client(public_door(app))
+    return Client(public_app(app))
 
 
 @pytest.fixture
 def operator(app: Starlette) -> Client:
     """A client of the node's own socket."""
-    return Client(operator_door(app))
+    return Client(operator_app(app))

@@ -29,7 +29,7 @@ class Room:
         silent: those that run and never answer.
         lost: those that run and whose link is cut.
         placements: of queues that are not led by whoever is asked.
-        pen: who has it.
+        definitions_lock: who has it.
     """
 
     nodes: dict[str, FakeCluster] = field(default_factory=dict)
@@ -37,14 +37,14 @@ class Room:
     silent: set[str] = field(default_factory=set)
     lost: set[str] = field(default_factory=set)
     placements: dict[Key, QueuePlacement] = field(default_factory=dict)
-    pen: str | None = None
+    definitions_lock: str | None = None
 
 
 class FakeCluster:
     """One node's view, see `management.node.ClusterOperations`.
 
     Attributes:
-        told: what it was told to do, and what it was asked.
+        reported: what it was told to do, and what it was asked.
         states: what it tells of the mirrors of queues that it leads.
         refusal: what the next operation ends with.
     """
@@ -53,7 +53,7 @@ class FakeCluster:
 
     def __init__(self, room: Room, name: str) -> None:
         self.name = name
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.states: dict[Key, list[dict[str, Any]]] = {}
         self.refusal: LeveretError | None = None
         self.status_state = "member"
@@ -73,8 +73,8 @@ class FakeCluster:
             "cluster_id": "c0ffee",
             "state": self.status_state,
             "members": [self._row(name) for name in self._room.nodes],
-            "pen": self._room.pen,
-            "has_pen": self._room.pen == self.name,
+            "pen": self._room.definitions_lock,
+            "has_pen": self._room.definitions_lock == self.name,
             "lease_s": 1.5,
             "revision": 77,
             "etcd": {"endpoints": ["http://etcd:2379"], "endpoint": "http://etcd:2379", "error": None},
@@ -104,7 +104,7 @@ class FakeCluster:
         return self.states.get(key, [])
 
     async def ask(self, node: str, what: str, about: Any) -> Any:
-        self.told.append(("ask", node, about["method"], about["path"]))
+        self.reported.append(("ask", node, about["method"], about["path"]))
         if node not in self._room.nodes or node in self._room.down | self._room.lost:
             raise NotFound(f"{node} is not to be reached")
         if node in self._room.silent:
@@ -122,12 +122,12 @@ class FakeCluster:
     async def changing(self) -> AsyncIterator[None]:
         if self.refusal is not None:
             raise self.refusal
-        if self._room.pen not in (None, self.name):
+        if self._room.definitions_lock not in (None, self.name):
             await asyncio.Event().wait()
-        self._room.pen = self.name
-        self.told.append("changing")
+        self._room.definitions_lock = self.name
+        self.reported.append("changing")
         yield
-        self._room.pen = None
+        self._room.definitions_lock = None
 
     async def sync_queue(self, vhost: str, name: str) -> None:
         self._do("sync", vhost, name)
@@ -138,7 +138,7 @@ class FakeCluster:
     def _do(self, what: str, vhost: str, name: str) -> None:
         if not self.placement((vhost, name)).is_mirrored:
             raise PreconditionFailed("not_mirrored")
-        self.told.append((what, vhost, name))
+        self.reported.append((what, vhost, name))
 
     async def forget_node(self, name: str) -> list[dict[str, Any]]:
         if name in self.alive():
@@ -151,11 +151,11 @@ class FakeCluster:
     async def join(self, node: str) -> bool:
         if node not in self._room.nodes:
             raise InvalidCommand(f"{node} is no member")
-        self.told.append(("join", node))
+        self.reported.append(("join", node))
         return self.status_state != "member"
 
     async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
-        self.told.append(("rebalance", kind, vhost_pattern, queue_pattern))
+        self.reported.append(("rebalance", kind, vhost_pattern, queue_pattern))
         if self.refusal is not None:
             raise self.refusal
         return [{"node": name, "classic": 2, "quorum": 0, "stream": 0} for name in self._room.nodes]

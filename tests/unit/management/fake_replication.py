@@ -76,7 +76,7 @@ class FakeReplication:
         self.messages: list[dict[str, Any]] = []
         self.failure: Exception | None = None
         self.on_promoted: Callable[[], None] = lambda: None
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.read = 0
 
     def follow(self, state: str = "streaming", **fields: Any) -> None:
@@ -107,7 +107,7 @@ class FakeReplication:
         """Be fenced by a node that is not known."""
         self.role = self.state = "fenced"
 
-    def set_aside(self, *messages: dict[str, Any], report: str = "r1") -> None:
+    def quarantine(self, *messages: dict[str, Any], report: str = "r1") -> None:
         """Have a report of these."""
         queues = [{"vhost": "/", "queue": "q", "messages": len(messages)}] if messages else []
         self.reports.append(
@@ -157,7 +157,7 @@ class FakeReplication:
     async def promote(
         self, *, dry_run: bool, force: bool, apply_until_ms: int | None = None
     ) -> dict[str, Any]:
-        self.told.append(("promote", dry_run, force, apply_until_ms))
+        self.reported.append(("promote", dry_run, force, apply_until_ms))
         if self.role != "follower":
             raise PreconditionFailed("this node is no follower")
         reason = None
@@ -181,13 +181,13 @@ class FakeReplication:
         }
 
     async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
-        self.told.append(("verify", follower, deep))
+        self.reported.append(("verify", follower, deep))
         if follower is not None and follower not in [each["name"] for each in self.followers]:
             raise NotFound(f"no follower '{follower}' is connected")
         return self.rows
 
     async def scrub(self) -> dict[str, Any]:
-        self.told.append("scrub")
+        self.reported.append("scrub")
         damaged = 1 + len(self.unrepaired)
         return {
             "chunks": 40,

@@ -13,9 +13,9 @@ from leveret.core.broker.alarms import Watermark
 from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.placement import QueuePlacement
-from leveret.management.http.app import public_door
+from leveret.management.http.app import public_app
 from leveret.management.request import call
-from leveret.management.request import other_nodes as asking
+from leveret.management.request import other_nodes as leader_client
 from leveret.management.resources import messages
 from leveret.model.definitions import Policy, Put, Queue
 from leveret.runtime.process.clock import clock_ms
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def trio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Trio:
-    monkeypatch.setattr(asking, "PART_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(leader_client, "PART_TIMEOUT_S", 0.2)
     return Trio(tmp_path)
 
 
@@ -181,8 +181,8 @@ def test_pages_of_all_nodes_are_in_one_order(trio: Trio) -> None:
     assert most["items"] == [{"name": "q8"}, {"name": "q7"}]
     named = trio.get(A, "/api/queues?page=1&page_size=2&name=q%5B12%5D&use_regex=true")
     assert (names(named["items"]), named["filtered_count"], named["total_count"]) == (["q1", "q2"], 2, 9)
-    beyond = trio.at(A).get("/api/queues?page=4&page_size=4")
-    assert reason(beyond) == "Page out of range, page: 4 page size: 4, len: 9"
+    replication_port = trio.at(A).get("/api/queues?page=4&page_size=4")
+    assert reason(replication_port) == "Page out of range, page: 4 page size: 4, len: 9"
     assert trio.at(A).get("/api/queues?page=1&page_size=501").status_code == 400
 
 
@@ -210,7 +210,7 @@ def test_what_is_done_to_a_queue_is_done_by_its_leader_as_the_same_user(trio: Tr
     assert trio.at(A).delete("/api/queues/%2F/q?if-empty=true").status_code == 204
     assert ("/", "q") not in trio.nodes[B].broker.queues
     # The leader took the pen to delete it, and nobody else did: it would have waited for itself.
-    assert [("changing" in trio.clusters[name].told) for name in (A, B, C)] == [False, True, False]
+    assert [("changing" in trio.clusters[name].reported) for name in (A, B, C)] == [False, True, False]
 
 
 def test_a_refusal_of_the_leader_comes_back_as_it_is(trio: Trio) -> None:
@@ -270,7 +270,7 @@ def test_of_a_queue_that_moves_while_it_is_got_from_what_was_got_is_shown(
                 node.broker.replace_queue(RemoteQueue(queue.definition, C))
             yield number
 
-    monkeypatch.setattr(messages, "in_turns", moving)
+    monkeypatch.setattr(messages, "in_slices", moving)
     body = {"count": 5, "ackmode": "reject_requeue_false", "encoding": "auto"}
     got = trio.at(A).request("POST", "/api/queues/%2F/q/get", json=body)
     assert (got.status_code, len(got.json())) == (200, 2)
@@ -302,8 +302,8 @@ def test_synchronising_is_the_leaders_and_tells_nobody_of_a_queue_without_mirror
     for action in ("sync", "cancel_sync"):
         assert client.post("/api/queues/%2F/q/actions", action=action).status_code == 204
         assert client.post("/api/queues/%2F/plain/actions", action=action).status_code == 204
-    told = [each for each in trio.clusters[B].told if each[0] != "ask"]
-    assert told == [("sync", "/", "q"), ("cancel_sync", "/", "q")]
+    reported = [each for each in trio.clusters[B].reported if each[0] != "ask"]
+    assert reported == [("sync", "/", "q"), ("cancel_sync", "/", "q")]
     assert client.post("/api/queues/%2F/q/actions", action="other").status_code == 400
     # This path, of Leveret's own, says why nothing came of it.
     assert client.request("POST", "/api/cluster/sync/%2F/q").status_code == 202
@@ -345,7 +345,7 @@ def test_connections_channels_and_consumers_of_all_nodes_are_shown_by_any(trio: 
 
 def test_a_connection_is_found_and_closed_wherever_it_is(trio: Trio) -> None:
     name = "10.0.0.1:9 -> 10.0.0.9:5672"
-    held = connect(trio.nodes[B], name)
+    existing = connect(trio.nodes[B], name)
     path = "/api/connections/10.0.0.1%3A9%20-%3E%2010.0.0.9%3A5672"
     assert trio.get(A, path)["node"] == B
     assert len(trio.get(A, f"{path}/channels")) == 1
@@ -353,14 +353,14 @@ def test_a_connection_is_found_and_closed_wherever_it_is(trio: Trio) -> None:
     assert trio.get(A, channel)["connection_details"]["name"] == name
     assert trio.at(A, "nobody").delete(path).status_code == 404
     assert trio.at(A).delete(path).status_code == 204
-    assert held.state is not AmqpState.OPEN
+    assert existing.state is not AmqpState.OPEN
     assert trio.at(C).delete("/api/connections/nowhere").status_code == 404
 
 
 def test_all_connections_of_a_user_are_closed_on_all_nodes(trio: Trio) -> None:
-    held = [connect(trio.nodes[name], f"10.0.0.1:{port} -> x:1") for port, name in enumerate((A, B, C))]
+    existing = [connect(trio.nodes[name], f"10.0.0.1:{port} -> x:1") for port, name in enumerate((A, B, C))]
     assert trio.at(A).delete("/api/connections/username/guest").status_code == 204
-    assert AmqpState.OPEN not in [each.state for each in held]
+    assert AmqpState.OPEN not in [each.state for each in existing]
 
 
 def test_schema_replication_is_switched_at_any_node_and_told_by_the_one_that_follows(trio: Trio) -> None:
@@ -371,15 +371,15 @@ def test_schema_replication_is_switched_at_any_node_and_told_by_the_one_that_fol
     assert trio.at(A).delete(f"{paths}/disable-cluster-wide").status_code == 204
     assert trio.at(A).put(f"{paths}/enable/{C}").status_code == 204
     assert trio.at(A).put(f"{paths}/enable/n9").status_code == 404
-    assert [trio.nodes[name].schema_sync.told for name in (A, B, C)] == [["disable", "enable"], [], []]
+    assert [trio.nodes[name].schema_sync.reported for name in (A, B, C)] == [["disable", "enable"], [], []]
     assert trio.at(A).post("/api/replication/schema/sync", force=True).status_code == 200
     assert trio.at(C).post("/api/replication/schema/restart").status_code == 204
-    assert trio.nodes[B].schema_sync.told == [("sync", True), "restart"]
+    assert trio.nodes[B].schema_sync.reported == [("sync", True), "restart"]
     trio.get(A, f"{paths}/status")
     trio.get(A, f"{paths}/status/{C}")
     # Who follows tells how, in the metrics too.
-    told = [trio.at(name).get("/metrics").text for name in (A, B)]
-    assert ["leveret_schema_sync_state{" in text for text in told] == [False, True]
+    reported = [trio.at(name).get("/metrics").text for name in (A, B)]
+    assert ["leveret_schema_sync_state{" in text for text in reported] == [False, True]
     trio.get(C, "/api/replication/schema/history")
     assert trio.asked(A) == [
         (B, "/api/replication/schema/sync"),
@@ -448,12 +448,12 @@ def test_what_exchanges_count_is_summed_over_the_nodes_of_their_publishers(trio:
 
 
 def test_definitions_are_changed_by_who_has_the_pen(trio: Trio, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(call, "PEN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(call, "DEFINITIONS_LOCK_TIMEOUT_S", 0.05)
     assert trio.at(A).put("/api/vhosts/v").status_code == 201
-    assert trio.clusters[A].told == ["changing"]
+    assert trio.clusters[A].reported == ["changing"]
     assert trio.at(A).get("/api/vhosts").status_code == 200
-    assert trio.clusters[A].told.count("changing") == 1
-    trio.room.pen = B
+    assert trio.clusters[A].reported.count("changing") == 1
+    trio.room.definitions_lock = B
     refused = trio.at(A).put("/api/vhosts/w")
     late = f"definitions cannot be changed now: {B} may, and did not hand over in 0.05 s"
     assert (refused.status_code, reason(refused)) == (503, late)
@@ -467,11 +467,11 @@ def test_definitions_are_changed_by_who_has_the_pen(trio: Trio, monkeypatch: pyt
 def test_whom_to_follow_is_a_definition_and_set_by_who_has_the_pen(trio: Trio, path: str) -> None:
     upstream = {"endpoints": ["other:5672"], "username": "u", "password": "p"}
     assert trio.at(A).put(f"/api/replication/{path}", **upstream).status_code == 204
-    assert trio.clusters[A].told == ["changing"]
+    assert trio.clusters[A].reported == ["changing"]
 
 
 def test_a_change_that_a_node_can_make_no_more_is_answered_at_once(trio: Trio) -> None:
-    trio.room.pen = B
+    trio.room.definitions_lock = B
     trio.nodes[A].ended.set()
     refused = trio.at(A).put("/api/vhosts/v")
     late = "this node stopped serving meanwhile: see whether that was still done, and ask again"
@@ -483,7 +483,7 @@ def test_the_body_is_read_before_the_pen_is_asked_for(trio: Trio) -> None:
     too_large = b" " * (trio.nodes[A].config.management.body_bytes_max + 1)
     reply = trio.at(A).request("PUT", "/api/vhosts/v", content=too_large)
     assert reply.status_code == 400
-    assert trio.clusters[A].told == []
+    assert trio.clusters[A].reported == []
 
 
 def test_a_part_is_answered_without_asking_others(trio: Trio) -> None:
@@ -493,7 +493,7 @@ def test_a_part_is_answered_without_asking_others(trio: Trio) -> None:
 
 
 def test_nobody_outside_can_claim_to_be_another_node(trio: Trio) -> None:
-    anonymous = Client(public_door(trio.apps[A]))
+    anonymous = Client(public_app(trio.apps[A]))
     reply = anonymous.request("GET", "/api/queues", headers={"leveret.passed": "operator"})
     assert reply.status_code == 401
 
@@ -516,7 +516,7 @@ def test_the_cluster_is_looked_at_joined_and_left(trio: Trio) -> None:
 def test_leaders_are_spread_over_the_nodes(trio: Trio) -> None:
     rows = trio.at(A).post("/api/cluster/rebalance", kind="classic", queue_pattern="^q").json()
     assert [row["node"] for row in rows] == [A, B, C]
-    assert trio.clusters[A].told == [("rebalance", "classic", ".*", "^q")]
+    assert trio.clusters[A].reported == [("rebalance", "classic", ".*", "^q")]
     assert trio.at(A).post("/api/cluster/rebalance", kind="other").status_code == 400
 
 

@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.placement import QueuePlacement
-from leveret.management.http.app import build_app, public_door
+from leveret.management.http.app import build_app, public_app
 from leveret.management.request.other_nodes import answer_by
 from leveret.model import definitions as d
 from leveret.model.definitions import Put, Queue, Vhost
@@ -67,14 +67,14 @@ class Trio:
             node.add_messages(node.broker.queues["/", name], messages)
 
     def at(self, name: str, user: str = "guest") -> Client:
-        return Client(public_door(self.apps[name]), (user, "secret"))
+        return Client(public_app(self.apps[name]), (user, "secret"))
 
     def get(self, name: str, path: str) -> Any:
         return self.at(name).get(path).json()
 
     def asked(self, name: str) -> list[tuple[str, str]]:
         """Which nodes a node asked for which paths."""
-        return [(each[1], each[3]) for each in self.clusters[name].told if each[0] == "ask"]
+        return [(each[1], each[3]) for each in self.clusters[name].reported if each[0] == "ask"]
 
 
 def state(node: str, what: str, **fields: Any) -> dict[str, Any]:

@@ -58,22 +58,22 @@ def test_what_is_not_secret_is_shown(value: Any) -> None:
 
 
 def test_what_was_changed_beside_a_mask_is_taken() -> None:
-    held = {"endpoints": ["a:1"], "username": "u", "password": SECRET}
+    existing = {"endpoints": ["a:1"], "username": "u", "password": SECRET}
     wanted = {"endpoints": ["b:2", "a:1"], "username": "v", "password": MASK}
-    assert unmasked(wanted, held) == {**wanted, "password": SECRET}
+    assert unmasked(wanted, existing) == {**wanted, "password": SECRET}
 
 
 def test_items_may_move_and_keep_their_secrets() -> None:
-    held = ["amqp://a:one@a", "amqp://b:two@b"]
-    assert unmasked([f"amqp://b:{MASK}@b", "amqp://c", f"amqp://a:{MASK}@a"], held) == [
-        held[1],
+    existing = ["amqp://a:one@a", "amqp://b:two@b"]
+    assert unmasked([f"amqp://b:{MASK}@b", "amqp://c", f"amqp://a:{MASK}@a"], existing) == [
+        existing[1],
         "amqp://c",
-        held[0],
+        existing[0],
     ]
 
 
 @pytest.mark.parametrize(
-    ("value", "held"),
+    ("value", "existing"),
     [
         ({"password": MASK}, None),
         ({"password": MASK}, {"username": "u"}),
@@ -83,9 +83,9 @@ def test_items_may_move_and_keep_their_secrets() -> None:
         (MASK, None),
     ],
 )
-def test_a_mask_for_what_nobody_knows_is_refused(value: Any, held: Any) -> None:
+def test_a_mask_for_what_nobody_knows_is_refused(value: Any, existing: Any) -> None:
     with pytest.raises(Masked):
-        unmasked(value, held)
+        unmasked(value, existing)
 
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=12)

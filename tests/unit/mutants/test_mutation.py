@@ -38,8 +38,8 @@ def test_the_list_has_a_mutation_in_each_room() -> None:
         for path in package.rglob("*.py")
         if path.name != "__init__.py" and path.parent != package
     }
-    lacking = rooms - {mutation.room for mutation in mutations}
-    assert not {room for room in lacking if room.split("/")[0] != NOT_MUTATED}
+    missing = rooms - {mutation.room for mutation in mutations}
+    assert not {room for room in missing if room.split("/")[0] != NOT_MUTATED}
 
 
 def test_a_mutation_that_fits_is_applied(tree: Path) -> None:
@@ -63,10 +63,10 @@ def test_a_mutation_that_the_code_has_left_behind_is_refused(text: str, why: str
 
 def test_a_mutation_of_a_file_that_is_gone_and_a_test_that_is_gone_are_named(tree: Path) -> None:
     (tree / PACKAGE / MUTATION.file).unlink()
-    lacking = Mutation(
+    missing = Mutation(
         "a fault", MUTATION.file, "a", "b", ("unit/test_sums.py::test_product", "unit/test_gone.py::test")
     )
-    found = " ".join(problems([lacking], tree))
+    found = " ".join(problems([missing], tree))
     assert "there is no src/leveret/core/sums.py" in found
     assert "there is no test unit/test_sums.py::test_product" in found
     assert "there is no test unit/test_gone.py::test" in found

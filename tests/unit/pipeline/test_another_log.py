@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.origins import Origins
 from leveret.pipeline.jobs.job import LoginCredentials, TransferJob
 from leveret.pipeline.jobs.progress import Inbox
 from leveret.pipeline.transfer.sink import StoreWriter, TransferCut
@@ -73,7 +73,9 @@ def test_an_upstream_that_lost_the_end_of_what_came_says_so_and_nothing_is_skipp
         links = [event for event in inbox.wait(1) if event["event"] == "link"]
         assert links[-1]["state"] == "recover"
         assert "has others at the end of that" in links[-1]["error"]
-        assert Origins(tmp_path).by_vhost["/"].is_replaced, "delete_orphaned_data... takes it for what it is"
+        assert UpstreamIdentities(tmp_path).by_vhost["/"].is_replaced, (
+            "delete_orphaned_data... takes it for what it is"
+        )
 
 
 def job_of(data_dir: Path, port: int) -> TransferJob:

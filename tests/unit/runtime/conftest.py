@@ -13,5 +13,5 @@ from leveret.runtime.collecting import by_reference as outgoing_named
 def collection(request: pytest.FixtureRequest) -> Iterator[str]:
     """Outgoing logs that hold a copy of the few octets of each test message, and such as only name them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(outgoing_named, "NAMED_BYTES_MIN", 1 if request.param == "named" else 1 << 30)
+        patch.setattr(outgoing_named, "BY_REFERENCE_BYTES_MIN", 1 if request.param == "named" else 1 << 30)
         yield request.param

@@ -28,9 +28,9 @@ from leveret.session.link_handshake import (
     HandshakeRefused,
     Kind,
     LeaderHandshake,
+    Leadership,
     ProvenFollower,
     ProvenLeader,
-    Reign,
     SecretsDiffer,
     refusal,
 )
@@ -56,7 +56,7 @@ def follower_side(secret: bytes = SECRET, **changed: Any) -> FollowerHandshake:
 
 def prove(follower: FollowerHandshake, message: HandshakeMessage) -> HandshakeMessage:
     return follower.answer_hello(
-        message, reign=Reign(3, "leader-0"), followed_epoch=2, led=True, uri=FOLLOWER_URI
+        message, leadership=Leadership(3, "leader-0"), followed_epoch=2, led=True, uri=FOLLOWER_URI
     )
 
 
@@ -76,7 +76,7 @@ def meet(
     said.append(leader.answer_hello(change(said[-1])))
     said.append(prove(follower, change(said[-1])))
     known = leader.take_proof(change(said[-1]))
-    said.append(leader.welcome(reign=Reign(7, "leader-1"), uri=LEADER_URI, former=["tcp://old:1"]))
+    said.append(leader.welcome(leadership=Leadership(7, "leader-1"), uri=LEADER_URI, former=["tcp://old:1"]))
     return Met(said, known, follower.take_welcome(change(said[-1])))
 
 
@@ -135,7 +135,7 @@ def test_a_leader_with_another_secret_is_found_out_by_the_follower() -> None:
         prove(follower, leader_side(OTHER_SECRET).answer_hello(follower.hello()))
     with pytest.raises(HandshakeRefused, match="the secrets differ"):
         follower_side().answer_hello(
-            told.value.answer, reign=Reign(1, ""), followed_epoch=0, led=False, uri=""
+            told.value.answer, leadership=Leadership(1, ""), followed_epoch=0, led=False, uri=""
         )
 
 
@@ -148,7 +148,7 @@ def test_a_follower_with_another_secret_is_found_out_by_the_leader() -> None:
         leader.take_proof(forged)
     assert leader.follower is None
     with pytest.raises(RuntimeError):
-        leader.welcome(reign=Reign(7, "leader-1"), uri="")
+        leader.welcome(leadership=Leadership(7, "leader-1"), uri="")
 
 
 def test_the_leader_hears_from_a_follower_that_found_the_secrets_to_differ() -> None:
@@ -236,7 +236,7 @@ def test_who_passes_on_what_was_said_on_another_channel_is_found_out(ours: bytes
 
 
 def test_of_two_reigns_of_one_epoch_both_sides_call_the_same_the_later_one() -> None:
-    assert Reign(2, "a") < Reign(2, "b") < Reign(3, "a")
+    assert Leadership(2, "a") < Leadership(2, "b") < Leadership(3, "a")
 
 
 def test_a_node_is_of_no_use_to_prove_the_secret_to_itself() -> None:
@@ -401,7 +401,7 @@ def test_no_step_is_taken_twice() -> None:
     leader.take_proof(proof)
     with pytest.raises(HandshakeError, match="no PROOF is due"):
         leader.take_proof(proof)
-    welcome = leader.welcome(reign=Reign(7, "leader-1"), uri="")
+    welcome = leader.welcome(leadership=Leadership(7, "leader-1"), uri="")
     follower.take_welcome(welcome)
     with pytest.raises(HandshakeError, match="no WELCOME is due"):
         follower.take_welcome(welcome)
@@ -447,9 +447,11 @@ def cluster_side(secret: bytes = SECRET, **changed: Any) -> FollowerHandshake:
     return follower_side(secret, **{"kind": "relay", "incarnation": "i-7_", "vhost": "a\n/b"} | changed)
 
 
-def met_by(door: LeaderHandshake, node: FollowerHandshake) -> ProvenFollower:
-    hello = door.answer_hello(node.hello())
-    return door.take_proof(node.answer_hello(hello, reign=Reign(0, ""), followed_epoch=0, led=False, uri=""))
+def met_by(follower_server: LeaderHandshake, node: FollowerHandshake) -> ProvenFollower:
+    hello = follower_server.answer_hello(node.hello())
+    return follower_server.take_proof(
+        node.answer_hello(hello, leadership=Leadership(0, ""), followed_epoch=0, led=False, uri="")
+    )
 
 
 @pytest.mark.parametrize("kind", sorted(CLUSTER))
@@ -470,12 +472,12 @@ def test_who_follows_says_hello_as_ever() -> None:
 
 @pytest.mark.parametrize("changed", [{"incarnation": "j"}, {"vhost": "c"}, {"vhost": ""}, {"kind": "mirror"}])
 def test_what_a_node_of_a_cluster_says_of_itself_cannot_be_changed(changed: dict[str, str]) -> None:
-    node, door = cluster_side(), leader_side(kinds=CLUSTER)
+    node, follower_server = cluster_side(), leader_side(kinds=CLUSTER)
     fields = {**msgspec.json.decode(node.hello().payload), **changed}
     said = {name: value for name, value in fields.items() if value}
-    answer = door.answer_hello(HandshakeMessage(HELLO, msgspec.json.encode(said)))
+    answer = follower_server.answer_hello(HandshakeMessage(HELLO, msgspec.json.encode(said)))
     with pytest.raises(SecretsDiffer, match=r"copy \.replication_secret from another node of the cluster$"):
-        node.answer_hello(answer, reign=Reign(0, ""), followed_epoch=0, led=False, uri="")
+        node.answer_hello(answer, leadership=Leadership(0, ""), followed_epoch=0, led=False, uri="")
 
 
 def test_who_comes_to_the_wrong_door_is_told_so() -> None:

@@ -25,7 +25,13 @@ from leveret.model.definitions import (
     User,
     Vhost,
 )
-from leveret.session.schema_exchange import BUCKET_HELD_MAX, COMPARED_MAX, PART_BYTES, SchemaFollower, answer
+from leveret.session.schema_exchange import (
+    BUCKET_ENTRIES_MAX,
+    COMPARED_MAX,
+    PART_BYTES,
+    SchemaFollower,
+    answer,
+)
 from leveret.wire.schema_sync import (
     Ask,
     SchemaSyncError,
@@ -67,7 +73,7 @@ class Upstream:
         self._digests = Digests()
         self._meanwhile = meanwhile
 
-    def tell(self, following: SchemaFollower) -> Cost:
+    def report(self, following: SchemaFollower) -> Cost:
         """One sync, all octets encoded and decoded; what it cost."""
         cost = Cost()
         request: SyncRequest | None = following.begin()
@@ -98,10 +104,10 @@ def test_whatever_was_known_before_afterwards_it_is_what_the_upstream_has(
     known = definitions(*before)
     following = SchemaFollower(definitions(*(e for kind in KINDS for e in exported(known, kind))), "down")
     upstream = Upstream(definitions(*has))
-    upstream.tell(following)
+    upstream.report(following)
     assert_knows(following, upstream)
     assert following.upstream_cluster == "up"
-    assert upstream.tell(following).requests == 1
+    assert upstream.report(following).requests == 1
 
 
 def test_a_schema_that_cannot_be_digested_is_not_told_in_part_the_next_time() -> None:
@@ -113,10 +119,10 @@ def test_a_schema_that_cannot_be_digested_is_not_told_in_part_the_next_time() ->
     following = SchemaFollower(definitions(queue), "down")
     for _ in range(2):
         with pytest.raises(RecursionError):
-            upstream.tell(following)
+            upstream.report(following)
     assert following.theirs.by_kind["queues"] == {queue.key: queue}
     upstream.schema.apply(Delete("global_parameters", ("odd",)))
-    upstream.tell(following)
+    upstream.report(following)
     assert_knows(following, upstream)
 
 
@@ -124,7 +130,7 @@ def test_a_schema_that_cannot_be_digested_is_not_told_in_part_the_next_time() ->
 def test_what_is_not_the_same_is_all_that_is_told(queues: list[Queue]) -> None:
     upstream = Upstream(definitions(*queues))
     known = {queue.key: queue for queue in queues[::2]}
-    cost = upstream.tell(SchemaFollower(definitions(*known.values()), "down"))
+    cost = upstream.report(SchemaFollower(definitions(*known.values()), "down"))
     assert cost.told == len({queue.key for queue in queues} - set(known))
 
 
@@ -151,7 +157,7 @@ def entities() -> list[AnyEntity]:
 
 def test_an_unchanged_schema_of_20000_entities_costs_a_few_hundred_octets(entities: list[AnyEntity]) -> None:
     upstream, following = Upstream(definitions(*entities)), SchemaFollower(definitions(*entities), "eu.2")
-    cost = upstream.tell(following)
+    cost = upstream.report(following)
     assert (cost.requests, cost.told) == (1, 0)
     assert cost.octets < 400
 
@@ -165,7 +171,7 @@ def test_ten_changes_among_20000_entities_cost_less_than_10_kb(entities: list[An
         upstream.schema.apply(Delete("bindings", binding.key))
     upstream.schema.apply(Put(Queue(vhost="/", name="new")))
     upstream.schema.apply(Put(Binding(vhost="/", source="x", destination="new")))
-    cost = upstream.tell(following)
+    cost = upstream.report(following)
     assert (cost.requests, cost.told) == (2, 6)
     assert cost.octets < 8_000
     assert_knows(following, upstream)
@@ -173,7 +179,7 @@ def test_ten_changes_among_20000_entities_cost_less_than_10_kb(entities: list[An
 
 def test_a_large_schema_comes_in_parts_and_they_are_small(entities: list[AnyEntity]) -> None:
     upstream, following = Upstream(definitions(*entities)), SchemaFollower(Definitions(), "down")
-    cost = upstream.tell(following)
+    cost = upstream.report(following)
     assert cost.requests > 3
     assert max(cost.received) < PART_BYTES / 4
     assert_knows(following, upstream)
@@ -182,7 +188,7 @@ def test_a_large_schema_comes_in_parts_and_they_are_small(entities: list[AnyEnti
 def test_entities_of_any_size_come_each_in_a_part_of_its_own() -> None:
     values = [GlobalParameter(name=f"p{number}", value="x" * 700_000) for number in range(4)]
     upstream, following = Upstream(definitions(*values)), SchemaFollower(Definitions(), "down")
-    cost = upstream.tell(following)
+    cost = upstream.report(following)
     assert cost.told == 4
     assert_knows(following, upstream)
 
@@ -190,8 +196,8 @@ def test_entities_of_any_size_come_each_in_a_part_of_its_own() -> None:
 def test_far_more_than_the_upstream_has_is_deleted_without_naming_it(entities: list[AnyEntity]) -> None:
     following = SchemaFollower(definitions(*entities), "down")
     upstream = Upstream(definitions(Vhost(name="/"), Queue(vhost="/", name=name(7))))
-    assert HALF > BUCKET_HELD_MAX
-    assert max(upstream.tell(following).sent) < 1_000
+    assert HALF > BUCKET_ENTRIES_MAX
+    assert max(upstream.report(following).sent) < 1_000
     assert_knows(following, upstream)
 
 
@@ -207,14 +213,14 @@ def test_a_schema_that_changes_while_it_is_told_is_compared_again() -> None:
             schema.apply(Put(Queue(vhost="v", name="q")))
 
     upstream, following = Upstream(schema, meanwhile), SchemaFollower(Definitions(), "down")
-    upstream.tell(following)
+    upstream.report(following)
     assert_knows(following, upstream)
 
 
 def test_a_schema_that_never_rests_is_told_as_far_as_it_goes() -> None:
     schema = definitions(Vhost(name="/"))
     upstream = Upstream(schema, lambda number: schema.apply(Put(User(name=f"u{number}", password_hash=""))))
-    cost = upstream.tell(SchemaFollower(Definitions(), "down"))
+    cost = upstream.report(SchemaFollower(Definitions(), "down"))
     assert cost.requests == 2 * COMPARED_MAX
 
 
@@ -223,10 +229,10 @@ def test_a_binding_travels_once_its_transient_queue_is_a_durable_one() -> None:
     schema = definitions(Vhost(name="/"), Exchange(vhost="/", name="x", type="direct"), binding)
     schema.apply(Put(Queue(vhost="/", name="q", durable=False)))
     upstream, following = Upstream(schema), SchemaFollower(Definitions(), "down")
-    upstream.tell(following)
+    upstream.report(following)
     assert following.theirs.by_kind["bindings"] == {}
     schema.apply(Put(Queue(vhost="/", name="q")))
-    upstream.tell(following)
+    upstream.report(following)
     assert following.theirs.by_kind["bindings"] == {binding.key: binding}
 
 
@@ -273,9 +279,9 @@ def test_an_upstream_that_moves_in_the_last_comparison_is_known_to_have_moved() 
     def meanwhile(number: int) -> None:
         schema.apply(Put(Queue(vhost="/", name=f"late{number}", arguments={"x": "x" * PART_BYTES})))
 
-    Upstream(schema, meanwhile).tell(following)
+    Upstream(schema, meanwhile).report(following)
     assert following.has_moved
-    Upstream(schema).tell(following)
+    Upstream(schema).report(following)
     assert not following.has_moved
 
 

@@ -41,12 +41,12 @@ def setting_aside(data_dir: Path, **more: Any) -> Quarantine:
     )  # fmt: skip
 
 
-def set_aside(data_dir: Path, at_offset: int, path: str = "queues/1", **more: Any) -> DivergentReport | None:
+def quarantine(data_dir: Path, at_offset: int, path: str = "queues/1", **more: Any) -> DivergentReport | None:
     """A whole join, by one log."""
-    aside = setting_aside(data_dir, **more)
-    aside.add(path, at_offset)
+    quarantine = setting_aside(data_dir, **more)
+    quarantine.add(path, at_offset)
     cut(data_dir / path, at_offset)
-    return aside.finish()
+    return quarantine.finish()
 
 
 def cut(directory: Path, at_offset: int) -> None:
@@ -81,15 +81,15 @@ def test_what_is_cut_off_was_set_aside(chunks: Chunks, data: st.DataObject) -> N
         log = filled(data_dir / "queues/1", chunks, first_offset=7)
         before = chunks_in(log.directory)
         at = data.draw(st.sampled_from([offset for offset, _ in before] + [log.next_offset]))
-        report = set_aside(data_dir, at)
+        report = quarantine(data_dir, at)
         kept = [chunk for chunk in before if chunk[0] < at]
         assert chunks_in(log.directory) == kept
         assert chunks_aside(data_dir) == before[len(kept) :]
         assert (report is None) == (at == log.next_offset)
         if report is not None:
-            (told,) = report.logs
-            assert (told.from_offset, told.next_offset) == (at, log.next_offset)
-            assert (told.chunks, told.octets) == (
+            (reported,) = report.logs
+            assert (reported.from_offset, reported.next_offset) == (at, log.next_offset)
+            assert (reported.chunks, reported.octets) == (
                 len(before) - len(kept),
                 sum(len(octets) for _, octets in before[len(kept) :]),
             )
@@ -98,17 +98,17 @@ def test_what_is_cut_off_was_set_aside(chunks: Chunks, data: st.DataObject) -> N
 def test_a_log_is_set_aside_as_a_whole_and_may_be_deleted(tmp_path: Path) -> None:
     log = filled(tmp_path / "queues/1", EIGHT)
     before = chunks_in(log.directory)
-    aside = setting_aside(tmp_path)
-    assert aside.add("queues/1") is not None
+    quarantine = setting_aside(tmp_path)
+    assert quarantine.add("queues/1") is not None
     log.delete()
     assert chunks_aside(tmp_path) == before
 
 
 def test_where_the_cut_falls_into_a_chunk_all_of_it_is_set_aside(tmp_path: Path) -> None:
     filled(tmp_path / "queues/1", EIGHT)
-    told = setting_aside(tmp_path).add("queues/1", 7)
-    assert told is not None
-    assert told.from_offset == 6
+    reported = setting_aside(tmp_path).add("queues/1", 7)
+    assert reported is not None
+    assert reported.from_offset == 6
     assert [offset for offset, _ in chunks_aside(tmp_path)] == [6, 8, 10, 12, 14]
 
 
@@ -117,7 +117,7 @@ def test_what_stays_in_the_log_can_be_written_to_and_what_is_aside_stays_as_it_w
         data_dir = tmp_path / str(at)
         log = filled(data_dir / "queues/1", EIGHT)
         tail = [chunk for chunk in chunks_in(log.directory) if chunk[0] >= at]
-        set_aside(data_dir, at)
+        quarantine(data_dir, at)
         log = make(log.directory).open()
         assert log.next_offset == at
         for _ in range(9):
@@ -129,8 +129,8 @@ def test_what_stays_in_the_log_can_be_written_to_and_what_is_aside_stays_as_it_w
 def test_whole_segments_are_not_copied_but_the_first_is(tmp_path: Path) -> None:
     """For a log that is cut at its very begin truncates its first segment."""
     log = filled(tmp_path / "queues/1", EIGHT)
-    told = setting_aside(tmp_path).add("queues/1", 0)
-    assert told is not None
+    reported = setting_aside(tmp_path).add("queues/1", 0)
+    assert reported is not None
     assert [path.stat().st_nlink for path in segments(log.directory)] == [1, 2, 2, 2]
 
 
@@ -145,23 +145,23 @@ def test_where_files_cannot_be_linked_they_are_copied(
         raise OSError(refusal, "no")
 
     monkeypatch.setattr(os, "link", refuse)
-    set_aside(tmp_path, 0)
+    quarantine(tmp_path, 0)
     assert chunks_aside(tmp_path) == before
 
 
 def test_nothing_behind_the_cut_makes_no_report(tmp_path: Path) -> None:
     filled(tmp_path / "queues/1", EIGHT)
-    aside = setting_aside(tmp_path)
-    assert aside.add("queues/1", 16) is None
-    assert aside.add("queues/none") is None
-    assert aside.finish() is None
-    assert aside.report is None
+    quarantine = setting_aside(tmp_path)
+    assert quarantine.add("queues/1", 16) is None
+    assert quarantine.add("queues/none") is None
+    assert quarantine.finish() is None
+    assert quarantine.report is None
     assert not (tmp_path / "divergent").exists()
 
 
 def test_it_is_for_the_owner_alone(tmp_path: Path) -> None:
     filled(tmp_path / "queues/1", EIGHT)
-    set_aside(tmp_path, 6)
+    quarantine(tmp_path, 6)
     for path in (tmp_path / "divergent").rglob("*"):
         assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600)
 
@@ -171,11 +171,11 @@ def test_large_segments_are_copied_in_steps(tmp_path: Path) -> None:
     log.append(0, 1, 1, bytes(3 * STEP_BYTES), 0)
     log.close()
     steps: list[int] = []
-    aside = Quarantine(
+    quarantine = Quarantine(
         tmp_path, at_ms=0, from_epoch=1, to_epoch=2, node_id="", leader_id="", leader_uri="",
         name_of=lambda path: None, on_read=steps.append,
     )  # fmt: skip
-    aside.add("queues/1")
+    quarantine.add("queues/1")
     assert max(steps) <= STEP_BYTES
     assert chunks_aside(tmp_path) == chunks_in(log.directory)
 
@@ -191,12 +191,12 @@ def test_damaged_octets_are_set_aside_as_they_are(tmp_path: Path, at: int, hit: 
     place = held(log.directory)[hit]
     overwrite(log.directory, place.segment, place.position, b"\xff" * 60)
     octets = b"".join(path.read_bytes() for path in segments(log.directory))
-    told = setting_aside(tmp_path).add("queues/1", at)
-    assert told is not None
+    reported = setting_aside(tmp_path).add("queues/1", at)
+    assert reported is not None
     tail = b"".join(path.read_bytes() for path in sorted((tmp_path / "divergent").rglob("*.segment")))
     assert octets.endswith(tail)
     assert chunks_aside(tmp_path) == [chunk for chunk in before if chunk[0] >= at and chunk[0] != 2 * hit]
-    assert told.damaged == (2 * hit >= at)
+    assert reported.damaged == (2 * hit >= at)
 
 
 def test_what_the_disk_cannot_read_does_not_keep_the_rest_from_being_set_aside(
@@ -215,12 +215,12 @@ def test_what_the_disk_cannot_read_does_not_keep_the_rest_from_being_set_aside(
             raise OSError(errno.EIO, "input/output error")
         return pread(fd, size, at)
 
-    told = None
+    reported = None
     with monkeypatch.context() as patch:
         patch.setattr(os, "pread", fails)
         patch.setattr(os, "link", lambda *args: fails(-1, 0, 0))
-        told = setting_aside(tmp_path).add("queues/1", 1)
-    assert told is not None
+        reported = setting_aside(tmp_path).add("queues/1", 1)
+    assert reported is not None
     assert chunks_aside(tmp_path) == before[2:]
     (copy,) = (tmp_path / "divergent").rglob("00000000000000000001.segment")
     octets = segments(log.directory)[1].read_bytes()
@@ -232,9 +232,9 @@ def test_a_missing_segment_does_not_keep_the_rest_from_being_set_aside(tmp_path:
     log = filled(tmp_path / "queues/1", EIGHT)
     before = chunks_in(log.directory)
     segment_path(log.directory, 4).unlink()
-    told = setting_aside(tmp_path).add("queues/1", 4)
-    assert told is not None
-    assert (told.from_offset, told.next_offset) == (8, 16)
+    reported = setting_aside(tmp_path).add("queues/1", 4)
+    assert reported is not None
+    assert (reported.from_offset, reported.next_offset) == (8, 16)
     assert chunks_aside(tmp_path) == before[4:]
 
 
@@ -299,11 +299,11 @@ def test_no_chunk_is_lost_or_doubled_whenever_the_node_dies(
 
 def join(data_dir: Path, at: int) -> None:
     """What a follower does that starts."""
-    aside = setting_aside(data_dir)
+    quarantine = setting_aside(data_dir)
     for path in ("queues/1", "queues/2"):
-        aside.add(path, at)
+        quarantine.add(path, at)
         cut(data_dir / path, at)
-    aside.finish()
+    quarantine.finish()
 
 
 @pytest.mark.parametrize("can_link", [True, False])
@@ -356,7 +356,7 @@ def test_a_copy_that_was_not_finished_counts_for_nothing(tmp_path: Path) -> None
     target.mkdir(parents=True)
     (target / "00000000000000000006.segment.copy").write_bytes(b"half of a chunk")
     DivergentReport("20261121T114500-e5", AT_MS, 5, 6, "here", "there", "").save(tmp_path)
-    report = set_aside(tmp_path, 6)
+    report = quarantine(tmp_path, 6)
     assert report is not None
     assert report.id == "20261121T114500-e5"
     assert chunks_aside(tmp_path) == before[3:]
@@ -374,7 +374,7 @@ def test_what_is_aside_is_never_replaced(tmp_path: Path) -> None:
     log.sync()
     log.close()
     second = chunks_in(log.directory)
-    report = set_aside(tmp_path, 6)
+    report = quarantine(tmp_path, 6)
     assert report is not None
     assert report.id.endswith("-e5-2")
     assert chunks_aside(tmp_path) == [*first[3:], *second[3:]]
@@ -390,9 +390,9 @@ def test_a_longer_tail_than_before_makes_a_report_of_its_own(tmp_path: Path) -> 
 
 def test_of_a_log_that_is_appended_to_what_is_before_the_given_end_counts(tmp_path: Path) -> None:
     log = filled(tmp_path / "queues/1", EIGHT)
-    told = setting_aside(tmp_path).add("queues/1", 2, 10)
-    assert told is not None
-    assert (told.from_offset, told.next_offset, told.messages) == (2, 10, 8)
+    reported = setting_aside(tmp_path).add("queues/1", 2, 10)
+    assert reported is not None
+    assert (reported.from_offset, reported.next_offset, reported.messages) == (2, 10, 8)
     log.close()
 
 
@@ -402,11 +402,11 @@ def test_what_was_appended_to_a_log_since_it_was_added_makes_a_report_of_its_own
     setting_aside(tmp_path).add("queues/1", 2, 18)
     append(log, 33)
     log.close()
-    aside = setting_aside(tmp_path)
-    told = aside.add("queues/1", 2, log.next_offset)
-    assert told is not None
-    assert (told.from_offset, told.next_offset) == (2, log.next_offset)
-    assert aside.add("queues/1", 2, log.next_offset) == told
+    quarantine = setting_aside(tmp_path)
+    reported = quarantine.add("queues/1", 2, log.next_offset)
+    assert reported is not None
+    assert (reported.from_offset, reported.next_offset) == (2, log.next_offset)
+    assert quarantine.add("queues/1", 2, log.next_offset) == reported
     assert [report.logs[0].next_offset for report in reports(tmp_path)] == [18, log.next_offset]
 
 
@@ -421,7 +421,7 @@ def test_a_join_between_other_epochs_makes_another_report(tmp_path: Path, more: 
 def test_a_finished_report_is_not_taken_up(tmp_path: Path) -> None:
     filled(tmp_path / "queues/1", EIGHT)
     for at in (12, 6):
-        set_aside(tmp_path, at)
+        quarantine(tmp_path, at)
     assert [report.id for report in reports(tmp_path)] == ["20261121T114500-e5", "20261121T114500-e5-2"]
 
 
@@ -430,7 +430,7 @@ def test_a_join_that_has_nothing_left_to_add_finishes_what_was_begun(tmp_path: P
     setting_aside(tmp_path).add("queues/1", 6)
     cut(tmp_path / "queues/1", 6)
     assert not reports(tmp_path)[0].is_finished
-    report = set_aside(tmp_path, 6)
+    report = quarantine(tmp_path, 6)
     assert report == reports(tmp_path)[0]
     assert report.is_finished
     assert setting_aside(tmp_path).finish() is None
@@ -451,7 +451,7 @@ def test_a_disk_that_refuses_leaves_the_log_as_it_is(
         with pytest.raises(StorageError, match="input/output error"):
             setting_aside(tmp_path).add("queues/1", 6)
     assert files(log.directory) == before
-    assert set_aside(tmp_path, 6) is not None
+    assert quarantine(tmp_path, 6) is not None
     assert [offset for offset, _ in chunks_aside(tmp_path)] == [6, 8, 10, 12, 14]
 
 
@@ -505,11 +505,11 @@ def test_a_report_says_what_was_set_aside(tmp_path: Path) -> None:
     defined.append(ChunkType.TRACKING, 1, 1, encode_entry(bytes(8)), 1000)
     defined.sync()
     defined.close()
-    aside = setting_aside(tmp_path)
-    aside.add("queues/1", 8)
-    aside.add("streams/2", 2)
-    aside.add("definitions", 2)
-    report = aside.finish()
+    quarantine = setting_aside(tmp_path)
+    quarantine.add("queues/1", 8)
+    quarantine.add("streams/2", 2)
+    quarantine.add("definitions", 2)
+    report = quarantine.finish()
     assert report is not None
     assert report == DivergentReport.load(tmp_path, report.id) == reports(tmp_path)[0]
     octets = [sum(len(octets) for _, octets in chunks_aside(tmp_path, each.path)) for each in report.logs]
@@ -560,11 +560,11 @@ def test_settlements_are_counted_by_the_messages_that_they_are_of(
             for first, count in each
             for offset in range(first, first + count)
         } & messages
-        told = setting_aside(data_dir).add("queues/1", at)
-        assert told is not None
-        assert told.messages == sum(offset >= at for offset in messages)
-        assert told.settlements == len(settled)
-        assert told.settlements_lost == sum(offset < at for offset in settled)
+        reported = setting_aside(data_dir).add("queues/1", at)
+        assert reported is not None
+        assert reported.messages == sum(offset >= at for offset in messages)
+        assert reported.settlements == len(settled)
+        assert reported.settlements_lost == sum(offset < at for offset in settled)
 
 
 def test_settlements_that_cannot_be_read_are_damage(tmp_path: Path) -> None:
@@ -575,15 +575,15 @@ def test_settlements_that_cannot_be_read_are_damage(tmp_path: Path) -> None:
     log.sync()
     log.close()
     flip(log.directory, 0, 68 + 48 + 6)
-    told = setting_aside(tmp_path).add("queues/1")
-    assert told is not None
-    assert (told.damaged, told.settlements, told.chunks) == (2, 0, 3)
+    reported = setting_aside(tmp_path).add("queues/1")
+    assert reported is not None
+    assert (reported.damaged, reported.settlements, reported.chunks) == (2, 0, 3)
 
 
 @pytest.mark.parametrize("report_id", ["", ".", "..", "../divergent", "20261121T114500-e5/..", "nothing"])
 def test_no_other_path_is_a_report(tmp_path: Path, report_id: str) -> None:
     filled(tmp_path / "queues/1", EIGHT)
-    set_aside(tmp_path, 6)
+    quarantine(tmp_path, 6)
     shutil.copy(next((tmp_path / "divergent").glob("*/report.json")), tmp_path / "divergent/report.json")
     with pytest.raises(NotFound, match="there is no report"):
         DivergentReport.load(tmp_path, report_id)
@@ -591,7 +591,7 @@ def test_no_other_path_is_a_report(tmp_path: Path, report_id: str) -> None:
 
 def test_a_report_that_was_tampered_with_is_named(tmp_path: Path) -> None:
     filled(tmp_path / "queues/1", EIGHT)
-    report = set_aside(tmp_path, 6)
+    report = quarantine(tmp_path, 6)
     assert report is not None
     (directory_of(tmp_path, report.id) / "report.json").write_text('{"id": 5}')
     with pytest.raises(StorageError, match=r"report.json: .*mend the file, or move its directory away"):
@@ -603,4 +603,4 @@ def test_other_directories_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "divergent/notes/report.json").write_text("mine")
     assert reports(tmp_path) == []
     filled(tmp_path / "queues/1", EIGHT)
-    assert set_aside(tmp_path, 6) is not None
+    assert quarantine(tmp_path, 6) is not None

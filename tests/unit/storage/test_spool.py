@@ -146,7 +146,7 @@ def test_a_damaged_note_is_told(tmp_path: Path) -> None:
         opened(tmp_path)
 
 
-def aside(data_dir: Path, logs_dir: Path) -> Quarantine:
+def quarantine(data_dir: Path, logs_dir: Path) -> Quarantine:
     return Quarantine(
         data_dir,
         at_ms=1_700_000_000_000,
@@ -175,7 +175,7 @@ def test_what_is_set_aside_can_be_read_as_any_divergent_log(tmp_path: Path) -> N
     spool.append([SpoolEntry(ChangeKind.CUT, QUEUE, 2), append_of(2, epoch=2), append_of(3, epoch=2)], 3)
     spool.log.sync()
 
-    found = spool.set_aside(1, partial(aside, tmp_path))
+    found = spool.quarantine(1, partial(quarantine, tmp_path))
     assert found is not None
     kept = [
         (log.queue, [bytes(each.data) for each in chunks_of(tmp_path, report.id, log, ChunkType.USER)])  # type: ignore[union-attr]
@@ -192,6 +192,6 @@ def test_what_is_set_aside_can_be_read_as_any_divergent_log(tmp_path: Path) -> N
 def test_where_no_chunk_waits_nothing_is_set_aside(tmp_path: Path) -> None:
     spool, _ = opened(tmp_path)
     spool.append([SpoolEntry(ChangeKind.DROP, QUEUE, 1)], 1)
-    assert spool.set_aside(0, partial(aside, tmp_path)) is None
+    assert spool.quarantine(0, partial(quarantine, tmp_path)) is None
     assert not (tmp_path / "divergent").exists()
     spool.close()

@@ -54,7 +54,7 @@ CHANGES = st.one_of(
         st.sampled_from(sorted(NAMES)),
         st.integers(0, 2**64 - 1),
     ),
-    st.tuples(st.sampled_from([ChangeKind.DELETE, ChangeKind.ASIDE]), st.sampled_from(sorted(NAMES))),
+    st.tuples(st.sampled_from([ChangeKind.DELETE, ChangeKind.QUARANTINE]), st.sampled_from(sorted(NAMES))),
     st.tuples(st.just(ChangeKind.FILE), st.text("abc/.", min_size=1, max_size=9), st.binary(max_size=60)),
     st.tuples(st.just(ChangeKind.REMOVE), st.text("abc/.", min_size=1, max_size=9)),
 )
@@ -117,7 +117,7 @@ def test_a_frame_is_decoded_to_what_was_put_in(changes: list[tuple[object, ...]]
     assert frame.records == sum(change.chunk.header.records for change in expected if change.chunk)
 
 
-@pytest.mark.parametrize("kind", [ChangeKind.DELETE, ChangeKind.ASIDE])
+@pytest.mark.parametrize("kind", [ChangeKind.DELETE, ChangeKind.QUARANTINE])
 def test_what_a_log_that_is_gone_was_called_by_is_forgotten(kind: ChangeKind) -> None:
     """Else a follower would remember every queue there ever was."""
     frame = Frame()

@@ -133,9 +133,9 @@ def test_a_message_that_is_nested_without_end_is_refused() -> None:
     with pytest.raises(SchemaSyncError, match="schema sync request: maximum recursion"):
         decode_request(message(b"Q", {"cluster": "c", "more": deep}))
     entity = {"name": "p", "value": deep}
-    told = {"global_parameters": {"0": {"gone": "", "entities": [entity]}}}
+    reported = {"global_parameters": {"0": {"gone": "", "entities": [entity]}}}
     with pytest.raises(SchemaSyncError, match="schema sync reply: maximum recursion"):
-        decode_reply(message(b"A", {"cluster": "c", "state": "", "answers": told}))
+        decode_reply(message(b"A", {"cluster": "c", "state": "", "answers": reported}))
 
 
 def test_a_reply_is_far_larger_than_a_part_before_it_is_refused_at_either_end() -> None:

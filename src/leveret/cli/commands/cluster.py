@@ -39,17 +39,17 @@ def cluster_status(ctl: Session) -> Sections:
     overview, nodes, cluster = ctl.api.get("overview"), ctl.api.get("nodes"), ctl.api.get("cluster", "node")
     flags = ctl.api.get("feature-flags")
     running = [each for each in nodes if each["running"]]
-    told = {each["name"]: each for each in running if "applications" in each}
+    reported = {each["name"]: each for each in running if "applications" in each}
     product = overview["product_name"]
-    versions = {name: each["applications"][0]["version"] for name, each in told.items()}
+    versions = {name: each["applications"][0]["version"] for name, each in reported.items()}
     upkeep = {
         name: "marked for maintenance" if each["being_drained"] else "not under maintenance"
-        for name, each in told.items()
+        for name, each in reported.items()
     }
-    cores = {name: each["processors"] for name, each in told.items()}
-    alarms = [line for each in told.values() for line in alarms_of(each)]
-    partitions = {name: each["partitions"] for name, each in told.items() if each["partitions"]}
-    listeners = {name: listeners_of(ctl, name, overview) for name in told}
+    cores = {name: each["processors"] for name, each in reported.items()}
+    alarms = [line for each in reported.values() for line in alarms_of(each)]
+    partitions = {name: each["partitions"] for name, each in reported.items() if each["partitions"]}
+    listeners = {name: listeners_of(ctl, name, overview) for name in reported}
     disk_nodes, running_nodes = [each["name"] for each in nodes], [each["name"] for each in running]
     basics = [
         f"Cluster name: {overview['cluster_name']}",

@@ -29,8 +29,8 @@ def export_definitions(
     include_secrets: IncludeSecrets = False,
 ) -> TextDocument | None:
     """Write all definitions to a file. It holds password hashes, so only its owner may read it."""
-    held = ctl.api.get("definitions", **secrets_query(include_secrets))
-    document = msgspec.json.format(msgspec.json.encode(held), indent=2)
+    existing = ctl.api.get("definitions", **secrets_query(include_secrets))
+    document = msgspec.json.format(msgspec.json.encode(existing), indent=2)
     if file == _PIPE:
         return TextDocument(document.decode())
     ctl.announce(f'Exporting definitions in JSON to a file at "{file}" ...')
@@ -67,11 +67,11 @@ def _is_there(ctl: Session, text: bytes) -> bool:
         wanted = msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         raise CtlError(exits.DATA, f"the definitions are not JSON: {error}") from None
-    held = [ctl.api.get("definitions", **secrets_query(included)) for included in (False, True)]
+    existing = [ctl.api.get("definitions", **secrets_query(included)) for included in (False, True)]
     lists = {kind: each for kind, each in wanted.items() if isinstance(each, list)}
     return all(
         {_digest(each) for each in lists[kind]}
-        <= {_digest(each) for document in held for each in document.get(kind, [])}
+        <= {_digest(each) for document in existing for each in document.get(kind, [])}
         for kind in lists
     )
 

@@ -58,7 +58,7 @@ _COMPARED: Final = (
     "match",
     "detail",
 )
-_SET_ASIDE: Final = ("report", "at", "from_epoch", "logs", "vhost", "queue", "messages")
+_QUARANTINED: Final = ("report", "at", "from_epoch", "logs", "vhost", "queue", "messages")
 _MESSAGE: Final = (
     "report",
     "vhost",
@@ -156,7 +156,7 @@ def promote_follower(
     lines = [
         ("Promoted", f"in {outcome['took_ms']} ms" if outcome["promoted"] else "no"),
         ("Would lose" if dry_run else "Lost", _loss(outcome["would_lose"])),
-        ("Not applied", _held_back(outcome["held_back"])),
+        ("Not applied", _delayed_changes(outcome["held_back"])),
         ("Set aside as", outcome["set_aside"]),
         ("State", outcome["state"]),
         ("Epoch", outcome["epoch"]),
@@ -231,7 +231,7 @@ def list_divergent_messages(
             return _export(ctl, export, messages)
         if ctl.for_people:
             ctl.announce("Listing quarantined messages ...")
-            ctl.show(Table.of(_SET_ASIDE, _by_queue(reports), unknown=None))
+            ctl.show(Table.of(_QUARANTINED, _by_queue(reports), unknown=None))
             return _first_messages(ctl, messages, _MESSAGES_SHOWN if limit is None else limit)
         shown = list(islice(messages, limit))
         return ReportLines(
@@ -362,7 +362,7 @@ def _leader_lines(leader: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
         ("Position", _applied(leader)),
         ("Lag", _lag(leader)),
         ("Apply delay", f"{leader['apply_delay_s']:g} s" if leader["apply_delay_s"] else None),
-        ("Held back", _held_back(leader["held_back"])),
+        ("Held back", _delayed_changes(leader["held_back"])),
         ("Received", f"{leader['received_bytes']} bytes"),
         ("Progress", _progress(leader["progress"])),
     ]
@@ -383,16 +383,14 @@ def _lag(leader: Mapping[str, Any]) -> str:
     return ", ".join(amounts) or "not known"
 
 
-def _held_back(held: Mapping[str, Any] | None) -> str | None:
+def _delayed_changes(existing: Mapping[str, Any] | None) -> str | None:
     """What a delayed follower has and has not applied."""
-    if held is None:
+    if existing is None:
         return None
-    amounts = f"{held['messages']} messages, {held['records']} records, {_size(held['bytes'])}"
-    if held["oldest_at_ms"] is None:
+    amounts = f"{existing['messages']} messages, {existing['records']} records, {_size(existing['bytes'])}"
+    if existing["oldest_at_ms"] is None:
         return amounts
-    return (
-        f"{amounts}; done by the leader from {_time(held['oldest_at_ms'])} to {_time(held['newest_at_ms'])}"
-    )
+    return f"{amounts}; done by the leader from {_time(existing['oldest_at_ms'])} to {_time(existing['newest_at_ms'])}"
 
 
 def _loss(lost: Mapping[str, Any]) -> str:

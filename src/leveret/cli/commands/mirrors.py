@@ -48,13 +48,13 @@ def sync_queue(ctl: Session, name: Name) -> None:
                 raise TimedOut(exits.RETRY, f"queue '{name}' is still being synchronised; that goes on")
             time.sleep(_POLL_S)
         recorded_by_s = time.monotonic() + _RECORDED_S
-        while queue["state"] == _RUNNING and _lacking(queue) and time.monotonic() < recorded_by_s:
+        while queue["state"] == _RUNNING and _missing_mirrors(queue) and time.monotonic() < recorded_by_s:
             time.sleep(_POLL_S)
             queue = ctl.api.get("queues", ctl.vhost, name)
         _check_synchronised(queue)
 
 
-def _lacking(queue: dict[str, Any]) -> list[str]:
+def _missing_mirrors(queue: dict[str, Any]) -> list[str]:
     """The mirrors that run and are not recorded as synchronised."""
     return sorted(set(queue.get("slave_nodes") or ()) - set(queue.get("synchronised_slave_nodes") or ()))
 
@@ -64,9 +64,9 @@ def _check_synchronised(queue: dict[str, Any]) -> None:
     whose = f"queue '{queue['name']}' in vhost '{queue['vhost']}'"
     if queue["state"] != _RUNNING:
         raise CtlError(exits.UNAVAILABLE, f"{whose} is {queue['state']}: it cannot be synchronised")
-    lacking = _lacking(queue)
-    if lacking:
-        text = f"{whose} is not synchronised at {', '.join(lacking)}: that was cancelled, or the node is not connected"
+    missing = _missing_mirrors(queue)
+    if missing:
+        text = f"{whose} is not synchronised at {', '.join(missing)}: that was cancelled, or the node is not connected"
         raise CtlError(exits.UNAVAILABLE, text)
 
 
@@ -130,8 +130,8 @@ def remove_classic_queue_mirroring_from_policies(ctl: Session) -> None:
 
 
 def _mirroring(ctl: Session, path: str) -> list[dict[str, Any]]:
-    held = ctl.api.get(path)
-    return [each for each in held if any(key.startswith(_KEYS) for key in each["definition"])]
+    existing = ctl.api.get(path)
+    return [each for each in existing if any(key.startswith(_KEYS) for key in each["definition"])]
 
 
 @contextmanager
@@ -152,8 +152,10 @@ def _columns() -> list[Any]:
 
 def _show(bar: ProgressBar, queue: dict[str, Any]) -> None:
     """Take what the queue's leader says of all mirrors that are being synchronised."""
-    told = [each["progress"] for each in queue.get("mirror_details", []) if each["progress"] is not None]
-    if told:
-        done, total = (sum(each[name] for each in told) for name in ("bytes_done", "bytes_total"))
-        count = f"{len(told)} mirror{'s' if len(told) > 1 else ''}"
+    progresses = [
+        each["progress"] for each in queue.get("mirror_details", []) if each["progress"] is not None
+    ]
+    if progresses:
+        done, total = (sum(each[name] for each in progresses) for name in ("bytes_done", "bytes_total"))
+        count = f"{len(progresses)} mirror{'s' if len(progresses) > 1 else ''}"
         bar.update(completed=done, total=total, description=f"synchronising {count}")

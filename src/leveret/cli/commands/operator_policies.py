@@ -13,7 +13,7 @@ from leveret.cli.commands.policies import (
     Pattern,
     Priority,
     delete_policy,
-    held_policies,
+    existing_policies,
     policy_table,
     put_policy,
 )
@@ -51,4 +51,4 @@ def clear_operator_policy(ctl: Session, name: Name) -> None:
 @command('Listing operator policy overrides for vhost "{vhost}" ...', "list_operator_policies -p orders")
 def list_operator_policies(ctl: Session) -> Table:
     """List the operator policies of a virtual host."""
-    return policy_table(held_policies(ctl, _PATH))
+    return policy_table(existing_policies(ctl, _PATH))

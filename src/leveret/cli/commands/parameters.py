@@ -45,8 +45,8 @@ def list_parameters(ctl: Session, include_secrets: IncludeSecrets = False) -> Ta
     """List the parameters of a virtual host."""
     need_vhost(ctl)
     found = ctl.api.get("parameters", **secrets_query(include_secrets))
-    held = [each for each in found if each["vhost"] == ctl.vhost]
-    rows = [[each["component"], each["name"], json_text(each["value"])] for each in held]
+    existing = [each for each in found if each["vhost"] == ctl.vhost]
+    rows = [[each["component"], each["name"], json_text(each["value"])] for each in existing]
     return Table(("component", "name", "value"), rows)
 
 
@@ -67,8 +67,8 @@ def clear_global_parameter(ctl: Session, name: Name) -> None:
 @command("Listing global runtime parameters ...", "list_global_parameters")
 def list_global_parameters(ctl: Session, include_secrets: IncludeSecrets = False) -> Table:
     """List the parameters of the cluster."""
-    held = ctl.api.get("global-parameters", **secrets_query(include_secrets))
-    return Table(("name", "value"), [[each["name"], json_text(each["value"])] for each in held])
+    existing = ctl.api.get("global-parameters", **secrets_query(include_secrets))
+    return Table(("name", "value"), [[each["name"], json_text(each["value"])] for each in existing])
 
 
 @command("Setting cluster name to {name} ...", "set_cluster_name north")

@@ -38,7 +38,7 @@ def plugins(
     """List the RabbitMQ plugins whose functions are built in. Enabling one of them succeeds; others are refused."""
     wanted = names or []
     if action == "list":
-        return _told([name for name in BUILT_IN if all(part in name for part in wanted)])
+        return _reported([name for name in BUILT_IN if all(part in name for part in wanted)])
     if not wanted:
         raise CtlError(exits.USAGE, f"plugins {action}: name one or more plugins")
     if action == "disable" and (found := [name for name in wanted if name in BUILT_IN]):
@@ -46,8 +46,8 @@ def plugins(
     missing = [name for name in wanted if name not in BUILT_IN]
     if missing and action != "disable":
         raise CtlError(exits.USAGE, f"{missing[0]}: {plugin_reason(missing[0])}; nothing was changed")
-    return _told(wanted if action != "disable" else [])
+    return _reported(wanted if action != "disable" else [])
 
 
-def _told(names: list[str]) -> Table:
+def _reported(names: list[str]) -> Table:
     return Table(("name", "state"), [[name, "built in"] for name in names])

@@ -128,8 +128,8 @@ def delete_queue(
 ) -> MessageLine:
     """Delete a queue."""
     conditions = {"if queue is empty": if_empty, "if queue is unused": if_unused}
-    told = " and ".join(text for text, wanted in conditions.items() if wanted)
-    ctl.announce(f"Deleting queue '{name}' on vhost '{ctl.vhost}' {told + ' ' if told else ''}...")
+    shown = " and ".join(text for text, wanted in conditions.items() if wanted)
+    ctl.announce(f"Deleting queue '{name}' on vhost '{ctl.vhost}' {shown + ' ' if shown else ''}...")
     ready = _queue(ctl, name, exits.USAGE)["messages_ready"]
     query = {"if-empty": if_empty, "if-unused": if_unused}
     with refused_as(exits.USAGE):

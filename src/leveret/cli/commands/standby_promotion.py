@@ -23,10 +23,10 @@ from leveret.cli.values import ReportLines, Table
 
 TO_PASSWORD: Final = "LEVERETCTL_TO_PASSWORD"
 _SUMMARY: Final = ("first_timestamp", "last_timestamp", "message_count", "virtual_host")
-_BOOKS: Final = ("reader_offsets", "publisher_ids")
+_STORED_POSITIONS: Final = ("reader_offsets", "publisher_ids")
 """How many readers and publishers of streams go on where they were."""
 _QUEUES: Final = ("virtual_host", "queue", "message_count", "first_timestamp", "last_timestamp")
-_STREAMS: Final = (*_BOOKS, "clamped_offsets")
+_STREAMS: Final = (*_STORED_POSITIONS, "clamped_offsets")
 _UNREADABLE: Final = "unreadable_records"
 _PROMOTION: Final = "the promotion; promote again, it goes on from there"
 _LEFT_OUT: Final = (
@@ -106,7 +106,7 @@ def promote_standby_replication_downstream(
         ctl.announce("Nothing was transferred to this node: no message was recovered")
     if exclude_virtual_hosts or queues or as_of:
         ctl.announce(_LEFT_OUT)
-    return _summary((*_SUMMARY, *_BOOKS), rows)
+    return _summary((*_SUMMARY, *_STORED_POSITIONS), rows)
 
 
 def _warn_of_alive(ctl: Session, *, yes: bool) -> None:
@@ -151,7 +151,7 @@ def rehearse_promotion(
 @command("Displaying standby promotion summary ...", "display_standby_promotion_summary")
 def display_standby_promotion_summary(ctl: Session) -> Table:
     """Show what promotions recovered."""
-    return _summary((*_SUMMARY, *_BOOKS), ctl.api.get("replication", "standby", "summary"))
+    return _summary((*_SUMMARY, *_STORED_POSITIONS), ctl.api.get("replication", "standby", "summary"))
 
 
 def _summary(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Table:
@@ -164,8 +164,8 @@ def _summary(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Table:
 def _queues(found: dict[str, Any]) -> Table:
     """A row a queue; what is stored of streams only where there is any."""
     rows = found["queues"]
-    has_books = any(row.get(name) for row in rows for name in _STREAMS)
-    return Table.of((*_QUEUES, *_STREAMS) if has_books else _QUEUES, rows, unknown=None)
+    has_stored_positions = any(row.get(name) for row in rows for name in _STREAMS)
+    return Table.of((*_QUEUES, *_STREAMS) if has_stored_positions else _QUEUES, rows, unknown=None)
 
 
 def _body(
@@ -293,20 +293,20 @@ class _Recovery:
         self._total = 0
         self._queues = 0
 
-    def show(self, news: dict[str, Any]) -> None:
+    def show(self, progress: dict[str, Any]) -> None:
         """Take what the pipeline said: `planned` raises the total, `published`, `compared`, `counted` are done."""
-        match news.get("event"):
+        match progress.get("event"):
             case "started":
                 self._bar.update(description="looking for what was not consumed")
             case "planned":
-                self._total += sum(news["queues"].values())
-                self._queues += len(news["queues"])
+                self._total += sum(progress["queues"].values())
+                self._queues += len(progress["queues"])
                 self._bar.update(total=self._total, description=f"recovering {self._queues} queues")
             case "counting":
                 # Another time if files were replaced while they were read.
-                self._bar.update(total=news["messages"], completed=0, description="counting")
+                self._bar.update(total=progress["messages"], completed=0, description="counting")
             case "published" | "compared" | "counted":
-                self._bar.advance(news["messages"])
+                self._bar.advance(progress["messages"])
             case "comparing":
                 self._bar.begin_again(total=self._total, description=f"comparing {self._queues} queues")
 
@@ -318,22 +318,22 @@ class _Spoken:
         self._total = self._done = 0
         self._said_s = time.monotonic()
 
-    def take(self, news: dict[str, Any]) -> None:
+    def take(self, progress: dict[str, Any]) -> None:
         """Take what the pipeline said."""
-        match news.get("event"):
+        match progress.get("event"):
             case "started":
                 self._say("looking for what was not consumed")
             case "planned":
-                self._total += sum(news["queues"].values())
+                self._total += sum(progress["queues"].values())
                 self._say(f"recovering {self._total} messages")
             case "counting":
-                self._total, self._done = news["messages"], 0
+                self._total, self._done = progress["messages"], 0
                 self._say(f"counting {self._total} messages")
             case "comparing":
                 self._done = 0
                 self._say(f"comparing {self._total} messages")
             case "published" | "compared" | "counted":
-                self._done += news["messages"]
+                self._done += progress["messages"]
                 if self._done >= self._total or time.monotonic() - self._said_s > _SPOKEN_EVERY_S:
                     self._say(f"{self._done} of {self._total} messages done")
 

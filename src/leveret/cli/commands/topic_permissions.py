@@ -51,11 +51,11 @@ def clear_topic_permissions(
     """Remove a user's topic permissions in a virtual host, for one exchange or for all."""
     need_user(ctl, username)
     need_vhost(ctl)
-    held = [
+    existing = [
         each for each in ctl.api.get("users", username, "topic-permissions") if each["vhost"] == ctl.vhost
     ]
-    remaining = [each for each in held if exchange is not None and each["exchange"] != exchange]
-    if len(remaining) == len(held):
+    remaining = [each for each in existing if exchange is not None and each["exchange"] != exchange]
+    if len(remaining) == len(existing):
         return
     ctl.api.delete("topic-permissions", ctl.vhost, username)
     for each in remaining:

@@ -53,14 +53,16 @@ def list_vhost_limits(
     """List the limits of a virtual host, or of all."""
     if for_all:
         ctl.announce("Listing limits for all vhosts ...")
-        return Table(("vhost", "limits"), [[name, json_text(value)] for name, value in _held(ctl).items()])
+        return Table(
+            ("vhost", "limits"), [[name, json_text(value)] for name, value in _existing(ctl).items()]
+        )
     ctl.announce(f'Listing limits for vhost "{ctl.vhost}" ...')
     need_vhost(ctl)
-    held = _held(ctl).get(ctl.vhost)
-    text = json_text(held) if held else ""
+    existing = _existing(ctl).get(ctl.vhost)
+    text = json_text(existing) if existing else ""
     return MessageLine(text, {"node": ctl.node, "result": "ok", "value": text})
 
 
-def _held(ctl: Session) -> dict[str, Any]:
+def _existing(ctl: Session) -> dict[str, Any]:
     """Limits by virtual host."""
     return {each["vhost"]: each["value"] for each in ctl.api.get("parameters", _COMPONENT)}

@@ -1,8 +1,8 @@
 """What a user does to the exchanges, queues and bindings of a vhost.
 
-Every door - AMQP 0-9-1, HTTP, streams - hands its caller's wish to one of these operations. Each asks for the
-permissions that it needs, in RabbitMQ's order and words, before it touches the broker; so no door can forget one.
-`tools/tidy` keeps doors from calling the broker's own verbs.
+Every listener - AMQP 0-9-1, HTTP, streams - hands its caller's wish to one of these operations. Each asks for the
+permissions that it needs, in RabbitMQ's order and words, before it touches the broker; so no listener can forget one.
+`tools/tidy` keeps listeners from calling the broker's own verbs.
 """
 
 from __future__ import annotations
@@ -64,10 +64,12 @@ class Actor:
         Raises:
             AccessRefused: its pattern does not cover the routing key.
         """
-        held = self._broker.definitions.by_kind["topic_permissions"].get((self._vhost, self._user, exchange))
-        if not isinstance(held, d.TopicPermission):
+        existing = self._broker.definitions.by_kind["topic_permissions"].get(
+            (self._vhost, self._user, exchange)
+        )
+        if not isinstance(existing, d.TopicPermission):
             return
-        pattern = held.write if operation == "write" else held.read
+        pattern = existing.write if operation == "write" else existing.read
         if not matches(topic_pattern(pattern, self._user, self._vhost), routing_key):
             raise AccessRefused(
                 f"access to topic '{routing_key}' in exchange '{exchange}' in vhost '{self._vhost}' "
@@ -162,9 +164,9 @@ class Actor:
             self.require_topic("read", binding.source, binding.routing_key)
 
     def _check_destination(self, binding: d.Binding) -> None:
-        held = self._broker.queues.get((self._vhost, binding.destination))
-        if binding.destination_type == "queue" and held is not None:
-            self.check_lock(held)
+        existing = self._broker.queues.get((self._vhost, binding.destination))
+        if binding.destination_type == "queue" and existing is not None:
+            self.check_lock(existing)
 
     # -- queues -------------------------------------------------------------------------------
 
@@ -177,17 +179,17 @@ class Actor:
             Refusal: no permission, a reserved name, a locked queue, or see `Broker.declare_queue`.
         """
         self.require("configure", "queue", wanted.name)
-        held = self._broker.queues.get(wanted.key)
-        if held is not None:
+        existing = self._broker.queues.get(wanted.key)
+        if existing is not None:
             self._broker.queue(*wanted.key)
-            self.check_lock(held)
-            if exclusive != (held.owner is not None):
+            self.check_lock(existing)
+            if exclusive != (existing.owner is not None):
                 raise locked(*wanted.key)
         elif wanted.name.startswith(RESERVED_PREFIX) and not is_server_named:
             raise AccessRefused(f"queue name '{wanted.name}' contains reserved prefix 'amq.*'")
         if is_server_named:
             self._broker.check_server_named(wanted, exclusive=exclusive)
-        if held is None:
+        if existing is None:
             self._require_target("queue", wanted.name, wanted.arguments, DEAD_LETTER_EXCHANGE)
             self.before_change()
         return self._broker.declare_queue(wanted, self._owner if exclusive else None)

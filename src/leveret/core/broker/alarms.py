@@ -124,6 +124,6 @@ def reason(active: tuple[str, ...]) -> str:
     return f"{_LOW}{_AND.join(active)}"
 
 
-def resources(told: str) -> tuple[str, ...]:
+def resources(text: str) -> tuple[str, ...]:
     """What a `reason` that another node gave is about."""
-    return tuple(told.removeprefix(_LOW).split(_AND))
+    return tuple(text.removeprefix(_LOW).split(_AND))

@@ -87,7 +87,7 @@ class Broker:
             followers are in sync.
         traced_vhosts: where messages of this node's clients are copied to amq.rabbitmq.trace; not kept over a restart.
         epochs: of queues.
-        pen: whether this node may change definitions.
+        definitions_lock: whether this node may change definitions.
         make_queue: makes what serves a declared queue, or stands for one that another node serves.
         shared: what other nodes must be told next, exclusive queues too; None on a node alone.
     """
@@ -121,7 +121,7 @@ class Broker:
         self.traced_vhosts: set[str] = set()
         self.version = 0
         self.epochs = Epochs()
-        self.pen = DefinitionsLock()
+        self.definitions_lock = DefinitionsLock()
         self.make_queue: Callable[[d.Queue, Reader, bool], Queue] = _led_here
         self.shared: list[d.Change] | None = None
         self._read = read
@@ -221,9 +221,11 @@ class Broker:
         Raises:
             InvalidCommand: it is not there, so nobody knows what was.
         """
-        held = self.definitions.by_kind[entity.kind].get(entity.key)
+        existing = self.definitions.by_kind[entity.kind].get(entity.key)
         try:
-            return msgspec.structs.replace(entity, value=unmasked(entity.value, getattr(held, "value", None)))
+            return msgspec.structs.replace(
+                entity, value=unmasked(entity.value, getattr(existing, "value", None))
+            )
         except Masked:
             raise InvalidCommand(
                 f"its secrets were left out when it was shown or exported, and stand there as {MASK}: export it with "
@@ -249,8 +251,8 @@ class Broker:
                 self._delete_policy(entity)
             case d.User(name=name):
                 for other in ("permissions", "topic_permissions"):
-                    for held in [k for k in self.definitions.by_kind[other] if k[1] == name]:
-                        self._record(d.Delete(other, held))
+                    for existing in [k for k in self.definitions.by_kind[other] if k[1] == name]:
+                        self._record(d.Delete(other, existing))
                 self._record(d.Delete(kind, key))
                 self._close_connections(lambda c: c.user == name, f"user '{name}' is deleted")
             case _:
@@ -330,11 +332,11 @@ class Broker:
 
     def _put_exchange(self, wanted: d.Exchange) -> None:
         topology = self.topology(wanted.vhost)
-        held = topology.exchanges.get(wanted.name)
-        if held is not None:
+        existing = topology.exchanges.get(wanted.name)
+        if existing is not None:
             equivalent(
                 wanted,
-                held.definition,
+                existing.definition,
                 ("type", "durable", "auto_delete", "internal"),
                 (ALTERNATE_EXCHANGE,),
             )
@@ -390,12 +392,12 @@ class Broker:
 
     def _put_queue(self, wanted: d.Queue, owner: object | None) -> Queue:
         topology = self.topology(wanted.vhost)
-        held = self.queues.get(wanted.key)
-        if held is not None:
-            _check_health(held)
-            kind = queue_type(held.definition.arguments)
-            equivalent(wanted, held.definition, ("durable", "auto_delete"), ARGUMENTS[kind])
-            return held
+        existing = self.queues.get(wanted.key)
+        if existing is not None:
+            _check_health(existing)
+            kind = queue_type(existing.definition.arguments)
+            equivalent(wanted, existing.definition, ("durable", "auto_delete"), ARGUMENTS[kind])
+            return existing
         check_queue(wanted, exclusive=owner is not None)
         queue = self.make_queue(self.epochs.stamp(wanted), self._read, owner is not None)
         if owner is not None:
@@ -499,13 +501,13 @@ class Broker:
             self._owned.pop(queue.owner, None)
 
     def delete_when_writable(self, queue: Queue) -> None:
-        """Delete a queue that nobody needs any more: now, or when this node has the pen."""
+        """Delete a queue that nobody needs any more: now, or when this node has the definitions lock."""
 
         def delete() -> None:
             if self.queues.get(queue.key) is queue:
                 self.delete_queue(queue)
 
-        self.pen.when_here(delete)
+        self.definitions_lock.when_here(delete)
 
     def replace_queue(self, queue: Queue) -> Queue:
         """Another object stands for a queue from now on, for another node serves it now; the one before."""

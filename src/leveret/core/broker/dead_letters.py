@@ -102,7 +102,7 @@ def goes_round(head: Head, queue: str) -> bool:
     return False
 
 
-def bury(broker: Broker, queue: Queue, letters: DeadLetters, now_s: int) -> set[Queue]:
+def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s: int) -> set[Queue]:
     """Publish the dead where the queue's settings say: which queues are to have them.
 
     Without a dead letter exchange, or when nothing is bound to it, they are simply gone, and so is what a queue

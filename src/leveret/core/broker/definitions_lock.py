@@ -1,11 +1,11 @@
-"""Who may change definitions: a node alone always, one of a cluster while it has the pen (docs/adr/0008-cluster.md)."""
+"""The definitions lock: a single node always has it, a node of a cluster fetches it (docs/adr/0008-cluster.md)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final
 
-PEN_TIMEOUT_S: Final = 30.0
+DEFINITIONS_LOCK_TIMEOUT_S: Final = 30.0
 """How long whoever is asked to do something waits for it, and then tells the operator who does not hand it over."""
 
 
@@ -25,7 +25,7 @@ class DefinitionsLock:
 
     @property
     def has_work(self) -> bool:
-        """Whether something was put off until the pen is here."""
+        """Whether something was put off until the definitions lock is here."""
         return bool(self._put_off)
 
     def want(self) -> None:
@@ -34,7 +34,7 @@ class DefinitionsLock:
             self.on_wanted()
 
     def when_here(self, change: Callable[[], None]) -> None:
-        """Make a change that nobody waits for, now or as soon as the pen is here."""
+        """Make a change that nobody waits for, now or as soon as the definitions lock is here."""
         if self.is_here:
             change()
         else:
@@ -50,4 +50,4 @@ class DefinitionsLock:
 
 
 def _nobody_fetches_it() -> None:
-    """A node alone has the pen for ever."""
+    """A node alone has the definitions lock for ever."""

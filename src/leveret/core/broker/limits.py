@@ -1,7 +1,7 @@
 """How many connections, channels and queues a vhost and a user may have.
 
 Limits of a vhost are its runtime parameter `vhost-limits`, named `limits`; those of a user are part
-of the user. A negative limit is none at all, 0 allows nothing (RabbitMQ's rules). The doors ask
+of the user. A negative limit is none at all, 0 allows nothing (RabbitMQ's rules). The listeners ask
 before they open something: `check_connection_limits` when a connection opens a vhost, before access
 to it is looked at; `check_channel_limit` at channel.open. The broker itself asks `check_queue_limit`.
 """
@@ -115,15 +115,15 @@ def _take_out(index: dict[str | None, set[Connection]], name: str | None, member
 
 def vhost_limit(definitions: Definitions, vhost: str, name: str) -> int | None:
     """A vhost's limit, `max-connections` or `max-queues`; None without one."""
-    held = definitions.by_kind["parameters"].get((vhost, VHOST_LIMITS, LIMITS_NAME))
-    value = held.value if isinstance(held, Parameter) else None
+    existing = definitions.by_kind["parameters"].get((vhost, VHOST_LIMITS, LIMITS_NAME))
+    value = existing.value if isinstance(existing, Parameter) else None
     return _limit(value.get(name) if isinstance(value, dict) else None)
 
 
 def user_limit(definitions: Definitions, user: str, name: str) -> int | None:
     """A user's limit, `max-connections` or `max-channels`; None without one."""
-    held = definitions.by_kind["users"].get((user,))
-    return _limit(held.limits.get(name)) if isinstance(held, User) else None
+    existing = definitions.by_kind["users"].get((user,))
+    return _limit(existing.limits.get(name)) if isinstance(existing, User) else None
 
 
 def _limit(value: object) -> int | None:

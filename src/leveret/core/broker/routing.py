@@ -167,8 +167,8 @@ class HeadersMatch:
 
     def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
         """See Router."""
-        held = headers()
-        return [binding for binding in self._bindings.values() if headers_match(binding.arguments, held)]
+        existing = headers()
+        return [binding for binding in self._bindings.values() if headers_match(binding.arguments, existing)]
 
 
 def headers_match(arguments: dict[str, Any], headers: dict[str, Any]) -> bool:

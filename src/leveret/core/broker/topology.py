@@ -107,8 +107,8 @@ class Topology:
     def unbind(self, binding: Binding) -> None:
         """Remove a binding that is there."""
         state = self.exchanges[binding.source]
-        held = state.bindings.pop(binding.key)
-        state.router.remove(held)
+        existing = state.bindings.pop(binding.key)
+        state.router.remove(existing)
         end = (binding.destination_type, binding.destination)
         del self._into[end][binding.key]
         if not self._into[end]:

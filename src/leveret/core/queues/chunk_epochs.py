@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Final
 
 EPOCHS_MAX: Final = 64
-"""So many are logged, the newest; a copy of an older one counts as divergent, and is set aside."""
+"""So many are logged, the newest; a copy of an older one counts as divergent, and is quarantined."""
 
 
 class ChunkEpochs:

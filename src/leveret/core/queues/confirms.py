@@ -40,11 +40,11 @@ class ConfirmBatch:
 class ConfirmOutcome:
     """What becomes of a batch that more than one has to keep: this node's disk, other nodes."""
 
-    __slots__ = ("_left", "_ok", "_told")
+    __slots__ = ("_left", "_notify", "_ok")
 
-    def __init__(self, told: Callable[[bool], None]) -> None:
-        """`told` once all parts are known and there are no more: whether all are well."""
-        self._told = told
+    def __init__(self, notify: Callable[[bool], None]) -> None:
+        """`notify` once all parts are known and there are no more: whether all are well."""
+        self._notify = notify
         self._left = 1
         self._ok = True
 
@@ -61,7 +61,7 @@ class ConfirmOutcome:
         self._ok &= ok
         self._left -= 1
         if not self._left:
-            self._told(self._ok)
+            self._notify(self._ok)
 
 
 class Confirms:

@@ -67,7 +67,7 @@ class Consumers:
         """Nobody yet."""
         self.single_active = single_active
         self.active: QueueConsumer | None = None
-        self.on_active: Callable[[QueueConsumer], None] = _told_to_nobody
+        self.on_active: Callable[[QueueConsumer], None] = _ignore
         self._all: list[QueueConsumer] = []
         self._turn = 0
 
@@ -138,5 +138,5 @@ class Consumers:
                 willing = willing or self.willing()
 
 
-def _told_to_nobody(consumer: QueueConsumer) -> None:
+def _ignore(consumer: QueueConsumer) -> None:
     """All of them are here."""

@@ -69,7 +69,7 @@ class Dying:
         self._octets = 0
         return letters
 
-    def condemn(self, first: int, end: int, reason: str) -> None:
+    def declare_dead(self, first: int, end: int, reason: str) -> None:
         """Note what a dispatch is to read and to add."""
         self.count += end - first
         condemned = self.condemned

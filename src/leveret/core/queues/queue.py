@@ -143,7 +143,7 @@ class Queue:
         return self.message_count - self.unacked_count
 
     @property
-    def held_count(self) -> int:
+    def unsettled_count(self) -> int:
         """Messages that are here for clients: all but the dead, which stay until they are safe where they go."""
         return self.message_count - self.dying.count
 
@@ -251,15 +251,15 @@ class Queue:
         settings = self.settings
         if settings.overflow == DROP_HEAD:
             return UNBOUNDED
-        held, room = self.ready_count + self.gathered_count, UNBOUNDED
+        ready, room = self.ready_count + self.gathered_count, UNBOUNDED
         if settings.max_length is not None:
-            room = settings.max_length - held
+            room = settings.max_length - ready
         if settings.max_length_bytes is not None:
             left = settings.max_length_bytes - self.ready_bytes - self.gathered_bytes
             room = min(room, left // body_bytes if body_bytes else UNBOUNDED if left >= 0 else 0)
         if room <= 0 and self.consumers:
             active = self.consumers.is_active
-            room = sum(each.capacity() for each in self.consumers if active(each)) - held
+            room = sum(each.capacity() for each in self.consumers if active(each)) - ready
         return max(0, room)
 
     def appended(self, first: int, batch: Batch, now_ms: int = 0) -> None:
@@ -305,7 +305,7 @@ class Queue:
         if self.settings.dead_letter_exchange is None:
             self.settle(first, count, Reason.DROPPED)
         else:
-            self.dying.condemn(first, first + count, "rejected")
+            self.dying.declare_dead(first, first + count, "rejected")
 
     def _settle(self, first: int, end: int, reason: int) -> None:
         self.settled.add(first, end)
@@ -419,7 +419,7 @@ class Queue:
         share = ready if willing_count == 1 else ready // (4 * willing_count) or 1
         if self.may_expire:
             self.expire(self._now_ms, self._offered)
-            if self._is_held_up(self._offered):
+            if self._is_hindered(self._offered):
                 return []
         runs, redelivered = self.take(min(capacity, share, DEALT_AT_ONCE))
         if runs:
@@ -465,7 +465,7 @@ class Queue:
             runs, _ = self.take(min(count, before - run.first))
             self._discard(runs, Reason.EXPIRED, "expired")
 
-    def _is_held_up(self, before: int) -> bool:
+    def _is_hindered(self, before: int) -> bool:
         """Whether the first message has expired and stays because enough died for now: nobody may have it."""
         if not self.dying.is_full or (head := self.backlog.head()) is None:
             return False
@@ -552,7 +552,7 @@ class Queue:
         self.touch()
         if self.may_expire:
             self.expire(now_ms, self.next_offset)
-        if not self.ready_count or self._is_held_up(self.next_offset):
+        if not self.ready_count or self._is_hindered(self.next_offset):
             return [], False
         return self.take(1)
 

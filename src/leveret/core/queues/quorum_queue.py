@@ -43,7 +43,7 @@ class QuorumQueue(Queue):
         if self.settings.dead_letter_exchange is None:
             self.settle(offset, 1, Reason.DROPPED)
         else:
-            self.dying.condemn(offset, offset + 1, "delivery_limit")
+            self.dying.declare_dead(offset, offset + 1, "delivery_limit")
 
     def take(self, limit: int) -> tuple[list[Run], bool]:
         """See Queue; every message with its count."""

@@ -143,7 +143,7 @@ class RemoteQueue(Queue):
         """Its leader sees who uses it."""
         return False
 
-    # -- what goes through a shadow -----------------------------------------------------------
+    # -- what goes through a remote channel -----------------------------------------------------------
 
     def add_consumer(self, consumer: QueueConsumer) -> None:
         """Consumers are registered at the leader."""

@@ -82,7 +82,7 @@ class Placement(msgspec.Struct, frozen=True):
     """Where a queue is.
 
     Attributes:
-        epoch: the queue's, which tells one life of its name from the next.
+        epoch: the queue's, which tells one incarnation of its name from the next.
         leader: the node that leads it.
         incarnation: the leader's when it wrote this.
         term: higher with each leader.
@@ -128,7 +128,7 @@ class ClusterKeys(NamedTuple):
     prefix: str
     cluster: str
     proof: str
-    pen: str
+    definitions_lock: str
     epoch: str
     schema_sync: str
 
@@ -147,8 +147,8 @@ class ClusterKeys(NamedTuple):
         """Of a `Presence`."""
         return self._joined("alive", name)
 
-    def pen_wanted(self, name: str) -> str:
-        """Of a node that would like to have the pen."""
+    def definitions_lock_wanted(self, name: str) -> str:
+        """Of a node that would like to have the definitions lock."""
         return self._joined("pen_wanted", name)
 
     def definition(self, kind: str, key: tuple[str, ...]) -> str:
@@ -244,8 +244,8 @@ class AliveChanged(NamedTuple):
     presence: Presence | None
 
 
-class PenChanged(NamedTuple):
-    """Who has the pen, and who would like to."""
+class DefinitionsLockChanged(NamedTuple):
+    """Who has the definitions lock, and who would like to."""
 
     holder: str | None
     wanted: frozenset[str]
@@ -271,7 +271,12 @@ class SchemaSyncDecided(NamedTuple):
 
 
 Changed: TypeAlias = (
-    MemberChanged | AliveChanged | PenChanged | SchemaSyncDecided | DefinitionChanged | PlacementChanged
+    MemberChanged
+    | AliveChanged
+    | DefinitionsLockChanged
+    | SchemaSyncDecided
+    | DefinitionChanged
+    | PlacementChanged
 )
 
 
@@ -284,8 +289,8 @@ class ClusterState:
         cluster_id: empty before there is one.
         proof: what the founder proved with it that it has the secret; empty before there is one.
         members, alive: by the node's name.
-        pen: who may change definitions; None: nobody.
-        pen_wanted: who would like to.
+        definitions_lock: who may change definitions; None: nobody.
+        definitions_lock_wanted: who would like to.
         epoch: the highest that a queue ever had.
         schema_sync: what was decided on schema replication; None: nothing yet.
         placements: by vhost and queue.
@@ -299,17 +304,17 @@ class ClusterState:
         self.proof = ""
         self.members: dict[str, MemberRecord] = {}
         self.alive: dict[str, Presence] = {}
-        self.pen: str | None = None
-        self.pen_wanted: frozenset[str] = frozenset()
+        self.definitions_lock: str | None = None
+        self.definitions_lock_wanted: frozenset[str] = frozenset()
         self.epoch = 0
         self.schema_sync: SchemaDecided | None = None
         self.placements: dict[tuple[str, str], StoredPlacement] = {}
         self._modified: dict[str, int] = {}
 
     @property
-    def pen_modified(self) -> int:
-        """The revision that gave the pen to who has it; 0 if nobody has."""
-        return self._modified.get(self.keys.pen, 0)
+    def definitions_lock_modified(self) -> int:
+        """The revision that gave the definitions lock to who has it; 0 if nobody has."""
+        return self._modified.get(self.keys.definitions_lock, 0)
 
     @property
     def names(self) -> list[str]:
@@ -334,8 +339,8 @@ class ClusterState:
         """Take what happened up to a revision, all of it; a first look is `differences({}, ...)`.
 
         Returns:
-            What changed: nodes, the pen, definitions (deletes first, in reverse order of `KINDS`, then puts in that
-            order), placements. The state has all of it when this returns.
+            What changed: nodes, the definitions lock, definitions (deletes first, in reverse order of `KINDS`, then
+            puts in that order), placements. The state has all of it when this returns.
 
         Raises:
             UnreadableState: a value is not what a node writes; nothing was taken.
@@ -348,7 +353,10 @@ class ClusterState:
         puts: list[definitions.Put] = []
         deletes: list[definitions.Delete] = []
         placements: list[Changed] = []
-        pen, wanted = (self.pen, self.pen_modified), self.pen_wanted
+        definitions_lock, wanted = (
+            (self.definitions_lock, self.definitions_lock_modified),
+            self.definitions_lock_wanted,
+        )
         for event, key, value in taken:
             match key.family:
                 case "definitions":
@@ -361,8 +369,11 @@ class ClusterState:
                 case _:
                     self._note(event)
                     self._take(key, value, nodes)
-        if (self.pen, self.pen_modified) != pen or self.pen_wanted != wanted:
-            nodes.append(PenChanged(self.pen, self.pen_wanted))
+        if (
+            self.definitions_lock,
+            self.definitions_lock_modified,
+        ) != definitions_lock or self.definitions_lock_wanted != wanted:
+            nodes.append(DefinitionsLockChanged(self.definitions_lock, self.definitions_lock_wanted))
         deletes.sort(key=lambda change: -_ORDER[change.kind])
         puts.sort(key=lambda change: _ORDER[change.entity.kind])
         self.revision = revision
@@ -395,9 +406,11 @@ class ClusterState:
                 self.schema_sync = value
                 found.append(SchemaSyncDecided(value))
             case "pen":
-                self.pen = value
+                self.definitions_lock = value
             case "pen_wanted":
-                self.pen_wanted = self.pen_wanted - {key.names[0]} | ({key.names[0]} if value else set())
+                self.definitions_lock_wanted = self.definitions_lock_wanted - {key.names[0]} | (
+                    {key.names[0]} if value else set()
+                )
             case "members":
                 _keep(self.members, key.names[0], value)
                 found.append(MemberChanged(key.names[0], value))

@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 
 from leveret.model.errors import PeerError
 
-_MARKS_MAX: Final = 4096
+_SAMPLES_MAX: Final = 4096
 
 
 class Lag(NamedTuple):
@@ -43,7 +43,7 @@ class Lag(NamedTuple):
     lag_s: float
 
 
-class _Mark(NamedTuple):
+class _LagSample(NamedTuple):
     """Everything up to `position` was shipped by `at_ms`."""
 
     position: int
@@ -53,12 +53,12 @@ class _Mark(NamedTuple):
 class _Live:
     """A follower that gets every frame from `joined` on, since `joined_ms`."""
 
-    __slots__ = ("acked", "held_ms", "joined", "joined_ms")
+    __slots__ = ("acked", "in_sync_from_ms", "joined", "joined_ms")
 
     def __init__(self, joined: int, joined_ms: int) -> None:
         self.joined = joined
         self.joined_ms = joined_ms
-        self.held_ms = joined_ms
+        self.in_sync_from_ms = joined_ms
         """Since when promises wait for it, if they do."""
         self.acked = -1
         """Below `joined` it says nothing of what the follower has."""
@@ -109,9 +109,9 @@ class InSync:
         self._committed = 0
         self._confirmable = 0
         # Fine enough that a mark which is merged for want of room is past every timeout already.
-        self._grain_ms = 1 + ack_timeout_ms // (_MARKS_MAX // 2)
-        self._marks: deque[_Mark] = deque()
-        self._mark_from_ms = 0
+        self._grain_ms = 1 + ack_timeout_ms // (_SAMPLES_MAX // 2)
+        self._samples: deque[_LagSample] = deque()
+        self._sample_from_ms = 0
 
     # What happens.
 
@@ -119,8 +119,8 @@ class InSync:
         """It gets every frame from `position` on; a link that it had before is gone with this."""
         self.left(follower)
         self._live[follower] = _Live(position, now_ms)
-        if position < self._end and not self._marks:
-            self._mark(self._end, now_ms)
+        if position < self._end and not self._samples:
+            self._sample(self._end, now_ms)
 
     def shipped(self, position: int, now_ms: int) -> None:
         """Frames up to `position` have been cut, whether or not there is a follower to have them.
@@ -134,7 +134,7 @@ class InSync:
             return
         self._end = position
         if self._live:
-            self._mark(position, now_ms)
+            self._sample(position, now_ms)
         self._advance()
 
     def acked(self, follower: str, position: int, now_ms: int) -> None:
@@ -151,7 +151,7 @@ class InSync:
                 f"follower {follower} acks position {position}, but the last one shipped is {self._end}"
             )
         if not live.holds_back:
-            live.held_ms = now_ms
+            live.in_sync_from_ms = now_ms
         live.acked = position
         self._prune()
         self._advance()
@@ -178,7 +178,7 @@ class InSync:
         late = [
             name
             for name, live in self._live.items()
-            if live.holds_back and live.held_ms <= long_ago_ms and live.acked < due
+            if live.holds_back and live.in_sync_from_ms <= long_ago_ms and live.acked < due
         ]
         for name in late:
             self.left(name)
@@ -246,9 +246,9 @@ class InSync:
         Raises:
             ValueError: one of them lacks what was promised.
         """
-        lacking = members - self.members
-        if lacking:
-            raise ValueError(f"to be recorded as in sync, but not members: {', '.join(sorted(lacking))}")
+        missing = members - self.members
+        if missing:
+            raise ValueError(f"to be recorded as in sync, but not members: {', '.join(sorted(missing))}")
         self._maybe_recorded |= members
         self._surely_recorded &= members
         self._is_writing = True
@@ -280,31 +280,31 @@ class InSync:
 
     # When what was shipped.
 
-    def _mark(self, position: int, now_ms: int) -> None:
+    def _sample(self, position: int, now_ms: int) -> None:
         """Note the time. What is merged gets the later time: nobody is dropped early."""
-        marks = self._marks
-        if marks and now_ms - self._mark_from_ms < self._grain_ms:
-            marks[-1] = _Mark(position, now_ms)
+        samples = self._samples
+        if samples and now_ms - self._sample_from_ms < self._grain_ms:
+            samples[-1] = _LagSample(position, now_ms)
             return
-        marks.append(_Mark(position, now_ms))
-        self._mark_from_ms = now_ms
-        if len(marks) > _MARKS_MAX:
+        samples.append(_LagSample(position, now_ms))
+        self._sample_from_ms = now_ms
+        if len(samples) > _SAMPLES_MAX:
             # Only of one that has not reached its join position, or is a member and due at the next tick.
-            marks[1] = _Mark(marks[1].position, marks[0].at_ms)
-            marks.popleft()
+            samples[1] = _LagSample(samples[1].position, samples[0].at_ms)
+            samples.popleft()
 
     def _prune(self) -> None:
         """Forget the marks that everyone has acked."""
         slowest = min((live.owes_from for live in self._live.values()), default=self._end)
-        while self._marks and self._marks[0].position <= slowest:
-            self._marks.popleft()
+        while self._samples and self._samples[0].position <= slowest:
+            self._samples.popleft()
 
     def _shipped_by(self, at_ms: int) -> int:
         """A position up to which everything had been shipped then, 0 when nothing that is still owed was."""
-        index = bisect_right(self._marks, at_ms, key=lambda mark: mark.at_ms)
-        return self._marks[index - 1].position if index else 0
+        index = bisect_right(self._samples, at_ms, key=lambda sample: sample.at_ms)
+        return self._samples[index - 1].position if index else 0
 
     def _owed_since_ms(self, position: int, now_ms: int) -> int:
         """When what is behind `position` was shipped, at the latest; now when nothing is."""
-        index = bisect_right(self._marks, position, key=lambda mark: mark.position)
-        return self._marks[index].at_ms if index < len(self._marks) else now_ms
+        index = bisect_right(self._samples, position, key=lambda sample: sample.position)
+        return self._samples[index].at_ms if index < len(self._samples) else now_ms

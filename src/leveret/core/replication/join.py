@@ -17,18 +17,18 @@ equal, different chunks must have one epoch, offset, millisecond and length, and
 timestamp after other data than before. Who appends with a timestamp that is not the clock's (copies in an
 outgoing log have their original's) must not come back in its epoch with less than it has sent.
 
-**What is set aside, and what is not.** What the leader does not have is divergent, and nothing divergent is
+**What is quarantined, and what is not.** What the leader does not have is divergent, and nothing divergent is
 deleted. Where the leader has dropped too much to compare, it depends on who the follower was. One that is
 *clean* (it was never a leader since it last finished a join, and followed in the leader's present epoch) has
 nothing but what this leader sent: so the leader has dropped it, or lost it with the power, before anything was
-promised of it. Of any other it cannot be told, and all goes aside.
+promised of it. Of any other it cannot be told, and all goes to quarantine.
 
 **A follower that begins later than its leader** has dropped what the leader still holds: the leader followed
 too, and was promoted before it heard of that. What was dropped was settled, or beyond what is retained, by
 what stands in the logs before the drop. If all that the follower has is the leader's, the leader has the
 reason for the drop as well and will come to it itself: the copy goes on. If its end is divergent, the reason
 may be just there, and the leader counts on messages that the follower dropped: then its copy begins anew.
-It is set aside whole, in one step. After a cut alone, a follower that stopped there would look at its next
+It is quarantined whole, in one step. After a cut alone, a follower that stopped there would look at its next
 join like one that has dropped with reason.
 """
 
@@ -46,7 +46,7 @@ PROBE_CHUNKS_MIN: Final = 16
 PROBE_CHUNKS_MAX: Final = 4096
 
 
-class HeldExtent(Protocol):
+class CopyExtent(Protocol):
     """What a follower has of a log; `last` is the header of its last chunk, empty when it has none."""
 
     @property
@@ -113,7 +113,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """What the follower has at this offset and after it is divergent: set aside."""
+    """What the follower has at this offset and after it is divergent: quarantined."""
 
     path: str
     at: int
@@ -147,12 +147,12 @@ Step: TypeAlias = Continue | Begin | Probe | Truncate | DropBefore | DeleteLog |
 class _Probing:
     """A log whose last common chunk is looked for among those that begin before `before`."""
 
-    __slots__ = ("before", "chunks_max", "end", "held")
+    __slots__ = ("before", "chunks_max", "end", "extent")
 
-    def __init__(self, held: HeldExtent, before: int) -> None:
-        self.held = held
+    def __init__(self, extent: CopyExtent, before: int) -> None:
+        self.extent = extent
         self.before = before
-        self.end = held.next_offset
+        self.end = extent.next_offset
         """Where the newest of them ends at the latest: the leader's end may be in the middle of one."""
         self.chunks_max = PROBE_CHUNKS_MIN
 
@@ -176,7 +176,7 @@ class Join:
         self._probing: dict[str, _Probing] = {}
 
     def doubt(self) -> None:
-        """The follower is not clean after all: from now on nothing of it is deleted, all goes aside."""
+        """The follower is not clean after all: from now on nothing of it is deleted, all goes to quarantine."""
         self._is_clean = False
 
     def spare(self, path: str) -> None:
@@ -192,17 +192,17 @@ class Join:
         """Whether a `Probe` for this log is under way: `probed` will see what has become of it meanwhile."""
         return path in self._probing
 
-    def compare(self, held: HeldExtent) -> list[Step]:
+    def compare(self, extent: CopyExtent) -> list[Step]:
         """Decide for a log that the follower has; a `Probe` puts it off until `probed`.
 
         Raises:
             PeerError: it was told of before, or its last chunk is not what its offsets say.
         """
-        path, first, end = held.path, held.first_offset, held.next_offset
+        path, first, end = extent.path, extent.first_offset, extent.next_offset
         if path in self._seen:
             raise PeerError(f"follower tells twice of log {path}")
         self._seen.add(path)
-        last = _last(held)
+        last = _last(extent)
         bounds = self._leader.bounds(path)
         if bounds is None:
             return [DeleteLog(path) if self._is_clean or last is None else QuarantineLog(path)]
@@ -210,9 +210,9 @@ class Join:
             return [Continue(path, first)]
         if last is None or (self._is_clean and end <= bounds.first_offset):
             return [Begin(path, bounds.first_offset)]
-        if self._has(path, bounds, last, held.last):
-            return self._continue(held, bounds, end)
-        return self._probe(_Probing(held, min(last.chunk_id, bounds.next_offset)), bounds)
+        if self._has(path, bounds, last, extent.last):
+            return self._continue(extent, bounds, end)
+        return self._probe(_Probing(extent, min(last.chunk_id, bounds.next_offset)), bounds)
 
     def rest(self) -> list[Step]:
         """Decide for the logs that the follower has not told of, once it has told of all it has."""
@@ -234,10 +234,10 @@ class Join:
             raise PeerError(f"follower tells of chunks of log {path}, which it was not asked for")
         found = _checked(probing, headers)
         del self._probing[path]
-        held, bounds = probing.held, self._leader.bounds(path)
+        extent, bounds = probing.extent, self._leader.bounds(path)
         if bounds is None:
             return [DeleteLog(path) if self._is_clean else QuarantineLog(path)]
-        if self._is_clean and held.next_offset <= bounds.first_offset:
+        if self._is_clean and extent.next_offset <= bounds.first_offset:
             return [Begin(path, bounds.first_offset)]
         # Everything before a common chunk is common: so of thousands the leader reads a dozen of its own.
         comparable = sum(header.chunk_id >= bounds.first_offset for header in found)
@@ -246,40 +246,40 @@ class Join:
         )
         if newest < comparable:
             at = found[newest].next_offset
-            return [Truncate(path, at), *self._continue(held, bounds, at)]
+            return [Truncate(path, at), *self._continue(extent, bounds, at)]
         probing.before = probing.end = found[-1].chunk_id
         probing.chunks_max = min(2 * probing.chunks_max, PROBE_CHUNKS_MAX)
         return self._probe(probing, bounds)
 
     def _probe(self, probing: _Probing, bounds: Bounds) -> list[Step]:
         """Look further back, if something may be kept: what the leader can still compare, with no gap before it."""
-        held = probing.held
-        if held.first_offset <= bounds.first_offset < probing.before:
-            self._probing[held.path] = probing
-            return [Probe(held.path, probing.before, probing.chunks_max)]
-        return [Truncate(held.path, held.first_offset), Begin(held.path, bounds.first_offset)]
+        extent = probing.extent
+        if extent.first_offset <= bounds.first_offset < probing.before:
+            self._probing[extent.path] = probing
+            return [Probe(extent.path, probing.before, probing.chunks_max)]
+        return [Truncate(extent.path, extent.first_offset), Begin(extent.path, bounds.first_offset)]
 
     def _has(self, path: str, bounds: Bounds, header: Header, octets: bytes) -> bool:
         """Whether the leader has this very chunk."""
         within = bounds.first_offset <= header.chunk_id < bounds.next_offset
         return within and self._leader.header_at(path, header.chunk_id) == octets
 
-    def _continue(self, held: HeldExtent, bounds: Bounds, from_offset: int) -> list[Step]:
+    def _continue(self, extent: CopyExtent, bounds: Bounds, from_offset: int) -> list[Step]:
         """Go on behind what is common."""
-        steps: list[Step] = [Continue(held.path, from_offset)]
-        if held.first_offset < bounds.first_offset:
-            steps.insert(0, DropBefore(held.path, bounds.first_offset))
+        steps: list[Step] = [Continue(extent.path, from_offset)]
+        if extent.first_offset < bounds.first_offset:
+            steps.insert(0, DropBefore(extent.path, bounds.first_offset))
         return steps
 
 
-def _last(held: HeldExtent) -> Header | None:
+def _last(extent: CopyExtent) -> Header | None:
     """The last chunk's header, None when the log is empty."""
-    if not held.last and held.first_offset == held.next_offset:
+    if not extent.last and extent.first_offset == extent.next_offset:
         return None
-    last = _decoded(held.path, held.last)
-    if not held.first_offset <= last.chunk_id < last.next_offset == held.next_offset:
+    last = _decoded(extent.path, extent.last)
+    if not extent.first_offset <= last.chunk_id < last.next_offset == extent.next_offset:
         raise PeerError(
-            f"follower holds offsets {held.first_offset} to {held.next_offset} of log {held.path}, but its last "
+            f"follower holds offsets {extent.first_offset} to {extent.next_offset} of log {extent.path}, but its last "
             f"chunk is {last.chunk_id} to {last.next_offset}"
         )
     return last
@@ -287,17 +287,17 @@ def _last(held: HeldExtent) -> Header | None:
 
 def _checked(probing: _Probing, headers: Sequence[bytes]) -> list[Header]:
     """The headers of a probe's answer, decoded: neighbours, and as many as were asked for if there are."""
-    held, path = probing.held, probing.held.path
+    extent, path = probing.extent, probing.extent.path
     found = [_decoded(path, octets) for octets in headers]
     end, end_max = probing.before, probing.end
     for header in found:
-        if not held.first_offset <= header.chunk_id < end <= header.next_offset <= end_max:
+        if not extent.first_offset <= header.chunk_id < end <= header.next_offset <= end_max:
             raise PeerError(
                 f"follower tells of chunk {header.chunk_id} to {header.next_offset} of log {path} where one that "
                 f"ends at {end} was asked for"
             )
         end = end_max = header.chunk_id
-    if len(found) > probing.chunks_max or (len(found) < probing.chunks_max and end > held.first_offset):
+    if len(found) > probing.chunks_max or (len(found) < probing.chunks_max and end > extent.first_offset):
         raise PeerError(
             f"follower tells of {len(found)} chunks of log {path} before offset {probing.before}, where "
             f"{probing.chunks_max} were asked for"

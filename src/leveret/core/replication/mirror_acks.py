@@ -55,9 +55,9 @@ class _Log(Generic[P]):
         """Whether all that is waited for has everything before `offset`."""
         has = self.has
         for nodes in self.sets:
-            lacking = sum(has.get(node, 0) < offset for node in nodes)
+            missing = sum(has.get(node, 0) < offset for node in nodes)
             # Of n mirrors and the leader, the leader and all but n // 2 mirrors are a majority.
-            if lacking > (len(nodes) // 2 if self.majority else 0):
+            if missing > (len(nodes) // 2 if self.majority else 0):
                 return False
         return True
 

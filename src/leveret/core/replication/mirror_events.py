@@ -9,7 +9,7 @@ from leveret.core.replication.cluster import Placement, PlacementChanged, Stored
 QueueKey = tuple[str, str]
 
 
-class MirrorNews:
+class MirrorEvents:
     """Compares each record of a mirrored queue with the one before it."""
 
     def __init__(self, me: str) -> None:
@@ -28,7 +28,7 @@ class MirrorNews:
         if after is None:
             return []
         self._know(change.key, after)
-        return news(before, after) if after.leader == self._me else []
+        return events(before, after) if after.leader == self._me else []
 
     def _know(self, key: QueueKey, placement: Placement) -> None:
         # Those without mirrors, which may be a great many, are as good as unknown.
@@ -36,7 +36,7 @@ class MirrorNews:
             self._known[key] = placement
 
 
-def news(before: Placement | None, after: Placement) -> list[str]:
+def events(before: Placement | None, after: Placement) -> list[str]:
     """What has become of a queue's mirrors; the first two in RabbitMQ's words."""
     is_same = before is not None and before.epoch == after.epoch
     had, had_all = (before.mirrors, before.synchronised) if before is not None and is_same else ((), ())

@@ -95,10 +95,10 @@ def suggest(
 
 def _exactly(count: int, has: list[str], others: list[str], shuffle: Shuffle) -> tuple[str, ...]:
     """The mirrors there are, the youngest left out if they are too many, others added if too few."""
-    lacking = count - len(has)
-    if lacking <= 0:
+    missing = count - len(has)
+    if missing <= 0:
         return tuple(has[:count])
-    return (*has, *shuffle([node for node in others if node not in has])[:lacking])
+    return (*has, *shuffle([node for node in others if node not in has])[:missing])
 
 
 def _on_nodes(available: list[str], leader: str, has: list[str], synced: list[str]) -> WantedPlacement:

@@ -29,7 +29,7 @@ _BY_MAJORITY: Final = MirrorPolicy(confirm=MAJORITY)
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ClusterView:
     """The cluster, as one node sees it.
 
     Attributes:
@@ -82,12 +82,14 @@ class Next(NamedTuple):
 
 
 def first(
-    epoch: int, leader: str, policy: MirrorPolicy, around: Surroundings, *, exclusive: bool
+    epoch: int, leader: str, policy: MirrorPolicy, cluster_view: ClusterView, *, exclusive: bool
 ) -> Placement:
     """Of a queue that is declared now: there is nothing in it yet, so its first mirrors have all of it."""
-    incarnation = around.alive[leader].incarnation if leader in around.alive else around.incarnation
-    serving = [name for name, presence in around.alive.items() if presence.uri]
-    wanted = suggest(policy, leader, (), (), around.members, serving, around.shuffle)
+    incarnation = (
+        cluster_view.alive[leader].incarnation if leader in cluster_view.alive else cluster_view.incarnation
+    )
+    serving = [name for name, presence in cluster_view.alive.items() if presence.uri]
+    wanted = suggest(policy, leader, (), (), cluster_view.members, serving, cluster_view.shuffle)
     mirrors = tuple(node for node in wanted.mirrors if node != leader)
     return Placement(
         epoch=epoch,
@@ -105,7 +107,7 @@ def following(
     policy: MirrorPolicy,
     ready: Collection[str],
     joined: Collection[str],
-    around: Surroundings,
+    cluster_view: ClusterView,
 ) -> Next:
     """Of a queue that this node leads, by its policy and by who is there.
 
@@ -114,11 +116,17 @@ def following(
         policy: what the queue's policies say.
         ready: the mirrors that have all that this node has, and are told of each change.
         joined: the mirrors whose copies were compared with what is here: what else they had is quarantined there.
-        around: the cluster.
+        cluster_view: the cluster.
     """
-    alive, me = around.alive, around.me
+    alive, me = cluster_view.alive, cluster_view.me
     wanted = suggest(
-        policy, me, placement.mirrors, placement.synchronised, around.members, alive, around.shuffle
+        policy,
+        me,
+        placement.mirrors,
+        placement.synchronised,
+        cluster_view.members,
+        alive,
+        cluster_view.shuffle,
     )
     gone = [node for node in placement.mirrors if node not in alive]
     mirrors = tuple(node for node in wanted.mirrors if node != me)
@@ -127,7 +135,7 @@ def following(
         mirrors = tuple(dict.fromkeys((*_still(placement.mirrors, alive), *mirrors, wanted.leader)))
     before = [node for node in placement.stopped if node not in mirrors and node not in gone]
     lost = placement.lost
-    if lost is not None and (lost.by in joined or lost.by not in around.members):
+    if lost is not None and (lost.by in joined or lost.by not in cluster_view.members):
         # What it had is quarantined there by now, or does not come back.
         lost = msgspec.structs.replace(lost, by="")
     elif lost is not None and lost.by in alive and lost.by not in (me, *mirrors):
@@ -136,10 +144,10 @@ def following(
     return Next(
         msgspec.structs.replace(
             placement,
-            incarnation=around.incarnation,
+            incarnation=cluster_view.incarnation,
             mirrors=mirrors,
             synchronised=tuple(node for node in mirrors if node in ready),
-            stopped=tuple(node for node in (*before, *gone) if _may_return(node, policy, around)),
+            stopped=tuple(node for node in (*before, *gone) if _may_return(node, policy, cluster_view)),
             majority=policy.is_mirrored and policy.confirm == MAJORITY,
             closed=False,
             lost=lost,
@@ -164,52 +172,52 @@ def step(before: Placement, wanted: Placement, fulfilled: RequiredMirrors | None
         wanted: see `following`.
         fulfilled: what promises have waited for without a break since the mirrors had what was promised before that.
     """
-    held, wants = frozenset(before.synchronised), frozenset(wanted.synchronised)
+    having, wants = frozenset(before.synchronised), frozenset(wanted.synchronised)
     if before.majority and before.incarnation != wanted.incarnation:
         return PlacementStep(
-            _recorded(before, wanted, held), RequiredMirrors((held,), majority=False), is_open=False
+            _recorded(before, wanted, having), RequiredMirrors((having,), majority=False), is_open=False
         )
-    if held == wants:
-        waits = RequiredMirrors((held,), before.majority and wanted.majority)
+    if having == wants:
+        waits = RequiredMirrors((having,), before.majority and wanted.majority)
         is_open = before.majority and not wanted.majority and fulfilled != waits
         return PlacementStep(
             msgspec.structs.replace(wanted, majority=True) if is_open else wanted, waits, is_open
         )
-    if not before.majority and held - wants:
-        kept = tuple(node for node in wanted.synchronised if node in held)
+    if not before.majority and having - wants:
+        kept = tuple(node for node in wanted.synchronised if node in having)
         return PlacementStep(
             msgspec.structs.replace(wanted, synchronised=kept),
-            RequiredMirrors((held,), majority=False),
+            RequiredMirrors((having,), majority=False),
             is_open=False,
         )
-    if before.majority and len(held & wants) < confirms_needed(_BY_MAJORITY, len(held)):
+    if before.majority and len(having & wants) < confirms_needed(_BY_MAJORITY, len(having)):
         # Too few of the old set are left to have anything more together: only this node has everything for certain.
         alone = msgspec.structs.replace(wanted, synchronised=(), majority=True)
-        return PlacementStep(alone, RequiredMirrors((held,), majority=True), is_open=False)
-    waits = RequiredMirrors((held, wants), before.majority)
+        return PlacementStep(alone, RequiredMirrors((having,), majority=True), is_open=False)
+    waits = RequiredMirrors((having, wants), before.majority)
     if fulfilled != waits:
-        return PlacementStep(_recorded(before, wanted, held), waits, is_open=True)
+        return PlacementStep(_recorded(before, wanted, having), waits, is_open=True)
     return PlacementStep(msgspec.structs.replace(wanted, majority=before.majority), waits, is_open=False)
 
 
-def _recorded(before: Placement, wanted: Placement, held: frozenset[str]) -> Placement:
+def _recorded(before: Placement, wanted: Placement, having: frozenset[str]) -> Placement:
     """What is wanted, but that who was recorded as synchronised, and how, stays so."""
-    missing = [node for node in before.mirrors if node in held and node not in wanted.mirrors]
+    missing = [node for node in before.mirrors if node in having and node not in wanted.mirrors]
     mirrors = (*wanted.mirrors, *missing)
     return msgspec.structs.replace(
         wanted,
         mirrors=mirrors,
-        synchronised=tuple(node for node in mirrors if node in held),
+        synchronised=tuple(node for node in mirrors if node in having),
         stopped=tuple(node for node in wanted.stopped if node not in missing),
         majority=before.majority,
     )
 
 
-def _may_return(node: str, policy: MirrorPolicy, around: Surroundings) -> bool:
+def _may_return(node: str, policy: MirrorPolicy, cluster_view: ClusterView) -> bool:
     """Whether a node that went away keeps its copy: it continues that if it mirrors the queue again."""
     if policy.mode == NODES:
         return isinstance(policy.params, tuple) and node in policy.params
-    return policy.is_mirrored and node in around.members
+    return policy.is_mirrored and node in cluster_view.members
 
 
 def _still(nodes: Sequence[str], alive: Collection[str]) -> list[str]:
@@ -232,14 +240,14 @@ def promotion(placement: Placement, policy: MirrorPolicy, alive: Collection[str]
     return after_stop
 
 
-def taken_over(placement: Placement, promoted: QueuePromotion, around: Surroundings) -> Placement:
+def taken_over(placement: Placement, promoted: QueuePromotion, cluster_view: ClusterView) -> Placement:
     """Of a queue that another node leads from now on, as its leader is gone, or cannot read what it has.
 
     Who is recorded as synchronised stays so: it has all that was confirmed, and promises wait for it from the first.
     """
     leader = promoted.leader or ""
     synchronised = placement.synchronised if promoted.is_complete else ()
-    return _led_by(placement, leader, around.alive[leader].incarnation, promoted.mirrors, synchronised)
+    return _led_by(placement, leader, cluster_view.alive[leader].incarnation, promoted.mirrors, synchronised)
 
 
 def with_loss(before: Placement, after: Placement, begins_at: int) -> Placement:
@@ -247,7 +255,7 @@ def with_loss(before: Placement, after: Placement, begins_at: int) -> Placement:
     return msgspec.structs.replace(after, lost=Lost(after.term, begins_at, before.leader))
 
 
-def stood_aside(placement: Placement, node: str) -> Placement:
+def withdrawn(placement: Placement, node: str) -> Placement:
     """The record that a mirror writes when it cannot read its copy and the leader is gone.
 
     So others may lead if they have everything. Of a record that says *all*, each of the others has everything. Of one
@@ -273,8 +281,11 @@ def must_be_gone(placement: Placement, promoted: QueuePromotion) -> tuple[str, .
     )
 
 
-def led_after_asking(
-    placement: Placement, promoted: QueuePromotion, ends: Mapping[str, tuple[int, int]], around: Surroundings
+def led_by_most_complete(
+    placement: Placement,
+    promoted: QueuePromotion,
+    ends: Mapping[str, tuple[int, int]],
+    cluster_view: ClusterView,
 ) -> Placement | None:
     """Of a queue whose confirms waited for a majority: who has most of it leads, for that has all that was confirmed.
 
@@ -283,25 +294,27 @@ def led_after_asking(
         promoted: who was to lead, and whom to ask.
         ends: of those that answered, and of this node: the epoch of the last chunk that is on the disk, and the offset
             behind it. Others come to be synchronised again as any mirror does.
-        around: the cluster, after all that.
+        cluster_view: the cluster, after all that.
 
     Returns:
         None if too few have said what they have.
     """
-    running = {node: end for node, end in ends.items() if node in around.alive}
+    running = {node: end for node, end in ends.items() if node in cluster_view.alive}
     if len(running) < promoted.least or not running:
         return None
     leader = max(running, key=lambda node: running[node])
     equal = [node for node in running if running[node] == running[leader]]
     mirrors = tuple(node for node in (promoted.leader or "", *promoted.mirrors) if node != leader)
-    return _led_by(placement, leader, around.alive[leader].incarnation, mirrors, equal)
+    return _led_by(placement, leader, cluster_view.alive[leader].incarnation, mirrors, equal)
 
 
-def handed_over(placement: Placement, to: str, complete: Collection[str], around: Surroundings) -> Placement:
+def handed_over(
+    placement: Placement, to: str, complete: Collection[str], cluster_view: ClusterView
+) -> Placement:
     """Of a queue that this node leads, and another one from now on; `to` and `complete` have everything."""
     mirrors = tuple(node for node in placement.mirrors if node != to)
     synchronised = [node for node in placement.synchronised if node in complete]
-    return _led_by(placement, to, around.alive[to].incarnation, mirrors, synchronised)
+    return _led_by(placement, to, cluster_view.alive[to].incarnation, mirrors, synchronised)
 
 
 def _led_by(

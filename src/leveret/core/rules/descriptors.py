@@ -149,14 +149,14 @@ class ConnectionTally:
         return None
 
     def _why_not(self, address: str, caps: Caps) -> Refused | None:
-        held = self._by_address[address] if address else 0
+        existing = self._by_address[address] if address else 0
         if caps.total is not None and self.count >= caps.total:
             return Refused.SETTING
-        if caps.per_address is not None and held >= caps.per_address:
+        if caps.per_address is not None and existing >= caps.per_address:
             return Refused.SETTING
         if self.count >= self.share:
             return Refused.SHARE
-        return Refused.ADDRESS if held >= self.per_address else None
+        return Refused.ADDRESS if existing >= self.per_address else None
 
     def release(self, address: str) -> None:
         """A connection that was admitted is gone."""

@@ -262,8 +262,8 @@ def _one_of(allowed: tuple[str, ...], wrong: str) -> _Check:
     """A string among `allowed`; `wrong` may hold `{}` for the value."""
 
     def check(value: Any, arguments: Arguments) -> str | None:
-        told = wrong if "{}" not in wrong else quoted(wrong.format(value))
-        return _string(value, arguments) or (None if value in allowed else told)
+        text = wrong if "{}" not in wrong else quoted(wrong.format(value))
+        return _string(value, arguments) or (None if value in allowed else text)
 
     return check
 

@@ -141,7 +141,7 @@ def check_binding(binding: Binding, exchange_type: str) -> None:
 
 
 def equivalent(
-    wanted: Exchange | Queue, held: Exchange | Queue, fields: tuple[str, ...], arguments: tuple[str, ...]
+    wanted: Exchange | Queue, existing: Exchange | Queue, fields: tuple[str, ...], arguments: tuple[str, ...]
 ) -> None:
     """Check a redeclaration against what exists, field by field, then argument by argument.
 
@@ -151,11 +151,11 @@ def equivalent(
         PreconditionFailed: in RabbitMQ's words, for the first difference.
     """
     for field in fields:
-        asked, is_now = getattr(wanted, field), getattr(held, field)
+        asked, is_now = getattr(wanted, field), getattr(existing, field)
         if asked != is_now:
             raise _inequivalent(wanted, field, _plain(asked), _plain(is_now))
     for name in arguments:
-        asked, is_now = wanted.arguments.get(name, _NONE), held.arguments.get(name, _NONE)
+        asked, is_now = wanted.arguments.get(name, _NONE), existing.arguments.get(name, _NONE)
         is_classic = all(each is _NONE or each == CLASSIC for each in (asked, is_now))
         if same_value(asked, is_now) or (name == "x-queue-type" and is_classic):
             continue

@@ -55,10 +55,10 @@ class Digests:
         changed = definitions.changed_since(seen[1]) if seen is not None and is_known else None
         if changed is None or not self._look_at(definitions, changed):
             transient = transient_queues(definitions.by_kind["queues"].values())
-            for kind, held in self._kinds.items():
+            for kind, existing in self._kinds.items():
                 # Whether a binding travels depends on its queue.
                 anew = kind == "bindings" and transient != self._transient
-                held.look(definitions.by_kind[kind], transient, anew=anew)
+                existing.look(definitions.by_kind[kind], transient, anew=anew)
             self._transient = transient
         if changed != set():
             self._state = None
@@ -84,24 +84,24 @@ class Digests:
 
     def kinds(self) -> dict[str, bytes]:
         """The digest of each kind."""
-        return {kind: held.digest() for kind, held in self._kinds.items()}
+        return {kind: existing.digest() for kind, existing in self._kinds.items()}
 
     def buckets(self, kind: str) -> bytes:
         """The digests of the buckets of a kind, one behind the other, in as many buckets as suit its size."""
-        held = self._kinds[kind]
+        existing = self._kinds[kind]
         count = 1
-        while count * _BUCKET_ENTITIES < len(held.entries) and count < BUCKETS_MAX:
+        while count * _BUCKET_ENTITIES < len(existing.entries) and count < BUCKETS_MAX:
             count *= 2
-        return b"".join(_hash(sorted(held.group(count, index)), BUCKET_BYTES) for index in range(count))
+        return b"".join(_hash(sorted(existing.group(count, index)), BUCKET_BYTES) for index in range(count))
 
     def differing(self, kind: str, theirs: bytes) -> list[int]:
         """The buckets of a kind in which another schema, with these digests of buckets, has other entities."""
-        held = self._kinds[kind]
+        existing = self._kinds[kind]
         count = len(theirs) // BUCKET_BYTES
         return [
             index
             for index in range(count)
-            if _hash(sorted(held.group(count, index)), BUCKET_BYTES)
+            if _hash(sorted(existing.group(count, index)), BUCKET_BYTES)
             != theirs[index * BUCKET_BYTES : (index + 1) * BUCKET_BYTES]
         ]
 

@@ -255,7 +255,7 @@ class _Comparison:
                 self.conflicts.append(Conflict(kind, key, HOLDS))
                 return
             self.deletes[kind][key] = None
-        # With another node's epoch, or its own of an earlier life, a queue would get another queue's log.
+        # With another node's epoch, or its own of an earlier incarnation, a queue would get another queue's log.
         self.puts[kind][key] = _without_epoch(wanted)
 
     def _is_exclusive(self, wanted: AnyEntity) -> bool:
@@ -337,11 +337,11 @@ class _Comparison:
         places = [(kind, key) for kind in ("bindings", *_REPLACED) for key in self.deletes[kind]]
         gone = dict.fromkeys(each for kind, key in places for each in bound.delete(kind, key))
         stay: dict[Place, AnyEntity] = {}
-        for kind, held in (("exchanges", self.own.by_kind["exchanges"]), ("bindings", bindings)):
-            for place in [place for place in gone if place[0] == kind and place[1] in held]:
-                bound.put(held[place[1]])
-                if place[1] not in self.deletes[kind] and self._stays(held[place[1]], gone, stay):
-                    stay[place] = held[place[1]]
+        for kind, existing in (("exchanges", self.own.by_kind["exchanges"]), ("bindings", bindings)):
+            for place in [place for place in gone if place[0] == kind and place[1] in existing]:
+                bound.put(existing[place[1]])
+                if place[1] not in self.deletes[kind] and self._stays(existing[place[1]], gone, stay):
+                    stay[place] = existing[place[1]]
         return stay
 
     def _stays(self, entity: AnyEntity, gone: Container[Place], stay: Container[Place]) -> bool:

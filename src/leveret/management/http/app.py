@@ -87,14 +87,14 @@ _METHODS: Final = ("GET", "HEAD", "PUT", "POST", "DELETE", "OPTIONS")
 _HEADERS: Final = ("authorization", "content-type", "x-reason")
 
 
-class _Door:
-    """Hands requests to the application, marked by the door they came through.
+class _ListenerApp:
+    """Hands requests to the application, marked by the listener they came through.
 
     Names in a path may hold `/` as `%2F`, so routes are found on the path as it was sent.
     """
 
     def __init__(self, app: ASGIApp, *, is_operator: bool, prefix: str = "") -> None:
-        """`prefix` is what paths begin with at this door, and nobody behind it knows of."""
+        """`prefix` is what paths begin with at this listener, and nobody behind it knows of."""
         self._app = app
         self._is_operator = is_operator
         self._prefix = prefix
@@ -112,7 +112,7 @@ class _Door:
 
 
 def build_app(node: ManagedNode) -> Starlette:
-    """The application over a node; reach it through `public_door` or `operator_door`."""
+    """The application over a node; reach it through `public_app` or `operator_app`."""
     routes: list[BaseRoute] = [route for resource in RESOURCES for route in resource.ROUTES]
     app = Starlette(
         routes=routes,
@@ -125,14 +125,14 @@ def build_app(node: ManagedNode) -> Starlette:
     return app
 
 
-def public_door(app: Starlette) -> ASGIApp:
+def public_app(app: Starlette) -> ASGIApp:
     """For whoever connects: they must say who they are."""
     settings = app.state.node.config.management
-    door = _Door(app, is_operator=False, prefix=settings.path_prefix)
+    listener = _ListenerApp(app, is_operator=False, prefix=settings.path_prefix)
     if not settings.allowed_origins:
-        return door
+        return listener
     return CORSMiddleware(
-        door,
+        listener,
         allow_origins=settings.allowed_origins,
         allow_methods=_METHODS,
         allow_headers=_HEADERS,
@@ -141,6 +141,6 @@ def public_door(app: Starlette) -> ASGIApp:
     )
 
 
-def operator_door(app: Starlette) -> ASGIApp:
+def operator_app(app: Starlette) -> ASGIApp:
     """For the node's own socket only: whoever may open it is the operator."""
-    return _Door(app, is_operator=True)
+    return _ListenerApp(app, is_operator=True)

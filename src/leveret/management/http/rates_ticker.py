@@ -10,7 +10,7 @@ from leveret.management.peers import other_connections
 from leveret.management.rates.rates import Rates
 from leveret.management.views import node_stats
 from leveret.runtime.process.clock import clock_ms
-from leveret.runtime.process.work_slices import in_turns
+from leveret.runtime.process.work_slices import in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ async def keep_sampling(rates: Rates) -> None:
     while True:
         await asyncio.sleep((rates.interval_ms - clock_ms() % rates.interval_ms) / 1000)
         try:
-            async for _ in in_turns(rates.tick(clock_ms())):
+            async for _ in in_slices(rates.tick(clock_ms())):
                 pass
         except OSError as error:
             # The node cannot look at itself for a moment; this sample is missing.

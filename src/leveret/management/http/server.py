@@ -1,4 +1,4 @@
-"""The HTTP doors of a node: a TCP port for all, and a socket in the data directory for the operator.
+"""The HTTP listeners of a node: a TCP port for all, and a socket in the data directory for the operator.
 
 Both run in the node's own event loop. Who may open `control.sock` (mode 0600 in a directory of mode
 0700) needs no password.
@@ -22,7 +22,7 @@ from starlette.types import ASGIApp
 
 from leveret.config import Address, Config
 from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
-from leveret.management.http.app import build_app, operator_door, public_door
+from leveret.management.http.app import build_app, operator_app, public_app
 from leveret.management.http.http_peer import HttpDeadlines, HttpPeer
 from leveret.management.http.rates_ticker import keep_sampling, rates_of
 from leveret.management.http.socket_path import CONTROL_SOCKET, short_path
@@ -88,7 +88,7 @@ class _Server(uvicorn.Server):
 
 
 class ManagementServer:
-    """Both doors of one process; see `serve_for` for when its node is another one."""
+    """Both listeners of one process; see `serve_for` for when its node is another one."""
 
     def __init__(self, node: ManagedNode, config: Config) -> None:
         """Listen nowhere yet."""
@@ -104,7 +104,7 @@ class ManagementServer:
         self._sampling: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Open both doors.
+        """Open both listeners.
 
         Raises:
             AddressInUse: the address or the socket cannot be had.
@@ -116,10 +116,10 @@ class ManagementServer:
             secured = self._listen_with_tls()
             opened.pop_all()
         self.address = Address(self.address.ip, public.getsockname()[1])
-        self._serve(public_door(self._app), ListenerKind.HTTP, public)
-        self._serve(operator_door(self._app), ListenerKind.CONTROL, control)
+        self._serve(public_app(self._app), ListenerKind.HTTP, public)
+        self._serve(operator_app(self._app), ListenerKind.CONTROL, control)
         if secured is not None:
-            self._serve(public_door(self._app), ListenerKind.HTTP, *secured)
+            self._serve(public_app(self._app), ListenerKind.HTTP, *secured)
         if metrics is not None:
             self._serve(build_metrics_app(self._app, self._metrics), ListenerKind.METRICS, metrics)
         self._sampling = self._sample()
@@ -128,7 +128,7 @@ class ManagementServer:
     def serve_for(self, node: ManagedNode) -> None:
         """Answer for another node of the same data directory from now on, as this process changed its role.
 
-        The doors stay as they are. Requests that are being answered go on with the node they began with.
+        The listeners stay as they are. Requests that are being answered go on with the node they began with.
         """
         self._app.state.node = node
         self._app.state.rates = rates_of(node)
@@ -166,7 +166,7 @@ class ManagementServer:
         return listener, context
 
     async def stop(self) -> None:
-        """Answer what was asked, for a few seconds, and close both doors."""
+        """Answer what was asked, for a few seconds, and close both listeners."""
         if self._sampling is not None:
             self._sampling.cancel()
         for server, _ in self._running:

@@ -195,7 +195,7 @@ class ObjectFamilies:
 
 
 def _lengths(queue: Queue) -> tuple[Number, ...]:
-    messages, unacked = queue.held_count, queue.delivered_count
+    messages, unacked = queue.unsettled_count, queue.delivered_count
     return messages - unacked, unacked, messages
 
 

@@ -27,7 +27,7 @@ from leveret.management.metrics.node import NodeMetrics
 from leveret.management.metrics.objects import ObjectFamilies, Vhosts
 from leveret.management.metrics.own import OwnMetrics
 from leveret.management.metrics.text import CONTENT_TYPE, Family, render, summed
-from leveret.runtime.process.work_slices import in_turns
+from leveret.runtime.process.work_slices import in_slices
 
 _PREFIX: Final = "rabbitmq_"
 _DETAILED: Final = "rabbitmq_detailed_"
@@ -117,7 +117,7 @@ def _reply(pieces: Iterator[str]) -> Response:
 async def _between_others(pieces: Iterator[str]) -> AsyncIterator[str]:
     waiting: list[str] = []
     size = 0
-    async for piece in in_turns(pieces):
+    async for piece in in_slices(pieces):
         waiting.append(piece)
         size += len(piece)
         if size > _SEND_AT_ONCE:

@@ -256,7 +256,7 @@ def _ignore(thing: object, values: object) -> None:
 
 
 def _queue_values(queue: Queue) -> Values:
-    counters, messages, unacked = queue.counters, queue.held_count, queue.delivered_count
+    counters, messages, unacked = queue.counters, queue.unsettled_count, queue.delivered_count
     return (messages, messages - unacked, unacked, counters.publish, *_delivered(counters))
 
 

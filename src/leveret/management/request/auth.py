@@ -26,7 +26,7 @@ from leveret.runtime.sockets.addresses import is_loopback
 PROTOCOL: Final = "http"
 """By which logins are counted."""
 OPERATOR_SCOPE: Final = "leveret.operator"
-"""Set in the ASGI scope by the door of the node's own socket, and by nothing else."""
+"""Set in the ASGI scope by the listener of the node's own socket, and by nothing else."""
 PASSED_SCOPE: Final = "leveret.passed"
 """Set, to a `Passed`, by what answers other nodes of the cluster, and by nothing else."""
 

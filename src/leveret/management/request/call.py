@@ -21,7 +21,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.definitions_lock import PEN_TIMEOUT_S
+from leveret.core.broker.definitions_lock import DEFINITIONS_LOCK_TIMEOUT_S
 from leveret.management.node import ClusterOperations, ManagedNode
 from leveret.management.rates.history import SampleRanges, ranges_of
 from leveret.management.rates.rates import Rates
@@ -34,7 +34,7 @@ from leveret.management.request.single_node import cluster_of
 from leveret.model.definitions import AnyEntity, Change, GlobalParameter, Parameter
 from leveret.model.errors import InvalidCommand, LeveretError
 from leveret.model.secrets import masked
-from leveret.runtime.process.work_slices import in_turns
+from leveret.runtime.process.work_slices import in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -139,9 +139,9 @@ class Call(ClusterRequest):
             shown["value"] = masked(shown["value"])
         return shown
 
-    async def list_entities(self, held: Iterable[AnyEntity]) -> Response:
+    async def list_entities(self, existing: Iterable[AnyEntity]) -> Response:
         """A list of definitions as they are, in the order of their keys."""
-        items = [*held]
+        items = [*existing]
         return await self.list(Listing(items, self.entity_json, order=lambda each: each.key))
 
     async def plain_list(self, rows: Sequence[Row], *names: str) -> Response:
@@ -167,7 +167,7 @@ class Call(ClusterRequest):
             Refusal: a change was declined; those before it stand, and are durable.
         """
         try:
-            async for change in in_turns(changes):
+            async for change in in_slices(changes):
                 self.broker.apply(change)
                 await self.flush_some()
         finally:
@@ -217,7 +217,8 @@ def resource(
     A caller needs `need` to read, and `change` (by default the same) for all other methods. Those change what
     is replicated, so that only a leader takes them; `on_followers` where they concern this process alone.
 
-    In a cluster, `place` says which node answers, and only the node that has the pen changes definitions: unless
+    In a cluster, `place` says which node answers, and only the node that has the definitions lock changes definitions:
+    unless
     `defines` is False, a handler of a method that changes something is called when this one has it.
     """
     rule = _Rule(on_followers, defines, place)
@@ -307,21 +308,21 @@ async def _while_it_serves(node: ManagedNode, answer: Awaitable[Response]) -> Re
 
 
 @asynccontextmanager
-async def with_pen(cluster: ClusterOperations) -> AsyncIterator[None]:
-    """Have the pen, as soon as whoever has it gives it away.
+async def with_definitions_lock(cluster: ClusterOperations) -> AsyncIterator[None]:
+    """Have the definitions lock, as soon as whoever has it gives it away.
 
     Raises:
         Declined: nobody gives it in time.
     """
     async with AsyncExitStack() as stack:
         try:
-            async with asyncio.timeout(PEN_TIMEOUT_S):
+            async with asyncio.timeout(DEFINITIONS_LOCK_TIMEOUT_S):
                 await stack.enter_async_context(cluster.changing())
         except TimeoutError:
             status = cluster.status()
             holder, error = status["pen"], status["etcd"]["error"]
             who = f"{holder} may, and" if holder else f"nobody may, and etcd (last error: {error})"
-            reason = f"definitions cannot be changed now: {who} did not hand over in {PEN_TIMEOUT_S:g} s"
+            reason = f"definitions cannot be changed now: {who} did not hand over in {DEFINITIONS_LOCK_TIMEOUT_S:g} s"
             raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE) from None
         yield
 
@@ -338,9 +339,9 @@ async def _in_cluster(handler: Handler, call: Call, rule: _Rule, *, changes: boo
             # What is known here is better than nothing.
             call.unreachable.append(node)
     if changes and rule.defines:
-        # A client that sends slowly must not keep the pen from others.
+        # A client that sends slowly must not keep the definitions lock from others.
         await call.octets()
-        async with with_pen(call.cluster):
+        async with with_definitions_lock(call.cluster):
             reply = await handler(call)
     else:
         reply = await handler(call)

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from leveret.management.request.replies import BadRequest, json_reply, octets_reply
 from leveret.model.errors import InvalidCommand
 from leveret.model.patterns import Pattern, PatternError
-from leveret.runtime.process.work_slices import in_turns
+from leveret.runtime.process.work_slices import in_slices
 
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 500
@@ -111,7 +111,7 @@ async def chosen_rows(listing: Listing[T], wish: ListQuery, until: int | None) -
     items = await _named(listing, wish.page)
     count = len(items)
     chosen = await _sorted(listing, items, wish)
-    rows = [chosen.row(item) async for item in in_turns(chosen.items[:until])]
+    rows = [chosen.row(item) async for item in in_slices(chosen.items[:until])]
     return rows, len(listing.items), count
 
 
@@ -175,7 +175,7 @@ async def _sorted_rows(listing: Listing[T], items: list[T], wish: ListQuery) -> 
     """Sorted by a column that only a row has: all rows must be made."""
     items.sort(key=listing.order)
     path = wish.sort.split(".")
-    rows = [listing.row(item) async for item in in_turns(items)]
+    rows = [listing.row(item) async for item in in_slices(items)]
     rows.sort(key=lambda row: _sortable(_value(row, path)), reverse=wish.is_reversed)
     return _Lazy(rows, lambda row: row)
 
@@ -221,7 +221,7 @@ def _page_count(page: Page, found: int) -> int:
 
 async def _encoded(chosen: _Lazy[Any], columns: list[list[str]] | None) -> bytes:
     encode = msgspec.json.Encoder().encode
-    return b",".join([encode(_cut(chosen.row(item), columns)) async for item in in_turns(chosen.items)])
+    return b",".join([encode(_cut(chosen.row(item), columns)) async for item in in_slices(chosen.items)])
 
 
 def _page_of(query: QueryParams, size_max: int) -> Page:
@@ -263,7 +263,7 @@ def _pattern(query: QueryParams) -> Pattern | None:
 async def _named(listing: Listing[T], page: Page | None) -> list[T]:
     if page is None or page.name is None:
         return list(listing.items)
-    return [item async for item in in_turns(listing.items) if page.name.covers(listing.name(item))]
+    return [item async for item in in_slices(listing.items) if page.name.covers(listing.name(item))]
 
 
 def _cut(row: Row, columns: list[list[str]] | None) -> Row:

@@ -230,7 +230,7 @@ async def _run(app: Starlette, about: dict[str, Any]) -> dict[str, Any]:
         PASSED_SCOPE: Passed(about["user"], about["part"]),
     }
     status = 0
-    told: list[list[str]] = []
+    reported: list[list[str]] = []
     pieces: list[bytes] = []
     ended = asyncio.Event()
     requests = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -246,7 +246,7 @@ async def _run(app: Starlette, about: dict[str, Any]) -> dict[str, Any]:
         nonlocal status
         if message["type"] == "http.response.start":
             status = message["status"]
-            told[:] = [
+            reported[:] = [
                 [name.decode("latin-1"), value.decode("latin-1")] for name, value in message["headers"]
             ]
         else:
@@ -255,4 +255,4 @@ async def _run(app: Starlette, about: dict[str, Any]) -> dict[str, Any]:
                 ended.set()
 
     await app(scope, receive, send)
-    return {"status": status, "headers": told, "body": b"".join(pieces)}
+    return {"status": status, "headers": reported, "body": b"".join(pieces)}

@@ -121,9 +121,9 @@ def _check_ends(call: Call, vhost: str, source: str, kind: str, destination: str
 def _between(call: Call) -> list[Binding]:
     vhost, source, kind, destination = _ends(call)
     if not source:
-        held = kind == "queue" and (vhost, destination) in call.broker.queues
+        existing = kind == "queue" and (vhost, destination) in call.broker.queues
         implicit = Binding(source="", vhost=vhost, destination=destination, routing_key=destination)
-        return [implicit] if held else []
+        return [implicit] if existing else []
     into = call.broker.topology(vhost).bindings_into(kind, destination)
     return [each for each in into if each.source == source]
 

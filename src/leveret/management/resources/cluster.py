@@ -46,7 +46,7 @@ class Rebalancing(msgspec.Struct):
 
 
 async def show_status(call: Call) -> Response:
-    """Members, pen, lease, etcd: all that is known."""
+    """Members, definitions lock, lease, etcd: all that is known."""
     return call.show(call.cluster.status())
 
 

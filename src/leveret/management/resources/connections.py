@@ -36,20 +36,20 @@ async def show_vhost(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     """One connection."""
-    return call.show(connection_json(call, _held(call)))
+    return call.show(connection_json(call, _existing(call)))
 
 
 async def close(call: Call) -> Response:
     """End a connection; `x-reason` is told to the client."""
-    _close(_held(call), _reason(call))
+    _close(_existing(call), _reason(call))
     await call.node.commit()
     return done()
 
 
 async def show_channels(call: Call) -> Response:
     """The channels of one connection; those of other protocols have none."""
-    held = _held(call)
-    own = list(held.channels.values()) if isinstance(held, ClientConnection) else []
+    existing = _existing(call)
+    own = list(existing.channels.values()) if isinstance(existing, ClientConnection) else []
     listing = Listing(own, lambda each: shown_channel(call, each), order=lambda each: each.number)
     return await call.list(listing)
 
@@ -113,7 +113,7 @@ def _is_here(call: Call) -> bool:
 _elsewhere: Final = at_holder("/api/connections/{name}", _is_here)
 
 
-def _held(call: Call) -> Any:
+def _existing(call: Call) -> Any:
     name = call.path("name")
     for each in visible(call):
         if name_of(each) == name:

@@ -25,7 +25,7 @@ from leveret.runtime.definitions.importing import (
     place_of,
     without_loose_bindings,
 )
-from leveret.runtime.process.work_slices import in_turns
+from leveret.runtime.process.work_slices import in_slices
 
 _OF_A_VHOST: Final = ("parameters", "policies", "queues", "exchanges", "bindings")
 _JSON: Final = "application/json"
@@ -35,14 +35,14 @@ _QUOTED: Final = str.maketrans({'"': "", "\\": "", "\r": "", "\n": ""})
 
 async def show_all(call: Call) -> Response:
     """The definitions of the cluster."""
-    held = {kind: list(call.definitions[kind].values()) for kind in KINDS}
-    return await _document(call, {"rabbitmq_definition_format": "cluster", **_names(call)}, held)
+    existing = {kind: list(call.definitions[kind].values()) for kind in KINDS}
+    return await _document(call, {"rabbitmq_definition_format": "cluster", **_names(call)}, existing)
 
 
 async def show_vhost(call: Call) -> Response:
     """The definitions of one vhost; its name is left out, so that they fit another."""
     vhost = call.vhost()
-    held = {
+    existing = {
         kind: [each for each in call.definitions[kind].values() if each.key[0] == vhost]
         for kind in _OF_A_VHOST
     }
@@ -50,7 +50,7 @@ async def show_vhost(call: Call) -> Response:
         "rabbitmq_definition_format": "single_virtual_host",
         "original_vhost_name": vhost,
     }
-    return await _document(call, {**names, **_names(call)}, held, without="vhost")
+    return await _document(call, {**names, **_names(call)}, existing, without="vhost")
 
 
 async def put_all(call: Call) -> Response:
@@ -73,10 +73,10 @@ async def _put(call: Call, vhost: str | None) -> Response:
     content = read_json(_file_of(kind, octets) if media == _FORM else octets or b"{}", dict[str, Any])
     async with call.imports:
         wanted = each_entity(content, vhost, default_queue_type=call.broker.default_queue_type)
-        entities = [entity async for entity in in_turns(wanted)]
+        entities = [entity async for entity in in_slices(wanted)]
         try:
             bound = without_loose_bindings(entities, call.broker.definitions)
-            async for entity in in_turns(bound):
+            async for entity in in_slices(bound):
                 _put_entity(call.broker, entity)
                 await call.flush_some()
         finally:
@@ -132,10 +132,12 @@ def _names(call: Call) -> dict[str, str]:
 async def _document(
     call: Call,
     names: dict[str, str],
-    held: dict[str, list[AnyEntity]],
+    existing: dict[str, list[AnyEntity]],
     without: str = "",
 ) -> Response:
-    sections = {kind: msgspec.Raw(await _section(call, entities, without)) for kind, entities in held.items()}
+    sections = {
+        kind: msgspec.Raw(await _section(call, entities, without)) for kind, entities in existing.items()
+    }
     reply = octets_reply(msgspec.json.encode({**names, **sections}))
     name = call.query.get("download", "definitions.json").translate(_QUOTED)
     reply.headers["content-disposition"] = f'attachment; filename="{name}"'
@@ -145,7 +147,7 @@ async def _document(
 async def _section(call: Call, entities: Iterable[AnyEntity], without: str) -> bytes:
     encode = msgspec.json.Encoder().encode
     rows: list[bytes] = []
-    async for entity in in_turns(entities):
+    async for entity in in_slices(entities):
         row = entity_json(call, entity)
         row.pop(without, None)
         rows.append(encode(row))

@@ -32,7 +32,7 @@ async def show_all(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     """One global parameter."""
-    return call.show(call.entity_json(_held(call)))
+    return call.show(call.entity_json(_existing(call)))
 
 
 async def put(call: Call) -> Response:
@@ -51,11 +51,11 @@ async def put(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Clear a global parameter."""
-    await call.apply(Delete("global_parameters", _held(call).key))
+    await call.apply(Delete("global_parameters", _existing(call).key))
     return done()
 
 
-def _held(call: Call) -> AnyEntity:
+def _existing(call: Call) -> AnyEntity:
     name = call.path("name")
     try:
         return call.definitions["global_parameters"][(name,)]

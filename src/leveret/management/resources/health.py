@@ -27,7 +27,7 @@ from leveret.management.request.other_nodes import parts
 from leveret.management.request.places import at_node
 from leveret.management.request.replies import json_reply
 from leveret.management.views.certificates import expiring_before
-from leveret.management.views.listeners import open_doors
+from leveret.management.views.listeners import open_listeners
 from leveret.model.errors import InvalidCommand, NotFound
 from leveret.runtime.sockets.connection_budget import process_sockets
 
@@ -69,15 +69,15 @@ async def check_local_alarms(call: Call) -> Response:
 
 def _alarmed(alarms: list[dict[str, str]], queues: list[dict[str, str]]) -> Response:
     """Whichever there is; where both are, both are told."""
-    told = ({"alarms": alarms} if alarms else {}) | ({"queues": queues} if queues else {})
+    reported = ({"alarms": alarms} if alarms else {}) | ({"queues": queues} if queues else {})
     if alarms:
-        return _failed("There are alarms in effect in the cluster", told)
+        return _failed("There are alarms in effect in the cluster", reported)
     if queues:
         return _failed(
             "; ".join(
                 f"queue '{each['name']}' in vhost '{each['vhost']}': {each['reason']}" for each in queues
             ),
-            told,
+            reported,
         )
     return _ok()
 
@@ -190,7 +190,7 @@ async def check_port(call: Call) -> Response:
     if not text.isascii() or not text.isdigit() or len(text) > 5:
         raise InvalidCommand("Invalid port")
     port = int(text)
-    ports = sorted({door.port for door in open_doors(call.node)})
+    ports = sorted({listener.port for listener in open_listeners(call.node)})
     if port in ports:
         return json_reply({"status": "ok", "port": port})
     return _failed("No active listener", {"missing": port, "ports": ports})
@@ -200,7 +200,7 @@ async def check_protocol(call: Call) -> Response:
     """Whether somebody listens who speaks a protocol."""
     asked = call.path("protocol").lower()
     protocol = _PROTOCOLS.get(asked, asked)
-    protocols = sorted({door.protocol for door in open_doors(call.node)})
+    protocols = sorted({listener.protocol for listener in open_listeners(call.node)})
     if protocol in protocols:
         return json_reply({"status": "ok", "protocol": protocol})
     return _failed("No active listener", {"missing": protocol, "protocols": protocols})

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import msgspec
 from starlette.responses import Response
 
-from leveret.management.request.call import NAME_BYTES_MAX, Call, resource, with_pen
+from leveret.management.request.call import NAME_BYTES_MAX, Call, resource, with_definitions_lock
 from leveret.management.request.leadership import need_serving
 from leveret.management.request.other_nodes import pass_on
 from leveret.management.request.places import at_leader, leader_elsewhere, need_led_here
@@ -19,7 +19,7 @@ from leveret.management.request.replies import BadRequest, json_reply
 from leveret.management.views.message_view import Properties, header_of, message_json
 from leveret.model.definitions import Queue
 from leveret.model.errors import AccessRefused, InvalidCommand, LeveretError, NotFound
-from leveret.runtime.process.work_slices import in_turns
+from leveret.runtime.process.work_slices import in_slices
 from leveret.session.amqp091.replies import code_of, reply_text
 from leveret.session.ingest import Outsider
 
@@ -92,13 +92,13 @@ async def get(call: Call) -> Response:
     shown: list[dict[str, Any]] = []
     size = 0
     try:
-        async for _ in in_turns(range(count)):
-            held = call.broker.queues.get((vhost, name))
-            if held is not None and held.is_remote and shown:
+        async for _ in in_slices(range(count)):
+            existing = call.broker.queues.get((vhost, name))
+            if existing is not None and existing.is_remote and shown:
                 # Another node leads it since the last turn; what was got before that is told.
                 break
-            if held is not None:
-                need_led_here(call, held)
+            if existing is not None:
+                need_led_here(call, existing)
             found = outsider.get(name, 1, no_ack=no_ack)
             if not found:
                 break
@@ -125,7 +125,7 @@ async def check_alive(call: Call) -> Response:
     vhost = call.vhost()
     actor = call.caller.in_vhost(vhost)
     actor.require("configure", "queue", _ALIVE)
-    async with with_pen(call.cluster):
+    async with with_definitions_lock(call.cluster):
         actor.declare_queue(Queue(name=_ALIVE, vhost=vhost, durable=False))
         await call.node.commit()
     leader = leader_elsewhere(call, (vhost, _ALIVE))

@@ -34,10 +34,10 @@ class Name(msgspec.Struct):
 async def show_all(call: Call) -> Response:
     """All nodes, those that do not run, or do not answer, by their names."""
     query = [each for each in call.query.multi_items() if each[0] not in _OF_LISTS]
-    told = {row["name"]: row for rows in rows_of(await parts(call, query=query)) for row in rows}
-    told[call.cluster.name] = node_json(call)
+    reported = {row["name"]: row for rows in rows_of(await parts(call, query=query)) for row in rows}
+    reported[call.cluster.name] = node_json(call)
     names = [call.cluster.name] if call.is_part else call.cluster.members()
-    return await call.plain_list([told.get(name) or _named(call, name) for name in names], "name")
+    return await call.plain_list([reported.get(name) or _named(call, name) for name in names], "name")
 
 
 async def show(call: Call) -> Response:

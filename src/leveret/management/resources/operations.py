@@ -64,7 +64,7 @@ class WantedLimit(msgspec.Struct):
 
 
 class WantedListeners(msgspec.Struct):
-    """The body that closes or opens the doors for clients."""
+    """The body that closes or opens the listeners for clients."""
 
     suspended: bool
 
@@ -82,8 +82,8 @@ async def show_node(call: Call) -> Response:
 
 async def show_settings(call: Call) -> Response:
     """The settings the node runs with, without secrets."""
-    held = settings_in_force(call.node.config)
-    return json_reply([{"key": key, "value": value} for key, value in held])
+    existing = settings_in_force(call.node.config)
+    return json_reply([{"key": key, "value": value} for key, value in existing])
 
 
 async def set_memory_limit(call: Call) -> Response:
@@ -157,7 +157,7 @@ async def show_lines(call: Call) -> Response:
 
 
 async def show_text(call: Call) -> Response:
-    """The log file from an offset on, and the next offset; a file that was put aside begins anew."""
+    """The log file from an offset on, and the next offset; a file that was rotated begins anew."""
     path = _log_file()
     size = path.stat().st_size
     where = call.path("offset")

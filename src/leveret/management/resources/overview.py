@@ -20,7 +20,7 @@ from leveret.management.peers import (
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.merging import sums_of, with_sum
-from leveret.management.views.listeners import open_doors
+from leveret.management.views.listeners import open_listeners
 
 RABBITMQ_VERSION: Final = "3.13.7"
 """The release whose API this one follows; RabbitMQ's tools look at it before they ask for more."""
@@ -32,7 +32,7 @@ _RETENTION_S: Final = {
 
 
 async def show(call: Call) -> Response:
-    """Versions and totals over what the caller sees; for those who monitor, the doors as well."""
+    """Versions and totals over what the caller sees; for those who monitor, the listeners as well."""
     shown = {
         "management_version": leveret.__version__,
         "product_name": "Leveret",
@@ -55,7 +55,7 @@ async def show(call: Call) -> Response:
         **call.rates.overview(_known_vhosts(call), call.ranges()),
     }
     if call.caller.has(Need.MONITORING):
-        shown |= _doors(call)
+        shown |= _listeners(call)
     for part in (await sums_of(call, ())).get((), ()):
         shown = _with_part(shown, part)
     return call.show(shown)
@@ -87,8 +87,8 @@ def exchange_types() -> list[dict[str, Any]]:
 
 def cluster_name(node: ManagedNode) -> str:
     """The name given over the API, or else the configured one."""
-    held = node.broker.definitions.by_kind["global_parameters"].get(("cluster_name",))
-    name = getattr(held, "value", None)
+    existing = node.broker.definitions.by_kind["global_parameters"].get(("cluster_name",))
+    name = getattr(existing, "value", None)
     return name if isinstance(name, str) else node.config.cluster_name
 
 
@@ -120,17 +120,17 @@ def _object_totals(call: Call) -> dict[str, int]:
     }
 
 
-def _doors(call: Call) -> dict[str, Any]:
+def _listeners(call: Call) -> dict[str, Any]:
     name = call.node.config.node_name
     listeners = [
         {
             "node": name,
-            "protocol": door.protocol,
-            "ip_address": door.ip,
-            "port": door.port,
+            "protocol": listener.protocol,
+            "ip_address": listener.ip,
+            "port": listener.port,
             "socket_opts": {},
         }
-        for door in open_doors(call.node)
+        for listener in open_listeners(call.node)
     ]
     return {
         "node": name,

@@ -20,29 +20,29 @@ class ParameterBody(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """The parameters of all vhosts the caller sees."""
-    held = call.definitions["parameters"].values()
-    return await call.list_entities(each for each in held if call.caller.sees(each.key[0]))
+    existing = call.definitions["parameters"].values()
+    return await call.list_entities(each for each in existing if call.caller.sees(each.key[0]))
 
 
 async def show_component(call: Call) -> Response:
     """The parameters of a component, in all vhosts the caller sees."""
     component = call.path("component")
-    held = call.definitions["parameters"].values()
+    existing = call.definitions["parameters"].values()
     return await call.list_entities(
-        each for each in held if each.key[1] == component and call.caller.sees(each.key[0])
+        each for each in existing if each.key[1] == component and call.caller.sees(each.key[0])
     )
 
 
 async def show_vhost(call: Call) -> Response:
     """The parameters of a component in one vhost."""
     place = (call.vhost(), call.path("component"))
-    held = call.definitions["parameters"].values()
-    return await call.list_entities(each for each in held if each.key[:2] == place)
+    existing = call.definitions["parameters"].values()
+    return await call.list_entities(each for each in existing if each.key[:2] == place)
 
 
 async def show(call: Call) -> Response:
     """One parameter."""
-    return call.show(call.entity_json(_held(call)))
+    return call.show(call.entity_json(_existing(call)))
 
 
 async def put(call: Call) -> Response:
@@ -57,11 +57,11 @@ async def put(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Clear a parameter."""
-    await call.apply(Delete("parameters", _held(call).key))
+    await call.apply(Delete("parameters", _existing(call).key))
     return done()
 
 
-def _held(call: Call) -> AnyEntity:
+def _existing(call: Call) -> AnyEntity:
     key = (call.vhost(), call.path("component"), call.path("name"))
     try:
         return call.definitions["parameters"][key]

@@ -80,7 +80,7 @@ class Policies:
 
     async def show(self, call: Call) -> Response:
         """One of them."""
-        return call.show(_row(self._held(call)))
+        return call.show(_row(self._existing(call)))
 
     async def put(self, call: Call) -> Response:
         """Set one; it applies at once."""
@@ -93,23 +93,23 @@ class Policies:
 
     async def delete(self, call: Call) -> Response:
         """Clear one."""
-        await call.apply(Delete(self.kind, self._held(call).key))
+        await call.apply(Delete(self.kind, self._existing(call).key))
         return done()
 
     async def _list(self, call: Call, is_shown: Callable[[str], bool]) -> Response:
-        held = [
+        existing = [
             each
             for each in call.definitions[self.kind].values()
             if each.key[1:-1] == self.component and is_shown(each.key[0])
         ]
-        return await call.list(Listing(held, _row, order=lambda each: each.key))
+        return await call.list(Listing(existing, _row, order=lambda each: each.key))
 
-    def _held(self, call: Call) -> AnyEntity:
+    def _existing(self, call: Call) -> AnyEntity:
         vhost, name = call.vhost(), call.path("name")
-        held = call.definitions[self.kind].get((vhost, *self.component, name))
-        if held is None:
+        existing = call.definitions[self.kind].get((vhost, *self.component, name))
+        if existing is None:
             raise NotFound(f"{self.what} '{name}' does not exist in vhost '{vhost}'")
-        return held
+        return existing
 
 
 def _policy(vhost: str, name: str, wanted: PolicyBody) -> Policy:

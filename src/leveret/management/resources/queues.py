@@ -14,7 +14,7 @@ from leveret.management.peers import consumers_of_queue
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.listing import Listing
-from leveret.management.request.merging import Told, whole_list_of
+from leveret.management.request.merging import Reported, whole_list_of
 from leveret.management.request.places import at_leader, need_led_here
 from leveret.management.request.replies import done, put_reply
 from leveret.management.resources.bindings import binding_json
@@ -69,9 +69,9 @@ async def put(call: Call) -> Response:
     """Declare a queue, or check that the one there is equivalent."""
     vhost, name = call.vhost(), call.new_name()
     wanted = await call.body(QueueBody)
-    held = call.broker.queues.get((vhost, name))
-    if held is not None:
-        need_led_here(call, held)
+    existing = call.broker.queues.get((vhost, name))
+    if existing is not None:
+        need_led_here(call, existing)
     if not name:
         raise AccessRefused(f"queue name '{name}' contains reserved prefix 'amq.*'")
     if wanted.node not in (None, call.node.config.node_name):
@@ -86,7 +86,7 @@ async def put(call: Call) -> Response:
         )
     )
     await call.node.commit()
-    return put_reply(existed=held is not None)
+    return put_reply(existed=existing is not None)
 
 
 async def _at_wanted(call: Call) -> str | None:
@@ -156,23 +156,23 @@ def queue_of(call: Call) -> Queue:
 
 async def _list(call: Call, queues: Collection[Queue]) -> Response:
     return await whole_list_of(
-        call, lambda told: _listing(call, queues, told), in_pages=True, key=("vhost", "name")
+        call, lambda reported: _listing(call, queues, reported), in_pages=True, key=("vhost", "name")
     )
 
 
-def _listing(call: Call, queues: Collection[Queue], told: Told) -> Listing[Queue]:
+def _listing(call: Call, queues: Collection[Queue], reported: Reported) -> Listing[Queue]:
     """The queues that this node leads and, unless it is its part that is asked for, those that nobody tells of.
 
     A queue that is about to have another leader may be nobody's for a moment.
     """
     cluster = call.cluster
     if cluster.is_member:
-        answer = set(cluster.alive()).difference(told.unreachable) - {cluster.name}
+        answer = set(cluster.alive()).difference(reported.unreachable) - {cluster.name}
 
         def is_shown(queue: Queue) -> bool:
             if call.is_part or not queue.is_remote:
                 return not queue.is_remote
-            has = told.has(queue.key)
+            has = reported.has(queue.key)
             return cluster.placement(queue.key).leader not in answer if has is None else not has
 
         queues = list(filter(is_shown, queues))
@@ -184,7 +184,7 @@ def _listing(call: Call, queues: Collection[Queue], told: Told) -> Listing[Queue
         columns={
             "name": lambda queue: queue.key[1],
             "vhost": lambda queue: queue.key[0],
-            "messages": lambda queue: queue.held_count,
+            "messages": lambda queue: queue.unsettled_count,
             "messages_ready": lambda queue: queue.ready_count,
             "messages_unacknowledged": lambda queue: queue.delivered_count,
             "consumers": lambda queue: queue.consumer_count,

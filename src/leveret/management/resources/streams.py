@@ -32,12 +32,12 @@ async def show_connections_of_vhost(call: Call) -> Response:
 
 async def show_connection(call: Call) -> Response:
     """One stream connection."""
-    return call.show(connection_json(call, _held(call)))
+    return call.show(connection_json(call, _existing(call)))
 
 
 async def close(call: Call) -> Response:
     """End a stream connection; `x-reason` goes into the log."""
-    _held(call).cut(call.request.headers.get("x-reason", "Closed via management plugin"))
+    _existing(call).cut(call.request.headers.get("x-reason", "Closed via management plugin"))
     await call.node.commit()
     return done()
 
@@ -54,14 +54,16 @@ async def show_consumers(call: Call) -> Response:
 
 async def show_publishers_of(call: Call) -> Response:
     """What one connection publishes to."""
-    held = _held(call)
-    return await call.plain_list([publisher_json(call.node, held, each) for each in held.publishers])
+    existing = _existing(call)
+    return await call.plain_list([publisher_json(call.node, existing, each) for each in existing.publishers])
 
 
 async def show_consumers_of(call: Call) -> Response:
     """What one connection consumes."""
-    held = _held(call)
-    return await call.plain_list([subscription_json(call.node, held, each) for each in held.subscriptions])
+    existing = _existing(call)
+    return await call.plain_list(
+        [subscription_json(call.node, existing, each) for each in existing.subscriptions]
+    )
 
 
 async def _attached(
@@ -75,8 +77,8 @@ async def _attached(
         shown(call.node, connection, number)
         for connection in _visible(call)
         if connection.vhost in vhosts
-        for number, held in getattr(connection, what).items()
-        if stream in (None, getattr(held, to))
+        for number, existing in getattr(connection, what).items()
+        if stream in (None, getattr(existing, to))
     ]
     return await whole_rows(call, rows)
 
@@ -92,7 +94,7 @@ def _is_here(call: Call) -> bool:
 _elsewhere: Final = at_holder("/api/stream/connections/{vhost}/{name}", _is_here)
 
 
-def _held(call: Call) -> Any:
+def _existing(call: Call) -> Any:
     vhost, name = call.vhost(), call.path("name")
     for each in _visible(call):
         if each.vhost == vhost and name_of(each) == name:

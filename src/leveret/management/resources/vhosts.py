@@ -60,9 +60,9 @@ async def put(call: Call) -> Response:
     if not name:
         raise InvalidCommand("a vhost needs a name")
     wanted = await call.body(VhostBody)
-    held = call.definitions["vhosts"].get((name,))
+    existing = call.definitions["vhosts"].get((name,))
     new = Vhost(name=name, default_queue_type=call.broker.default_queue_type)
-    before = held if isinstance(held, Vhost) else new
+    before = existing if isinstance(existing, Vhost) else new
     vhost = Vhost(
         name=name,
         description=before.description if wanted.description is None else wanted.description,
@@ -70,13 +70,13 @@ async def put(call: Call) -> Response:
         default_queue_type=_chosen_type(wanted) or before.default_queue_type,
     )
     changes = [Put(vhost)]
-    if held is None and not call.caller.is_operator:
+    if existing is None and not call.caller.is_operator:
         everything = Permission(user=call.caller.name, vhost=name, configure=".*", write=".*", read=".*")
         changes.append(Put(everything))
     await call.apply(*changes)
     if wanted.tracing is not None:
         _trace(call, name, on=wanted.tracing)
-    return put_reply(existed=held is not None)
+    return put_reply(existed=existing is not None)
 
 
 async def delete(call: Call) -> Response:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from leveret.config import Config
 from leveret.config.tls import TlsOptions
-from leveret.management.views.listeners import ListenerView, doors_of
+from leveret.management.views.listeners import ListenerView, listeners_of
 
 _DAY_S: Final = 86_400
 
@@ -20,26 +20,30 @@ def expiring_before(config: Config, days: int) -> list[dict[str, Any]]:
     return [
         {
             "node": config.node_name,
-            "protocol": door.protocol,
-            "interface": door.ip,
-            "port": door.port,
+            "protocol": listener.protocol,
+            "interface": listener.ip,
+            "port": listener.port,
             "certfile": str(options.certfile),
             "certfile_expires_on": shown,
         }
-        for door, options in _tls_doors(config)
+        for listener, options in _tls_listeners(config)
         for shown in [_end_of(options)]
         if not shown or ssl.cert_time_to_seconds(shown) < deadline_s
     ]
 
 
-def _tls_doors(config: Config) -> Iterator[tuple[ListenerView, TlsOptions]]:
+def _tls_listeners(config: Config) -> Iterator[tuple[ListenerView, TlsOptions]]:
     options = {
         "amqp/ssl": config.tls,
         "https": config.management.tls,
         "replication/ssl": config.followers.tls,
         "clustering/ssl": config.cluster.tls,
     }
-    return ((door, options[door.protocol]) for door in doors_of(config) if door.protocol in options)
+    return (
+        (listener, options[listener.protocol])
+        for listener in listeners_of(config)
+        if listener.protocol in options
+    )
 
 
 def _end_of(options: TlsOptions) -> str:
@@ -64,12 +68,12 @@ def _end_of(options: TlsOptions) -> str:
 
 def _shown_by(server: ssl.SSLContext, client: ssl.SSLContext) -> str:
     there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
-    asking = client.wrap_bio(back, there)
+    handshaking = client.wrap_bio(back, there)
     telling = server.wrap_bio(there, back, server_side=True)
-    for end in (asking, telling, asking, telling):
+    for end in (handshaking, telling, handshaking, telling):
         try:
             end.do_handshake()
         except ssl.SSLWantReadError:
             continue
-    end_of: str = (asking.getpeercert() or {}).get("notAfter", "")  # type: ignore[assignment]  # a text, always
+    end_of: str = (handshaking.getpeercert() or {}).get("notAfter", "")  # type: ignore[assignment]  # a text, always
     return end_of

@@ -1,4 +1,4 @@
-"""Where the node's doors are: listeners by RabbitMQ's names of their protocols."""
+"""Where the node's listeners are: listeners by RabbitMQ's names of their protocols."""
 
 from __future__ import annotations
 
@@ -21,18 +21,22 @@ class ListenerView(NamedTuple):
     port: int
 
 
-def doors_of(config: Config) -> list[ListenerView]:
+def listeners_of(config: Config) -> list[ListenerView]:
     """All listeners of the settings, by protocol."""
-    return sorted(_doors(config))
+    return sorted(_listeners(config))
 
 
-def open_doors(node: ManagedNode) -> list[ListenerView]:
+def open_listeners(node: ManagedNode) -> list[ListenerView]:
     """The listeners as they are now: only who serves clients has some for them."""
     served = serves(node)
-    return [door for door in doors_of(node.config) if served or door.protocol.startswith(_FOR_OPERATORS)]
+    return [
+        listener
+        for listener in listeners_of(node.config)
+        if served or listener.protocol.startswith(_FOR_OPERATORS)
+    ]
 
 
-def _doors(config: Config) -> Iterator[ListenerView]:
+def _listeners(config: Config) -> Iterator[ListenerView]:
     listeners, management, followers = config.listeners, config.management, config.followers
     for address in listeners.amqp:
         yield ListenerView("amqp", address.ip, address.port)

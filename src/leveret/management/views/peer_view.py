@@ -10,7 +10,7 @@ from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.delivery import ChannelConsumer, DeliveryChannel
 from leveret.session.certificate import TlsPeer
-from leveret.session.forwarding.leader_server import ForwardedConsumer, RelayConsumer
+from leveret.session.forwarding.leader_server import ForwardedChannelConsumer, ForwardedConsumer
 
 Json = dict[str, Any]
 
@@ -93,7 +93,7 @@ def consumer_json(node: ManagedNode, consumer: ChannelConsumer) -> Json:
     """A consumer of AMQP 0-9-1."""
     vhost, name = consumer.queue.key
     is_active = consumer.queue.consumers.is_active(consumer)
-    client = consumer.client if isinstance(consumer, RelayConsumer) else None
+    client = consumer.client if isinstance(consumer, ForwardedChannelConsumer) else None
     return {
         "queue": {"name": name, "vhost": vhost},
         "consumer_tag": tag_of(consumer),
@@ -103,18 +103,18 @@ def consumer_json(node: ManagedNode, consumer: ChannelConsumer) -> Json:
         "active": is_active,
         "activity_status": _activity(consumer.queue, is_active),
         "arguments": consumer.arguments,
-        "channel_details": channel_details(node, consumer.channel) if client is None else _relayed(client),
+        "channel_details": channel_details(node, consumer.channel) if client is None else _forwarded(client),
     }
 
 
 def tag_of(consumer: ChannelConsumer) -> str:
     """As its client calls it, wherever that is connected."""
-    if isinstance(consumer, RelayConsumer) and consumer.client is not None:
+    if isinstance(consumer, ForwardedChannelConsumer) and consumer.client is not None:
         return consumer.client.tag
     return consumer.tag.decode("utf-8", "replace")
 
 
-def _relayed(client: ForwardedConsumer) -> Json:
+def _forwarded(client: ForwardedConsumer) -> Json:
     """The channel of a consumer whose client is connected to another node."""
     return _channel_details(client.connection, client.number, client.user, client.node)
 

@@ -104,8 +104,8 @@ def _alone(queue: Queue, node: str, *, is_up: bool) -> Json:
 
 def synced_messages(queue: Queue, states: list[Json]) -> int:
     """How many messages all mirrors that are being synchronised have got so far, about: by their octets."""
-    told = [each["progress"] for each in states if each["progress"]]
-    shares = [each["bytes_done"] / each["bytes_total"] for each in told if each["bytes_total"]]
+    progresses = [each["progress"] for each in states if each["progress"]]
+    shares = [each["bytes_done"] / each["bytes_total"] for each in progresses if each["bytes_total"]]
     return int(queue.message_count * min(shares, default=0.0))
 
 
@@ -193,7 +193,7 @@ def _tag(consumer: object) -> str | None:
 
 def sizes(queue: Queue) -> Json:
     """Octets of the bodies. All messages of a durable queue stand in its log, transient ones too."""
-    messages, octets = queue.held_count, queue.message_bytes
+    messages, octets = queue.unsettled_count, queue.message_bytes
     is_kept = queue.definition.durable
     unacked = min(queue.unacked_bytes, octets)
     in_memory = min(queue.backlog.window_count, queue.ready_count)

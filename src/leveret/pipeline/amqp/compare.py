@@ -15,7 +15,7 @@ class Differs(LeveretError):
     """A queue does not have what the archive has; the text names the message."""
 
 
-class ComparingClient:
+class ComparisonClient:
     """publish.Client: takes messages out of queues where a publisher would put them in.
 
     Args:
@@ -26,21 +26,21 @@ class ComparingClient:
         self._connection = AmqpConnection(target, vhost, timeout_s)
         self._totals = totals
 
-    def declare_publisher(self, reference: str, stream: str) -> ComparingPublisher:
+    def declare_publisher(self, reference: str, stream: str) -> ComparisonPublisher:
         """Begin to consume a queue.
 
         Raises:
             Differs: it has more messages than it is to have, or fewer.
         """
         queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
-        return ComparingPublisher(self._connection, queue, self._totals[queue])
+        return ComparisonPublisher(self._connection, queue, self._totals[queue])
 
     def close(self) -> None:
         """Say goodbye."""
         self._connection.close()
 
 
-class ComparingPublisher:
+class ComparisonPublisher:
     """publish.Publisher: compares with the archive what a queue gives."""
 
     last_sequence = 0

@@ -24,9 +24,15 @@ import pyarrow as pa
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.decode import MESSAGE, RECORDS, SETTLEMENTS
 from leveret.pipeline.archive.manifest import Manifest, QueuePart, StoredFile
-from leveret.pipeline.archive.settled import NOTHING, Mask, QueueLife, SettledRanges, rows_by_life
+from leveret.pipeline.archive.settled import (
+    NOTHING,
+    Mask,
+    QueueIncarnation,
+    SettledRanges,
+    rows_by_incarnation,
+)
 from leveret.pipeline.archive.store import ROW_GROUP_ROWS, SETTLED, records_writer
-from leveret.pipeline.archive.stored_positions import SUFFIX, last_books
+from leveret.pipeline.archive.stored_positions import SUFFIX, last_stored_positions
 from leveret.pipeline.archive.tables import messages_in, read_table, write_table
 from leveret.pipeline.files.files import Place, keep, name_in, opened, sync_directory, written_beside
 
@@ -36,7 +42,7 @@ BYTES_MIN: Final = 64_000_000
 """Fewer files, or octets, are not worth the work; many files are, whatever is in them."""
 COMPACTED: Final = ".compacted.parquet"
 
-Masks = dict[QueueLife, Mask]
+Masks = dict[QueueIncarnation, Mask]
 
 
 def due(
@@ -47,16 +53,16 @@ def due(
     over = 0 if bytes_max is None else sum(file.bytes for file in files) - bytes_max
     older_ms = -1 if retain_ms is None else now_ms - retain_ms
 
-    def is_beyond(dated: tuple[StoredFile, int]) -> bool:
+    def is_too_old(dated: tuple[StoredFile, int]) -> bool:
         nonlocal over
         file, came_ms = dated
-        beyond = over > 0 or came_ms < older_ms
+        is_past = over > 0 or came_ms < older_ms
         over -= file.bytes
-        return beyond
+        return is_past
 
     dated = zip(files, _came_ms(files, now_ms), strict=True)
-    beyond = [file for file, _ in takewhile(is_beyond, dated)]
-    return beyond if _is_worth_it(beyond) else []
+    is_past = [file for file, _ in takewhile(is_too_old, dated)]
+    return is_past if _is_worth_it(is_past) else []
 
 
 def known_since_ms(manifest: Manifest, files: list[StoredFile], now_ms: int) -> int:
@@ -77,10 +83,10 @@ def _came_ms(files: list[StoredFile], now_ms: int) -> list[int]:
     return came[::-1]
 
 
-def _is_worth_it(beyond: list[StoredFile]) -> bool:
+def _is_worth_it(is_past: list[StoredFile]) -> bool:
     """What was compacted before is written again: only for as much that is new, or settles as much of it."""
-    fresh = [file for file in beyond if not file.history_from_ms]
-    before = [file for file in beyond if file.history_from_ms]
+    fresh = [file for file in is_past if not file.history_from_ms]
+    before = [file for file in is_past if file.history_from_ms]
     size = sum(file.bytes for file in fresh)
     settled = sum(part.settled for file in fresh for part in file.queues)
     is_as_much = 2 * size >= sum(file.bytes for file in before)
@@ -109,16 +115,16 @@ def compact(data_dir: Place, files: list[StoredFile], since_ms: int | None = Non
                 for batch in _kept(data_dir, files, masks):
                     writer.write_table(batch, row_group_size=ROW_GROUP_ROWS)
                     records += batch.num_rows
-                    for life, rows in rows_by_life(vhost, batch):
-                        parts[life.queue, life.epoch].messages += len(rows)
+                    for incarnation, rows in rows_by_incarnation(vhost, batch):
+                        parts[incarnation.queue, incarnation.epoch].messages += len(rows)
             size = keep(beside, path)
         sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
         if sidecar:
             size += write_table(sidecar, settled)
-        books = last_books(data_dir, files)
-        book_place: Place | None = path.with_suffix(SUFFIX) if books.num_rows else None
+        stored_positions = last_stored_positions(data_dir, files)
+        book_place: Place | None = path.with_suffix(SUFFIX) if stored_positions.num_rows else None
         if book_place:
-            size += write_table(book_place, books)
+            size += write_table(book_place, stored_positions)
         sync_directory(directory)
     except (OSError, pa.ArrowInvalid, StorageError) as error:
         raise StorageError(f"{data_dir}: vhost '{vhost}' is not compacted: {error}") from error
@@ -126,7 +132,7 @@ def compact(data_dir: Place, files: list[StoredFile], since_ms: int | None = Non
         vhost=vhost,
         path=name_in(data_dir, path),
         settlements=name_in(data_dir, sidecar) if sidecar else "",
-        books=name_in(data_dir, book_place) if book_place else "",
+        stored_positions=name_in(data_dir, book_place) if book_place else "",
         first=files[0].first,
         next=files[-1].next,
         records=records,
@@ -150,12 +156,12 @@ def _settled(data_dir: Place, files: list[StoredFile]) -> tuple[Masks, pa.Table]
                 ranges.add_settlements(file.vhost, read_table(place))
     masks: Masks = {}
     rows: list[dict[str, object]] = []
-    for life, starts, ends in ranges.merged():
-        masks[life] = Mask(starts, ends - starts)
+    for incarnation, starts, ends in ranges.merged():
+        masks[incarnation] = Mask(starts, ends - starts)
         rows += [
             {
-                "queue": life.queue,
-                "queue_epoch": life.epoch,
+                "queue": incarnation.queue,
+                "queue_epoch": incarnation.epoch,
                 "first": first,
                 "count": end - first,
                 "reason": 0,
@@ -214,6 +220,6 @@ def _read(place: Place) -> Iterator[None]:
 def _unsettled(vhost: str, keys: pa.Table, masks: Masks) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     offsets = keys.column("queue_offset").to_numpy()
     is_kept = keys.column("kind").to_numpy() == MESSAGE
-    for life, rows in rows_by_life(vhost, keys):
-        is_kept[rows] &= ~masks.get(life, NOTHING).contains(offsets[rows])
+    for incarnation, rows in rows_by_incarnation(vhost, keys):
+        is_kept[rows] &= ~masks.get(incarnation, NOTHING).contains(offsets[rows])
     return np.flatnonzero(is_kept)

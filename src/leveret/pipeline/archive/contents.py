@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from leveret.pipeline.archive.identities import UpstreamIdentities, UpstreamIdentity
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.origins import Origin, Origins
 from leveret.pipeline.files.files import Place
 
 
@@ -23,7 +23,7 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
     queues: dict[tuple[str, str], dict[str, Any]] = {}
     vhosts: dict[str, dict[str, Any]] = {}
     manifest = Manifest(data_dir)
-    origins = Origins(data_dir).by_vhost
+    identities = UpstreamIdentities(data_dir).by_vhost
     for file in manifest.files():
         total = vhosts.setdefault(
             file.vhost,
@@ -33,10 +33,10 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
                 "files": 0,
                 "records": 0,
                 "transferred": manifest.next_by_vhost[file.vhost],
-                "missing": origins.get(file.vhost, Origin()).missing,
-                "missing_messages": origins.get(file.vhost, Origin()).missing_messages,
-                "is_replaced": origins.get(file.vhost, Origin()).is_replaced,
-                "known_from_ms": origins.get(file.vhost, Origin()).history_from_ms,
+                "missing": identities.get(file.vhost, UpstreamIdentity()).missing,
+                "missing_messages": identities.get(file.vhost, UpstreamIdentity()).missing_messages,
+                "is_replaced": identities.get(file.vhost, UpstreamIdentity()).is_replaced,
+                "known_from_ms": identities.get(file.vhost, UpstreamIdentity()).history_from_ms,
             },
         )
         total["known_from_ms"] = max(total["known_from_ms"], file.history_from_ms)

@@ -74,7 +74,7 @@ class Decoder:
 
     Attributes:
         parts: by (queue, epoch), in order of first appearance.
-        books: what the chunks say that readers and publishers of streams stored.
+        stored_positions: what the chunks say that readers and publishers of streams stored.
         first: offset in the outgoing log of the first record seen, -1 before any.
         next: offset in the outgoing log after the last record seen.
     """
@@ -82,7 +82,7 @@ class Decoder:
     def __init__(self, vhost: str) -> None:
         self.vhost = vhost
         self.parts: dict[tuple[str, int], QueuePart] = {}
-        self.books = Bookkeeper()
+        self.stored_positions = Bookkeeper()
         self.first = -1
         self.next = -1
         self.last: Header | None = None
@@ -110,7 +110,7 @@ class Decoder:
             raise ChunkError(f"chunk {header.chunk_id}: sub-batches do not belong in an outgoing log")
         said = list(decode_trailer(chunk.trailer))
         queue, epoch, first = _identity(chunk, said)
-        self.books.note((queue, epoch), first, header.timestamp_ms, said)
+        self.stored_positions.note((queue, epoch), first, header.timestamp_ms, said)
         part = self.parts.get((queue, epoch))
         if part is None:
             part = self.parts[queue, epoch] = QueuePart(queue, epoch)

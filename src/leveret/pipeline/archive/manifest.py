@@ -92,7 +92,7 @@ class StoredFile(msgspec.Struct, kw_only=True):
         first: offset in the outgoing log of the first record.
         next: offset after the last one.
         settlements: path of the sidecar, empty when there is nothing settled.
-        books: path of what readers and publishers of streams stored (`books`), empty for nothing.
+        stored_positions: path of what readers and publishers of streams stored (`stored_positions`), empty for nothing.
         bytes: of all its files.
         mark, epoch: of the last chunk (`LastChunk`).
         history_from_ms: from a compaction: how queues stood before this is not known any more.
@@ -101,7 +101,7 @@ class StoredFile(msgspec.Struct, kw_only=True):
     vhost: str
     path: str
     settlements: str = ""
-    books: str = ""
+    stored_positions: str = msgspec.field(name="books", default="")
     first: int
     next: int
     records: int
@@ -116,7 +116,7 @@ class StoredFile(msgspec.Struct, kw_only=True):
     @property
     def names(self) -> list[str]:
         """The paths of all its files."""
-        return [name for name in (self.path, self.settlements, self.books) if name]
+        return [name for name in (self.path, self.settlements, self.stored_positions) if name]
 
 
 class LastChunk(NamedTuple):

@@ -222,7 +222,7 @@ class ObjectLog:
         self._begins = directory / "begins"
         self._probe = directory / "probes"
         self._next = 1
-        self._news_s = time.time()
+        self._changed_s = time.time()
 
     def check(self) -> None:
         """Try whether an object can be created twice; remove what writers that died left."""
@@ -249,7 +249,7 @@ class ObjectLog:
                 self._read_listed(take)
         while True:
             if self._read_next(take):
-                self._news_s = time.time()
+                self._changed_s = time.time()
                 continue
             ahead = self._go_to_begin() if self._may_be_behind() else None
             if ahead is None:
@@ -274,9 +274,9 @@ class ObjectLog:
         return True
 
     def _may_be_behind(self) -> bool:
-        if time.time() - self._news_s <= BEHIND_S:
+        if time.time() - self._changed_s <= BEHIND_S:
             return False
-        self._news_s = time.time()
+        self._changed_s = time.time()
         return True
 
     def _go_to_begin(self) -> int | None:

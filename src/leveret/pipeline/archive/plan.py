@@ -1,13 +1,13 @@
 """A recovery plan: what to publish, frozen before the first message is.
 
     plans/vhost-<vhost>/<plan id>/
-        runs/<n>.arrow   survivors of some files, a record batch a queue, after SURVIVORS
+        runs/<n>.arrow   unsettled messages of some files, a record batch a queue, after UNSETTLED
         plan.json        the plan; without it the rest counts for nothing
         recovered.arrow  what the runs name, as ranges after RECOVERED
         DONE             the outcome; with it the runs are gone
 
 A plan is of one vhost and pins the manifest at one entry. Order and content follow from it alone: a
-queue's survivors sorted by (life, offset), each identity once; the n-th has publishing id n. So a plan
+queue's unsettled messages sorted by (incarnation, offset), each identity once; the n-th has publishing id n. So a plan
 that was interrupted goes on where the broker says it is, whichever process does. Its runs and the Parquet files that
 it names are all it needs: those are kept until it is finished, whatever takes their place in the manifest (`pinned`).
 
@@ -50,14 +50,14 @@ from leveret.pipeline.files.files import (
     vhost_directory,
 )
 from leveret.pipeline.jobs.job import EVERYTHING, EXPORTS, PLANS, SCRATCH, Selection
-from leveret.wire.life import in_order
+from leveret.wire.incarnation import in_order
 from leveret.wire.record import RECOVERY_REFERENCE_PREFIX
 
 _PLAN: Final = "plan.json"
 _DONE: Final = "DONE"
 _RECOVERED: Final = "recovered.arrow"
 _Document = TypeVar("_Document", bound=msgspec.Struct)
-SURVIVORS: Final = pa.schema(
+UNSETTLED: Final = pa.schema(
     [
         pa.field("queue_epoch", pa.int64()),
         pa.field("queue_offset", pa.int64()),
@@ -78,7 +78,7 @@ RECOVERED: Final = pa.schema(
 
 
 class RunPart(msgspec.Struct, frozen=True):
-    """Where survivors of one queue are: a record batch of a run; its checksum, of plans that have any."""
+    """Where unsettled messages of one queue are: a record batch of a run; its checksum, of plans that have any."""
 
     run: str
     batch: int
@@ -92,9 +92,9 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: the manifest entry that the plan pins.
-        files: Parquet files that survivors refer to by their place here, in the order of the log.
+        files: Parquet files that unsettled messages refer to by their place here, in the order of the log.
         unreadable: how many records of files could not be read, and are left out.
-        books: what readers and publishers of the streams among the queues stored.
+        stored_positions: what readers and publishers of the streams among the queues stored.
     """
 
     plan_id: str
@@ -104,7 +104,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str]
     parts: list[RunPart]
     unreadable: dict[str, int] = {}
-    books: list[StoredPositions] = []
+    stored_positions: list[StoredPositions] = msgspec.field(name="books", default_factory=list)
 
     @property
     def queues(self) -> dict[str, int]:
@@ -332,9 +332,9 @@ def unfinished(data_dir: Place, plans: str = PLANS) -> list[PlanDirectory]:
 def pinned(data_dir: Place) -> set[str]:
     """The files that plans of any directory, which are not carried out yet, go on with, whoever else names them.
 
-    Their sidecars and books are not among them: what is settled is out of the survivors, what was stored is in the
-    plan. Nor is what a plan that is being made looks at, or one that was never complete: see to it that nobody makes
-    one meanwhile.
+    Their sidecars and stored positions are not among them: what is settled is out of the unsettled messages, what was
+    stored is in the plan. Nor is what a plan that is being made looks at, or one that was never complete: see to it
+    that nobody makes one meanwhile.
 
     Raises:
         StorageError: a plan cannot be read, so nobody knows which files it names.
@@ -428,20 +428,20 @@ def delete_unfrozen(data_dir: Place, plans: str = PLANS) -> None:
 
 
 class QueueOrder:
-    """A queue's survivors in the order in which they are published; the n-th, from 1, has publishing id n.
+    """A queue's unsettled messages in the order in which they are published; the n-th, from 1, has publishing id n.
 
     Attributes:
         places: file << 32 | row of each.
         timestamps: of their chunks, in ms.
-        epochs: of the queue's lives, one a message.
+        epochs: of the queue's incarnations, one a message.
         offsets: in the queue.
     """
 
-    def __init__(self, survivors: pa.Table) -> None:
-        epochs = survivors.column("queue_epoch").to_numpy()
-        offsets = survivors.column("queue_offset").to_numpy()
+    def __init__(self, unsettled: pa.Table) -> None:
+        epochs = unsettled.column("queue_epoch").to_numpy()
+        offsets = unsettled.column("queue_offset").to_numpy()
         places = (
-            survivors.column("file").to_numpy().astype(np.int64) << 32 | survivors.column("row").to_numpy()
+            unsettled.column("file").to_numpy().astype(np.int64) << 32 | unsettled.column("row").to_numpy()
         )
         # Plans that are under way are numbered by this. It is not the order of the numbers themselves, which it was
         # once, for queues alone that have several epochs and lost their policy in between.
@@ -452,7 +452,7 @@ class QueueOrder:
         self.places: Int64s = places[order][fresh]
         self.epochs: Int64s = epochs[fresh]
         self.offsets: Int64s = offsets[fresh]
-        self.timestamps: Int64s = survivors.column("timestamp_ms").to_numpy()[order][fresh]
+        self.timestamps: Int64s = unsettled.column("timestamp_ms").to_numpy()[order][fresh]
 
     def __len__(self) -> int:
         """How many messages the queue gets."""
@@ -480,16 +480,16 @@ def read_order(runs: Place, parts: Iterable[RunPart]) -> QueueOrder:
             with loaded(runs / part.run) as source, pa.ipc.open_file(source) as reader:
                 batch = reader.get_batch(part.batch)
             batch.validate()
-            if batch.schema != SURVIVORS or part.crc32 not in (None, survivors_crc32(batch)):
+            if batch.schema != UNSETTLED or part.crc32 not in (None, unsettled_crc32(batch)):
                 raise pa.ArrowInvalid("it is not what was written")
         except (OSError, ValueError, pa.ArrowException) as error:
             raise StorageError(f"{runs / part.run}: {error}; restore it from a copy") from error
         batches.append(batch)
-    return QueueOrder(pa.Table.from_batches(batches, schema=SURVIVORS))
+    return QueueOrder(pa.Table.from_batches(batches, schema=UNSETTLED))
 
 
-def survivors_crc32(batch: pa.RecordBatch) -> int:
-    """Of the values of a batch after SURVIVORS.
+def unsettled_crc32(batch: pa.RecordBatch) -> int:
+    """Of the values of a batch after UNSETTLED.
 
     Raises:
         pa.ArrowInvalid: some are null, which none is that was written.

@@ -21,8 +21,8 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 _INTERVAL_BITS: Final = 128
 
 
-class QueueLife(NamedTuple):
-    """One life of a queue: its name may come again with another epoch."""
+class QueueIncarnation(NamedTuple):
+    """One incarnation of a queue: its name may come again with another epoch."""
 
     vhost: str
     queue: str
@@ -67,36 +67,38 @@ class SettledRanges:
     """Ranges of many queues, gathered, then made into masks."""
 
     def __init__(self) -> None:
-        self._firsts: defaultdict[QueueLife, list[Int64s]] = defaultdict(list)
-        self._counts: defaultdict[QueueLife, list[Int64s]] = defaultdict(list)
+        self._firsts: defaultdict[QueueIncarnation, list[Int64s]] = defaultdict(list)
+        self._counts: defaultdict[QueueIncarnation, list[Int64s]] = defaultdict(list)
 
-    def add(self, life: QueueLife, firsts: Iterable[int] | Int64s, counts: Iterable[int] | Int64s) -> None:
+    def add(
+        self, incarnation: QueueIncarnation, firsts: Iterable[int] | Int64s, counts: Iterable[int] | Int64s
+    ) -> None:
         """Take in ranges of one queue."""
-        self._firsts[life].append(np.asarray(firsts, np.int64))
-        self._counts[life].append(np.asarray(counts, np.int64))
+        self._firsts[incarnation].append(np.asarray(firsts, np.int64))
+        self._counts[incarnation].append(np.asarray(counts, np.int64))
 
     def add_settlements(self, vhost: str, settlements: pa.Table) -> None:
         """Take in a sidecar (decode.SETTLEMENTS)."""
         firsts = settlements.column("first").to_numpy()
         counts = settlements.column("count").to_numpy()
-        for life, rows in rows_by_life(vhost, settlements):
-            self.add(life, firsts[rows], counts[rows])
+        for incarnation, rows in rows_by_incarnation(vhost, settlements):
+            self.add(incarnation, firsts[rows], counts[rows])
 
-    def merged(self) -> Iterator[tuple[QueueLife, Int64s, Int64s]]:
+    def merged(self) -> Iterator[tuple[QueueIncarnation, Int64s, Int64s]]:
         """For each queue that has any range: starts and ends of disjoint intervals, in order."""
-        for life, firsts in self._firsts.items():
+        for incarnation, firsts in self._firsts.items():
             starts = np.concatenate(firsts)
-            yield life, *_merged(starts, starts + np.concatenate(self._counts[life]))
+            yield incarnation, *_merged(starts, starts + np.concatenate(self._counts[incarnation]))
 
-    def masks(self) -> dict[QueueLife, Mask]:
+    def masks(self) -> dict[QueueIncarnation, Mask]:
         """A mask for each queue that has any range."""
         return {
-            life: Mask(np.concatenate(firsts), np.concatenate(self._counts[life]))
-            for life, firsts in self._firsts.items()
+            incarnation: Mask(np.concatenate(firsts), np.concatenate(self._counts[incarnation]))
+            for incarnation, firsts in self._firsts.items()
         }
 
 
-def rows_by_life(vhost: str, table: pa.Table) -> Iterator[tuple[QueueLife, Int64s]]:
+def rows_by_incarnation(vhost: str, table: pa.Table) -> Iterator[tuple[QueueIncarnation, Int64s]]:
     """Group the rows of a table with columns `queue` (a dictionary) and `queue_epoch`; order is kept."""
     if not table.num_rows:
         return
@@ -109,7 +111,7 @@ def rows_by_life(vhost: str, table: pa.Table) -> Iterator[tuple[QueueLife, Int64
     order = np.lexsort((epochs, indices))
     changes = np.flatnonzero(np.diff(indices[order]) | np.diff(epochs[order])) + 1
     for rows in np.split(order, changes):
-        yield QueueLife(vhost, names[indices[rows[0]]], int(epochs[rows[0]])), rows
+        yield QueueIncarnation(vhost, names[indices[rows[0]]], int(epochs[rows[0]])), rows
 
 
 def _merged(starts: Int64s, ends: Int64s) -> tuple[Int64s, Int64s]:

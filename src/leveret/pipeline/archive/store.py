@@ -1,8 +1,8 @@
 """Storing a range of an outgoing log: Parquet of its records, and a sidecar of what they settle.
 
 `<data_dir>/data/vhost-<vhost>/<first>-<next>.parquet` after decode.RECORDS, zstd level 1, and
-`...settled`, an Arrow file after decode.SETTLEMENTS; of streams also `...books` (see `books`). The name follows from
-the content, so storing a range again writes the same file again. Only the manifest makes a file count.
+`...settled`, an Arrow file after decode.SETTLEMENTS; of streams also `...books` (see `stored_positions`). The name
+follows from the content, so storing a range again writes the same file again. Only the manifest makes a file count.
 
 Knows no Spark and no network: chunks come in, files come out.
 """
@@ -65,10 +65,10 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
     sidecar: Place | None = path.with_suffix(SETTLED) if settled.num_rows else None
     if sidecar:
         size += write_table(sidecar, settled)
-    books = decoder.books.table()
-    book_place: Place | None = path.with_suffix(SUFFIX) if books.num_rows else None
+    stored_positions = decoder.stored_positions.table()
+    book_place: Place | None = path.with_suffix(SUFFIX) if stored_positions.num_rows else None
     if book_place:
-        size += write_table(book_place, books)
+        size += write_table(book_place, stored_positions)
     sync_directory(directory)
     parts, last = list(decoder.parts.values()), decoder.last
     assert last is not None
@@ -76,7 +76,7 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
         vhost=vhost,
         path=name_in(data_dir, path),
         settlements=name_in(data_dir, sidecar) if sidecar else "",
-        books=name_in(data_dir, book_place) if book_place else "",
+        stored_positions=name_in(data_dir, book_place) if book_place else "",
         first=decoder.first,
         next=decoder.next,
         records=decoder.records,

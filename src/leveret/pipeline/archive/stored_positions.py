@@ -1,8 +1,8 @@
 """What readers and publishers of streams stored, as it came: how far each reader was, the last id of each publisher.
 
 Both ride in the trailers of the chunks in which the upstream's streams have them. Beside a Parquet file of records
-stands what its chunks said (`.books`, an Arrow file after BOOKS), so that of any prefix of what was transferred, and
-of any moment, it is known what was stored then.
+stands what its chunks said (`.books`, an Arrow file after STORED_POSITIONS), so that of any prefix of what was
+transferred, and of any moment, it is known what was stored then.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from leveret.pipeline.archive.manifest import Manifest, StoredFile
 from leveret.pipeline.archive.tables import read_table
 from leveret.pipeline.files.files import Place
 from leveret.wire.chunk import Attribute
-from leveret.wire.life import in_order
+from leveret.wire.incarnation import in_order
 from leveret.wire.record import is_recovery
 
 SUFFIX: Final = ".books"
-BOOKS: Final = pa.schema(
+STORED_POSITIONS: Final = pa.schema(
     [
         pa.field("queue", pa.dictionary(pa.int32(), pa.string()), nullable=False),
         pa.field("queue_epoch", pa.int64(), nullable=False),
@@ -38,13 +38,13 @@ BOOKS: Final = pa.schema(
 PUBLISHERS_MAX: Final = 254
 """Of a stream that are handed over: it knows one more (core.queues.sequences), and that is the recovery itself."""
 _READERS: Final = 8
-Life = tuple[str, int]
+Incarnation = tuple[str, int]
 _Row = tuple[str, int, int, int, int, bytes, int]
 _Page = tuple[str, int, int, bytes]
 
 
 class StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one life of a stream, what is stored at some moment.
+    """Of one incarnation of a stream, what is stored at some moment.
 
     Attributes:
         sequences: (publisher's reference, its last publishing id), who was heard of last is last.
@@ -72,39 +72,40 @@ class Bookkeeper:
         self._next_number = 0
 
     def note(
-        self, life: Life, offset: int, timestamp_ms: int, said: Iterable[tuple[int, bytes, int]]
+        self, incarnation: Incarnation, offset: int, timestamp_ms: int, said: Iterable[tuple[int, bytes, int]]
     ) -> None:
-        """A chunk of this life, at this offset and time, has these attributes."""
+        """A chunk of this incarnation, at this offset and time, has these attributes."""
         for kind, name, value in said:
             if kind not in (Attribute.SEQUENCE, Attribute.OFFSET):
                 continue
-            row = (*life, offset, timestamp_ms, kind, name, value)
-            at = self._last.get((*life, kind, name), -1)
+            row = (*incarnation, offset, timestamp_ms, kind, name, value)
+            at = self._last.get((*incarnation, kind, name), -1)
             before = self._rows.get(at, row)
             if before[6] == value:
                 row = before
             if before[6] == value or before[3] == timestamp_ms:
                 self._rows.pop(at, None)
-            self._last[*life, kind, name] = self._next_number
+            self._last[*incarnation, kind, name] = self._next_number
             self._rows[self._next_number] = row
             self._next_number += 1
 
     def table(self) -> pa.Table:
-        """After BOOKS."""
+        """After STORED_POSITIONS."""
         return _table(list(self._rows.values()))
 
 
 def _table(rows: list[_Row]) -> pa.Table:
-    columns = list(zip(*rows, strict=True)) if rows else [()] * len(BOOKS)
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(STORED_POSITIONS)
     return pa.Table.from_arrays(
-        [pa.array(column, field.type) for column, field in zip(columns, BOOKS, strict=True)], schema=BOOKS
+        [pa.array(column, field.type) for column, field in zip(columns, STORED_POSITIONS, strict=True)],
+        schema=STORED_POSITIONS,
     )
 
 
-def last_books(data_dir: Place, files: Iterable[StoredFile]) -> pa.Table:
+def last_stored_positions(data_dir: Place, files: Iterable[StoredFile]) -> pa.Table:
     """What was stored last of all that these files of one vhost, in their order, say.
 
-    Lives that are over, as the queue has a later one, are left out.
+    Incarnations that are over, as the queue has a later one, are left out.
 
     Raises:
         StorageError: a file cannot be read.
@@ -112,14 +113,16 @@ def last_books(data_dir: Place, files: Iterable[StoredFile]) -> pa.Table:
     return _table(list(_last_rows(data_dir, files, None).values()))
 
 
-def books_at(manifest: Manifest, vhost: str, as_of_ms: int | None = None) -> dict[Life, StoredPositions]:
+def stored_positions_at(
+    manifest: Manifest, vhost: str, as_of_ms: int | None = None
+) -> dict[Incarnation, StoredPositions]:
     """What was stored in the streams of a vhost, at that moment, or last.
 
     Raises:
         StorageError: a file cannot be read.
     """
     files = manifest.files_of(vhost)
-    found: dict[Life, StoredPositions] = {}
+    found: dict[Incarnation, StoredPositions] = {}
     for (queue, epoch, kind, name), row in _last_rows(manifest.data_dir, files, as_of_ms).items():
         book = found.setdefault(
             (queue, epoch), StoredPositions(queue=queue, epoch=epoch, sequences=[], offsets=[])
@@ -137,12 +140,14 @@ def books_at(manifest: Manifest, vhost: str, as_of_ms: int | None = None) -> dic
 
 
 def _last_rows(data_dir: Place, files: Iterable[StoredFile], as_of_ms: int | None) -> dict[_Page, _Row]:
-    """The last row of each page of the lives that go on, who was heard of last is last."""
-    wanted = [file for file in files if file.books and (as_of_ms is None or file.min_ms <= as_of_ms)]
+    """The last row of each page of the incarnations that go on, who was heard of last is last."""
+    wanted = [
+        file for file in files if file.stored_positions and (as_of_ms is None or file.min_ms <= as_of_ms)
+    ]
     found: dict[_Page, _Row] = {}
     newest: dict[str, int] = {}
     with ThreadPoolExecutor(_READERS) as readers:
-        tables = readers.map(lambda file: _read(data_dir / file.books), wanted)
+        tables = readers.map(lambda file: _read(data_dir / file.stored_positions), wanted)
         for file, table in zip(wanted, tables, strict=True):
             columns = (column.to_pylist() for column in table.columns)
             for queue, epoch, offset, at_ms, kind, name, value in zip(*columns, strict=True):

@@ -240,7 +240,7 @@ class DeleteJob(Job, frozen=True, kw_only=True):
     """Delete all that was transferred."""
 
 
-class SetAsideJob(Job, frozen=True, kw_only=True):
+class RetireArchiveJob(Job, frozen=True, kw_only=True):
     """Move all that was transferred to where nothing reads it, named by a time."""
 
     at_ms: int

@@ -1,6 +1,6 @@
 """TLS towards the upstream, as `standby.replication.downstream.ssl_options.*` has it.
 
-The node's own doors and links have the same in `runtime.sockets.tls`, which this process does not share.
+The node's own listeners and links have the same in `runtime.sockets.tls`, which this process does not share.
 """
 
 from __future__ import annotations

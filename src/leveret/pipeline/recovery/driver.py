@@ -1,4 +1,4 @@
-"""The driver of a recovery: find the survivors, freeze the plan, publish it.
+"""The driver of a recovery: find the unsettled messages, freeze the plan, publish it.
 
 A promotion takes over the Spark of the transfer that it ends. Else, while Java starts, the settlements are merged; when
 nothing can have survived, Spark is not started at all.
@@ -31,10 +31,10 @@ from pyspark.sql import SparkSession
 
 from leveret.model.errors import PreconditionFailed, Refusal, StorageError
 from leveret.pipeline.amqp import publish as amqp_publish
-from leveret.pipeline.amqp.compare import ComparingClient
+from leveret.pipeline.amqp.compare import ComparisonClient
 from leveret.pipeline.amqp.streams import MessageDeclined
+from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
-from leveret.pipeline.archive.origins import Origins
 from leveret.pipeline.archive.plan import (
     PlanDirectory,
     PlanOutcome,
@@ -47,7 +47,7 @@ from leveret.pipeline.archive.plan import (
     read_order,
     unfinished,
 )
-from leveret.pipeline.archive.stored_positions import StoredPositions, books_at
+from leveret.pipeline.archive.stored_positions import StoredPositions, stored_positions_at
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK
 from leveret.pipeline.files.files import Place, delete_tree, locked, make_directory
 from leveret.pipeline.jobs.console import Console
@@ -60,11 +60,11 @@ from leveret.pipeline.recovery.publish import (
     PlanPublisher,
     queue_outcome,
 )
-from leveret.pipeline.recovery.survivors import (
+from leveret.pipeline.recovery.unsettled import (
     Masks,
     NumberedFile,
-    Survivors,
-    may_have_survivors,
+    UnsettledMessages,
+    may_have_unsettled,
     not_to_recover,
     write_run,
 )
@@ -79,7 +79,7 @@ _POLL_S: Final = 0.1
 
 
 class ScanTask(NamedTuple):
-    """Files of one vhost to look for survivors in."""
+    """Files of one vhost to look for unsettled messages in."""
 
     vhost: str
     run: Place
@@ -130,7 +130,7 @@ class RecoveryRun:
         try:
             left = self._left()
             vhosts = self._vhosts()
-            if left or any(self._has_news(vhost) for vhost in vhosts):
+            if left or any(self._has_new_messages(vhost) for vhost in vhosts):
                 self._begin_spark()
             outcomes = self._resume(left)
             from_scratch = {
@@ -162,11 +162,11 @@ class RecoveryRun:
 
     def _transferred(self) -> dict[str, tuple[int, int]]:
         """By vhost, the id of the upstream's outgoing log, and up to which offset it was transferred."""
-        origins = Origins(self._job.root).by_vhost
+        identities = UpstreamIdentities(self._job.root).by_vhost
         return {
-            vhost: (origins[vhost].log_id, next_offset)
+            vhost: (identities[vhost].log_id, next_offset)
             for vhost, next_offset in self._manifest.next_by_vhost.items()
-            if vhost in origins
+            if vhost in identities
         }
 
     def _left(self) -> list[PlanDirectory]:
@@ -237,7 +237,7 @@ class RecoveryRun:
     def _wanted(self, vhost: str) -> bool:
         return self._job.wants(vhost)
 
-    def _has_news(self, vhost: str) -> bool:
+    def _has_new_messages(self, vhost: str) -> bool:
         """Whether there probably is something to recover; a guess, so as to start Spark early."""
         if self._job.start_from_scratch or self._job.as_of_ms is not None:
             return True
@@ -272,13 +272,13 @@ class RecoveryRun:
         return spark
 
     def _plan(self, vhosts: list[str]) -> list[tuple[PlanDirectory, RecoveryPlan]]:
-        """Find the survivors of each vhost and freeze its plan; those without any are finished at once."""
+        """Find the unsettled messages of each vhost and freeze its plan; those without any are finished at once."""
         drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]] = {}
         selection = self._job.selection
         for vhost in vhosts:
             masks = not_to_recover(self._manifest, vhost, selection, self._job.plans_of(vhost))
             files = [
-                file for file in self._manifest.files_of(vhost) if may_have_survivors(file, masks, selection)
+                file for file in self._manifest.files_of(vhost) if may_have_unsettled(file, masks, selection)
             ]
             if files:
                 directory = PlanDirectory.new(self._job.root, vhost, self._job.new_plans_of(vhost))
@@ -297,23 +297,25 @@ class RecoveryRun:
                 files=[file.path for file in files],
                 parts=sorted(parts, key=lambda part: (part.run, part.batch)),
                 unreadable=found[vhost].unreadable,
-                books=self._books(vhost, {part.queue for part in parts}),
+                stored_positions=self._stored_positions(vhost, {part.queue for part in parts}),
             )
             directory.freeze(plan)
             self._console.say("planned", vhost=vhost, plan_id=plan.plan_id, queues=plan.queues)
             plans.append((directory, plan))
         return plans
 
-    def _books(self, vhost: str, queues: set[str]) -> list[StoredPositions]:
+    def _stored_positions(self, vhost: str, queues: set[str]) -> list[StoredPositions]:
         """What goes along with these queues; no broker but ours takes it."""
         if self._job.to is not None:
             return []
-        found = books_at(self._manifest, vhost, self._job.as_of_ms)
+        found = stored_positions_at(self._manifest, vhost, self._job.as_of_ms)
         return [book for book in found.values() if book.queue in queues]
 
-    def _scan(self, drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]]) -> dict[str, Survivors]:
-        """Run the tasks that look for survivors; what they found, by vhost."""
-        found = {vhost: Survivors([], {}) for vhost in drafts}
+    def _scan(
+        self, drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]]
+    ) -> dict[str, UnsettledMessages]:
+        """Run the tasks that look for unsettled messages; what they found, by vhost."""
+        found = {vhost: UnsettledMessages([], {}) for vhost in drafts}
         if not drafts:
             return found
         groups = self._spark.sparkContext.defaultParallelism * GROUPS_PER_CORE
@@ -326,10 +328,10 @@ class RecoveryRun:
                 tasks.append(ScanTask(vhost, directory.runs / f"{number:06}.arrow", named))
         root, selection = self._job.root, self._job.selection
 
-        def scan(task: ScanTask) -> tuple[str, Survivors]:
+        def scan(task: ScanTask) -> tuple[str, UnsettledMessages]:
             return task.vhost, write_run(root, task.vhost, task.files, all_masks, task.run, selection)
 
-        for vhost, some in self._run(tasks, scan, tuple[str, Survivors]):
+        for vhost, some in self._run(tasks, scan, tuple[str, UnsettledMessages]):
             found[vhost].add(some)
         return found
 
@@ -337,14 +339,14 @@ class RecoveryRun:
         """Publish plans and mark them as done."""
         job, inbox = self._job, self._inbox.address
         # A rehearsal recovers entries of streams into queues, to take them out again as they are.
-        marks_streams = job.to is None and job.compare is None
+        numbers_streams = job.to is None and job.compare is None
 
         def publish(task: PublishTask) -> tuple[str, list[QueueOutcome]]:
-            def news(count: int) -> None:
+            def progress(count: int) -> None:
                 report(inbox, "published", vhost=task.vhost, messages=count)
 
             client = partial(client_of, job, task.vhost, task.directory)
-            publisher = PlanPublisher(task.directory, client, news, marks_streams=marks_streams)
+            publisher = PlanPublisher(task.directory, client, progress, numbers_streams=numbers_streams)
             queues = publisher.publish(task.queues)
             return task.plan_id, in_doubt_counted(job, task.directory, queues)
 
@@ -394,13 +396,13 @@ class RecoveryRun:
         self._console.say("comparing")
 
         def compare(task: PublishTask) -> int:
-            def news(count: int) -> None:
+            def progress(count: int) -> None:
                 report(inbox, "compared", vhost=task.vhost, messages=count)
 
             assert job.compare is not None
             place = job.place_of(task.vhost)
-            client = partial(ComparingClient, job.compare, place, totals[task.plan_id], job.timeout_s)
-            queues = PlanPublisher(task.directory, client, news).publish(task.queues)
+            client = partial(ComparisonClient, job.compare, place, totals[task.plan_id], job.timeout_s)
+            queues = PlanPublisher(task.directory, client, progress).publish(task.queues)
             return sum(queue.messages for queue in queues)
 
         return {"messages": sum(self._run(self._tasks(plans), compare, int))}

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from leveret.model.errors import StorageError
+from leveret.pipeline.archive.identities import UPSTREAM_IDENTITIES, UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.manifest_log import delete_manifest
-from leveret.pipeline.archive.origins import ORIGINS, Origins
 from leveret.pipeline.archive.plan import delete_plans
 from leveret.pipeline.archive.store import DATA
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK, sweep_alone
@@ -19,8 +19,8 @@ from leveret.pipeline.jobs.job import EXPORTS, PLANS, SCRATCH
 
 _LOCK_TIMEOUT_S: Final = 30.0
 _MANIFEST: Final = "manifest"
-_DELETED: Final = (PLANS, EXPORTS, SCRATCH, DATA, ORIGINS)
-_MOVED: Final = (DATA, PLANS, EXPORTS, SCRATCH, _MANIFEST, ORIGINS)
+_DELETED: Final = (PLANS, EXPORTS, SCRATCH, DATA, UPSTREAM_IDENTITIES)
+_MOVED: Final = (DATA, PLANS, EXPORTS, SCRATCH, _MANIFEST, UPSTREAM_IDENTITIES)
 """In this order: a manifest without its plans would have everything recovered once more, one without its files
 nothing; and as long as there is one, no transfer takes the files for nobody's."""
 FORMER: Final = "former"
@@ -46,7 +46,7 @@ def forget_vhosts(data_dir: Place, work: Path, vhosts: list[str]) -> list[dict[s
         for name in (name for file in gone for name in file.names):
             (data_dir / name).unlink(missing_ok=True)
         sweep_alone(manifest)
-        Origins(data_dir).forget(vhosts)
+        UpstreamIdentities(data_dir).forget(vhosts)
     sizes: dict[str, int] = {}
     for file in gone:
         sizes[file.vhost] = sizes.get(file.vhost, 0) + file.bytes
@@ -73,7 +73,7 @@ def delete_all(data_dir: Place, work: Path) -> None:
         delete_manifest(data_dir / _MANIFEST)
 
 
-def set_aside(data_dir: Place, work: Path, at_ms: int) -> None:
+def retire(data_dir: Place, work: Path, at_ms: int) -> None:
     """Move everything to where nobody reads it, and nobody deletes it.
 
     Raises:

@@ -26,7 +26,14 @@ from pyspark.sql import SparkSession
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.decode import MESSAGE
 from leveret.pipeline.archive.manifest import Manifest, QueuePart, StoredFile
-from leveret.pipeline.archive.settled import NOTHING, Int64s, Mask, QueueLife, SettledRanges, rows_by_life
+from leveret.pipeline.archive.settled import (
+    NOTHING,
+    Int64s,
+    Mask,
+    QueueIncarnation,
+    SettledRanges,
+    rows_by_incarnation,
+)
 from leveret.pipeline.archive.tables import messages_in
 from leveret.pipeline.files.files import Place, make_directory, opened
 from leveret.pipeline.jobs.console import Console
@@ -137,34 +144,38 @@ def _count_files(
     ]
 
 
-def collected_again(files: Sequence[StoredFile]) -> dict[str, dict[QueueLife, Mask]]:
+def collected_again(files: Sequence[StoredFile]) -> dict[str, dict[QueueIncarnation, Mask]]:
     """By path of those files that have a message again: the offsets that files before it have, or it has itself.
 
     Of each queue that has any; almost always there is none.
     """
     ranges = SettledRanges()
-    records: Counter[QueueLife] = Counter()
-    for life, part in _parts(files):
-        ranges.add(life, *zip(*part.ranges, strict=True))
-        records[life] += sum(count for _, count in part.ranges)
-    doubled = {life for life, starts, ends in ranges.merged() if int((ends - starts).sum()) < records[life]}
+    records: Counter[QueueIncarnation] = Counter()
+    for incarnation, part in _parts(files):
+        ranges.add(incarnation, *zip(*part.ranges, strict=True))
+        records[incarnation] += sum(count for _, count in part.ranges)
+    doubled = {
+        incarnation
+        for incarnation, starts, ends in ranges.merged()
+        if int((ends - starts).sum()) < records[incarnation]
+    }
     before = SettledRanges()
-    found: dict[str, dict[QueueLife, Mask]] = {}
+    found: dict[str, dict[QueueIncarnation, Mask]] = {}
     for file in files:
-        mine = [(life, part) for life, part in _parts([file]) if life in doubled]
+        mine = [(incarnation, part) for incarnation, part in _parts([file]) if incarnation in doubled]
         if mine:
             masks = before.masks()
-            found[file.path] = {life: masks.get(life, NOTHING) for life, _ in mine}
-        for life, part in mine:
-            before.add(life, *zip(*part.ranges, strict=True))
+            found[file.path] = {incarnation: masks.get(incarnation, NOTHING) for incarnation, _ in mine}
+        for incarnation, part in mine:
+            before.add(incarnation, *zip(*part.ranges, strict=True))
     return found
 
 
-def _parts(files: Iterable[StoredFile]) -> Iterator[tuple[QueueLife, QueuePart]]:
+def _parts(files: Iterable[StoredFile]) -> Iterator[tuple[QueueIncarnation, QueuePart]]:
     for file in files:
         for part in file.queues:
             if part.ranges:
-                yield QueueLife(file.vhost, part.queue, part.epoch), part
+                yield QueueIncarnation(file.vhost, part.queue, part.epoch), part
 
 
 def _text(octets: bytes) -> str:
@@ -217,7 +228,7 @@ class Tally:
 
 
 def _counted(
-    data_dir: Place, files: Iterable[tuple[str, str, dict[QueueLife, Mask]]], inbox: str
+    data_dir: Place, files: Iterable[tuple[str, str, dict[QueueIncarnation, Mask]]], inbox: str
 ) -> tuple[Tally, str]:
     """The messages in files (vhost, path, `collected_again`), and what is wrong with one if that is so."""
     tally = Tally()
@@ -242,15 +253,17 @@ def _all(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
     yield from parquet.iter_batches(_BATCH_ROWS, columns=_COUNTED)
 
 
-def _each_once(parquet: pq.ParquetFile, vhost: str, again: dict[QueueLife, Mask]) -> Iterator[pa.RecordBatch]:
+def _each_once(
+    parquet: pq.ParquetFile, vhost: str, again: dict[QueueIncarnation, Mask]
+) -> Iterator[pa.RecordBatch]:
     """The rows of a file without those that were there already; all at once: bodies are not read."""
     rows = parquet.read([*_COUNTED, *_IDENTITY])
     offsets = rows.column("queue_offset").to_numpy()
     is_new = np.ones(len(offsets), np.bool_)
-    for life, mine in rows_by_life(vhost, rows):
-        if life in again:
+    for incarnation, mine in rows_by_incarnation(vhost, rows):
+        if incarnation in again:
             _, firsts = np.unique(offsets[mine], return_index=True)
             is_first = np.zeros(len(mine), np.bool_)
             is_first[firsts] = True
-            is_new[mine] = is_first & ~again[life].contains(offsets[mine])
+            is_new[mine] = is_first & ~again[incarnation].contains(offsets[mine])
     yield from rows.filter(pa.array(is_new)).select(_COUNTED).unify_dictionaries().to_batches()

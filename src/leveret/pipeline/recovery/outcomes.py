@@ -14,21 +14,21 @@ _ADDED: Final = ("in_doubt", "reader_offsets", "publisher_ids", "unreadable_reco
 """What the rows of several plans of a vhost come to together."""
 
 
-def _with_books(plan: RecoveryPlan, queue: QueueOutcome) -> QueueOutcome:
+def _with_stored_positions(plan: RecoveryPlan, queue: QueueOutcome) -> QueueOutcome:
     """With how many readers and publishers of a stream go on where they were."""
-    books = [book for book in plan.books if book.queue == queue.queue]
+    stored_positions = [book for book in plan.stored_positions if book.queue == queue.queue]
     return msgspec.structs.replace(
         queue,
-        reader_offsets=sum(len(book.offsets) for book in books),
-        clamped_offsets=sum(book.clamped for book in books),
-        publisher_ids=sum(len(book.sequences) for book in books),
+        reader_offsets=sum(len(book.offsets) for book in stored_positions),
+        clamped_offsets=sum(book.clamped for book in stored_positions),
+        publisher_ids=sum(len(book.sequences) for book in stored_positions),
     )
 
 
 def outcome_of(plan: RecoveryPlan, queues: list[QueueOutcome], *, is_cut_short: bool = False) -> PlanOutcome:
     """What a plan comes to of which that much is there; of one that is cut short another one tells what was stored."""
     if not is_cut_short:
-        queues = [_with_books(plan, queue) for queue in queues]
+        queues = [_with_stored_positions(plan, queue) for queue in queues]
     return PlanOutcome(
         plan_id=plan.plan_id,
         vhost=plan.vhost,

@@ -1,7 +1,7 @@
 """Publishing a plan's messages: every queue in order, each message once, bodies read where they lie.
 
 All queues of a call go through the files together, so a file's row group is read once however many queues
-have survivors in it. The broker keeps the last publishing id of each queue in the same write as the
+have unsettled messages in it. The broker keeps the last publishing id of each queue in the same write as the
 messages; a publisher goes on after it, and ids that it has are dropped. So any number of repeated, killed
 or stray publishers of one plan put each message there once, in order.
 """
@@ -22,7 +22,7 @@ from leveret.pipeline.archive.plan import PlanDirectory, QueueOrder, QueueOutcom
 from leveret.pipeline.archive.settled import Int64s
 from leveret.pipeline.archive.tables import RESTORE, messages_in
 from leveret.pipeline.files.files import Place, opened, uncache
-from leveret.pipeline.recovery.marks import Marks, is_of_stream
+from leveret.pipeline.recovery.fingerprints import Fingerprints, is_of_stream
 from leveret.pipeline.recovery.message_runs import BODY, SHAPE, message_runs
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream.publish import MessageRun
@@ -33,7 +33,7 @@ GROUPS_UNDER_WAY: Final = 2
 """Row groups whose confirms are not yet waited for: the broker syncs one while the next is read."""
 FILES_KEPT: Final = 4
 """Files behind the one that is read that stay in memory where another task reads them too, maybe a little later."""
-_NEWS_INTERVAL_S: Final = 0.2
+_PROGRESS_INTERVAL_S: Final = 0.2
 
 
 class IngestPublisher(Protocol):
@@ -59,28 +59,28 @@ class PlanPublisher:
 
     Args:
         connect: makes a connection to the plan's vhost; called once for every 200 queues.
-        news: told now and then how many messages were sent since.
-        marks_streams: tell a node where entries of streams were, and what was stored there (`marks`).
+        progress: told now and then how many messages were sent since.
+        numbers_streams: tell a node where entries of streams were, and what was stored there (`fingerprints`).
     """
 
     def __init__(
         self,
         directory: PlanDirectory,
         connect: Callable[[], IngestClient],
-        news: Callable[[int], None],
+        progress: Callable[[int], None],
         *,
-        marks_streams: bool = False,
+        numbers_streams: bool = False,
     ) -> None:
         self._directory = directory
         self._plan = directory.load()
         self._connect = connect
-        self._news = news
-        self._marks_streams = marks_streams
-        self._marks: dict[int, Marks] = {}
+        self._progress = progress
+        self._numbers_streams = numbers_streams
+        self._fingerprints: dict[int, Fingerprints] = {}
         self._clients: list[IngestClient] = []
         self._files_kept = FILES_KEPT
         self._sent = 0
-        self._told_s = time.monotonic()
+        self._reported_s = time.monotonic()
 
     def publish(self, queues: list[str]) -> list[QueueOutcome]:
         """Publish what is left of these queues; all of it is durable in the broker when this returns.
@@ -101,7 +101,7 @@ class PlanPublisher:
         finally:
             for client in self._clients:
                 client.close()
-        self._tell(now=True)
+        self._report(now=True)
         return [queue_outcome(queue, order) for queue, order in zip(queues, orders, strict=True)]
 
     def pass_to(self, publisher: IngestPublisher, queue: str) -> None:
@@ -130,18 +130,22 @@ class PlanPublisher:
             for group in self._row_groups(orders, pieces):
                 last_ids: dict[int, int] = {}
                 for index, first_id, messages in group:
-                    if self._marks_streams and index not in self._marks and is_of_stream(messages):
-                        books = [book for book in self._plan.books if book.queue == queues[index]]
-                        self._marks[index] = Marks(orders[index], books)
-                    marks = self._marks.get(index)
-                    for run in (message_runs if marks is None else marks.runs)(messages, first_id):
+                    if self._numbers_streams and index not in self._fingerprints and is_of_stream(messages):
+                        stored_positions = [
+                            book for book in self._plan.stored_positions if book.queue == queues[index]
+                        ]
+                        self._fingerprints[index] = Fingerprints(orders[index], stored_positions)
+                    fingerprints = self._fingerprints.get(index)
+                    for run in (message_runs if fingerprints is None else fingerprints.runs)(
+                        messages, first_id
+                    ):
                         publishers[index].publish(run)
                         self._sent += run.records
                     last_ids[index] = first_id + messages.num_rows - 1
                 under_way.append(last_ids)
                 if len(under_way) > GROUPS_UNDER_WAY:
                     _wait(publishers, under_way.popleft())
-                self._tell()
+                self._report()
         while under_way:
             _wait(publishers, under_way.popleft())
 
@@ -168,10 +172,10 @@ class PlanPublisher:
                 # The broker finds place there for what it writes: memory that is new costs it as much as all else.
                 uncache(been_read.popleft())
 
-    def _tell(self, now: bool = False) -> None:
-        if self._sent and (now or time.monotonic() - self._told_s > _NEWS_INTERVAL_S):
-            self._news(self._sent)
-            self._sent, self._told_s = 0, time.monotonic()
+    def _report(self, now: bool = False) -> None:
+        if self._sent and (now or time.monotonic() - self._reported_s > _PROGRESS_INTERVAL_S):
+            self._progress(self._sent)
+            self._sent, self._reported_s = 0, time.monotonic()
 
 
 def _wait(publishers: list[IngestPublisher], last_ids: dict[int, int]) -> None:

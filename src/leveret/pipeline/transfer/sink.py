@@ -116,7 +116,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
         cuts = [cut for part in parts for cut in part.cuts]
         files = [file for part in parts for file in part.files]
         for file in self._manifest().append(_before(cuts, files), begun=self._options.begun):
-            self._tell(file)
+            self._report(file)
         for cut in {cut.vhost: cut for cut in sorted(cuts, reverse=True) if cut.is_its_own}.values():
             report(self._options.inbox, "cut", vhost=cut.vhost, offset=cut.offset, error=cut.reason)
         if cuts:
@@ -170,7 +170,7 @@ class StoreWriter(DataSourceStreamArrowWriter):
             _manifests[data_dir] = Manifest(data_dir)
         return _manifests[data_dir]
 
-    def _tell(self, file: StoredFile) -> None:
+    def _report(self, file: StoredFile) -> None:
         report(
             self._options.inbox,
             "stored",

@@ -21,8 +21,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit
 
 from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.origins import Origins
 from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.jobs.progress import report
 from leveret.pipeline.spark.worker import spare_modules
@@ -39,7 +39,7 @@ FLOOD_SHARE: Final = 0.75
 FLOOD_WAIT_S: Final = 1.0
 FLOOD_POLL_S: Final = 0.1
 """While more than that comes, batches are made larger: to a share of the largest, or the wait after the last began."""
-TELL_INTERVAL_S: Final = 0.25
+REPORT_INTERVAL_S: Final = 0.25
 ACKNOWLEDGE_INTERVAL_S: Final = 10.0
 SLICE_BYTES_MIN: Final = 8_000_000
 RECORD_BYTES: Final = 1_000
@@ -124,9 +124,9 @@ class UpstreamReader(DataSourceStreamReader):
         self._acknowledged: dict[str, tuple[StreamClient, int, float]] = {}
         self._record_bytes: dict[str, int] = {}
         self._logs: dict[str, tuple[int, int]] = {}
-        self._origins = Origins(self._job.root)
+        self._identities = UpstreamIdentities(self._job.root)
         self._began_s = 0.0
-        self._told: dict[str, tuple[dict[str, object], float]] = {}
+        self._reported: dict[str, tuple[dict[str, object], float]] = {}
 
     def initialOffset(self) -> Offsets:
         """Nothing yet: a first micro-batch without data finds where each vhost begins."""
@@ -156,9 +156,9 @@ class UpstreamReader(DataSourceStreamReader):
 
         What comes at the rate of every day, and is much only because the last batch took long, does not wait.
         """
-        news = sum((end - start.get(vhost, end)) * self._bytes_of(vhost) for vhost, end in ends.items())
-        is_much = news > max(FLOOD_BYTES_MIN, FLOOD_BYTES_S_MIN * since_s)
-        return is_much and since_s < FLOOD_WAIT_S and news < self._job.batch_bytes_max * FLOOD_SHARE
+        new_bytes = sum((end - start.get(vhost, end)) * self._bytes_of(vhost) for vhost, end in ends.items())
+        is_much = new_bytes > max(FLOOD_BYTES_MIN, FLOOD_BYTES_S_MIN * since_s)
+        return is_much and since_s < FLOOD_WAIT_S and new_bytes < self._job.batch_bytes_max * FLOOD_SHARE
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
         """At most as many tasks as cores, none of them small unless all are.
@@ -192,7 +192,7 @@ class UpstreamReader(DataSourceStreamReader):
         start = self._not_stored(vhost, start)
         held = self._options.held.get(vhost)
         if held is not None and time.monotonic() < held.until_s:
-            self._tell_trouble(vhost, NEEDS_OPERATOR, held.error)
+            self._report_trouble(vhost, NEEDS_OPERATOR, held.error)
             return begun
         try:
             client = link.client(self._job)
@@ -209,17 +209,17 @@ class UpstreamReader(DataSourceStreamReader):
             self._check(client, vhost, start, stats)
             if start < 0:
                 missing = stats.get("missing_messages", 0)
-                self._origins.note_missing_messages(vhost, missing)
+                self._identities.note_missing_messages(vhost, missing)
                 is_whole = first == 0 and not missing
                 # Moments are told by the upstream's clock, and this one may be behind it.
                 now_ms = max(time.time_ns() // 1_000_000, stats["committed_timestamp_ms"])
-                self._origins.note_begin(vhost, now_ms, is_whole=is_whole)
+                self._identities.note_begin(vhost, now_ms, is_whole=is_whole)
                 # From now on the upstream keeps what is to come for this downstream, too.
                 self._acknowledge_at(link, first)
             elif self._stored(vhost) >= end:
                 # What is in the log is here: no more can be missing than is not in the log.
-                known = self._origins.missing_messages(vhost)
-                self._origins.note_missing_messages(vhost, min(known, stats.get("missing_messages", 0)))
+                known = self._identities.missing_messages(vhost)
+                self._identities.note_missing_messages(vhost, min(known, stats.get("missing_messages", 0)))
             if start >= end and stats.get("has_stopped"):
                 raise PreconditionFailed(
                     f"vhost '{vhost}': the upstream serves nothing of what it took since, as it could not sync its "
@@ -228,19 +228,19 @@ class UpstreamReader(DataSourceStreamReader):
         except LeveretError as error:
             if link.is_open:
                 link.failed(error)
-            self._tell_trouble(vhost, state_of(error), str(error))
+            self._report_trouble(vhost, state_of(error), str(error))
             return begun
         link.worked()
         if end > first:
             self._record_bytes[vhost] = max(1, stats["bytes"] // (end - first))
-        self._tell(
+        self._report(
             vhost,
             # Connected is who can transfer: the workers are still to be started.
             state="connecting" if is_new else "connected",
             endpoint=link.endpoint,
             committed=end,
             committed_ms=stats["committed_timestamp_ms"],
-            missing_messages=self._origins.missing_messages(vhost),
+            missing_messages=self._identities.missing_messages(vhost),
         )
         if is_new:
             return start if start >= 0 else first
@@ -251,13 +251,15 @@ class UpstreamReader(DataSourceStreamReader):
         log = stats.get("log_id", 0), stats.get("writer", 0)
         if log != self._logs.get(vhost):
             has_data = self._stored(vhost) >= 0
-            self._origins.check(vhost, log[0], has_data=has_data, lost_after=self._lost_after(client, vhost))
+            self._identities.check(
+                vhost, log[0], has_data=has_data, lost_after=self._lost_after(client, vhost)
+            )
             if self._logs.get(vhost, log)[0] != log[0] and not has_data:
                 raise BeginAgain(
                     f"vhost '{vhost}': the upstream's outgoing log is another one, and nothing came yet"
                 )
             self._logs[vhost] = log
-        self._origins.note_missing(vhost, max(0, first - start) if start >= 0 else 0)
+        self._identities.note_missing(vhost, max(0, first - start) if start >= 0 else 0)
         if 0 <= start < first:
             raise GapError(f"{OUTGOING_STREAM} of vhost '{vhost}'", start, first)
         if start > end:
@@ -280,10 +282,10 @@ class UpstreamReader(DataSourceStreamReader):
 
     def _limited(self, start: Offsets, ends: Offsets) -> Offsets:
         """Ends no further than what a batch may hold, shared evenly by the vhosts with news."""
-        news = [vhost for vhost, end in ends.items() if end > start.get(vhost, end)]
+        new_bytes = [vhost for vhost, end in ends.items() if end > start.get(vhost, end)]
         limited = start | ends
-        for vhost in news:
-            records = self._job.batch_bytes_max // len(news) // self._bytes_of(vhost)
+        for vhost in new_bytes:
+            records = self._job.batch_bytes_max // len(new_bytes) // self._bytes_of(vhost)
             limited[vhost] = min(ends[vhost], start[vhost] + max(1, records))
         return limited
 
@@ -293,7 +295,7 @@ class UpstreamReader(DataSourceStreamReader):
         pieces = min(self._options.cores, (end - first) * self._bytes_of(vhost) // SLICE_BYTES_MIN)
         step = -(-(end - first) // max(1, pieces))
         bounds = [*range(first, end, step), end]
-        log_id, writer = self._origins.log_id(vhost), self._logs.get(vhost, (0, 0))[1]
+        log_id, writer = self._identities.log_id(vhost), self._logs.get(vhost, (0, 0))[1]
         return [(vhost, lower, upper, log_id, writer) for lower, upper in pairwise(bounds)]
 
     def _size_of(self, slices: Sequence[Slice]) -> int:
@@ -328,27 +330,31 @@ class UpstreamReader(DataSourceStreamReader):
     def _acknowledge_at(self, link: UpstreamLink, offset: int) -> None:
         """Tell it what is new; an upstream that restarted may have forgotten, and now and then it is a sign of life."""
         client = link.client(self._job)
-        told = self._acknowledged.get(link.vhost)
+        reported = self._acknowledged.get(link.vhost)
         now_s = time.monotonic()
-        if told is None or told[:2] != (client, offset) or now_s - told[2] > ACKNOWLEDGE_INTERVAL_S:
+        if (
+            reported is None
+            or reported[:2] != (client, offset)
+            or now_s - reported[2] > ACKNOWLEDGE_INTERVAL_S
+        ):
             client.store_offset(self._job.cluster_name, OUTGOING_STREAM, offset)
             self._acknowledged[link.vhost] = client, offset, now_s
 
-    def _tell_trouble(self, vhost: str, state: str, error: str) -> None:
-        self._tell(
+    def _report_trouble(self, vhost: str, state: str, error: str) -> None:
+        self._report(
             vhost,
             state=state,
             error=error,
-            missing=self._origins.missing(vhost),
-            missing_messages=self._origins.missing_messages(vhost),
+            missing=self._identities.missing(vhost),
+            missing_messages=self._identities.missing_messages(vhost),
         )
 
-    def _tell(self, vhost: str, **details: object) -> None:
+    def _report(self, vhost: str, **details: object) -> None:
         """Report what is new, and now and then that nothing is."""
-        before, told_s = self._told.get(vhost, ({}, 0.0))
-        if details == before and time.monotonic() - told_s < TELL_INTERVAL_S:
+        before, reported_s = self._reported.get(vhost, ({}, 0.0))
+        if details == before and time.monotonic() - reported_s < REPORT_INTERVAL_S:
             return
-        self._told[vhost] = details, time.monotonic()
+        self._reported[vhost] = details, time.monotonic()
         now_ms = time.time_ns() // 1_000_000
         report(self._options.inbox, "link", vhost=vhost, at_ms=now_ms, **details)
 

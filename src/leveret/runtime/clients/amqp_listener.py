@@ -46,7 +46,7 @@ class AmqpListener:
         self.is_stopping = False
         self._empty = asyncio.Event()
         self.listening = Listening(
-            lambda told: AmqpPeer(port, told),
+            lambda budget_slot: AmqpPeer(port, budget_slot),
             ListenerKind.AMQP,
             purpose="AMQP",
             backlog=options.backlog,

@@ -6,7 +6,7 @@ peer sends never costs more memory than it should:
 
 - what was read fills a turn: others are served first;
 - it publishes, and the disk, or another node, has fallen behind;
-- the session stalls: an alarm blocks publishers, or its output has to go first;
+- the session is blocked: an alarm blocks publishers, or its output has to go first;
 - the peer does not take what it was sent.
 """
 
@@ -23,12 +23,12 @@ from leveret.runtime.clients import connection_log
 from leveret.runtime.clients.amqp10_connection import Amqp10Connection
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.sockets.addresses import is_loopback
-from leveret.runtime.sockets.held_output import HeldOutput
+from leveret.runtime.sockets.buffered_output import BufferedOutput
 from leveret.runtime.sockets.parting import Parting
 from leveret.runtime.sockets.tls import tls_peer
+from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
 from leveret.session.amqp091.remote_queues import ConnectionHost
-from leveret.session.amqp091.stalls import Stall
 from leveret.session.amqp10.server import Amqp10Host
 from leveret.wire.amqp10 import PROTOCOL_HEADERS as AMQP10_HEADERS
 from leveret.wire.proxy_protocol import Proxied
@@ -89,7 +89,7 @@ class AmqpPeer(asyncio.Protocol):
         self.amqp10: Amqp10Connection | None = None
         self._begin = b""
         self._from_loopback = False
-        self._held = HeldOutput()
+        self._output = BufferedOutput()
         self._ending_at_ms: int | None = None
         self._parting: Parting | None = None
         self._is_known = False
@@ -242,15 +242,15 @@ class AmqpPeer(asyncio.Protocol):
         """See engine.Peer."""
         if self._transport is None:
             return
-        if hold or self._held:
-            self._held.add(hold, octets)
+        if hold or self._output:
+            self._output.add(hold, octets)
             self._pace()
         else:
             self._send(self._transport, octets)
 
     def release(self, hold: int) -> None:
         """See engine.Peer."""
-        octets = self._held.release(hold)
+        octets = self._output.release(hold)
         if octets and self._transport is not None:
             self._send(self._transport, octets)
         if self._ending_at_ms is not None:
@@ -263,7 +263,7 @@ class AmqpPeer(asyncio.Protocol):
             if session.is_throttled:
                 session.resume()
                 self._engine.touch()
-            if session.stall is Stall.OUTPUT:
+            if session.blocked_reason is BlockedReason.OUTPUT:
                 asyncio.get_running_loop().call_soon(self.go_on)
         self._pace()
 
@@ -271,7 +271,7 @@ class AmqpPeer(asyncio.Protocol):
         """See engine.Peer; a peer that may still be sending is let close the socket."""
         if self._ending_at_ms is None:
             self._ending_at_ms = self._clock_ms()
-        if self._transport is None or self._held or self._parting is not None:
+        if self._transport is None or self._output or self._parting is not None:
             return
         session = self._session
         client_closes = session is not None and session.client_closes
@@ -296,7 +296,7 @@ class AmqpPeer(asyncio.Protocol):
         if session.state is AmqpState.CLOSED:
             self.end_after_flush()
             return
-        if session.stall is Stall.TURN:
+        if session.blocked_reason is BlockedReason.TURN:
             self._wake()
         # Who only consumes is read from: a queue that another node leads may be gone for long.
         published, self._published = self._published, session.publisher.taken
@@ -319,7 +319,7 @@ class AmqpPeer(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self.go_on)
 
     def go_on(self) -> None:
-        """Things have changed: a session that stalls may go on."""
+        """Things have changed: a session that is blocked may go on."""
         self._is_woken = False
         if self._session is not None and self._transport is not None:
             self._session.go_on(self._clock_ms())
@@ -337,8 +337,8 @@ class AmqpPeer(asyncio.Protocol):
         listens = not (
             self._has_read_last
             or self._waits_for_disk
-            or (session is not None and session.stall is not None)
-            or transport.get_write_buffer_size() + self._held.size_bytes > UNSENT_BYTES_MAX
+            or (session is not None and session.blocked_reason is not None)
+            or transport.get_write_buffer_size() + self._output.size_bytes > UNSENT_BYTES_MAX
         )
         if session is not None and session.is_reading != listens:
             session.set_reading(listens, self._clock_ms(), for_disk=self._waits_for_disk)

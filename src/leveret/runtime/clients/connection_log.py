@@ -1,4 +1,4 @@
-"""What is told of clients' connections, in one place, so that all doors use the same words.
+"""What is told of clients' connections, in one place, so that all listeners use the same words.
 
     connection_accepted name="127.0.0.1:40312 -> 127.0.0.1:5672" protocol=amqp
     login_refused user=app reason="invalid credentials"

@@ -21,7 +21,7 @@ from leveret.session.host import Limits, Sender
 
 
 class Authority:
-    """Logins and access, for every door of the node.
+    """Logins and access, for every listener of the node.
 
     Attributes:
         internal: passwords of users that exist only in memory, for this node's own jobs.

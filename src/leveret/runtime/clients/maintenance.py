@@ -28,7 +28,7 @@ class Maintenance:
     def __init__(self, amqp: AmqpListener, streams: StreamListener) -> None:
         """In service."""
         self.is_draining = False
-        self.on_change: Callable[[bool], None] = _unheard
+        self.on_change: Callable[[bool], None] = _ignore
         self._amqp = amqp
         self._streams = streams
         self._listenings = (amqp.listening, streams.listening)
@@ -69,5 +69,5 @@ class Maintenance:
         logger.info("node_revived")
 
 
-def _unheard(is_draining: bool) -> None:
+def _ignore(is_draining: bool) -> None:
     """Nobody is told."""

@@ -419,11 +419,11 @@ class StreamPeer(asyncio.Protocol):
     def update_consumer(self, member: _Member, active: bool) -> None:
         """It is a subscription's turn in its group, or no longer."""
 
-        def tell() -> None:
+        def report() -> None:
             if self._session.subscriptions.get(member.number) is member.subscription:
                 self._session.consumer_update(member.number, active)
 
-        self._guarded(partial(self._then_settle, tell))
+        self._guarded(partial(self._then_settle, report))
 
     def _settle(self) -> None:
         """Bring sockets, logs and timers in line with what the session now is."""

@@ -207,11 +207,11 @@ class StreamServer:
     @property
     def may_change(self) -> bool:
         """See StreamAuthority: in a cluster one node may at a time."""
-        return self._broker.pen.is_here
+        return self._broker.definitions_lock.is_here
 
     def when_may_change(self, change: Callable[[], None]) -> None:
         """See StreamHost."""
-        self._broker.pen.when_here(change)
+        self._broker.definitions_lock.when_here(change)
 
     def stream(self, vhost: str, name: str) -> OpenStream:
         """See StreamHost."""
@@ -326,11 +326,11 @@ class StreamServer:
     def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryIngest:
         """See StreamHost: for this node's own recovery jobs and for administrators."""
         broker = self._authority.broker
-        held = broker.definitions.by_kind["users"].get((user,))
-        if user not in self._authority.internal and "administrator" not in getattr(held, "tags", ()):
+        existing = broker.definitions.by_kind["users"].get((user,))
+        if user not in self._authority.internal and "administrator" not in getattr(existing, "tags", ()):
             raise AccessRefused(f"recovery into queue '{queue}' in vhost '{vhost}' refused for user '{user}'")
         key = (vhost, queue)
-        if key not in broker.queues and not broker.pen.is_here:
+        if key not in broker.queues and not broker.definitions_lock.is_here:
             raise LedElsewhere(
                 f"there is no queue '{queue}' in vhost '{vhost}': declare it before it is recovered"
             )

@@ -24,14 +24,14 @@ from leveret.core.replication.cluster import (
     PlacementChanged,
     SchemaSyncDecided,
 )
-from leveret.core.replication.mirror_events import MirrorNews
+from leveret.core.replication.mirror_events import MirrorEvents
 from leveret.core.schema.schema import UPSTREAM_PARAMETER
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError, NotFound, Refusal
-from leveret.runtime.cluster.definitions_publication import Sharing
-from leveret.runtime.cluster.forwarding import Relays
+from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
+from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.links import MemberLinks
-from leveret.runtime.cluster.listener import ClusterDoor, ClusterPeer, Handler, NodeCredentials
+from leveret.runtime.cluster.listener import ClusterListener, ClusterPeer, Handler, NodeCredentials
 from leveret.runtime.cluster.local_queues import QueueKey
 from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.cluster.placement_controller import PlacementController
@@ -85,7 +85,7 @@ class Coordinator:
     Attributes:
         member: the node's membership.
         locations: where its queues are.
-        placing: sees to that.
+        placement_controller: sees to that.
     """
 
     def __init__(self, member: ClusterMember, node: Node, secret: Secret) -> None:
@@ -95,7 +95,7 @@ class Coordinator:
         self._node = node
         self._tasks: list[asyncio.Task[None]] = []
         self._slowed: list[Callable[[], None]] = []
-        self._news = MirrorNews(member.name)
+        self._mirror_events = MirrorEvents(member.name)
         broker, state, settings = node.broker, member.state, node.config.cluster
         credentials = NodeCredentials(secret, member.node_id, member.name, member.incarnation)
         self.links = MemberLinks(settings, credentials, self.answer)
@@ -117,39 +117,39 @@ class Coordinator:
             name_of=lambda name: self._roles.key_of(name),
             is_led=lambda name: self._roles.is_led(name),
             has_log=lambda name: node.log_store.queues.home.has_log(epoch_of(name)),
-            mark_log=lambda name: node.log_store.queues.home.mark_log(epoch_of(name)),
+            record_existence=lambda name: node.log_store.queues.home.record_existence(epoch_of(name)),
             clock_ms=node.engine.clock_ms,
         )
-        self.relays = Relays(member.name, node, self.links.dial, member.incarnation)
-        self.locations = QueueLocations(settings, state, broker, member.around)
+        self.forwarding = Forwarding(member.name, node, self.links.dial, member.incarnation)
+        self.locations = QueueLocations(settings, state, broker, member.cluster_view)
         self._roles = self._make_roles()
-        self.placing = PlacementController(
-            member.store, state, broker, self.locations, self._roles, member.around, self._tell
+        self.placement_controller = PlacementController(
+            member.store, state, broker, self.locations, self._roles, member.cluster_view, self._report
         )
-        self.sharing = Sharing(
+        self.publication = DefinitionsPublication(
             member.store,
             state,
             broker.epochs,
-            held=lambda: member.pen.held,
+            lock_condition=lambda: member.definitions_lock.lock_condition,
             placed=self.locations.first,
             all_have=member.all_have,
-            on_idle=member.pen.look,
+            on_idle=member.definitions_lock.look,
             on_lost=member.lost,
         )
         handlers: dict[Kind, Handler] = {
             "member": self.links.accept,
-            "relay": self.relays.accept,
+            "relay": self.forwarding.accept,
             "mirror": lambda peer, caller: self.sources.accept(peer, caller.name, caller.incarnation),
         }
-        self.door = ClusterDoor(settings, credentials, handlers, self._why_not)
+        self.listener = ClusterListener(settings, credentials, handlers, self._why_not)
         broker.shared = []
-        node.log_store.relays = self.relays
-        node.engine.beyond = self
-        node.commits.fence = ClusterBarrier(member.store.holds_lease_now, self.sources.cut)
+        node.log_store.forwarding = self.forwarding
+        node.engine.replication_port = self
+        node.commits.replication_barrier = ClusterBarrier(member.store.holds_lease_now, self.sources.cut)
         node.maintenance.on_change = self._drained
-        node.stream_door.find_node = self._streams_of
-        node.stream_door.on_listening = self._streams_open
-        member.pen.serve(broker.pen, self._has_changes, self._go_on)
+        node.stream_server.find_node = self._streams_of
+        node.stream_server.on_listening = self._streams_open
+        member.definitions_lock.serve(broker.definitions_lock, self._has_changes, self._go_on)
         self._schema_deciding = ForAll(member, node.schema_sync.deciding)
         node.schema_sync.deciding = self._schema_deciding
 
@@ -179,11 +179,11 @@ class Coordinator:
             queues,
             self.sources,
             self.copies,
-            self.relays,
+            self.forwarding,
             self.locations.policy,
             self.member.ask,
-            lambda keys: self.placing.due(keys),
-            give_timeout_s=node.config.cluster.slave_wait_timeout_ms / 1000,
+            lambda keys: self.placement_controller.due(keys),
+            hand_over_timeout_s=node.config.cluster.slave_wait_timeout_ms / 1000,
         )
 
     # -- life ---------------------------------------------------------------------------------
@@ -226,14 +226,14 @@ class Coordinator:
             LeveretError: etcd does not answer.
         """
         await self.member.joined()
-        self._news.begin(self.member.state.placements)
+        self._mirror_events.begin(self.member.state.placements)
         self.member.take_with(self._take)
         self.links.know(self.member.state.alive)
-        await self.door.start()
+        await self.listener.start()
         # Before others come: what they publish waits for the mirrors of its queue from the first message on.
-        await self.placing.begin()
-        await self.member.serve(self.links, str(self.door.uri))
-        self._tasks += [self._spawn(self.placing.run()), self._spawn(self._tick())]
+        await self.placement_controller.begin()
+        await self.member.serve(self.links, str(self.listener.uri))
+        self._tasks += [self._spawn(self.placement_controller.run()), self._spawn(self._tick())]
         await self._schema_deciding.keep()
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
@@ -253,7 +253,7 @@ class Coordinator:
             await asyncio.sleep(_TICK_S)
             self.sources.cut()
             self._node.commits.keep()
-            self.member.pen.look()
+            self.member.definitions_lock.look()
             if self._slowed and not self._mirrors_are_slow():
                 slowed, self._slowed = self._slowed, []
                 for callback in slowed:
@@ -263,26 +263,26 @@ class Coordinator:
         """Decide nothing more."""
         for task in self._tasks:
             task.cancel()
-        self.sharing.stop()
+        self.publication.stop()
         self._roles.stop()
         self.links.stop()
-        await self.door.stop()
+        await self.listener.stop()
         await self.copies.close()
         self.sources.close()
-        await self.relays.stop()
+        await self.forwarding.stop()
 
     async def hand_over_all(self) -> None:
         """The node stops in order: whoever has all of a queue leads it from now on."""
-        await self.placing.leave()
+        await self.placement_controller.leave()
 
     def _go_on(self) -> None:
         """This node may change definitions: clients that wait for that go on, here and at other nodes."""
         self._node.amqp.go_on()
-        self.relays.go_on()
+        self.forwarding.go_on()
 
     def _has_changes(self) -> bool:
         broker = self._node.broker
-        return self.sharing.is_busy or bool(broker.shared) or bool(broker.changes_in_flight)
+        return self.publication.is_busy or bool(broker.shared) or bool(broker.changes_in_flight)
 
     # -- what others decide -------------------------------------------------------------------
 
@@ -296,17 +296,17 @@ class Coordinator:
                 case AliveChanged(name, presence):
                     self.links.know(self.member.state.alive)
                     self.sources.runs(name, presence.incarnation if presence is not None else "")
-                    self.placing.node_changed(name)
+                    self.placement_controller.node_changed(name)
                 case MemberChanged(name):
-                    self.placing.node_changed(name)
+                    self.placement_controller.node_changed(name)
                 case SchemaSyncDecided():
                     self._tasks.append(self._spawn(self._schema_deciding.keep()))
                 case DefinitionChanged(d.Put(d.GlobalParameter(name=name))) if name == UPSTREAM_PARAMETER:
                     self._node.schema_sync.endpoints_changed()
                 case PlacementChanged(key):
-                    for text in self._news.changed(change):
-                        self._tell(key, text)
-                    self.placing.changed(key)
+                    for text in self._mirror_events.changed(change):
+                        self._report(key, text)
+                    self.placement_controller.changed(key)
         self._node.schema_sync.look()
         self._node.engine.touch()
 
@@ -324,16 +324,16 @@ class Coordinator:
     def _policies_changed(self, change: d.Change) -> None:
         match change:
             case d.Put(d.Policy(vhost=vhost)) | d.Put(d.Parameter(vhost=vhost, component=d.OPERATOR_POLICY)):
-                self.placing.vhost_changed(vhost)
+                self.placement_controller.vhost_changed(vhost)
             case d.Delete("policies" | "parameters", key):
-                self.placing.vhost_changed(key[0])
+                self.placement_controller.vhost_changed(key[0])
 
     def _mirror_changed(self, name: str, node: str, state: MirrorState) -> None:
         key = self._roles.key_of(name)
         if key is not None:
             if state in (MirrorState.GONE, MirrorState.UNSYNCHRONISED):
                 self._roles.mirror_lacks(key, node)
-            self.placing.due([key])
+            self.placement_controller.due([key])
 
     def _drained(self, draining: bool) -> None:
         """The node goes into maintenance, or is back: it gets no new queues, and gives away those it can."""
@@ -343,7 +343,7 @@ class Coordinator:
         try:
             await self.member.set_draining(draining)
             if draining:
-                await self.placing.hand_over()
+                await self.placement_controller.hand_over()
         except LeveretError as error:
             logger.error("maintenance_not_announced error=%s", error)
 
@@ -359,16 +359,20 @@ class Coordinator:
         self._tasks.append(self._spawn(self._announce_streams()))
 
     async def _announce_streams(self) -> None:
-        door = self._node.stream_door
-        place = (door.advertised_host, door.advertised_port) if door.advertised_port else None
-        tls_place = (door.advertised_tls_host, door.advertised_tls_port) if door.advertised_tls_port else None
+        listener = self._node.stream_server
+        place = (listener.advertised_host, listener.advertised_port) if listener.advertised_port else None
+        tls_place = (
+            (listener.advertised_tls_host, listener.advertised_tls_port)
+            if listener.advertised_tls_port
+            else None
+        )
         try:
             await self.member.set_streams(place, tls_place)
         except LeveretError as error:
             # Without etcd the lease ends, and the node begins anew.
             logger.warning("streams_not_announced error=%s", error)
 
-    def _tell(self, key: QueueKey, text: str) -> None:
+    def _report(self, key: QueueKey, text: str) -> None:
         logger.info("Mirrored queue '%s' in vhost '%s': %s", key[1], key[0], text)
 
     # -- what others ask ----------------------------------------------------------------------
@@ -391,11 +395,11 @@ class Coordinator:
             case "may_discard":
                 name = str(about["log"])
                 key = self._roles.key_of(name)
-                is_at_rest = key is not None and self.placing.is_at_rest(key)
+                is_at_rest = key is not None and self.placement_controller.is_at_rest(key)
                 return {"may": is_at_rest and self._roles.may_discard(name, node)}
             case "move":
                 key = str(about["vhost"]), str(about["name"])
-                return {"moved": await self.placing.move(key, str(about["to"]))}
+                return {"moved": await self.placement_controller.move(key, str(about["to"]))}
         return await self.answer_management(what, about)
 
     def queue(self, key: QueueKey) -> Queue | None:
@@ -422,14 +426,14 @@ class Coordinator:
     def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
         """See engine.ReplicationPort."""
         if any(isinstance(each, RemoteQueue | RemotePorts) for each in batch.queues):
-            self.relays.when_batch_confirmed(batch, part())
+            self.forwarding.when_batch_confirmed(batch, part())
         self._when_mirrored(batch.queues, part)
 
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
         """See engine.ReplicationPort."""
         for queue in queues:
             if isinstance(queue, RemoteQueue):
-                self.relays.when_confirmed(queue, part())
+                self.forwarding.when_confirmed(queue, part())
         self._when_mirrored(queues, part)
 
     def _when_mirrored(self, queues: Iterable[object], part: Part) -> None:
@@ -437,16 +441,16 @@ class Coordinator:
         if names:
             has_all = part()
 
-            def told() -> None:
+            def notify() -> None:
                 # The disk's part asked for the lease when the disk was done; mirrors may be done long after that.
                 if self.member.store.holds_lease_now():
                     has_all(True)
 
-            self.sources.when_acked(names, told)
+            self.sources.when_acked(names, notify)
 
     def is_overloaded(self) -> bool:
         """See engine.ReplicationPort."""
-        return self.relays.is_overloaded() or self._mirrors_are_slow()
+        return self.forwarding.is_overloaded() or self._mirrors_are_slow()
 
     def _mirrors_are_slow(self) -> bool:
         return (
@@ -459,11 +463,11 @@ class Coordinator:
         if self._mirrors_are_slow():
             self._slowed.append(callback)
         else:
-            self.relays.when_relieved(callback)
+            self.forwarding.when_relieved(callback)
 
     def taken_down(self, queue: Queue) -> None:
         """See engine.ReplicationPort: a mirror that has all of it leads instead."""
-        self.placing.due([(queue.key[0], queue.key[1])])
+        self.placement_controller.due([(queue.key[0], queue.key[1])])
 
     def flushed(self, queue: Queue) -> None:
         """See engine.ReplicationPort: mirrors are told what consumers may have, and need not have what is settled."""
@@ -476,7 +480,7 @@ class Coordinator:
         """See engine.ReplicationPort."""
         for change in changes:
             self._policies_changed(change)
-        self.sharing.share(changes, known)
+        self.publication.share(changes, known)
 
 
 async def _unknown(what: str, about: Any) -> Any:
@@ -502,8 +506,8 @@ def take(broker: Broker, change: d.Change) -> None:
 def _take(broker: Broker, change: d.Change) -> None:
     match change:
         case d.Put(d.Queue() as queue):
-            held = broker.queues.get(queue.key)
-            if held is not None and held.epoch != queue.epoch:
+            lock_condition = broker.queues.get(queue.key)
+            if lock_condition is not None and lock_condition.epoch != queue.epoch:
                 broker.apply(d.Delete("queues", queue.key))
         case d.Put(d.Exchange() as exchange):
             _make_way(broker, exchange)

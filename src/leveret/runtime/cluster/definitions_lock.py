@@ -1,4 +1,4 @@
-"""Fetches the pen for this node, and gives it away: who has it may change definitions (core.broker.definitions_lock).
+"""Fetches the definitions lock for this node, and hands it over (core.broker.definitions_lock says what it allows).
 
 It is a key in etcd, bound to the holder's lease. It has arrived once its key is in the events that this node has
 taken: then all that others changed before is known here. It is given away when another node wants it and nothing of
@@ -43,29 +43,29 @@ class DefinitionsLockHolder:
         self.is_here = False
         self._store = store
         self._state = state
-        self._pen = DefinitionsLock()
+        self._lock = DefinitionsLock()
         self._me = me
         self._is_busy: Callable[[], bool] = lambda: False
         self._on_arrived: Callable[[], None] = lambda: None
-        self._key = state.keys.pen
-        self._wanted_key = state.keys.pen_wanted(me)
+        self._key = state.keys.definitions_lock
+        self._wanted_key = state.keys.definitions_lock_wanted(me)
         self._wants = False
         self._taken_at = 0
         self._pins = 0
         self._waiting: list[asyncio.Future[None]] = []
         self._wake = asyncio.Event()
-        self.serve(self._pen)
+        self.serve(self._lock)
 
     def serve(
         self,
-        pen: DefinitionsLock,
+        definitions_lock: DefinitionsLock,
         is_busy: Callable[[], bool] = lambda: False,
         on_arrived: Callable[[], None] = lambda: None,
     ) -> None:
         """Fetch it for this broker; `is_busy` while changes are on their way; `on_arrived` after what was put off."""
-        self._pen, self._is_busy, self._on_arrived = pen, is_busy, on_arrived
-        pen.is_here = self.is_here
-        pen.on_wanted = self.want
+        self._lock, self._is_busy, self._on_arrived = definitions_lock, is_busy, on_arrived
+        definitions_lock.is_here = self.is_here
+        definitions_lock.on_wanted = self.want
 
     def want(self) -> None:
         """Somebody here waits for it."""
@@ -78,7 +78,7 @@ class DefinitionsLockHolder:
         self._wake.set()
 
     @property
-    def held(self) -> Unchanged:
+    def lock_condition(self) -> Unchanged:
         """The condition that this node still has it."""
         return Unchanged(self._key, self._taken_at or _NEVER)
 
@@ -114,12 +114,12 @@ class DefinitionsLockHolder:
 
     async def _step(self) -> None:
         if self.is_here:
-            if self._state.pen_wanted - {self._me} and not self._pins and not self._is_busy():
-                await self._give_away()
+            if self._state.definitions_lock_wanted - {self._me} and not self._pins and not self._is_busy():
+                await self._hand_over()
         elif self._wants and not self._taken_at:
-            if self._state.pen is None:
+            if self._state.definitions_lock is None:
                 await self._take()
-            elif self._me not in self._state.pen_wanted:
+            elif self._me not in self._state.definitions_lock_wanted:
                 put = PutKey(self._wanted_key, encode(self._me), leased=True)
                 await self._store.transact(StoreTransaction((), (put,)))
 
@@ -132,10 +132,10 @@ class DefinitionsLockHolder:
             self._arrive_if_due()
 
     def _arrive_if_due(self) -> None:
-        if self.is_here or not self._taken_at or self._state.pen_modified != self._taken_at:
+        if self.is_here or not self._taken_at or self._state.definitions_lock_modified != self._taken_at:
             return
         self.is_here, self._wants = True, False
-        self._pen.arrived()
+        self._lock.arrived()
         waiting, self._waiting = self._waiting, []
         for waits in waiting:
             if not waits.done():
@@ -143,11 +143,11 @@ class DefinitionsLockHolder:
         self._on_arrived()
         self._wake.set()
 
-    async def _give_away(self) -> None:
+    async def _hand_over(self) -> None:
         """All that it changed has been taken by all nodes, this one too (sharing): from here on it changes nothing."""
-        held = self.held
-        self.is_here = self._pen.is_here = False
+        lock_condition = self.lock_condition
+        self.is_here = self._lock.is_here = False
         self._taken_at = 0
-        await self._store.transact(StoreTransaction((held,), (DeleteKey(self._key),)))
-        if self._pen.has_work or self._waiting:
+        await self._store.transact(StoreTransaction((lock_condition,), (DeleteKey(self._key),)))
+        if self._lock.has_work or self._waiting:
             self.want()

@@ -1,9 +1,9 @@
 """Changes of definitions that this node decided on, on their way to all others.
 
 In the order in which they were made, and in few transactions: what is decided while one is under way forms the next.
-All are on condition that this node still has the pen, so a late one can never undo what the next holder did. After
-the last of them every node that lives is asked whether it has taken that revision; only then is it *known*, and the
-client that declared something is told so.
+All are on condition that this node still has the definitions lock, so a late one can never undo what the next holder
+did. After the last of them every node that lives is asked whether it has taken that revision; only then is it *known*,
+and the client that declared something is told so.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Shared(NamedTuple):
     known: Callable[[], None]
 
 
-class Sharing:
+class DefinitionsPublication:
     """See the module."""
 
     def __init__(
@@ -34,7 +34,7 @@ class Sharing:
         state: ClusterState,
         epochs: Epochs,
         *,
-        held: Callable[[], Unchanged],
+        lock_condition: Callable[[], Unchanged],
         placed: Callable[[d.Queue], Placement],
         all_have: Callable[[int], Awaitable[None]],
         on_idle: Callable[[], None],
@@ -46,16 +46,16 @@ class Sharing:
             store: where everybody looks.
             state: what it held.
             epochs: of queues.
-            held: the condition that this node has the pen.
+            lock_condition: the condition that this node has the definitions lock.
             placed: where a queue that was put is.
             all_have: returns once every node that lives has taken a revision.
             on_idle: told whenever nothing is on its way.
-            on_lost: told that this node has not the pen it thought it had, and must begin anew.
+            on_lost: told that this node has not the definitions lock it thought it had, and must begin anew.
         """
         self._store = store
         self._state = state
         self._epochs = epochs
-        self._held = held
+        self._lock_condition = lock_condition
         self._placed = placed
         self._all_have = all_have
         self._on_idle = on_idle
@@ -110,7 +110,7 @@ class Sharing:
                 writes[write.key] = write
         last = PutKey(keys.epoch, encode(max(self._epochs.last, self._state.epoch)))
         revision: int | None = 0
-        for part in parts(StoreTransaction((self._held(),), (*writes.values(), last))):
+        for part in parts(StoreTransaction((self._lock_condition(),), (*writes.values(), last))):
             revision = await self._store.transact(part)
             if revision is None:
                 break

@@ -90,7 +90,7 @@ async def forget_stopped(config: Config, name: str, data_dir: Path | None = None
         rows, writes = _changes(state, name, changes)
         # No node that starts meanwhile may have read what is being changed.
         nobody = [
-            Unchanged(state.keys.pen, 0),
+            Unchanged(state.keys.definitions_lock, 0),
             *(Unchanged(state.keys.alive(each), 0) for each in state.names),
         ]
         own = [state.unchanged(state.keys.placement(each["vhost"], each["name"])) for each in rows]

@@ -1,11 +1,11 @@
-"""Relays: queues that other nodes lead, and other nodes' clients at the queues led here.
+"""Forwarding: queues that other nodes lead, and other nodes' clients at the queues led here.
 
-`Relays` is the store of the queues led elsewhere (log_store.QueueStoring): what they gather goes to their leaders.
+`Forwarding` is the store of the queues led elsewhere (log_store.QueueStoring): what they gather goes to their leaders.
 It dials one link a leader and vhost while anything goes there, and again when it ends. At the other end `accept`
 makes of such a link a connection of the engine, as amqp_peer does of a client's socket.
 
-A relay is read from always: what was sent and is not confirmed its sender keeps, and reads no publisher while that is
-too much (`is_overloaded`). So beats come through however long this node is busy.
+A forwarding connection is read from always: what was sent and is not confirmed its sender keeps, and reads no publisher
+while that is too much (`is_overloaded`). So beats come through however long this node is busy.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from leveret.runtime.cluster.forwarding_ends import AcceptedEnd, DialledEnd, Ins
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
 from leveret.session.amqp091.remote_queues import ConnectionHost
-from leveret.session.forwarding.leader_client import Asking
-from leveret.session.forwarding.leaders import RelayedLeaders
+from leveret.session.forwarding.leader_client import LeaderClient
+from leveret.session.forwarding.leaders import RemoteLeaders
 from leveret.session.link_handshake import Kind
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class ForwardingPeer(Protocol):
         """Its name."""
 
 
-class Relays:
+class Forwarding:
     """See the module.
 
     Attributes:
@@ -71,13 +71,13 @@ class Relays:
         self.clock_ms = node.engine.clock_ms
         self._alarms = node.alarms
         self._dial_link = dial
-        self._links: dict[Asking, DialledEnd] = {}
+        self._links: dict[LeaderClient, DialledEnd] = {}
         self.accepted: set[AcceptedEnd] = set()
         self._is_stopped = False
         self._keepers: set[asyncio.Task[None]] = set()
         self._relieved: list[Callable[[], None]] = []
         self._ticker: asyncio.Task[None] | None = None
-        self.leaders = RelayedLeaders(name, node.broker, node.engine.outbox, incarnation.encode(), self._dial)
+        self.leaders = RemoteLeaders(name, node.broker, node.engine.outbox, incarnation.encode(), self._dial)
         self.leaders.kept.on_freed = self._relieve
         self.host.leaders = self.leaders
         node.alarms.on_change.append(self._alarms_changed)
@@ -125,17 +125,17 @@ class Relays:
     # -- what waits ---------------------------------------------------------------------------
 
     def when_confirmed(
-        self, queue: RemoteQueue, told: Callable[[bool], None], place: int | None = None
+        self, queue: RemoteQueue, notify: Callable[[bool], None], place: int | None = None
     ) -> None:
         """Tell once its leader has confirmed all that was published to it so far; False: it has refused some of it.
 
         With a `place` of a message in the queue (RemoteQueue.place) what became of that one.
         """
-        self.leaders.when_confirmed(queue, told, place)
+        self.leaders.when_confirmed(queue, notify, place)
 
-    def when_batch_confirmed(self, batch: ConfirmBatch, told: Callable[[bool], None]) -> None:
+    def when_batch_confirmed(self, batch: ConfirmBatch, notify: Callable[[bool], None]) -> None:
         """The same of all of a batch that is led elsewhere, settlements too; none is told if nothing is."""
-        self.leaders.when_batch_confirmed(batch, told)
+        self.leaders.when_batch_confirmed(batch, notify)
 
     @property
     def unconfirmed_bytes(self) -> int:
@@ -170,45 +170,45 @@ class Relays:
 
     def alarms_elsewhere(self) -> None:
         """A leader has told that it is short of memory or disk, or no longer: publishers wait for that."""
-        short = {each: None for asking in self._links for each in asking.blocked_by}
+        short = {each: None for leader_client in self._links for each in leader_client.blocked_by}
         self._alarms.set_elsewhere(tuple(short))
 
     # -- links to leaders ---------------------------------------------------------------------
 
-    def _dial(self, asking: Asking) -> None:
+    def _dial(self, leader_client: LeaderClient) -> None:
         self._begin_ticks()
-        if asking.leader == self._name:
-            InsideEnd(self, asking, self._name)
+        if leader_client.leader == self._name:
+            InsideEnd(self, leader_client, self._name)
             return
-        keeper = asyncio.get_running_loop().create_task(self._keep(asking))
+        keeper = asyncio.get_running_loop().create_task(self._keep(leader_client))
         self._keepers.add(keeper)
         keeper.add_done_callback(self._keepers.discard)
 
-    async def _keep(self, asking: Asking) -> None:
+    async def _keep(self, leader_client: LeaderClient) -> None:
         """Have a link to a leader for as long as it is wanted."""
         failures = 0
-        while self.leaders.wants(asking):
+        while self.leaders.wants(leader_client):
             try:
-                peer = await self._dial_link(asking.leader, "relay", vhost=asking.vhost)
+                peer = await self._dial_link(leader_client.leader, "relay", vhost=leader_client.vhost)
             except LeveretError as error:
                 level = logging.DEBUG if failures else logging.INFO
-                logger.log(level, "relay_not_connected leader=%s error=%s", asking.leader, error)
+                logger.log(level, "relay_not_connected leader=%s error=%s", leader_client.leader, error)
                 await asyncio.sleep(delay_s(QUICK_RETRY_S, failures))
                 failures += 1
                 continue
             failures = 0
-            link = self._links[asking] = DialledEnd(self, asking, peer)
+            link = self._links[leader_client] = DialledEnd(self, leader_client, peer)
             try:
                 await link.is_over.wait()
             finally:
                 peer.close()
-        self.leaders.discard(asking)
+        self.leaders.discard(leader_client)
 
     def link_ended(self, dialled: DialledEnd) -> None:
         """See Owner; what went over it waits, and is sent again."""
-        self._links.pop(dialled.asking, None)
+        self._links.pop(dialled.leader_client, None)
         if not self._is_stopped:
-            self.leaders.lost(dialled.asking)
+            self.leaders.lost(dialled.leader_client)
             self.alarms_elsewhere()
             self.engine.touch()
             self._relieve()
@@ -216,7 +216,7 @@ class Relays:
     # -- links of others ----------------------------------------------------------------------
 
     def accept(self, peer: LinkPeer, caller: ForwardingPeer) -> Receiver:
-        """Another node's relay: a connection of this node's engine."""
+        """Another node's forwarding connection: a connection of this node's engine."""
         self._begin_ticks()
         link = AcceptedEnd(self, peer, caller.name)
         self.accepted.add(link)

@@ -1,4 +1,4 @@
-"""The ends of relays: links to leaders, links that other nodes made to this one, and the way that stays inside."""
+"""The ends of forwarding connections: to leaders, from other nodes, and the short way inside this node."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Final, Protocol
 
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.logs.engine import Engine
-from leveret.runtime.sockets.held_output import HeldOutput
+from leveret.runtime.sockets.buffered_output import BufferedOutput
+from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import AmqpState
 from leveret.session.amqp091.remote_queues import ConnectionHost
-from leveret.session.amqp091.stalls import Stall
-from leveret.session.forwarding.leader_client import Asking
-from leveret.session.forwarding.leader_server import RelayConnection
-from leveret.session.forwarding.leaders import RelayedLeaders
+from leveret.session.forwarding.leader_client import LeaderClient
+from leveret.session.forwarding.leader_server import ForwardedConnection
+from leveret.session.forwarding.leaders import RemoteLeaders
 from leveret.wire.link import LENGTH, LinkError, Type
 
 WRITE_BUFFER_HIGH_BYTES: Final = 4 * 1024 * 1024
@@ -44,7 +44,7 @@ def amqp_of(kind: Type, payload: memoryview) -> bytes:
 class ForwardingOwner(Protocol):
     """Who keeps the ends; runtime.cluster.forwarding."""
 
-    leaders: RelayedLeaders
+    leaders: RemoteLeaders
     engine: Engine
     host: ConnectionHost
     clock_ms: Callable[[], int]
@@ -66,29 +66,29 @@ class DialledEnd:
         is_over: set when it is gone.
     """
 
-    def __init__(self, owner: ForwardingOwner, asking: Asking, peer: LinkPeer) -> None:
+    def __init__(self, owner: ForwardingOwner, leader_client: LeaderClient, peer: LinkPeer) -> None:
         """Everything that waits for it goes on."""
-        self.asking = asking
+        self.leader_client = leader_client
         self.peer = peer
         self.is_over = asyncio.Event()
         self._owner = owner
         self._used_at_ms = owner.clock_ms()
-        owner.engine.peers[asking] = self
+        owner.engine.peers[leader_client] = self
         peer.receiver = self
-        owner.leaders.connected(asking)
+        owner.leaders.connected(leader_client)
         owner.engine.touch()
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See Receiver."""
-        short = self.asking.blocked_by
-        self.asking.receive(amqp_of(kind, payload))
-        if self.asking.blocked_by != short:
+        short = self.leader_client.blocked_by
+        self.leader_client.receive(amqp_of(kind, payload))
+        if self.leader_client.blocked_by != short:
             self._owner.alarms_elsewhere()
         self._owner.engine.touch()
 
     def ended(self, error: Exception | None) -> None:
         """See Receiver."""
-        self._owner.engine.peers.pop(self.asking, None)
+        self._owner.engine.peers.pop(self.leader_client, None)
         self.is_over.set()
         self._owner.link_ended(self)
 
@@ -105,7 +105,7 @@ class DialledEnd:
 
     def tick(self, now_ms: int) -> None:
         """End it when nothing has gone over it for long."""
-        if self.asking.channels:
+        if self.leader_client.channels:
             self._used_at_ms = now_ms
         elif now_ms - self._used_at_ms > IDLE_MS:
             self.peer.close()
@@ -117,10 +117,10 @@ class AcceptedEnd:
     def __init__(self, owner: ForwardingOwner, peer: LinkPeer, node: str) -> None:
         """Wait for what it asks."""
         self.peer = peer
-        self.connection = RelayConnection(owner.host, node=node, now_ms=owner.clock_ms())
+        self.connection = ForwardedConnection(owner.host, node=node, now_ms=owner.clock_ms())
         self.connection.wake = self._wake
         self._owner = owner
-        self._held = HeldOutput()
+        self._output = BufferedOutput()
         self._draining: asyncio.Task[None] | None = None
         owner.engine.peers[self.connection] = self
         owner.leaders.serving.add(self.connection)
@@ -150,7 +150,7 @@ class AcceptedEnd:
         asyncio.get_running_loop().call_soon(self.go_on)
 
     def go_on(self) -> None:
-        """Things have changed: what stalls may go on."""
+        """Things have changed: what is blocked may go on."""
         if not self.peer.is_closed:
             self.connection.go_on(self._owner.clock_ms())
             self._settle()
@@ -166,19 +166,19 @@ class AcceptedEnd:
         self.connection.tick(now_ms)
         if self.connection.state is AmqpState.CLOSED:
             self.end()
-        elif self.connection.stall is not None:
+        elif self.connection.blocked_reason is not None:
             self.go_on()
 
     def write(self, octets: bytes, *, hold: int) -> None:
         """See engine.Peer."""
-        if hold or self._held:
-            self._held.add(hold, octets)
+        if hold or self._output:
+            self._output.add(hold, octets)
         else:
             self._send(octets)
 
     def release(self, hold: int) -> None:
         """See engine.Peer."""
-        self._send(self._held.release(hold))
+        self._send(self._output.release(hold))
 
     def _send(self, octets: bytes) -> None:
         write_amqp(self.peer, octets)
@@ -190,7 +190,7 @@ class AcceptedEnd:
         elif connection.is_throttled and not connection.is_paused:
             connection.resume()
             self._owner.engine.touch()
-        if connection.stall is Stall.OUTPUT:
+        if connection.blocked_reason is BlockedReason.OUTPUT:
             self._wake()
 
     async def _drained(self) -> None:
@@ -210,21 +210,21 @@ class InsideEnd:
     It goes the same way as what other nodes send, so what the queue has already is left out.
     """
 
-    def __init__(self, owner: ForwardingOwner, asking: Asking, node: str) -> None:
+    def __init__(self, owner: ForwardingOwner, leader_client: LeaderClient, node: str) -> None:
         """The way is open when this returns."""
         self._owner = owner
-        self._asking = asking
-        self._held = HeldOutput()
-        self._connection = RelayConnection(owner.host, node=node, now_ms=owner.clock_ms())
+        self._leader_client = leader_client
+        self._output = BufferedOutput()
+        self._connection = ForwardedConnection(owner.host, node=node, now_ms=owner.clock_ms())
         owner.engine.peers[self._connection] = self
         owner.leaders.serving.add(self._connection)
-        owner.engine.peers[asking] = _Inwards(self)
-        asking.push = self.push
-        asking.up()
+        owner.engine.peers[leader_client] = _Inwards(self)
+        leader_client.push = self.push
+        leader_client.up()
 
     def push(self) -> None:
         """Take what waits to be sent."""
-        self.take(self._asking.take_output())
+        self.take(self._leader_client.take_output())
 
     def take(self, octets: bytes) -> None:
         """Take what was sent."""
@@ -234,21 +234,21 @@ class InsideEnd:
 
     def write(self, octets: bytes, *, hold: int) -> None:
         """See engine.Peer: confirms."""
-        if hold or self._held:
-            self._held.add(hold, octets)
+        if hold or self._output:
+            self._output.add(hold, octets)
         else:
             self._answer(octets)
 
     def release(self, hold: int) -> None:
         """See engine.Peer."""
-        self._answer(self._held.release(hold))
+        self._answer(self._output.release(hold))
 
     def _answer(self, octets: bytes) -> None:
         if octets:
             asyncio.get_running_loop().call_soon(self._take, octets)
 
     def _take(self, octets: bytes) -> None:
-        self._asking.receive(octets)
+        self._leader_client.receive(octets)
         self._owner.engine.touch()
 
     def end(self) -> None:

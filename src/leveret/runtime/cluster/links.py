@@ -1,7 +1,7 @@
 """Links from this node to the others of its cluster: one to ask each that runs, and those that are dialled.
 
     links = MemberLinks(config.cluster, credentials, answer)
-    door = ClusterDoor(config.cluster, credentials, {"member": links.accept, ...})
+    listener = ClusterListener(config.cluster, credentials, {"member": links.accept, ...})
     links.know(state.alive)                                  # at the start, and at each change
     found = await links.ask("rabbit@b", "rows", {"of": "queues"})
     peer = await links.dial("rabbit@b", "mirror")
@@ -66,24 +66,24 @@ class MemberLinks:
         self._credentials = credentials
         self._answer = answer
         self._alive: dict[str, Presence] = {}
-        self._asking: dict[str, _MemberLink] = {}
+        self._dialled: dict[str, _MemberLink] = {}
         self._accepted: list[LinkPeer] = []
 
     def know(self, alive: Mapping[str, Presence]) -> None:
         """Be linked to these nodes, this one and those without an address aside, and to no other."""
         me = self._credentials.name
         self._alive = {name: presence for name, presence in alive.items() if name != me and presence.uri}
-        for name, link in list(self._asking.items()):
+        for name, link in list(self._dialled.items()):
             held = self._alive.get(name)
             if held is None or (held.incarnation, held.uri) != (link.presence.incarnation, link.presence.uri):
-                self._asking.pop(name).stop()
+                self._dialled.pop(name).stop()
         for name, presence in self._alive.items():
-            if name not in self._asking:
-                self._asking[name] = _MemberLink(self, name, presence)
+            if name not in self._dialled:
+                self._dialled[name] = _MemberLink(self, name, presence)
 
     def connected(self) -> list[str]:
         """The nodes that can be asked at this moment."""
-        return [name for name, link in self._asking.items() if link.peer is not None]
+        return [name for name, link in self._dialled.items() if link.peer is not None]
 
     async def ask(self, node: str, what: str, about: dict[str, Any]) -> dict[str, Any]:
         """What another node answers.
@@ -91,7 +91,7 @@ class MemberLinks:
         Raises:
             Unanswered: it cannot, does not in time, or is gone.
         """
-        link = self._asking.get(node)
+        link = self._dialled.get(node)
         if link is None:
             raise Unanswered(f"node {node} does not run")
         return await link.ask(what, about)
@@ -159,7 +159,7 @@ class MemberLinks:
         )
 
     def accept(self, peer: LinkPeer, caller: ClusterPeer) -> Receiver:
-        """Another node asks over this link; the handler of the door for `member`."""
+        """Another node asks over this link; the handler of the listener for `member`."""
         self._accepted = [link for link in self._accepted if not link.is_closed]
         self._accepted.append(peer)
 
@@ -170,11 +170,11 @@ class MemberLinks:
 
     def stop(self) -> None:
         """End all links over which somebody is asked; those that were dialled are their dialler's."""
-        for link in self._asking.values():
+        for link in self._dialled.values():
             link.stop()
         for peer in self._accepted:
             peer.close()
-        self._asking, self._accepted, self._alive = {}, [], {}
+        self._dialled, self._accepted, self._alive = {}, [], {}
 
 
 class _MemberLink:
@@ -316,7 +316,9 @@ class _Dialling:
         if not self._has_proven:
             self._has_proven = True
             try:
-                proof = self._handshake.answer_hello(said, reign=NOBODY, followed_epoch=0, led=False, uri="")
+                proof = self._handshake.answer_hello(
+                    said, leadership=NOBODY, followed_epoch=0, led=False, uri=""
+                )
             except HandshakeDeclined as declined:
                 self._peer.say(declined.answer)
                 raise

@@ -1,8 +1,8 @@
 """Where other nodes of the cluster connect: one listener, one handshake, then the handler for the link's kind.
 
-door = ClusterDoor(config.cluster, credentials, {"member": links.answer, "mirror": sources, "relay": relays})
-await door.start()
-announce(door.uri)
+listener = ClusterListener(config.cluster, credentials, {"member": links.answer, "mirror": sources, "relay":
+forwarding}) await listener.start()
+announce(listener.uri)
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from leveret.session.link_handshake import (
     HandshakeMessage,
     Kind,
     LeaderHandshake,
+    Leadership,
     ProvenFollower,
-    Reign,
     refusal,
 )
 from leveret.storage.secret_file import Secret
@@ -41,7 +41,7 @@ from leveret.wire.link import LinkError, Type
 logger = logging.getLogger(__name__)
 
 TLS_PREFIX: Final = "cluster.ssl_options"
-NOBODY: Final = Reign(0, "")
+NOBODY: Final = Leadership(0, "")
 """Who leads in a handshake of two nodes of a cluster."""
 
 
@@ -62,7 +62,7 @@ class NodeCredentials(NamedTuple):
 
 
 class ClusterPeer(NamedTuple):
-    """Which node came, and what for; `vhost` of a relay, which is as clients named it."""
+    """Which node came, and what for; `vhost` of a forwarding connection, which is as clients named it."""
 
     kind: Kind
     name: str
@@ -75,7 +75,7 @@ Handler: TypeAlias = Callable[[LinkPeer, ClusterPeer], Receiver]
 """Takes a link whose two ends have proven themselves; what it raises as LeveretError ends the link."""
 
 
-class ClusterDoor:
+class ClusterListener:
     """See the module.
 
     Attributes:
@@ -160,9 +160,9 @@ class ClusterDoor:
 class _Arrival:
     """A link whose peer has not proven itself (link_peer.Receiver)."""
 
-    def __init__(self, door: ClusterDoor, peer: LinkPeer) -> None:
-        own = door.credentials
-        self._door = door
+    def __init__(self, listener: ClusterListener, peer: LinkPeer) -> None:
+        own = listener.credentials
+        self._listener = listener
         self._peer = peer
         self._handshake = LeaderHandshake(
             own.secret.octets,
@@ -170,7 +170,7 @@ class _Arrival:
             name=own.name,
             nonce=os.urandom(NONCE_BYTES),
             channel=peer.channel,
-            kinds=CLUSTER & door.handlers.keys(),
+            kinds=CLUSTER & listener.handlers.keys(),
         )
         self._late = asyncio.get_running_loop().call_later(HANDSHAKE_TIMEOUT_S, self._is_late)
 
@@ -182,11 +182,11 @@ class _Arrival:
             self._pass_on(follower)
 
     def _pass_on(self, follower: ProvenFollower) -> None:
-        peer, door = self._peer, self._door
+        peer, listener = self._peer, self._listener
         caller = ClusterPeer(
             follower.kind, follower.name, follower.node_id, follower.incarnation, follower.vhost
         )
-        reason = door.why_not(caller)
+        reason = listener.why_not(caller)
         if reason:
             logger.warning(
                 "cluster_link_refused peer=%s node=%s kind=%s reason=%s",
@@ -199,9 +199,9 @@ class _Arrival:
             raise LinkError(reason)
         self._late.cancel()
         peer.is_trusted = True
-        self._peer.say(self._handshake.welcome(reign=NOBODY, uri=""))
+        self._peer.say(self._handshake.welcome(leadership=NOBODY, uri=""))
         logger.info("cluster_link peer=%s node=%s kind=%s", peer.address, caller.name, caller.kind)
-        peer.receiver = door.handlers[caller.kind](peer, caller)
+        peer.receiver = listener.handlers[caller.kind](peer, caller)
         Heart(peer)
 
     def _is_late(self) -> None:

@@ -57,7 +57,7 @@ class LocalQueues(Protocol):
     def leader_is(self, key: QueueKey, *, alive: bool) -> None:
         """The node that leads the queue by its record runs, or it does not and there is no other."""
 
-    async def give_to(
+    async def hand_over_to(
         self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False
     ) -> frozenset[str]:
         """Serve the queue no more, and return when the node has all of it, and those recorded all that was confirmed.

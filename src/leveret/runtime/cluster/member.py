@@ -2,9 +2,9 @@
 
 **Entering.** The lease first, then all that etcd holds; then the node is announced without an address: from here on
 no other takes over what it leads, and nobody waits for it yet. The first node of all founds the cluster with the
-definitions it has: it holds the pen until they are stored, and with them the cluster's id. A node is built from what
-etcd says, its own definitions log being what it knew when it stopped. Then it is announced with its address: from
-here on a declare anywhere waits until this node has it.
+definitions it has: it holds the definitions lock until they are stored, and with them the cluster's id. A node is built
+from what etcd says, its own definitions log being what it knew when it stopped. Then it is announced with its address:
+from here on a declare anywhere waits until this node has it.
 
 **Being lost.** Without its lease a node promises nothing (`Fence`), and is built anew from the start by who runs it
 (roles).
@@ -36,7 +36,7 @@ from leveret.core.replication.cluster import (
     encode,
 )
 from leveret.core.replication.election import PutKey, StoreTransaction
-from leveret.core.replication.placement import Surroundings
+from leveret.core.replication.placement import ClusterView
 from leveret.core.schema.decisions import SchemaDecided
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.cluster.definitions_lock import DefinitionsLockHolder
@@ -68,7 +68,7 @@ class ClusterMember:
     Attributes:
         state: what etcd held, as far as it was taken.
         store: etcd.
-        pen: fetches the pen.
+        definitions_lock: fetches the definitions lock.
         is_founder: whether this node is the first there ever was.
         incarnation: of this run.
         node_id: of its data.
@@ -97,14 +97,14 @@ class ClusterMember:
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._links: Links | None = None
         self._founding = ExitStack()
-        self._told = asyncio.Event()
+        self._changed = asyncio.Event()
         self._uri = ""
         self._draining = False
         self._streams: tuple[str, int] | None = None
         self._streams_tls: tuple[str, int] | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self.store = ClusterStore(config, self._take_events, self.lost)
-        self.pen = DefinitionsLockHolder(self.store, self.state, self.name)
+        self.definitions_lock = DefinitionsLockHolder(self.store, self.state, self.name)
 
     @property
     def name(self) -> str:
@@ -123,7 +123,7 @@ class ClusterMember:
         remembered = self._file.cluster_id
         await self.store.start()
         await self.store.announce(self._presence(""))
-        self._spawn(self.pen.run())
+        self._spawn(self.definitions_lock.run())
         if not self.state.cluster_id:
             if remembered:
                 raise PreconditionFailed(
@@ -131,8 +131,8 @@ class ClusterMember:
                     "restore etcd's data, or see that cluster.etcd.endpoints and cluster.etcd.prefix are right"
                 )
             # Who founds keeps it until what it has is stored: then the others find a cluster to join.
-            self._founding.enter_context(self.pen.pinned())
-            await self.pen.fetched()
+            self._founding.enter_context(self.definitions_lock.pinned())
+            await self.definitions_lock.fetched()
             self.is_founder = not self.state.cluster_id
             if not self.is_founder:
                 self._founding.close()
@@ -203,8 +203,8 @@ class ClusterMember:
             revision = await self.store.transact(StoreTransaction((), tuple(puts)))
             while self.is_founder and revision is not None and self.state.revision < revision:
                 # What it founded the cluster with is on its way back here: that is not another node's.
-                self._told.clear()
-                await self._told.wait()
+                self._changed.clear()
+                await self._changed.wait()
         # Not before: etcd may decline, and who remembers a cluster that does not know it is sent away. Who is killed in
         # between finds itself among its members.
         self._file.entered(cluster_id)
@@ -265,14 +265,15 @@ class ClusterMember:
     # -- what happens -------------------------------------------------------------------------
 
     def _take_events(self, events: list[Event], revision: int) -> None:
-        # Nobody else changes definitions while the pen is here: the broker has these, and may have undone them by now.
-        is_own = self.pen.is_here
+        # Nobody else changes definitions while the definitions lock is here: the broker has these, and may have undone
+        # them by now.
+        is_own = self.definitions_lock.is_here
         changes = self.state.apply(events, revision)
         self._pending += [each for each in changes if not (is_own and isinstance(each, DefinitionChanged))]
-        self._told.set()
+        self._changed.set()
         if self._taker is not None:
             self._hand_on(self._taker)
-        self.pen.look()
+        self.definitions_lock.look()
 
     def take_with(self, taker: Callable[[list[Changed]], None]) -> None:
         """Hand on what happens from now on, beginning with what has happened since `pending` was asked last."""
@@ -302,7 +303,7 @@ class ClusterMember:
 
     # -- the others ---------------------------------------------------------------------------
 
-    def around(self) -> Surroundings:
+    def cluster_view(self) -> ClusterView:
         """The cluster as it is known now."""
         alive = self.state.alive
         if self.name not in alive:
@@ -310,7 +311,7 @@ class ClusterMember:
         members = self.state.names
         if self.name not in members:
             members = [*members, self.name]
-        return Surroundings(self.name, self.incarnation, members, alive, _shuffled)
+        return ClusterView(self.name, self.incarnation, members, alive, _shuffled)
 
     async def ask(self, node: str, what: str, about: Any) -> Any:
         """What another node answers.

@@ -44,11 +44,11 @@ class ClusterCommands:
 
     def members(self) -> Sequence[str]:
         """See ClusterOperations."""
-        return self._member.around().members
+        return self._member.cluster_view().members
 
     def alive(self) -> Collection[str]:
         """See ClusterOperations."""
-        return self._member.around().alive
+        return self._member.cluster_view().alive
 
     def status(self) -> dict[str, Any]:
         """See ClusterOperations."""
@@ -64,8 +64,8 @@ class ClusterCommands:
             "cluster_id": state.cluster_id,
             "state": "member" if store.holds_lease_now() else "suspended",
             "members": [self._row(name, connected) for name in self.members()],
-            "pen": state.pen,
-            "has_pen": self._member.pen.is_here,
+            "pen": state.definitions_lock,
+            "has_pen": self._member.definitions_lock.is_here,
             "lease_s": (etcd["lease_left_ms"] or 0) / 1000,
             "revision": state.revision,
             "etcd": {
@@ -146,8 +146,8 @@ class ClusterCommands:
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
         """See ClusterOperations."""
-        with self._member.pen.pinned():
-            await self._member.pen.fetched()
+        with self._member.definitions_lock.pinned():
+            await self._member.definitions_lock.fetched()
             yield
 
     # -- queues -------------------------------------------------------------------------------
@@ -229,9 +229,9 @@ class ClusterCommands:
         """How many messages queues have; 0 for those of a node that does not answer."""
         others = [node for node in self.alive() if node != self.name]
         asked = (self.ask(node, _LENGTHS, {}) for node in others)
-        told = [self._lengths(), *await asyncio.gather(*asked, return_exceptions=True)]
+        reported = [self._lengths(), *await asyncio.gather(*asked, return_exceptions=True)]
         lengths: Counter[QueueKey] = Counter()
-        for each in told:
+        for each in reported:
             if not isinstance(each, BaseException):
                 lengths.update({(vhost, name): count for vhost, name, count in each})
         return lengths
@@ -290,7 +290,7 @@ class ClusterCommands:
             raise undecided(key, asked)
         if not asked.running:
             return leader_without(name, placement, state.members, state.alive)
-        ends = await self._coordinator.placing.ends(asked.running, placement)
+        ends = await self._coordinator.placement_controller.ends(asked.running, placement)
         if len(ends) < len(asked.running):
             silent = tuple(node for node in asked.running if node not in ends)
             raise undecided(key, asked._replace(silent=silent))

@@ -33,18 +33,18 @@ from leveret.core.replication.cluster import ClusterState, Placement, placement_
 from leveret.core.replication.election import StoreTransaction, Unchanged
 from leveret.core.replication.mirroring import QueuePromotion, successor
 from leveret.core.replication.placement import (
+    ClusterView,
     RequiredMirrors,
-    Surroundings,
     following,
     handed_over,
     is_lost,
-    led_after_asking,
+    led_by_most_complete,
     must_be_gone,
     promotion,
     step,
-    stood_aside,
     taken_over,
     with_loss,
+    withdrawn,
 )
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
@@ -97,7 +97,7 @@ class PlacementController:
         broker: Broker,
         locations: QueueLocations,
         local_queues: LocalQueues,
-        around: Callable[[], Surroundings],
+        cluster_view: Callable[[], ClusterView],
         log: Callable[[QueueKey, str], None],
     ) -> None:
         """Nothing is due. `log` says something of a mirrored queue."""
@@ -107,12 +107,12 @@ class PlacementController:
         self._state = state
         self._broker = broker
         self._local_queues = local_queues
-        self._around = around
+        self._cluster_view = cluster_view
         self._log = log
         self._due: dict[QueueKey, None] = {}
         self._fulfilled: dict[QueueKey, RequiredMirrors] = {}
         self._in_flight: set[QueueKey] = set()
-        self._unseen: dict[QueueKey, int] = {}
+        self._unobserved: dict[QueueKey, int] = {}
         self._moving: set[QueueKey] = set()
         self._patient_since_s: dict[QueueKey, float] = {}
         self._calm = asyncio.Event()
@@ -124,8 +124,8 @@ class PlacementController:
     def changed(self, key: QueueKey) -> None:
         """The record of a queue was written."""
         self._locations.recorded(key)
-        if self._unseen.get(key, 0) <= self._state.revision:
-            self._unseen.pop(key, None)
+        if self._unobserved.get(key, 0) <= self._state.revision:
+            self._unobserved.pop(key, None)
         self._changed[key] = None
         self._due[key] = None
         self._wake.set()
@@ -137,7 +137,7 @@ class PlacementController:
 
     def node_changed(self, name: str) -> None:
         """A node came or went: all queues that it has, or that are led here, may be concerned."""
-        me = self._around().me
+        me = self._cluster_view().me
         self.due(
             key
             for key, (placement, _) in self._state.placements.items()
@@ -146,7 +146,7 @@ class PlacementController:
 
     def is_at_rest(self, key: QueueKey) -> bool:
         """Whether the record of a queue that is led here is the one that was followed, and none is being written."""
-        return not any(key in each for each in (self._in_flight, self._unseen, self._changed, self._due))
+        return not any(key in each for each in (self._in_flight, self._unobserved, self._changed, self._due))
 
     def vhost_changed(self, vhost: str) -> None:
         """Policies changed."""
@@ -178,7 +178,7 @@ class PlacementController:
         while self._changed:
             key = next(iter(self._changed))
             del self._changed[key]
-            if key in self._unseen:
+            if key in self._unobserved:
                 # It was replaced; it is followed when that is seen.
                 continue
             placed = self._state.placements.get(key)
@@ -234,46 +234,48 @@ class PlacementController:
         asyncio.get_running_loop().call_later(_RETRY_S, self.changed, key)
 
     def _look_at(self, key: QueueKey, definition: d.Queue, placement: Placement, found: _Found) -> None:
-        if key in self._moving or key in self._unseen or key in self._changed:
+        if key in self._moving or key in self._unobserved or key in self._changed:
             # It is looked at again when that is over: nothing is decided by a record that does not stand any more,
             # or was not followed yet.
             return
-        around = self._around()
+        cluster_view = self._cluster_view()
         policy = self._locations.policy(definition)
-        lost = is_lost(placement, around.alive, durable=definition.durable)
-        if placement.leader == around.me:
+        lost = is_lost(placement, cluster_view.alive, durable=definition.durable)
+        if placement.leader == cluster_view.me:
             if lost:
                 found.lost.append((key, placement))
             elif not self.is_held:
                 self._look_at_led(key, placement, policy, found)
-        elif placement.leader not in around.alive:
-            promoted = promotion(placement, policy, around.alive)
+        elif placement.leader not in cluster_view.alive:
+            promoted = promotion(placement, policy, cluster_view.alive)
             if self._local_queues.is_damaged(key):
-                after = stood_aside(placement, around.me)
+                after = withdrawn(placement, cluster_view.me)
                 if after != placement:
                     found.writes.append(RecordWrite(key, placement, after))
-            elif promoted.leader == around.me:
+            elif promoted.leader == cluster_view.me:
                 self._follow_on(key, placement, promoted, found)
             if promoted.leader is None:
                 self._local_queues.leader_is(key, alive=False)
-                if self._is_first(around) and lost:
+                if self._is_first(cluster_view) and lost:
                     found.lost.append((key, placement))
         else:
             self._local_queues.leader_is(key, alive=True)
-            if self._is_first(around) and lost:
+            if self._is_first(cluster_view) and lost:
                 found.lost.append((key, placement))
 
     def _look_at_led(self, key: QueueKey, placement: Placement, policy: MirrorPolicy, found: _Found) -> None:
-        around = self._around()
+        cluster_view = self._cluster_view()
         if self._local_queues.is_damaged(key):
             # As good as gone; but that no mirror has all is no reason to lead it with less than may yet be mended.
-            others = {name: presence for name, presence in around.alive.items() if name != around.me}
+            others = {
+                name: presence for name, presence in cluster_view.alive.items() if name != cluster_view.me
+            }
             promoted = promotion(placement, policy, others)
             if promoted.leader is not None and promoted.is_complete:
                 self._follow_on(key, placement, promoted, found)
             return
         local = self._local_queues
-        wanted, move_to = following(placement, policy, local.ready(key), local.joined(key), around)
+        wanted, move_to = following(placement, policy, local.ready(key), local.joined(key), cluster_view)
         after = self._prepared(key, placement, wanted, policy)
         if not move_to:
             self._patient_since_s.pop(key, None)
@@ -284,10 +286,10 @@ class PlacementController:
 
     def _is_turn_of(self, key: QueueKey, node: str, policy: MirrorPolicy) -> bool:
         """Whether a queue moves to this node now: the first that its policy lists has a moment to be ready first."""
-        around, loop = self._around(), asyncio.get_running_loop()
+        cluster_view, loop = self._cluster_view(), asyncio.get_running_loop()
         listed = policy.params if isinstance(policy.params, tuple) else ()
         since_s = self._patient_since_s.setdefault(key, loop.time())
-        is_first = next((each for each in listed if each in around.alive), node) == node
+        is_first = next((each for each in listed if each in cluster_view.alive), node) == node
         if is_first or loop.time() - since_s >= _FIRST_LISTED_S:
             del self._patient_since_s[key]
             return True
@@ -301,21 +303,23 @@ class PlacementController:
         if promoted.asks:
             found.asks.append((key, placement, promoted))
         else:
-            after = self._with_loss(placement, promoted, taken_over(placement, promoted, self._around()))
+            after = self._with_loss(
+                placement, promoted, taken_over(placement, promoted, self._cluster_view())
+            )
             found.writes.append(RecordWrite(key, placement, after, must_be_gone(placement, promoted)))
 
     def _with_loss(self, before: Placement, promoted: QueuePromotion, after: Placement) -> Placement:
         """The record says if messages are lost: so that copies from before keep them when they come back."""
         if promoted.is_complete:
             return after
-        begins_at = self._local_queues.begins_at(before) if after.leader == self._around().me else 0
+        begins_at = self._local_queues.begins_at(before) if after.leader == self._cluster_view().me else 0
         return with_loss(before, after, begins_at)
 
     async def _most_advanced(self, placement: Placement, promoted: QueuePromotion) -> Placement:
         """See core.replication.placement.led_after_asking. Raises LeveretError: too few say what they have."""
         asked = (promoted.leader or "", *promoted.asks)
         ends = await self.ends(asked, placement)
-        after = led_after_asking(placement, promoted, ends, self._around())
+        after = led_by_most_complete(placement, promoted, ends, self._cluster_view())
         if after is None:
             silent = ", ".join(node for node in asked if node not in ends)
             raise LeveretError(f"cannot tell which node has most of the queue until these answer: {silent}")
@@ -349,9 +353,11 @@ class PlacementController:
         self._local_queues.lead_by(key, policy, found.waits, fulfilled if found.is_open else None)
         return found.placement
 
-    def _is_first(self, around: Surroundings) -> bool:
+    def _is_first(self, cluster_view: ClusterView) -> bool:
         """Whether this node is the one that tidies up after others."""
-        return next((name for name in around.members if name in around.alive), "") == around.me
+        return (
+            next((name for name in cluster_view.members if name in cluster_view.alive), "") == cluster_view.me
+        )
 
     def _delete(self, lost: list[tuple[QueueKey, Placement]]) -> None:
         for key, placement in lost:
@@ -376,11 +382,11 @@ class PlacementController:
         writes = [each for each in writes if self._stands(each.key, each.before)]
         if not writes:
             return
-        around, keys = self._around(), self._state.keys
+        cluster_view, keys = self._cluster_view(), self._state.keys
         conditions: dict[Unchanged, None] = {}
         for key, before, _, absent in writes:
             conditions[self._state.unchanged(keys.placement(*key))] = None
-            gone = absent if before.leader == around.me else (before.leader, *absent)
+            gone = absent if before.leader == cluster_view.me else (before.leader, *absent)
             conditions |= {Unchanged(keys.alive(node), 0): None for node in gone}
         puts = tuple(placement_write(keys, write.key, write.after) for write in writes)
         revision = await self._store.transact(StoreTransaction(tuple(conditions), puts))
@@ -399,7 +405,7 @@ class PlacementController:
     def _wrote(self, key: QueueKey, revision: int) -> None:
         """Nothing is decided by an older record of that queue from now on."""
         if self._state.revision < revision:
-            self._unseen[key] = revision
+            self._unobserved[key] = revision
 
     async def move(self, key: QueueKey, to: str, *, loses: bool = False) -> bool:
         """Have another node lead a queue that is led here: one that has all of it, or that `loses` the rest.
@@ -410,13 +416,13 @@ class PlacementController:
         Raises:
             LeveretError: it does not come to have it.
         """
-        while key in self._in_flight or key in self._unseen or key in self._changed:
+        while key in self._in_flight or key in self._unobserved or key in self._changed:
             await self._calm.wait()
         placed = self._state.placements.get(key)
-        around = self._around()
-        if placed is None or placed.placement.leader != around.me or key in self._moving:
+        cluster_view = self._cluster_view()
+        if placed is None or placed.placement.leader != cluster_view.me or key in self._moving:
             return False
-        if to not in around.alive or to not in placed.placement.mirrors:
+        if to not in cluster_view.alive or to not in placed.placement.mirrors:
             return False
         if not (loses or to in self._local_queues.ready(key)):
             return False
@@ -425,21 +431,21 @@ class PlacementController:
         self._fulfilled.pop(key, None)
         revision: int | None = None
         try:
-            complete = await self._local_queues.give_to(
+            complete = await self._local_queues.hand_over_to(
                 key, to, frozenset(placed.placement.synchronised), loses=loses
             )
-            around = self._around()
+            cluster_view = self._cluster_view()
             has_all = loses or to in self._local_queues.ready(key)
-            if has_all and self._state.placements.get(key) == placed and to in around.alive:
+            if has_all and self._state.placements.get(key) == placed and to in cluster_view.alive:
                 conditions = (self._state.unchanged(self._state.keys.placement(*key)),)
-                after = handed_over(placed.placement, to, complete, around)
+                after = handed_over(placed.placement, to, complete, cluster_view)
                 lack = self._local_queues.lacks(key, to)
                 if lack.messages:
                     logger.warning(
                         "messages_lost vhost=%s queue=%s messages=%d from=%s to=%s reason=unsynchronised_hand_over",
                         *key,
                         lack.messages,
-                        around.me,
+                        cluster_view.me,
                         to,
                     )
                     after = with_loss(placed.placement, after, lack.begins_at)
@@ -467,13 +473,13 @@ class PlacementController:
 
     async def hand_over(self) -> list[RecordWrite]:
         """Have each queue that is led here led by whom its policy allows; what to write of those that nobody may."""
-        around = self._around()
-        others = {name: presence for name, presence in around.alive.items() if name != around.me}
+        cluster_view = self._cluster_view()
+        others = {name: presence for name, presence in cluster_view.alive.items() if name != cluster_view.me}
         moves: list[tuple[QueueKey, QueuePromotion]] = []
         staying: list[QueueKey] = []
         for key, (placement, _) in list(self._state.placements.items()):
             queue = self._broker.queues.get(key)
-            if placement.leader != around.me or queue is None:
+            if placement.leader != cluster_view.me or queue is None:
                 continue
             policy = self._locations.policy(queue.definition)
             promoted = successor(policy, placement.mirrors, placement.synchronised, others, is_graceful=True)
@@ -498,5 +504,5 @@ class PlacementController:
         return [
             RecordWrite(key, placement, msgspec.structs.replace(placement, closed=True))
             for key, placement in found
-            if placement.leader == around.me
+            if placement.leader == cluster_view.me
         ]

@@ -10,7 +10,7 @@ from leveret.config.cluster import Cluster
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.cluster import ClusterState, Placement
 from leveret.core.replication.leader_location import CandidateNodes, leader_location, locator
-from leveret.core.replication.placement import Surroundings, first
+from leveret.core.replication.placement import ClusterView, first
 from leveret.core.rules.mirror_policy import NOT_MIRRORED, MirrorPolicy, group_policy, mirror_policy
 from leveret.core.rules.validation import QUORUM, STREAM, queue_type
 from leveret.model import definitions as d
@@ -21,13 +21,13 @@ class QueueLocations:
     """See the module."""
 
     def __init__(
-        self, settings: Cluster, state: ClusterState, broker: Broker, around: Callable[[], Surroundings]
+        self, settings: Cluster, state: ClusterState, broker: Broker, cluster_view: Callable[[], ClusterView]
     ) -> None:
         """All queues are where their records say."""
         self._settings = settings
         self._state = state
         self._broker = broker
-        self._around = around
+        self._cluster_view = cluster_view
         self._fresh: dict[QueueKey, Placement] = {}
         """Where queues are to be that were declared here and are not recorded yet."""
 
@@ -41,12 +41,12 @@ class QueueLocations:
         if found is None or found.epoch != definition.epoch:
             leader = self._locate(definition, exclusive)
             policy = NOT_MIRRORED if exclusive else self.policy(definition)
-            found = first(definition.epoch, leader, policy, self._around(), exclusive=exclusive)
+            found = first(definition.epoch, leader, policy, self._cluster_view(), exclusive=exclusive)
             self._fresh[key] = found
         return found
 
     def _locate(self, definition: d.Queue, exclusive: bool) -> str:
-        around, settings = self._around(), self._settings
+        cluster_view, settings = self._cluster_view(), self._settings
         topology = self._broker.topologies[definition.vhost]
         kind = queue_type(definition.arguments)
         applied = topology.policies.for_queue(definition.name, kind).definition
@@ -56,15 +56,21 @@ class QueueLocations:
             queue_master_locator=settings.queue_master_locator,
             queue_leader_locator=settings.queue_leader_locator,
         )
-        serving = [name for name in around.members if name in around.alive and around.alive[name].uri]
+        serving = [
+            name
+            for name in cluster_view.members
+            if name in cluster_view.alive and cluster_view.alive[name].uri
+        ]
         led = Counter(placed.placement.leader for placed in self._state.placements.values())
         led.update(placement.leader for placement in self._fresh.values())
-        draining = [name for name in serving if around.alive[name].draining]
-        nodes = CandidateNodes(client=around.me, alive=serving or [around.me], draining=draining, led=led)
+        draining = [name for name in serving if cluster_view.alive[name].draining]
+        nodes = CandidateNodes(
+            client=cluster_view.me, alive=serving or [cluster_view.me], draining=draining, led=led
+        )
         return leader_location(
             strategy,
             nodes,
-            lambda among: around.shuffle(among)[0],
+            lambda among: cluster_view.shuffle(among)[0],
             policy=self.policy(definition, applied),
             is_exclusive=exclusive,
         )

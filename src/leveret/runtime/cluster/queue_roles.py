@@ -16,7 +16,7 @@ from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.core.rules.validation import CLASSIC, queue_type
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError, StorageError
-from leveret.runtime.cluster.forwarding import Relays
+from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.local_queues import Lack, QueueKey
 from leveret.runtime.cluster.queues import ClusterQueues, first_epoch
 from leveret.runtime.logs.commit import GroupCommit
@@ -33,7 +33,7 @@ _ALL: Final = 1 << 63
 _ASK_AGAIN_S: Final = 0.2
 _LOSING_S: Final = 3.0
 """So long a mirror that is to lead without all of a queue is sent what it lacks, while nobody serves the queue."""
-_HOPE_S: Final = 3.0
+_RECONNECT_GRACE_S: Final = 3.0
 """So long a mirror that is recorded as synchronised may take to connect to a node that begins to lead."""
 
 
@@ -49,19 +49,19 @@ class QueueRoles:
         queues: ClusterQueues,
         sources: MirrorSources,
         copies: MirrorCopies,
-        relays: Relays,
+        forwarding: Forwarding,
         policy: Callable[[d.Queue], MirrorPolicy],
         ask: Callable[[str, str, Any], Awaitable[Any]],
         due: Callable[[list[QueueKey]], None],
         *,
-        give_timeout_s: float,
+        hand_over_timeout_s: float,
     ) -> None:
         """Nothing is led or mirrored by this yet.
 
         `policy` is what is said of a queue's mirrors; `ask` asks another node; `due` has a queue's record looked at;
-        `give_timeout_s` is how long who is to lead a queue next may take until it has all of it.
+        `hand_over_timeout_s` is how long who is to lead a queue next may take until it has all of it.
         """
-        self._give_timeout_s = give_timeout_s
+        self._hand_over_timeout_s = hand_over_timeout_s
         self._due = due
         self._policy = policy
         self._ask = ask
@@ -72,13 +72,13 @@ class QueueRoles:
         self._queues = queues
         self._sources = sources
         self._copies = copies
-        self._relays = relays
+        self._forwarding = forwarding
         self._names: dict[QueueKey, str] = {}
         self._keys: dict[str, QueueKey] = {}
         self._given: dict[QueueKey, Queue] = {}
         self._records: dict[QueueKey, Placement] = {}
         self._discarding: dict[str, asyncio.Task[None]] = {}
-        self._hopes: dict[QueueKey, tuple[set[str], float]] = {}
+        self._reconnect_grace: dict[QueueKey, tuple[set[str], float]] = {}
         queues.on_new = self._made
 
     def key_of(self, name: str) -> QueueKey | None:
@@ -120,7 +120,7 @@ class QueueRoles:
         if led is None:
             return frozenset()
         live = frozenset(node for node, stream in led.streams.items() if stream.state is MirrorState.LIVE)
-        hoped, until_s = self._hopes.get(key, (set(), 0.0))
+        hoped, until_s = self._reconnect_grace.get(key, (set(), 0.0))
         return live | hoped if hoped and asyncio.get_running_loop().time() < until_s else live
 
     def joined(self, key: QueueKey) -> frozenset[str]:
@@ -138,15 +138,15 @@ class QueueRoles:
             key
         ) in self._copies.damaged
 
-    def _hope(self, key: QueueKey, nodes: Iterable[str]) -> None:
+    def _await_reconnect(self, key: QueueKey, nodes: Iterable[str]) -> None:
         """Mirrors that are recorded as synchronised have a moment to connect before that is taken back."""
         loop = asyncio.get_running_loop()
-        self._hopes[key] = set(nodes), loop.time() + _HOPE_S
-        loop.call_later(_HOPE_S + 0.01, self._due, [key])
+        self._reconnect_grace[key] = set(nodes), loop.time() + _RECONNECT_GRACE_S
+        loop.call_later(_RECONNECT_GRACE_S + 0.01, self._due, [key])
 
     def mirror_lacks(self, key: QueueKey, node: str) -> None:
         """A mirror has connected, and is gone again or has not everything: there is nothing to hope for."""
-        hoped, _ = self._hopes.get(key, (set(), 0.0))
+        hoped, _ = self._reconnect_grace.get(key, (set(), 0.0))
         hoped.discard(node)
 
     def _made(self, definition: d.Queue, placement: Placement) -> None:
@@ -159,7 +159,7 @@ class QueueRoles:
 
     def _begin_leading(self, key: QueueKey, name: str, policy: MirrorPolicy, placement: Placement) -> None:
         if name not in self._sources.led:
-            self._hope(key, placement.synchronised)
+            self._await_reconnect(key, placement.synchronised)
         self._lead_by(name, policy, RequiredMirrors((frozenset(placement.synchronised),), majority=False))
 
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
@@ -185,7 +185,7 @@ class QueueRoles:
         """The queue is gone; if it was led here, the engine removes its log."""
         name = self._names.pop(key, None)
         self._given.pop(key, None)
-        self._hopes.pop(key, None)
+        self._reconnect_grace.pop(key, None)
         self._records.pop(key, None)
         if name is not None:
             self._keys.pop(name, None)
@@ -202,8 +202,8 @@ class QueueRoles:
                 # Now: what had been received may have said more of it. A leader that was lost may have handed out
                 # anything since it told of that last; but a quorum queue marks what it has counted.
                 is_quorum = queue_type(queue.definition.arguments) != CLASSIC
-                told_all = queue.leader in placement.mirrors or is_quorum
-                delivered = self._copies.cursor(name) if told_all else _ALL
+                sent_everything = queue.leader in placement.mirrors or is_quorum
+                delivered = self._copies.cursor(name) if sent_everything else _ALL
             if self._broker.queues.get(key) is not queue:
                 return
             is_lossy = placement.lost is not None and placement.lost.term == placement.term
@@ -220,7 +220,7 @@ class QueueRoles:
                     led.message_count,
                     queue.message_count,
                 )
-            self._relays.led_here(queue, led)
+            self._forwarding.led_here(queue, led)
             logger.info("queue_led vhost=%s queue=%s term=%d from=%s", *key, placement.term, queue.leader)
         if self.is_damaged(key):
             # Mirrors are told nothing of what is here: they would take themselves for divergent.
@@ -245,12 +245,12 @@ class QueueRoles:
             await self._commits.settle()
             if name is not None:
                 self._sources.cease(name)
-            self._queues.cede(led)
+            self._queues.step_down(led)
             if name is not None and led.damage is not None:
                 self._copies.put_away(name, led.damage)
             logger.info("queue_ceded vhost=%s queue=%s term=%d to=%s", *key, placement.term, placement.leader)
         if led is not None or queue.leader != placement.leader:
-            self._relays.led_by(queue, placement.leader)
+            self._forwarding.led_by(queue, placement.leader)
         if name is None:
             return
         if self._me in placement.mirrors:
@@ -315,10 +315,10 @@ class QueueRoles:
         queue = self._broker.queues.get(key)
         if isinstance(queue, RemoteQueue) and queue.is_down == alive:
             if alive:
-                self._relays.led_by(queue, queue.leader)
+                self._forwarding.led_by(queue, queue.leader)
             else:
                 logger.warning("queue_down vhost=%s queue=%s leader=%s", *key, queue.leader)
-                self._relays.down(queue)
+                self._forwarding.down(queue)
 
     async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
         """See placing.LocalQueues."""
@@ -380,10 +380,10 @@ class QueueRoles:
         first, has = (stream.first, stream.has) if stream is not None else (0, 0)
         gaps = queue.settled.gaps
         front = gaps(0, first) if first > queue.log_floor else ()
-        lacking = (*front, *gaps(max(first, has), queue.next_offset))
-        return Lack(first, sum(end - start for start, end in lacking))
+        missing = (*front, *gaps(max(first, has), queue.next_offset))
+        return Lack(first, sum(end - start for start, end in missing))
 
-    async def give_to(
+    async def hand_over_to(
         self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False
     ) -> frozenset[str]:
         """See placing.LocalQueues: what is published from here on waits for the next leader."""
@@ -394,19 +394,19 @@ class QueueRoles:
         self._stand_in(queue)
         has_all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        def told() -> None:
+        def notify() -> None:
             if not has_all.done():
                 has_all.set_result(None)
 
         # Who is recorded must have all that was confirmed, whoever leads next.
         self._sources.wait_for(name, recorded, frozenset({node}))
-        self._sources.when_acked([name], told)
+        self._sources.when_acked([name], notify)
         self._commits.begin()
         if loses:
             self._sources.synchronise(name)
         try:
             async with asyncio.timeout(
-                min(_LOSING_S, self._give_timeout_s) if loses else self._give_timeout_s
+                min(_LOSING_S, self._hand_over_timeout_s) if loses else self._hand_over_timeout_s
             ):
                 await has_all
                 await self._commits.settle()
@@ -425,7 +425,7 @@ class QueueRoles:
     def _stand_in(self, led: Queue) -> RemoteQueue:
         """Serve a queue no more: what its consumers had returns to it, and is logged as far as it was settled."""
         stands = self._queues.stand_in(led, self._me)
-        self._relays.waits(led, stands)
+        self._forwarding.waits(led, stands)
         return stands
 
     def take_back(self, key: QueueKey) -> None:
@@ -434,6 +434,6 @@ class QueueRoles:
         stands = self._broker.queues.get(key)
         if queue is not None and stands is not None:
             self._broker.replace_queue(queue)
-            self._relays.led_here(stands, queue)
+            self._forwarding.led_here(stands, queue)
             self._broker.dirty[queue] = None
             self._engine.touch()

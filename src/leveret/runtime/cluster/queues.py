@@ -1,7 +1,7 @@
 """The queues of a node in a cluster: those it leads have a log and are served; for all others something stands.
 
-`make_queue` is what the broker asks when a queue is declared, here or elsewhere. `lead` and `cede` are the two ways
-in which a queue changes sides while the node runs: a mirror is promoted, or a leader hands over.
+`make_queue` is what the broker asks when a queue is declared, here or elsewhere. `lead` and `step_down` are the two
+ways in which a queue changes sides while the node runs: a mirror is promoted, or a leader hands over.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ClusterQueues:
         self._commits = commits
         self._engine = engine
         self._placement_of = placement_of
-        self.on_new: Callable[[d.Queue, Placement], None] = _unheard
+        self.on_new: Callable[[d.Queue, Placement], None] = _ignore
         broker.make_queue = self.make_queue
 
     def make_queue(self, definition: d.Queue, read: Reader, exclusive: bool = False) -> Queue:
@@ -127,10 +127,10 @@ class ClusterQueues:
         self._commits.begin()
         return offset
 
-    def cede(self, queue: Queue) -> None:
+    def step_down(self, queue: Queue) -> None:
         """A queue that something stands for by now was served here: its log is closed, and may be a mirror's."""
-        self._stores.cede(queue)
+        self._stores.step_down(queue)
 
 
-def _unheard(definition: d.Queue, placement: Placement) -> None:
+def _ignore(definition: d.Queue, placement: Placement) -> None:
     """Nobody is told."""

@@ -1,8 +1,8 @@
 """What an operator decided on schema replication, for all nodes of a cluster; see runtime.schema_sync.decisions.
 
 It is a key in etcd. Each node keeps a copy as well, so that one that is started alone one day does not fall back to
-what its configuration says. Who applies a delta has the pen, and so has who decides: whoever applies one knows what was
-decided before, and so does who decides the next.
+what its configuration says. Who applies a delta has the definitions lock, and so has who decides: whoever applies one
+knows what was decided before, and so does who decides the next.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from leveret.core.broker.definitions_lock import PEN_TIMEOUT_S
+from leveret.core.broker.definitions_lock import DEFINITIONS_LOCK_TIMEOUT_S
 from leveret.core.replication.cluster import encode
 from leveret.core.replication.election import PutKey, StoreTransaction
 from leveret.core.schema.decisions import SchemaDecided
@@ -41,29 +41,38 @@ class ForAll:
     @property
     def follower(self) -> str:
         """See Deciding: who came first of those that serve."""
-        around = self._member.around()
-        return next((name for name in around.members if name in around.alive and around.alive[name].uri), "")
+        cluster_view = self._member.cluster_view()
+        return next(
+            (
+                name
+                for name in cluster_view.members
+                if name in cluster_view.alive and cluster_view.alive[name].uri
+            ),
+            "",
+        )
 
     async def decide(self, change: Callable[[SchemaDecided], SchemaDecided]) -> None:
         """See Deciding.
 
         Raises:
-            ResourceLocked: whoever has the pen does not hand it over.
+            ResourceLocked: whoever has the definitions lock does not hand it over.
             LeveretError: etcd does not answer.
         """
         member = self._member
-        with member.pen.pinned():
+        with member.definitions_lock.pinned():
             try:
-                async with asyncio.timeout(PEN_TIMEOUT_S):
-                    await member.pen.fetched()
+                async with asyncio.timeout(DEFINITIONS_LOCK_TIMEOUT_S):
+                    await member.definitions_lock.fetched()
             except TimeoutError:
                 raise ResourceLocked(
-                    f"nothing can be decided for the cluster now: {member.state.pen or 'nobody'} may change "
-                    f"definitions, and did not hand over in {PEN_TIMEOUT_S:g} s"
+                    f"nothing can be decided for the cluster now: {member.state.definitions_lock or 'nobody'} may "
+                    f"change definitions, and did not hand over in {DEFINITIONS_LOCK_TIMEOUT_S:g} s"
                 ) from None
-            # With the pen here, all that was decided before is known here.
+            # With the definitions lock here, all that was decided before is known here.
             write = PutKey(member.state.keys.schema_sync, encode(change(self.decided)))
-            revision = await member.store.transact(StoreTransaction((member.pen.held,), (write,)))
+            revision = await member.store.transact(
+                StoreTransaction((member.definitions_lock.lock_condition,), (write,))
+            )
             if revision is None:
                 raise ResourceLocked("another node changes definitions by now: try again")
             await member.has_taken(revision)

@@ -143,7 +143,7 @@ class ClusterStore:
         key = self.keys.alive(self._name)
         give_up_s = self._clock_s() + ANNOUNCE_LEASES * self._ttl_s
         while True:
-            lease = self._held()
+            lease = self._own_lease()
             try:
                 entry = (await self._etcd.read(key)).entries.get(key)
             except EtcdAway as error:
@@ -191,7 +191,7 @@ class ClusterStore:
         """How long it will be so, if no keepalive comes; 0 without a lease."""
         return max(0.0, self._lease.left_s) if self._lease is not None else 0.0
 
-    def _held(self) -> KeptLease:
+    def _own_lease(self) -> KeptLease:
         if self._lease is None or not self._lease.is_held_now():
             raise LeaseLost(f"this node's lease in etcd is over; last error: {self._last_error or 'none'}")
         return self._lease
@@ -259,7 +259,7 @@ class ClusterStore:
         conditions = (*transaction.conditions, Unchanged(self._turn, self._turn_modified))
         guarded = StoreTransaction(conditions, (*transaction.writes, PutKey(self._turn, value, leased=True)))
         while True:
-            lease = self._held()
+            lease = self._own_lease()
             try:
                 revision = await self._etcd.transact(guarded, lease.id)
             except EtcdAway as error:
@@ -269,7 +269,7 @@ class ClusterStore:
             except EtcdRefused as error:
                 if error.code == _NO_LEASE:
                     lease.lose("etcd has ended the lease")
-                    self._held()
+                    self._own_lease()
                 raise
             if revision is not None:
                 self._turn_modified = revision
@@ -278,7 +278,7 @@ class ClusterStore:
     async def _find_turn(self, done: bytes) -> int | None:
         """The revision in which this turn was taken after all; None if it was an earlier one that came late."""
         while True:
-            self._held()
+            self._own_lease()
             try:
                 turn = (await self._etcd.read(self._turn)).entries.get(self._turn)
             except EtcdAway as error:
@@ -299,7 +299,7 @@ class ClusterStore:
 
     async def _look_surely(self) -> None:
         while True:
-            self._held()
+            self._own_lease()
             try:
                 await self._look()
             except EtcdAway as error:
@@ -315,7 +315,7 @@ class ClusterStore:
 
     def _take(self, events: list[Event], revision: int) -> None:
         turns = f"{self.keys.prefix}turns/"
-        told = [event for event in events if not event.key.startswith(turns)]
+        relevant = [event for event in events if not event.key.startswith(turns)]
         for event in events:
             if event.value is None:
                 self._known.pop(event.key, None)
@@ -323,7 +323,7 @@ class ClusterStore:
                 self._known[event.key] = event.modified
         self.revision = revision
         self._moved_at_s = self._clock_s()
-        self._on_events(told, revision)
+        self._on_events(relevant, revision)
 
     async def _follow(self) -> None:
         """Tell what happens, for as long as there is a lease."""

@@ -1,8 +1,8 @@
 """Chunks that an outgoing log only names: their data stands in their queue's own log, and is not written twice.
 
 A large chunk of messages stands in the outgoing log with its header and its trailer, and in place of the data with a
-`NAMED` attribute: how long it is, and its CRC. Who reads the log gets the whole chunk, the data from the queue's log.
-Why it is there then:
+`BY_REFERENCE` attribute: how long it is, and its CRC. Who reads the log gets the whole chunk, the data from the queue's
+log. Why it is there then:
 
 - a chunk is named after the fdatasync that made it durable in its queue's log;
 - from the first chunk on that is named (`Named.first_of`) a queue's log drops no segment, and it outlives its queue;
@@ -10,8 +10,8 @@ Why it is there then:
 - where nothing waits for the queue's log to be on disk (durability = os) nothing is named, all is copied.
 
 What is not there nevertheless is nothing that is wanted: a follower that lost its power may have the name and not the
-data, which its queue then lost as well, and the life ends with a settlement of all; the log of a vhost that was not
-tagged for a time names what its queues settled and dropped meanwhile. A settlement of these messages stands in for
+data, which its queue then lost as well, and the incarnation ends with a settlement of all; the log of a vhost that was
+not tagged for a time names what its queues settled and dropped meanwhile. A settlement of these messages stands in for
 them, as long as they were, so that offsets go on. A queue's log that cannot be read is another matter: it may be
 restored, or be given up by deleting the queue; nothing behind it is served before.
 """
@@ -43,12 +43,12 @@ from leveret.wire.chunk import (
     encode_trailer,
     verify,
 )
-from leveret.wire.life import epoch_of
+from leveret.wire.incarnation import epoch_of
 from leveret.wire.record import Settlement, encode_settlements
 
 logger = logging.getLogger(__name__)
 
-NAMED_BYTES_MIN: Final = 16 * 1024
+BY_REFERENCE_BYTES_MIN: Final = 16 * 1024
 """Data that is shorter is copied: to look for it in another file costs a reader more than that costs the disk."""
 _CRC_SHIFT: Final = 32
 
@@ -63,7 +63,7 @@ class QueueLogSource(Protocol):
         """Whether the queue is deleted: nobody will mend its log."""
 
 
-class Named:
+class ByReference:
     """What an outgoing log names: in each queue from which offset on, and how many octets in each of its segments.
 
     Attributes:
@@ -72,7 +72,7 @@ class Named:
 
     def __init__(self) -> None:
         """Of an empty log."""
-        self._reach: LowestOffsets[int] = LowestOffsets()
+        self._lowest_offsets: LowestOffsets[int] = LowestOffsets()
         self._ends: dict[int, int] = {}
         self.bytes_of: dict[int, int] = {}
         self._bytes_of_queues: dict[int, Counter[int]] = {}
@@ -85,25 +85,25 @@ class Named:
     @property
     def epochs(self) -> set[int]:
         """Of the queues of which anything is named."""
-        return self._reach.keys
+        return self._lowest_offsets.keys
 
-    def note(self, life: int, offset: int, size: int, *, segment: int, end: int) -> None:
+    def note(self, incarnation: int, offset: int, size: int, *, segment: int, end: int) -> None:
         """A chunk at that offset of a queue is named in the newest segment; `end` is the outgoing log's after it."""
-        self._reach.note(epoch_of(life), segment, offset)
-        self._ends[epoch_of(life)] = end
+        self._lowest_offsets.note(epoch_of(incarnation), segment, offset)
+        self._ends[epoch_of(incarnation)] = end
         self.bytes_of[segment] = self.bytes_of.get(segment, 0) + size
-        self._bytes_of_queues.setdefault(segment, Counter())[epoch_of(life)] += size
+        self._bytes_of_queues.setdefault(segment, Counter())[epoch_of(incarnation)] += size
 
     def forget_before(self, segment: int) -> None:
         """The outgoing log begins with this segment now."""
-        self._reach.forget_before(segment)
+        self._lowest_offsets.forget_before(segment)
         self._ends = {epoch: end for epoch, end in self._ends.items() if end > segment}
         for first in [first for first in self.bytes_of if first < segment]:
             del self.bytes_of[first], self._bytes_of_queues[first]
 
     def first_of(self, epoch: int) -> int | None:
         """The first offset of a queue that is named; None if nothing of it is."""
-        return self._reach.begin_of(epoch)
+        return self._lowest_offsets.begin_of(epoch)
 
     def bytes_of_queue(self, epoch: int) -> int:
         """Octets of the data of a queue that is named."""
@@ -114,29 +114,29 @@ class Named:
         return self._ends.get(epoch, 0)
 
 
-def may_be_named(queue: Queue, header: Header) -> bool:
+def may_be_by_reference(queue: Queue, header: Header) -> bool:
     """Whether a chunk of a log that is fdatasynced before it is collected can do without a copy of its data.
 
     Not of streams: their logs follow their own retention, and what they hold is packed as messages.
     """
     return (
         header.type == ChunkType.USER
-        and header.data_bytes >= NAMED_BYTES_MIN
+        and header.data_bytes >= BY_REFERENCE_BYTES_MIN
         and queue.definition.durable
         and not isinstance(queue, Stream)
     )
 
 
-def naming(header: Header) -> bytes:
+def reference_of(header: Header) -> bytes:
     """The attribute that stands for the data of a queue's chunk."""
-    return encode_attribute(Attribute.NAMED, b"", _naming(header))
+    return encode_attribute(Attribute.BY_REFERENCE, b"", _reference(header))
 
 
-def _naming(header: Header) -> int:
+def _reference(header: Header) -> int:
     return header.crc << _CRC_SHIFT | header.data_bytes
 
 
-def named_bytes(value: int) -> int:
+def by_reference_bytes(value: int) -> int:
     """How much data the value of such an attribute stands for."""
     return value & (1 << _CRC_SHIFT) - 1
 
@@ -155,25 +155,27 @@ def whole(header: Header, octets: bytes, logs: QueueLogSource) -> memoryview:
     """
     verify(Chunk(header, b"", octets[HEADER_BYTES:]))
     said = {kind: (name, value) for kind, name, value in decode_trailer(octets[HEADER_BYTES:])}
-    (queue, life), (_, offset) = said[Attribute.QUEUE_EPOCH], said[Attribute.QUEUE_OFFSET]
-    _, named = said.pop(Attribute.NAMED)
+    (queue, incarnation), (_, offset) = said[Attribute.QUEUE_EPOCH], said[Attribute.QUEUE_OFFSET]
+    _, by_reference = said.pop(Attribute.BY_REFERENCE)
     trailer = encode_trailer(*(encode_attribute(kind, *each) for kind, each in said.items()))
     try:
-        found = _found(header, offset, named, trailer, logs.log_of(epoch_of(life)))
+        found = _found(header, offset, by_reference, trailer, logs.log_of(epoch_of(incarnation)))
     except StorageError:
-        if not logs.is_ended(epoch_of(life)):
+        if not logs.is_ended(epoch_of(incarnation)):
             raise
         found = None
     return found if found is not None else _stand_in(header, queue, offset, trailer)
 
 
-def _found(header: Header, offset: int, named: int, trailer: bytes, log: Log | None) -> memoryview | None:
+def _found(
+    header: Header, offset: int, by_reference: int, trailer: bytes, log: Log | None
+) -> memoryview | None:
     """With the data at that offset of the queue's log, if that is what is named; raises StorageError."""
     place = log.place_of(offset) if log is not None else None
     if log is None or place is None:
         return None
     # An offset that was lost with the power is handed out again, for other messages.
-    if (header.records, named) != (place.header.records, _naming(place.header)):
+    if (header.records, by_reference) != (place.header.records, _reference(place.header)):
         return None
     size = place.header.data_bytes
     chunk = memoryview(_chunk(header, header.type, place.header.crc, size, trailer))

@@ -20,7 +20,7 @@ in which it stands there; what their own retention takes is settled here. Downst
 they are (`outgoing_log`): what all of them have may go, if the operator chose so, and whom retention overtook is
 told of; for who begins, what queues still hold of what retention took is collected anew, or told of.
 
-What downstreams see as a queue's epoch is a **life**: the epoch, and above LIFE_BITS how often its policy
+What downstreams see as a queue's epoch is a **incarnation**: the epoch, and above INCARNATION_BITS how often its policy
 was taken away. So a queue that is replicated again comes whole, under an identity that is not settled.
 """
 
@@ -238,11 +238,11 @@ class Collector:
         log = self._queue_log(queue)
         key = outgoing.key_of(queue)
         position = outgoing.position_of(queue)
-        reach = outgoing.reach_of(key)
-        if reach is not None and reach > log.next_offset:
+        last_position = outgoing.last_position_of(key)
+        if last_position is not None and last_position > log.next_offset:
             # The queue's log lost its end with the power (durability = os) and hands those offsets out again.
-            outgoing.begin_life(queue, renumbers=True)
-            self._end(outgoing, key, reach)
+            outgoing.begin_incarnation(queue, renumbers=True)
+            self._end(outgoing, key, last_position)
             key, position = outgoing.key_of(queue), 0
         first = log.first_offset if key in outgoing.positions else _first_wanted(queue, log)
         end = log.next_offset
@@ -302,7 +302,7 @@ class Collector:
     def unfollow(self, queues: Iterable[Queue], *, deleted: bool = False) -> None:
         """Stop collecting; downstreams learn that nothing of the queues is to be recovered.
 
-        The next lives of all of them are made durable together, which is a wait for the disk, before any end.
+        The next incarnations of all of them are made durable together, which is a wait for the disk, before any end.
         """
         ended: list[tuple[OutgoingLog, Key, int]] = []
         for queue in queues:
@@ -311,9 +311,9 @@ class Collector:
             if outgoing is None:
                 continue
             key = outgoing.key_of(queue)
-            if outgoing.reach_of(key) is not None:
+            if outgoing.last_position_of(key) is not None:
                 if not deleted:
-                    outgoing.begin_life(queue)
+                    outgoing.begin_incarnation(queue)
                 ended.append((outgoing, key, queue.next_offset))
         for each in ended:
             self._end(*each)
@@ -327,7 +327,7 @@ class Collector:
             catching_up.cancel()
 
     def _end(self, outgoing: OutgoingLog, key: Key, offset: int) -> None:
-        """End a life in the log, later if the disk refuses it now."""
+        """End an incarnation in the log, later if the disk refuses it now."""
         outgoing.positions.pop(key, None)
         try:
             outgoing.end(key, offset, self._clock_ms())
@@ -338,12 +338,12 @@ class Collector:
     def close_missing(self, vhost: str, queues: list[Queue]) -> None:
         """At start: end every queue that went while nobody could say so."""
         outgoing = self.open_vhost(vhost)
-        if not outgoing.lives:
+        if not outgoing.incarnations:
             return
         self.unfollow(queue for queue in queues if not queue.replicated)
         alive = {outgoing.key_of(queue) for queue in queues if queue.replicated}
-        for key in outgoing.lives - alive:
-            self._end(outgoing, key, outgoing.reach_of(key) or 0)
+        for key in outgoing.incarnations - alive:
+            self._end(outgoing, key, outgoing.last_position_of(key) or 0)
 
     def collect(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
         """A durable chunk of a replicated queue: copy it. Never fails the broker."""
@@ -364,13 +364,13 @@ class Collector:
         if outgoing is None:
             # What is dropped before it could be copied was settled, or is stored again; `catch_up` sees to both.
             return queue.next_offset
-        named = outgoing.named.first_of(queue.epoch)
+        by_reference = outgoing.by_reference.first_of(queue.epoch)
         if queue.replicated:
             position = outgoing.position_of(queue)
-            return position if named is None else min(named, position)
-        if named is not None:
-            named = outgoing.needs_of(queue.epoch, self._queue_log(queue), self._retain_bytes_max)
-        return queue.next_offset if named is None else named
+            return position if by_reference is None else min(by_reference, position)
+        if by_reference is not None:
+            by_reference = outgoing.needs_of(queue.epoch, self._queue_log(queue), self._retain_bytes_max)
+        return queue.next_offset if by_reference is None else by_reference
 
     def needed_from(self, epoch: int, log: Log) -> int | None:
         """The first offset of a deleted queue's log that is still needed here; None if it may go."""
@@ -383,9 +383,9 @@ class Collector:
         return set().union(*(log.epochs for log in self.logs.values()))
 
     @property
-    def named_epochs(self) -> set[int]:
+    def by_reference_epochs(self) -> set[int]:
         """Of all queues whose logs are needed here."""
-        return set().union(*(log.named.epochs for log in self.logs.values()))
+        return set().union(*(log.by_reference.epochs for log in self.logs.values()))
 
     def resume(self, queues: list[Queue]) -> None:
         """Begin to collect what should be and is not, such as what a full disk had stopped."""
@@ -481,13 +481,13 @@ class Collector:
             except StorageError as error:
                 logger.error("retention_failed vhost=%s error=%s", vhost, error)
             dropped |= log.first_offset > first
-            self._tell_overtaken(vhost, log)
+            self._report_overtaken(vhost, log)
         if dropped:
             self.released()
         self.count_missing()
         for queue in self._following:
             if isinstance(queue, Stream):
-                self._tell_retained(queue)
+                self._report_retained(queue)
 
     def count_missing(self) -> None:
         """Have each log know how much its queues hold that retention has taken from it."""
@@ -502,7 +502,7 @@ class Collector:
         """Every queue that is collected, or is being caught up with."""
         return [*self._following, *self._catching_up]
 
-    def _tell_retained(self, stream: Stream) -> None:
+    def _report_retained(self, stream: Stream) -> None:
         """What a stream's own retention took is not to come back at the standby either."""
         first = stream.log.first_offset
         if first <= self._retained.get(stream, 0):
@@ -514,7 +514,7 @@ class Collector:
         except StorageError as error:
             logger.error("end_of_retained_not_logged vhost=%s queue=%s error=%s", *stream.key, error)
 
-    def _tell_overtaken(self, vhost: str, log: OutgoingLog) -> None:
+    def _report_overtaken(self, vhost: str, log: OutgoingLog) -> None:
         """Whom retention overtook misses something: say so once, not each time."""
         for name, downstream in log.downstreams.by_name.items():
             missing = log.first_offset - downstream.offset

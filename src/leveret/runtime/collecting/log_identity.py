@@ -17,11 +17,11 @@ from leveret.storage.log import Log
 from leveret.storage.state_file import StateFile
 
 ID_BITS: Final = 62
-REIGNS_MAX: Final = 1000
+LEADERSHIPS_MAX: Final = 1000
 """Epochs that are told of; what is older was transferred long ago."""
 
 
-class _Reign(msgspec.Struct, frozen=True, array_like=True):
+class _LedFrom(msgspec.Struct, frozen=True, array_like=True):
     """Who wrote the log from the offset `first` on: each start and each promotion of a node has an epoch of its own."""
 
     epoch: int
@@ -32,7 +32,7 @@ class _Saved(msgspec.Struct, frozen=True):
     """What the file holds; versions before did not say who wrote what."""
 
     log_id: int | None = None
-    reigns: list[_Reign] = []
+    leaderships: list[_LedFrom] = msgspec.field(name="reigns", default_factory=list)
 
 
 class OutgoingLogIdentity:
@@ -55,30 +55,32 @@ class OutgoingLogIdentity:
         except msgspec.ValidationError as error:
             raise StorageError(f"{file.path}: {error}; remove the file, and downstreams begin anew") from None
         # In what is not here any more nothing was served by this node: a leader before it may have done so.
-        self._reigns = [reign for reign in found.reigns if reign.first < log.next_offset][-REIGNS_MAX:]
-        self._is_told = False
+        self._leaderships = [
+            leadership for leadership in found.leaderships if leadership.first < log.next_offset
+        ][-LEADERSHIPS_MAX:]
+        self._is_reported = False
         self.is_new = found.log_id is None or not log.next_offset
         self.log_id = secrets.randbits(ID_BITS) if found.log_id is None or self.is_new else found.log_id
         if self.is_new:
             self._save()
 
-    def begin_reign(self) -> None:
+    def begin_leadership(self) -> None:
         """On disk, and on its way to followers, before anything is written in the log's epoch.
 
         Raises:
             StorageError: the disk refused it.
         """
-        if self._is_told:
+        if self._is_reported:
             return
-        if not self._reigns or self._reigns[-1].epoch != self._log.epoch:
-            self._reigns.append(_Reign(self._log.epoch, self._log.next_offset))
+        if not self._leaderships or self._leaderships[-1].epoch != self._log.epoch:
+            self._leaderships.append(_LedFrom(self._log.epoch, self._log.next_offset))
             self._save()
-        self._is_told = True
+        self._is_reported = True
 
     def epoch_before(self, offset: int) -> int | None:
         """In which epoch the record before `offset` was written; None if that is not known."""
-        at = bisect_left(self._reigns, offset, key=lambda reign: reign.first)
-        return self._reigns[at - 1].epoch if at else None
+        at = bisect_left(self._leaderships, offset, key=lambda leadership: leadership.first)
+        return self._leaderships[at - 1].epoch if at else None
 
     def _save(self) -> None:
-        self._file.save(msgspec.to_builtins(_Saved(self.log_id, self._reigns)))
+        self._file.save(msgspec.to_builtins(_Saved(self.log_id, self._leaderships)))

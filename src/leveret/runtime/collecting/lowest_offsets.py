@@ -14,7 +14,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 
 Key = tuple[bytes, int]
-"""A queue's name and its life; see runtime.collecting.collector."""
+"""A queue's name and its incarnation; see runtime.collecting.collector."""
 
 
 K = TypeVar("K", bound=Hashable)
@@ -23,7 +23,7 @@ K = TypeVar("K", bound=Hashable)
 class LowestOffsets(Generic[K]):
     """For each queue the lowest of its offsets from each segment of the log on, for retention takes whole segments.
 
-    Offsets of a queue rise within one of its lives; where several are one key, they may begin anew.
+    Offsets of a queue rise within one of its incarnations; where several are one key, they may begin anew.
     """
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class LowestOffsets(Generic[K]):
         return firsts[0][1] if firsts else None
 
 
-def count_held_before(queue: Queue, offset: int) -> int:
+def count_unsettled_before(queue: Queue, offset: int) -> int:
     """How many messages the queue holds in front of one of its offsets; of a stream, how many offsets."""
     if isinstance(queue, Stream):
         return max(0, offset - queue.log.first_offset)

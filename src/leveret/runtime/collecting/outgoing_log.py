@@ -1,6 +1,6 @@
 """One vhost's outgoing log: what is in it, how far it has each queue, and who has transferred how far.
 
-See `runtime.collecting.collector`, which fills it. Beside its segments are state files: the lives of queues
+See `runtime.collecting.collector`, which fills it. Beside its segments are state files: the incarnations of queues
 (`lives.json`), what the log is called (`identity.json`, made with it: a log that replaces another one is not
 taken for its continuation), how far each downstream has it (`downstreams.json`), and how far it has queues of which
 no record is retained (`positions.json`; `runtime.collecting.positions_checkpoint`).
@@ -21,17 +21,17 @@ from leveret.core.queues.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.collecting.by_reference import (
-    Named,
+    ByReference,
     QueueLogSource,
+    by_reference_bytes,
     is_naming,
-    may_be_named,
-    named_bytes,
-    naming,
+    may_be_by_reference,
+    reference_of,
     whole,
 )
 from leveret.runtime.collecting.downstreams import Downstreams
 from leveret.runtime.collecting.log_identity import ID_BITS, OutgoingLogIdentity
-from leveret.runtime.collecting.lowest_offsets import Key, LowestOffsets, count_held_before
+from leveret.runtime.collecting.lowest_offsets import Key, LowestOffsets, count_unsettled_before
 from leveret.runtime.collecting.positions_checkpoint import PositionsCheckpoint
 from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.storage.log import Log
@@ -49,14 +49,14 @@ from leveret.wire.chunk import (
     encode_trailer,
     mark_of,
 )
-from leveret.wire.life import LIFE_BITS, epoch_of, next_count
+from leveret.wire.incarnation import INCARNATION_BITS, epoch_of, next_count
 from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
 from leveret.wire.stream_entry import pack_entries
 
 logger = logging.getLogger(__name__)
 
 STATE_FILES: Final = ("lives.json", "failed_sync.json", "identity.json", "downstreams.json", "positions.json")
-"""Beside the segments: lives of queues, a failed sync, the log's name, how far downstreams and queues are."""
+"""Beside the segments: incarnations of queues, a failed sync, the log's name, how far downstreams and queues are."""
 _UNNAMED_BYTES_MAX: Final = 1024 * 1024
 """Of what a queue holds behind what is named of it, so much is no reason yet to give that up."""
 _READ_BYTES: Final = 16 * 1024
@@ -68,10 +68,10 @@ class OutgoingLog(CommittedLog):
     """See the module.
 
     Attributes:
-        named: what it holds without a copy, of the logs of its queues.
+        by_reference: what it holds without a copy, of the logs of its queues.
         log_id: what the log is called; another one in its place is called otherwise.
         writer: drawn each time that it is opened, so that none takes what another serves for the same.
-        positions: by queue and life, the offset up to which the queue is copied.
+        positions: by queue and incarnation, the offset up to which the queue is copied.
         downstreams: how far each of them has the log.
         missing_messages: how many its queues hold that are in it no more, as of the last `count_missing`.
         has_stopped: an fdatasync failed, so nothing more is committed before a restart; what was is served.
@@ -90,16 +90,16 @@ class OutgoingLog(CommittedLog):
         self._tree = tree
         self.missing_messages = 0
         self.has_stopped = False
-        self.named = Named()
+        self.by_reference = ByReference()
         self._queues = queues
         self._unreadable_id = -1
-        self._reach: LowestOffsets[Key] = LowestOffsets()
-        self._lives_file, self._failed_file, identity_file, downstreams_file, positions_file = (
+        self._lowest_offsets: LowestOffsets[Key] = LowestOffsets()
+        self._incarnations_file, self._failed_file, identity_file, downstreams_file, positions_file = (
             tree.file(directory / name) for name in STATE_FILES
         )
-        self._carried = PositionsCheckpoint(positions_file)
-        self._lives: dict[str, int] = self._lives_file.load()
-        self._lives_saved = True
+        self._checkpoint = PositionsCheckpoint(positions_file)
+        self._incarnations: dict[str, int] = self._incarnations_file.load()
+        self._incarnations_saved = True
         self.downstreams = Downstreams(downstreams_file)
         last_chunk_id = -1
 
@@ -116,7 +116,7 @@ class OutgoingLog(CommittedLog):
             logger.warning("outgoing_log_cut log=%s offset=%d octets=%d", directory, cut_at, log.torn_bytes)
             self._failed_file.save({})
         super().__init__(log, last_chunk_id, gone=_GONE)
-        self.positions = self._carried.load(log)
+        self.positions = self._checkpoint.load(log)
         self.writer = secrets.randbits(ID_BITS)
         self._identity = OutgoingLogIdentity(identity_file, log)
         if self._identity.is_new:
@@ -147,72 +147,78 @@ class OutgoingLog(CommittedLog):
 
     def _recovered(self, chunk: Chunk, segment: int) -> None:
         key, offset = b"", 0
-        epoch = named = 0
+        epoch = by_reference = 0
         for kind, name, value in decode_trailer(chunk.trailer):
             if kind == Attribute.QUEUE_EPOCH:
                 key, epoch = name, value
             elif kind == Attribute.QUEUE_OFFSET:
                 offset = value
-            elif kind == Attribute.NAMED:
-                named = value
-        if named:
-            self.named.note(epoch, offset, named_bytes(named), segment=segment, end=chunk.header.next_offset)
+            elif kind == Attribute.BY_REFERENCE:
+                by_reference = value
+        if by_reference:
+            self.by_reference.note(
+                epoch, offset, by_reference_bytes(by_reference), segment=segment, end=chunk.header.next_offset
+            )
         if chunk.header.type == ChunkType.USER:
-            self._reach.note((key, epoch), segment, offset)
+            self._lowest_offsets.note((key, epoch), segment, offset)
         ends = chunk.header.type == ChunkType.TRACKING and _closes(chunk, offset)
-        self._carried.note((key, epoch), segment, None if ends else offset + chunk.header.records)
+        self._checkpoint.note((key, epoch), segment, None if ends else offset + chunk.header.records)
 
     @property
     def epochs(self) -> set[int]:
         """Of all queues that it knows of."""
-        return self.named.epochs | {epoch_of(life) for _, life in (*self._reach.keys, *self.lives)}
+        return self.by_reference.epochs | {
+            epoch_of(incarnation) for _, incarnation in (*self._lowest_offsets.keys, *self.incarnations)
+        }
 
     @property
-    def lives(self) -> set[Key]:
+    def incarnations(self) -> set[Key]:
         """Those that downstreams may have something of, and that have not ended."""
-        return self.positions.keys() | self._carried.former.keys()
+        return self.positions.keys() | self._checkpoint.former.keys()
 
-    def reach_of(self, key: Key) -> int | None:
-        """Up to where downstreams may have the life; None if it is not among `lives`."""
-        reach = max(self.positions.get(key, -1), self._carried.former.get(key, -1))
-        return reach if reach >= 0 else None
+    def last_position_of(self, key: Key) -> int | None:
+        """Up to where downstreams may have the incarnation; None if it is not among `incarnations`."""
+        last_position = max(self.positions.get(key, -1), self._checkpoint.former.get(key, -1))
+        return last_position if last_position >= 0 else None
 
     def key_of(self, queue: Queue) -> Key:
-        """How the log names the queue: its name, and its life."""
-        return queue.name_octets, queue.epoch + (self._lives.get(str(queue.epoch), 0) << LIFE_BITS)
+        """How the log names the queue: its name, and its incarnation."""
+        return queue.name_octets, queue.epoch + (
+            self._incarnations.get(str(queue.epoch), 0) << INCARNATION_BITS
+        )
 
     def position_of(self, queue: Queue) -> int:
         """The queue's offset up to which its log was copied."""
         return self.positions.get(self.key_of(queue), 0)
 
-    def begin_life(self, queue: Queue, *, renumbers: bool = False) -> None:
+    def begin_incarnation(self, queue: Queue, *, renumbers: bool = False) -> None:
         """From now on the queue goes by a name that nothing here is settled under.
 
         `renumbers` says that it may give offsets, that this log knows, to other messages.
         """
-        count = self._lives.get(str(queue.epoch), 0)
-        self._lives[str(queue.epoch)] = next_count(count, renumbers=renumbers)
-        self._lives_saved = False
+        count = self._incarnations.get(str(queue.epoch), 0)
+        self._incarnations[str(queue.epoch)] = next_count(count, renumbers=renumbers)
+        self._incarnations_saved = False
 
     def end(self, key: Key, offset: int, timestamp_ms: int) -> None:
-        """Settle everything of a life that ended at `offset`; the next life is durable before that.
+        """Settle everything of an incarnation that ended at `offset`; the next incarnation is durable before that.
 
         Raises:
             StorageError: the disk refused it.
         """
-        if not self._lives_saved:
-            self._lives_file.save(self._lives)
-            self._lives_saved = True
+        if not self._incarnations_saved:
+            self._incarnations_file.save(self._incarnations)
+            self._incarnations_saved = True
         self.settle_below(key, offset, timestamp_ms, at=offset)
-        self._carried.note(key, self.log.newest_segment, None)
+        self._checkpoint.note(key, self.log.newest_segment, None)
 
     # -- what the collector appends -----------------------------------------------------------
 
     def copy(self, queue: Queue, header: Header, data: bytes, trailer: bytes, *, by_name: bool) -> None:
         """Append a chunk of the queue's log unless it is here already; `by_name` without its data, if that is worth it.
 
-        A stream's entries are packed as messages (wire.stream_entry), and its books of readers and publishers go
-        along; where they have no message to ride on, with a settlement of nothing.
+        A stream's entries are packed as messages (wire.stream_entry), and the stored positions of its readers and
+        publishers go along; where they have no message to ride on, with a settlement of nothing.
 
         Raises:
             StorageError: the disk refused it, or the stream's entries cannot be told from each other.
@@ -220,16 +226,16 @@ class OutgoingLog(CommittedLog):
         key = self.key_of(queue)
         if header.chunk_id < self.positions.get(key, 0):
             return
-        if self.named.bytes_of.get(self.log.newest_segment, 0) >= self.log.segment_bytes_max:
+        if self.by_reference.bytes_of.get(self.log.newest_segment, 0) >= self.log.segment_bytes_max:
             # Its own octets are few: retention takes whole segments, with what they name.
             self.log.roll()
         entries, records = header.entries, header.records
         crc: int | None = header.crc
         is_stream = isinstance(queue, Stream)
-        is_named = by_name and may_be_named(queue, header)
-        attributes = _books_of(trailer) if is_stream else []
+        is_named = by_name and may_be_by_reference(queue, header)
+        attributes = _stored_positions_of(trailer) if is_stream else []
         if is_named:
-            data, crc, attributes = b"", None, [naming(header)]
+            data, crc, attributes = b"", None, [reference_of(header)]
         elif is_stream and header.type == ChunkType.USER:
             try:
                 data, entries = pack_entries(data)
@@ -257,10 +263,10 @@ class OutgoingLog(CommittedLog):
             )
         segment = self.log.newest_segment
         if header.type == ChunkType.USER:
-            self._reach.note(key, segment, header.chunk_id)
+            self._lowest_offsets.note(key, segment, header.chunk_id)
         if is_named:
             end = self.log.next_offset
-            self.named.note(key[1], header.chunk_id, header.data_bytes, segment=segment, end=end)
+            self.by_reference.note(key[1], header.chunk_id, header.data_bytes, segment=segment, end=end)
         self.positions[key] = header.next_offset
 
     def settle_below(
@@ -295,7 +301,7 @@ class OutgoingLog(CommittedLog):
         crc: int | None,
         attributes: Sequence[bytes] = (),
     ) -> None:
-        self._identity.begin_reign()
+        self._identity.begin_leadership()
         trailer = encode_trailer(
             encode_attribute(Attribute.QUEUE_EPOCH, *key),
             encode_attribute(Attribute.QUEUE_OFFSET, b"", offset),
@@ -303,7 +309,7 @@ class OutgoingLog(CommittedLog):
         )
         header = self.log.append(kind, entries, records, data, timestamp_ms, trailer, crc)
         self.last_appended_id = header.chunk_id
-        self._carried.note(key, self.log.newest_segment, offset + records)
+        self._checkpoint.note(key, self.log.newest_segment, offset + records)
 
     def count_missing(self, queues: Iterable[Queue]) -> None:
         """Retention took something, or queues gave something: count what these hold and the log does not."""
@@ -311,16 +317,16 @@ class OutgoingLog(CommittedLog):
 
     def _missing_of(self, queue: Queue) -> int:
         key = self.key_of(queue)
-        begin = self._reach.begin_of(key)
+        begin = self._lowest_offsets.begin_of(key)
         # What is not copied yet is not missing: it is to come.
-        return count_held_before(queue, self.positions.get(key, 0) if begin is None else begin)
+        return count_unsettled_before(queue, self.positions.get(key, 0) if begin is None else begin)
 
     # -- what is read of it, and goes ---------------------------------------------------------
 
     @property
     def bytes(self) -> int:
         """Octets retained, also those that are in the logs of queues for it."""
-        return self.log.size_bytes + self.named.bytes
+        return self.log.size_bytes + self.by_reference.bytes
 
     def read(self, offset: int, bytes_max: int) -> list[octets_type | memoryview]:
         """See CommittedLog; with all data, wherever it stands."""
@@ -361,11 +367,11 @@ class OutgoingLog(CommittedLog):
             before=self.transferred_offset if transferred else 0,
             bytes_max=bytes_max,
             written_before_ms=written_before_ms,
-            beside=self.named.bytes_of,
+            beside=self.by_reference.bytes_of,
         )
         if first <= self.first_offset:
             return
-        self._carried.save(first)
+        self._checkpoint.save(first)
         try:
             self.log.drop_before(first)
         finally:
@@ -377,17 +383,19 @@ class OutgoingLog(CommittedLog):
         It is kept until every known downstream has what is named of it, unless it holds much besides from there on, or
         more than is retained: an outgoing log that stands still, and drops nothing, must not fill the disk with it.
         """
-        named = self.named
-        first = named.first_of(epoch)
-        if first is None or (self.downstreams.by_name and self.transferred_offset >= named.end_of(epoch)):
+        by_reference = self.by_reference
+        first = by_reference.first_of(epoch)
+        if first is None or (
+            self.downstreams.by_name and self.transferred_offset >= by_reference.end_of(epoch)
+        ):
             return None
-        room = min(bytes_max, 2 * named.bytes_of_queue(epoch) + _UNNAMED_BYTES_MAX)
+        room = min(bytes_max, 2 * by_reference.bytes_of_queue(epoch) + _UNNAMED_BYTES_MAX)
         return first if log.bytes_from(first) <= room else None
 
     def _forget_dropped(self) -> None:
-        self._reach.forget_before(self.first_offset)
-        self.named.forget_before(self.first_offset)
-        self._carried.forget_before(self.first_offset)
+        self._lowest_offsets.forget_before(self.first_offset)
+        self.by_reference.forget_before(self.first_offset)
+        self._checkpoint.forget_before(self.first_offset)
 
     # -- downstreams --------------------------------------------------------------------------
 
@@ -449,15 +457,15 @@ class OutgoingLog(CommittedLog):
             self.log.sync()
         except OSError as error:
             raise StorageError(f"outgoing log {self.log.directory}: cannot be synced: {error}") from error
-        self._carried.begin_anew(self.log.next_offset)
+        self._checkpoint.begin_anew(self.log.next_offset)
         self.log.empty()
         self._forget_dropped()
-        self._carried.clear()
+        self._checkpoint.clear()
         self.positions.clear()
         self.count_missing([])
         self.committed_offset, self.last_chunk_id = self.log.next_offset, -1
         self.last_appended_id = -1
-        self._tell()
+        self._report()
 
     def close(self, *, delete: bool) -> None:
         """Serve nothing more; with `delete` nothing is left of the log."""
@@ -495,7 +503,7 @@ def remove_log(tree: Tree, directory: Path) -> None:
     tree.log(directory).delete()
 
 
-def _books_of(trailer: bytes) -> list[bytes]:
+def _stored_positions_of(trailer: bytes) -> list[bytes]:
     """What readers and publishers of a stream stored, of a chunk's trailer."""
     return [
         encode_attribute(*attribute)

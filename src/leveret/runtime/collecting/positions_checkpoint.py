@@ -10,8 +10,8 @@ It is written only with a drop, so of some 50 octets a queue for each segment th
 log: what is carried there would be transferred, and pushed out what is held, by thousands of queues that stand still.
 
 A log that begins anew has its queues copied anew, and says nothing of what it held before; downstreams have that all
-the same. So the file says then up to where they may have each life that had not ended (`former`), until it ends, before
-all is dropped. A log that drops nothing after all copies some queues once more.
+the same. So the file says then up to where they may have each incarnation that had not ended (`former`), until it ends,
+before all is dropped. A log that drops nothing after all copies some queues once more.
 
 A file that is behind the begin of the log, or ahead of its end, is of a log that was lost: nothing of it counts, and
 queues are copied anew.
@@ -30,7 +30,7 @@ from leveret.storage.state_file import StateFile
 
 
 class _Saved(msgspec.Struct, frozen=True):
-    """Where the log began, or was about to, and how far it had been with whom: name, life, position."""
+    """Where the log began, or was about to, and how far it had been with whom: name, incarnation, position."""
 
     first: int = -1
     positions: list[tuple[bytes, int, int]] = []
@@ -38,10 +38,10 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 class PositionsCheckpoint:
-    """By queue and life, what each segment of the log says of it, and what those before said.
+    """By queue and incarnation, what each segment of the log says of it, and what those before said.
 
     Attributes:
-        former: up to where downstreams may have lives of which the log began anew; read only.
+        former: up to where downstreams may have incarnations of which the log began anew; read only.
     """
 
     def __init__(self, file: StateFile) -> None:
@@ -73,8 +73,10 @@ class PositionsCheckpoint:
                 f"{self._file.path}: {error}; remove it, messages of queues that are gone may come back at downstreams"
             ) from None
         if log.first_offset <= saved.first <= log.next_offset:
-            self._before = {(name, life): position for name, life, position in saved.positions}
-            self._former_before = {(name, life): position for name, life, position in saved.former}
+            self._before = {(name, incarnation): position for name, incarnation, position in saved.positions}
+            self._former_before = {
+                (name, incarnation): position for name, incarnation, position in saved.former
+            }
             self.former = self._former_up_to(log.next_offset + 1)
         return self._up_to(log.next_offset + 1)
 
@@ -121,7 +123,7 @@ class PositionsCheckpoint:
         return positions
 
     def _former_up_to(self, end: int) -> dict[Key, int]:
-        """Of the lives of before, those that no segment which begins before an offset says to have ended."""
+        """Of the incarnations of before, those that no segment which begins before an offset says to have ended."""
         ended = {key for key, position in self._said_before(end) if position is None}
         return {key: position for key, position in self._former_before.items() if key not in ended}
 

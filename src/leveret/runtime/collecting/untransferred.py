@@ -16,8 +16,8 @@ logger = logging.getLogger(__name__)
 _READ_BYTES: Final = 4 * 1024 * 1024
 
 
-async def first_unseen(log: OutgoingLog, position: int) -> dict[Key, int] | None:
-    """By queue and life, the first of its offsets that is in the log from `position` on; None if nobody can tell.
+async def first_untransferred(log: OutgoingLog, position: int) -> dict[Key, int] | None:
+    """The first offset of each queue incarnation in the log from `position` on; None if the log cannot tell.
 
     Nobody can where the log begins behind `position` or ends before it, where a downstream began without what retention
     had taken, and where the log cannot be read.
@@ -27,7 +27,7 @@ async def first_unseen(log: OutgoingLog, position: int) -> dict[Key, int] | None
         return None
     try:
         while log.first_offset <= position < log.log.next_offset:
-            position = _note_unseen(log, position, found)
+            position = _note_untransferred(log, position, found)
             await asyncio.sleep(0)
     except (StorageError, ChunkError) as error:
         logger.error("outgoing_log_unreadable log=%s error=%s", log.log.directory, error)
@@ -35,7 +35,7 @@ async def first_unseen(log: OutgoingLog, position: int) -> dict[Key, int] | None
     return found if position == log.log.next_offset else None
 
 
-def _note_unseen(log: OutgoingLog, position: int, found: dict[Key, int]) -> int:
+def _note_untransferred(log: OutgoingLog, position: int, found: dict[Key, int]) -> int:
     """Some of that; up to where. Also of what is not served yet, for it counts as collected.
 
     Raises:

@@ -97,7 +97,7 @@ class UpstreamCollection:
         for name in tagged - collector.logs.keys():
             own = [queue for queue in self._broker.led_queues() if queue.key[0] == name]
             collector.open_tagged(name, own)
-        self._tell_untagged()
+        self._report_untagged()
         for name in set(collector.logs) - tagged:
             collector.close_vhost(name, delete=(name,) not in self._broker.definitions.by_kind["vhosts"])
         self._follow_deletions()
@@ -105,18 +105,18 @@ class UpstreamCollection:
     def untagged(self) -> list[str]:
         """Vhosts with a policy that has queues replicated, where nothing is: they do not have the tag."""
         by_kind = self._broker.definitions.by_kind
-        asking = {
+        requests = {
             policy.vhost
             for policy in by_kind["policies"].values()
             if isinstance(policy, Policy) and policy.definition.get(REPLICATE) is True
         }
         return sorted(
             name
-            for name in asking
+            for name in requests
             if STANDBY_TAG not in getattr(by_kind["vhosts"].get((name,)), "tags", (STANDBY_TAG,))
         )
 
-    def _tell_untagged(self) -> None:
+    def _report_untagged(self) -> None:
         """Once, as it comes to be so: whoever set the policy believes that there is a copy."""
         before, self._asked_in_vain = self._asked_in_vain, set(self.untagged())
         for name in sorted(self._asked_in_vain - before):

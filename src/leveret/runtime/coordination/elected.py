@@ -65,12 +65,12 @@ class Elected:
         self._election.start()
         async for leader in self._election.watch_leader():
             try:
-                await self._told(leader)
+                await self._reported(leader)
             except LeveretError as error:
                 logger.error("election_failed error=%s", error)
                 await asyncio.sleep(_RETRY_S)
 
-    async def _told(self, leader: ElectedLeader | None) -> None:
+    async def _reported(self, leader: ElectedLeader | None) -> None:
         candidate = self._candidate
         node_id, _, _ = candidate.standing_for()
         if leader is None:

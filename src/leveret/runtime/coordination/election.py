@@ -113,10 +113,10 @@ class Election:
         self._term: _Term | None = None
         self._writing = asyncio.Lock()
         self._memory = core.Memory()
-        self._told: ElectedLeader | None = None
-        self._told_at_s = 0.0
+        self._reported: ElectedLeader | None = None
+        self._reported_at_s = 0.0
         self._version = 0
-        self._news = asyncio.Event()
+        self._changed = asyncio.Event()
         self._revision = 0
         self._is_reachable = False
         self._is_closed = False
@@ -257,11 +257,11 @@ class Election:
         seen = 0
         while True:
             while self._version == seen and not self._is_closed:
-                await self._news.wait()
+                await self._changed.wait()
             if self._is_closed:
                 return
             seen = self._version
-            yield self._told
+            yield self._reported
 
     def status(self) -> dict[str, Any]:
         """What a node's status says of etcd.
@@ -271,7 +271,7 @@ class Election:
 
         All but the lease is as it was when etcd last answered.
         """
-        leader = self._told
+        leader = self._reported
         holds = self.holds_lease_now()
         left_s = self._term.lease.left_s if self._term is not None else None
         return {
@@ -328,7 +328,7 @@ class Election:
                 continue
             if self._term is not term:
                 continue  # What was read may be from before.
-            self._tell(observed.leader)
+            self._report(observed.leader)
             self._listen()
             with suppress(TimeoutError):
                 async with asyncio.timeout(min(self._ttl_s / 2, READ_EVERY_S_MAX)):
@@ -347,21 +347,21 @@ class Election:
             term.lease.lose(who)
         return observed
 
-    def _tell(self, leader: ElectedLeader | None) -> None:
+    def _report(self, leader: ElectedLeader | None) -> None:
         """Wake those who watch, if there is something to say."""
         if not self._is_reachable:
             logger.info("etcd_reached endpoint=%s", self._etcd.endpoint)
         now_s = self._clock_s()
-        is_reminder = leader is None and now_s >= self._told_at_s + self._ttl_s
-        if leader != self._told or is_reminder or not self._is_reachable:
-            self._told, self._told_at_s = leader, now_s
+        is_reminder = leader is None and now_s >= self._reported_at_s + self._ttl_s
+        if leader != self._reported or is_reminder or not self._is_reachable:
+            self._reported, self._reported_at_s = leader, now_s
             self._version += 1
             self._wake()
         self._is_reachable = True
 
     def _wake(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     def _failed(self, error: Exception) -> None:
         """Tell of the first failure of many."""

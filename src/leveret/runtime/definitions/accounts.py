@@ -33,7 +33,7 @@ class WantedUser(msgspec.Struct):
     limits: dict[str, int] | None = None
 
 
-def user_of(name: str, wanted: WantedUser, held_limits: Mapping[str, int] = MappingProxyType({})) -> User:
+def user_of(name: str, wanted: WantedUser, existing_limits: Mapping[str, int] = MappingProxyType({})) -> User:
     """The user to store; a password is hashed with a new salt. Without other limits it keeps those it had.
 
     Raises:
@@ -56,7 +56,7 @@ def user_of(name: str, wanted: WantedUser, held_limits: Mapping[str, int] = Mapp
         password_hash=stored,
         hashing_algorithm=wanted.hashing_algorithm,
         tags=tags_of(wanted.tags),
-        limits=dict(held_limits) if wanted.limits is None else wanted.limits,
+        limits=dict(existing_limits) if wanted.limits is None else wanted.limits,
     )
 
 

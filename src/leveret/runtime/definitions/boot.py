@@ -114,13 +114,13 @@ def _documents_at(path: Path) -> list[Document]:
 
 
 def _put_all(document: Document, broker: Broker) -> None:
-    held = broker.definitions
-    entities = without_loose_bindings(document.entities(broker.default_queue_type), held)
+    existing = broker.definitions
+    entities = without_loose_bindings(document.entities(broker.default_queue_type), existing)
     put = passed = 0
     refused: list[str] = []
     for entity in entities:
         # What is there already is not logged again: a start must not need room on a full disk.
-        if is_passed_over(entity, held) or is_same(entity, held.by_kind[entity.kind].get(entity.key)):
+        if is_passed_over(entity, existing) or is_same(entity, existing.by_kind[entity.kind].get(entity.key)):
             passed += 1
             continue
         try:

@@ -79,23 +79,23 @@ def place_of(entity: AnyEntity) -> str:
     return f"{entity.kind} '{' '.join(part for part in entity.key if part)}'"
 
 
-def is_passed_over(entity: AnyEntity, held: Definitions) -> bool:
+def is_passed_over(entity: AnyEntity, existing: Definitions) -> bool:
     """Whether an import leaves this entity as it is."""
     if entity.kind == "exchanges" and (entity.key[1] in PREDECLARED or entity.key[1].startswith("amq.")):
         return True
-    return entity.kind in ("exchanges", "queues", "bindings") and entity.key in held.by_kind[entity.kind]
+    return entity.kind in ("exchanges", "queues", "bindings") and entity.key in existing.by_kind[entity.kind]
 
 
-def is_same(entity: AnyEntity, held: AnyEntity | None) -> bool:
+def is_same(entity: AnyEntity, existing: AnyEntity | None) -> bool:
     """Whether it is there already, its secrets perhaps left out."""
-    if entity == held:
+    if entity == existing:
         return True
-    if not isinstance(entity, GlobalParameter | Parameter) or not isinstance(held, type(entity)):
+    if not isinstance(entity, GlobalParameter | Parameter) or not isinstance(existing, type(entity)):
         return False
-    return bool(masked(held.value) == entity.value)
+    return bool(masked(existing.value) == entity.value)
 
 
-def without_loose_bindings(entities: Sequence[AnyEntity], held: Definitions) -> list[AnyEntity]:
+def without_loose_bindings(entities: Sequence[AnyEntity], existing: Definitions) -> list[AnyEntity]:
     """The entities but for bindings whose exchange or queue is neither there nor among them; the log tells.
 
     `rabbitmqctl export_definitions` writes the bindings of exclusive queues and of internal exchanges, and
@@ -106,7 +106,7 @@ def without_loose_bindings(entities: Sequence[AnyEntity], held: Definitions) -> 
     def is_there(kind: str, vhost: str, name: str) -> bool:
         if kind == "exchanges" and name in PREDECLARED:
             return True
-        return (kind, (vhost, name)) in coming or (vhost, name) in held.by_kind.get(kind, {})
+        return (kind, (vhost, name)) in coming or (vhost, name) in existing.by_kind.get(kind, {})
 
     kept: list[AnyEntity] = []
     loose: list[AnyEntity] = []

@@ -1,4 +1,4 @@
-"""What was set aside on this node, for whoever asks: reports, and the messages in them. See storage.divergent."""
+"""What was quarantined on this node, for whoever asks: reports, and the messages in them. See storage.divergent."""
 
 from __future__ import annotations
 

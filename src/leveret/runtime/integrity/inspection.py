@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, StorageError
-from leveret.runtime.integrity.answering import Answers
+from leveret.runtime.integrity.answers import Answers
 from leveret.runtime.integrity.divergent import divergent_messages, divergent_reports
 from leveret.runtime.integrity.peers import Side
 from leveret.runtime.integrity.scrubbing import Pace, Scrubbed, Scrubber, Stopped
@@ -243,7 +243,7 @@ class Inspection:
         except StorageError as error:
             logger.warning("scrub_time_not_kept error=%s", error)
 
-    # -- what was set aside -------------------------------------------------------------------
+    # -- what was quarantined -------------------------------------------------------------------
 
     def divergent(self) -> list[dict[str, Any]]:
         """See management.node.ReplicationOperations."""

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from leveret.model.errors import LeveretError
-from leveret.runtime.integrity.answering import Answers, Found, HeldFile, HeldLog, need, need_list
+from leveret.runtime.integrity.answers import Answers, FileEntry, Found, LogEntry, need, need_list
 from leveret.runtime.integrity.peers import IN_STEP, Side
 
 Row: TypeAlias = dict[str, Any]
@@ -127,7 +127,7 @@ class Verification:
             after, is_last = "", False
             while not is_last:
                 found = await ask("bounds", {"after": after})
-                logs = need_list(found, "logs", HeldLog)
+                logs = need_list(found, "logs", LogEntry)
                 names.update(log.name for log in logs)
                 after, is_last = (logs[-1].name if logs else ""), need(found, "is_last", bool) or not logs
         return names
@@ -170,7 +170,7 @@ class Verification:
             return found._replace(difference=ends)
         return found._replace(note=ends if follower.next_offset < leader.next_offset else "")
 
-    def _one_sided(self, both: _Both, leader: HeldLog | None, follower: HeldLog | None) -> _Compared | None:
+    def _one_sided(self, both: _Both, leader: LogEntry | None, follower: LogEntry | None) -> _Compared | None:
         for found, log, node in (
             (both.leader, leader, self._leader),
             (both.follower, follower, self._follower),
@@ -225,7 +225,7 @@ class Verification:
                     return f"{node}: {found[why]}"
         if leader == follower:
             return ""
-        return f"{_told(self._leader, leader)}, {_told(self._follower, follower)}"
+        return f"{_reported(self._leader, leader)}, {_reported(self._follower, follower)}"
 
     # -- state files --------------------------------------------------------------------------
 
@@ -239,27 +239,27 @@ class Verification:
         return compared
 
     def _compare_files(self, both: _Both) -> dict[str, _Compared]:
-        leader = {file.name: file for file in need_list(both.leader, "files", HeldFile)}
-        follower = {file.name: file for file in need_list(both.follower, "files", HeldFile)}
+        leader = {file.name: file for file in need_list(both.leader, "files", FileEntry)}
+        follower = {file.name: file for file in need_list(both.follower, "files", FileEntry)}
         compared = {}
         for name in sorted(leader.keys() | follower.keys()):
             octets = leader[name].octets if name in leader else follower[name].octets
             if leader.get(name) == follower.get(name):
                 compared[name] = _Compared("", octets=octets)
                 continue
-            lacking = self._follower if name not in follower else self._leader if name not in leader else ""
-            what = f"{lacking} does not have it" if lacking else "what is in it differs"
+            missing = self._follower if name not in follower else self._leader if name not in leader else ""
+            what = f"{missing} does not have it" if missing else "what is in it differs"
             in_step = self._is_in_step(both)
             compared[name] = _Compared(what if in_step else "", octets=octets, note=what)
         return compared
 
 
-def _log_of(found: Found) -> HeldLog | None:
-    logs = need_list(found, "logs", HeldLog)
+def _log_of(found: Found) -> LogEntry | None:
+    logs = need_list(found, "logs", LogEntry)
     return logs[0] if logs else None
 
 
-def _told(node: str, found: Found) -> str:
+def _reported(node: str, found: Found) -> str:
     return (
         f"{node} has {found.get('chunks')} chunks of {found.get('octets')} octets, CRC-32 {found.get('crc')}"
     )

@@ -1,4 +1,4 @@
-"""Who has connected to a link's door proves who it is: one message in, one out, until that is known."""
+"""Who has connected to a link's listener proves who it is: one message in, one out, until that is known."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class LinkPeer(asyncio.BufferedProtocol):
         That is called when there is a connection, with TLS if that is spoken: not for who tries and fails.
         """
         self._receiver: Receiver
-        self._is_held = False
+        self._is_paused = False
         self.address = ""
         self.sent_bytes = 0
         self.received_bytes = 0
@@ -87,13 +87,13 @@ class LinkPeer(asyncio.BufferedProtocol):
     @receiver.setter
     def receiver(self, receiver: Receiver) -> None:
         self._receiver = receiver
-        if self._is_held:
-            self._is_held = False
+        if self._is_paused:
+            self._is_paused = False
             asyncio.get_running_loop().call_soon(self._release)
 
     def hold(self) -> None:
         """Keep back what follows the message that is being received, until another receiver is set."""
-        self._is_held = True
+        self._is_paused = True
         self._transport.pause_reading()
 
     def _release(self) -> None:
@@ -134,7 +134,7 @@ class LinkPeer(asyncio.BufferedProtocol):
                 self._long_filled += nbytes
                 if self._long_filled == len(self._long):
                     whole, self._long = self._long, None
-                    self._give(memoryview(whole))
+                    self._hand_out(memoryview(whole))
         except Exception as error:
             # Whatever a peer makes us do wrong ends its link, and nothing else.
             if not isinstance(error, LeveretError):
@@ -176,7 +176,7 @@ class LinkPeer(asyncio.BufferedProtocol):
                 )
             self._greeted, at = True, len(GREETING)
         buffer = self._buffer
-        while self._filled - at >= LENGTH.size and not self.is_closed and not self._is_held:
+        while self._filled - at >= LENGTH.size and not self.is_closed and not self._is_paused:
             (size,) = LENGTH.unpack_from(buffer, at)
             if not 0 < size <= (MESSAGE_BYTES_MAX if self.is_trusted else SMALL_BYTES_MAX):
                 raise LinkError(f"a message of {size} octets")
@@ -188,13 +188,13 @@ class LinkPeer(asyncio.BufferedProtocol):
                     self._filled = at
                 break
             at = start + size
-            self._give(buffer[start:at])
+            self._hand_out(buffer[start:at])
         rest = self._filled - at
         if at and rest:
             buffer[:rest] = bytes(buffer[at : self._filled])
         self._filled = rest
 
-    def _give(self, octets: memoryview) -> None:
+    def _hand_out(self, octets: memoryview) -> None:
         try:
             kind = Type(octets[0])
         except ValueError:

@@ -70,7 +70,7 @@ class GroupCommit:
     Attributes:
         rounds: how many times the disk was waited for.
         waited_s: how long, all rounds together.
-        fence: what promises wait for beside the disk; None for nothing.
+        replication_barrier: what promises wait for beside the disk; None for nothing.
         on_gone: told of a log whose files were removed while it was open, before any promise of what was in them is
             kept; whether it sees to those. If not, this fails.
     """
@@ -82,9 +82,9 @@ class GroupCommit:
         self._logs_at_once = self._part = logs_at_once
         self.rounds = 0
         self.waited_s = 0.0
-        self.fence: ReplicationBarrier | None = None
+        self.replication_barrier: ReplicationBarrier | None = None
         self.on_gone: Callable[[Log, Corrupt], bool] = _see_to_nothing
-        self._held: deque[tuple[int, list[Promise]]] = deque()
+        self._waiting_for_barrier: deque[tuple[int, list[Promise]]] = deque()
         self._confirms: deque[_Confirm] = deque()
         self._keeping = 0
         self._settling: set[asyncio.Future[None]] = set()
@@ -131,7 +131,7 @@ class GroupCommit:
         """Start a round unless one is under way (then its end starts the next)."""
         if self._closed:
             return
-        position = self.fence.cut() if self.fence is not None else 0
+        position = self.replication_barrier.cut() if self.replication_barrier is not None else 0
         if not self._fsync and not self._failed:
             self._durable(position, self._take_promises())
         if self._running or self._failed or not (self._promises or self._dirty):
@@ -256,20 +256,26 @@ class GroupCommit:
     def _durable(self, position: int, promises: list[Promise]) -> None:
         """The local disk has what these promises need; the fence may not."""
         if promises:
-            self._held.append((position, promises))
+            self._waiting_for_barrier.append((position, promises))
         self.keep()
 
     def keep(self) -> None:
         """Keep every promise that may be kept; the fence's owner calls it when followers have more."""
         if self._failed or self._closed:
             return
-        held, confirms, fence = self._held, self._confirms, self.fence
+        held, confirms, replication_barrier = (
+            self._waiting_for_barrier,
+            self._confirms,
+            self.replication_barrier,
+        )
         try:
-            while held and (fence is None or held[0][0] <= fence.committed()):
+            while held and (replication_barrier is None or held[0][0] <= replication_barrier.committed()):
                 self._keeping, promises = held.popleft()
                 for promise in promises:
                     promise()
-            while confirms and (fence is None or confirms[0].position <= fence.confirmable()):
+            while confirms and (
+                replication_barrier is None or confirms[0].position <= replication_barrier.confirmable()
+            ):
                 confirms.popleft().promise()
         except Exception as bug:
             # The others would never be kept: whoever waits for them would wait for ever.
@@ -301,7 +307,7 @@ class GroupCommit:
         Raises:
             StorageError: this ends before.
         """
-        if self.fence is not None:
+        if self.replication_barrier is not None:
             await self.settle()
 
     def close(self) -> None:

@@ -82,13 +82,13 @@ class CommittedLog:
         """Everything before `next_offset` is durable: serve it."""
         if next_offset > self.committed_offset:
             self.committed_offset, self.last_chunk_id = next_offset, last_chunk_id
-            self._tell()
+            self._report()
 
     def stop_serving(self) -> None:
         """Serve nothing more, and say so to who is being served."""
         self.is_closed = True
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         for callback in list(self._listeners):
             callback()

@@ -129,20 +129,20 @@ class DefinitionsStore:
         """Whether the queue of this epoch was marked as having a log."""
         return epoch in self._marked
 
-    def mark_log(self, epoch: int) -> None:
+    def record_existence(self, epoch: int) -> None:
         """A queue's log has its first chunk: should it be missing one day, that is a loss and no empty queue.
 
         A mark that the disk refuses is made at the next start.
         """
         if epoch not in self._marked:
             try:
-                self._append_marks([epoch])
+                self._append_existence([epoch])
             except StorageError as error:
                 logger.warning("log_not_marked epoch=%d error=%s", epoch, error)
             else:
                 self._commit.appended(self._log)
 
-    def _append_marks(self, epochs: Sequence[int]) -> None:
+    def _append_existence(self, epochs: Sequence[int]) -> None:
         data = encode_entry(struct.pack(f">{len(epochs)}Q", *epochs))
         self._log.append(ChunkType.TRACKING, 1, 1, data, self._clock_ms())
         self._marked.update(epochs)
@@ -221,7 +221,7 @@ class DefinitionsStore:
     def _relog(self) -> Iterator[bool]:
         """All that is live, as it is when its turn comes; true as long as there may be more."""
         for marks in _parts(self._marked):
-            self._append_marks([epoch for epoch in marks if epoch in self._marked])
+            self._append_existence([epoch for epoch in marks if epoch in self._marked])
             yield True
         for entities in self.definitions.by_kind.values():
             for keys in _parts(entities):

@@ -24,7 +24,7 @@ from itertools import islice
 from typing import Final, Protocol, TypeAlias
 
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.dead_letters import bury
+from leveret.core.broker.dead_letters import route_dead_letters
 from leveret.core.queues.confirms import ConfirmBatch, ConfirmOutcome
 from leveret.core.queues.dying import NOT_STORED, DeadLetters
 from leveret.core.queues.queue import Queue
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 Part: TypeAlias = Callable[[], Callable[[bool], None]]
 """Makes one more part of an outcome (core.queues.confirms)."""
 
-Buried: TypeAlias = tuple[Queue, DeadLetters, set[Queue]]
+DeadLettered: TypeAlias = tuple[Queue, DeadLetters, set[Queue]]
 """Where messages died, which ones, and who is to have them."""
 
 DEATHS_MAX: Final = 16
@@ -143,7 +143,7 @@ class Engine:
     Attributes:
         outbox: sessions that have octets to send.
         peers: the socket of each session.
-        beyond: other nodes; None for a node alone.
+        replication_port: other nodes; None for a node alone.
         on_deleted: told of queues before it is durable that they are deleted, maybe again.
         on_replication: called before queues begin or end to be collected.
         keeps_unused: whether replicated queues do not expire here: they are used at their upstream.
@@ -164,12 +164,12 @@ class Engine:
         self.clock_ms = clock_ms
         self._deadlines = Deadlines(clock_ms, self._due)
         self._on_bug = on_bug
-        self.beyond: ReplicationPort | None = None
+        self.replication_port: ReplicationPort | None = None
         self.on_deleted: Callable[[list[Queue]], None] = lambda queues: None
         self.on_replication: Callable[[], None] = lambda: None
         self.keeps_unused: Callable[[], bool] = lambda: False
-        self._sharing: _DefinitionsPublication | None = None
-        self._told: list[tuple[ConfirmingChannel, ConfirmBatch, bool]] = []
+        self._publication: _DefinitionsPublication | None = None
+        self._reported: list[tuple[ConfirmingChannel, ConfirmBatch, bool]] = []
         self.outbox: list[Sender] = []
         self.peers: dict[Sender, Peer] = {}
         self.unsynced_bytes = 0
@@ -184,7 +184,7 @@ class Engine:
         self._replication_due: dict[Queue, None] = {}
         self._failed: set[Queue] = set()
         self._gone: set[Queue] = set()
-        self._buried: list[Buried] = []
+        self._dead_lettered: list[DeadLettered] = []
         self._flush_number = 0
         self._holds: dict[Sender, int] = {}
         self._holding: list[tuple[ClientConnection, int]] = []
@@ -216,15 +216,17 @@ class Engine:
 
     def is_overloaded(self) -> bool:
         """Whether publishers should wait for the disk, or for other nodes."""
-        return self._waits_for_disk() or (self.beyond is not None and self.beyond.is_overloaded())
+        return self._waits_for_disk() or (
+            self.replication_port is not None and self.replication_port.is_overloaded()
+        )
 
     def _waits_for_disk(self) -> bool:
         return self.unsynced_bytes > UNSYNCED_BYTES_MAX
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
         """Call back once what publishers wait for has caught up."""
-        if self.beyond is not None and not self._waits_for_disk():
-            self.beyond.when_relieved(callback)
+        if self.replication_port is not None and not self._waits_for_disk():
+            self.replication_port.when_relieved(callback)
         else:
             self._relieved.append(callback)
 
@@ -284,10 +286,10 @@ class Engine:
         try:
             if queue.damage is None:
                 queue.dispatch(now_ms)
-                self._bury(queue, now_ms)
+                self._dead_letter(queue, now_ms)
             self._queues.append_settlements(queue)
-            if self.beyond is not None:
-                self.beyond.flushed(queue)
+            if self.replication_port is not None:
+                self.replication_port.flushed(queue)
         except Corrupt as error:
             self.take_down(queue, error)
         except StorageError as error:
@@ -318,8 +320,8 @@ class Engine:
         for consumer in list(queue.consumers):
             consumer.queue_deleted()
             queue.remove_consumer(consumer)
-        if self.beyond is not None:
-            self.beyond.taken_down(queue)
+        if self.replication_port is not None:
+            self.replication_port.taken_down(queue)
 
     def gone(self, queue: Queue, error: StorageError) -> None:
         """The files of its log were removed: the queue is down, and what is not confirmed yet never is."""
@@ -336,54 +338,56 @@ class Engine:
 
     # -- the dead -----------------------------------------------------------------------------
 
-    def _bury(self, queue: Queue, now_ms: int) -> None:
+    def _dead_letter(self, queue: Queue, now_ms: int) -> None:
         """Publish a queue's dead letters; `_promise` sees to it that they are safe before they are settled here."""
         for letters in queue.dying.take():
-            takers = bury(self._broker, queue, letters, now_ms // 1000)
-            self._buried.append((queue, letters, takers))
+            takers = route_dead_letters(self._broker, queue, letters, now_ms // 1000)
+            self._dead_lettered.append((queue, letters, takers))
 
-    def _settle_buried(self, buried: list[Buried]) -> None:
-        for queue, letters, _ in buried:
+    def _settle_buried(self, dead_lettered: list[DeadLettered]) -> None:
+        for queue, letters, _ in dead_lettered:
             for run in letters.runs:
                 if run.first != NOT_STORED:
                     queue.settle(run.first, len(run.bodies), Reason.DEAD_LETTERED)
             self._mark(queue)
 
-    def _promise_buried(self) -> None:
+    def _promise_dead_lettered(self) -> None:
         """The dead stay where they died until all who are to have them have them; the disk may refuse for hours."""
-        buried, self._buried = self._buried, []
-        waiting: list[Buried] = []
-        for grave in buried:
-            queue, letters, takers = grave
+        dead_lettered, self._dead_lettered = self._dead_lettered, []
+        waiting: list[DeadLettered] = []
+        for letter in dead_lettered:
+            queue, letters, takers = letter
             failed = takers & self._failed
             if failed:
-                self._bury_later(queue, letters._replace(done=letters.done | (takers - failed)))
-            elif self.beyond is not None and any(map(self.beyond.concerns, takers)):
-                self._await_takers(grave)
+                self._dead_letter_later(queue, letters._replace(done=letters.done | (takers - failed)))
+            elif self.replication_port is not None and any(map(self.replication_port.concerns, takers)):
+                self._await_takers(letter)
             else:
-                waiting.append(grave)
+                waiting.append(letter)
         if waiting:
-            self._commit.when_durable(lambda: self._bury_or_settle(waiting))
+            self._commit.when_durable(lambda: self._dead_letter_or_settle(waiting))
 
-    def _await_takers(self, grave: Buried) -> None:
+    def _await_takers(self, letter: DeadLettered) -> None:
         """As above, where other nodes have to keep what is dead here; a leader that refuses it is asked again."""
-        queue, letters, takers = grave
+        queue, letters, takers = letter
         outcome = ConfirmOutcome(
-            lambda ok: self._settle_buried([grave]) if ok else self._bury_later(queue, letters)
+            lambda ok: self._settle_buried([letter]) if ok else self._dead_letter_later(queue, letters)
         )
         durable = outcome.part()
         self._commit.when_durable(lambda: durable(self._gone.isdisjoint(takers)))
-        if self.beyond is not None:
-            self.beyond.when_taken(takers, outcome.part)
+        if self.replication_port is not None:
+            self.replication_port.when_taken(takers, outcome.part)
         outcome.seal()
 
-    def _bury_or_settle(self, buried: list[Buried]) -> None:
-        lost = [grave for grave in buried if not self._gone.isdisjoint(grave[2])]
+    def _dead_letter_or_settle(self, dead_lettered: list[DeadLettered]) -> None:
+        lost = [letter for letter in dead_lettered if not self._gone.isdisjoint(letter[2])]
         for queue, letters, takers in lost:
-            self._bury_later(queue, letters._replace(done=letters.done | (takers - self._gone)))
-        self._settle_buried([grave for grave in buried if grave not in lost] if lost else buried)
+            self._dead_letter_later(queue, letters._replace(done=letters.done | (takers - self._gone)))
+        self._settle_buried(
+            [letter for letter in dead_lettered if letter not in lost] if lost else dead_lettered
+        )
 
-    def _bury_later(self, queue: Queue, letters: DeadLetters) -> None:
+    def _dead_letter_later(self, queue: Queue, letters: DeadLetters) -> None:
         queue.dying.add(letters)
         self._deadlines.set(queue, self.clock_ms() + RETRY_MS)
 
@@ -392,8 +396,8 @@ class Engine:
         outcome = ConfirmOutcome(lambda ok: then() if ok else None)
         durable = outcome.part()
         self._commit.when_durable(lambda: durable(queue not in self._gone))
-        if self.beyond is not None and self.beyond.concerns(queue):
-            self.beyond.when_taken({queue}, outcome.part)
+        if self.replication_port is not None and self.replication_port.concerns(queue):
+            self.replication_port.when_taken({queue}, outcome.part)
         outcome.seal()
 
     def _mark(self, queue: Queue) -> None:
@@ -449,10 +453,10 @@ class Engine:
             broker.changes = changes + broker.changes
             asyncio.get_running_loop().call_later(1.0, self.touch)
             return
-        if self.beyond is not None and broker.shared:
+        if self.replication_port is not None and broker.shared:
             shared, broker.shared = broker.shared, []
-            self._sharing = _DefinitionsPublication()
-            self.beyond.share(shared, self._sharing.known)
+            self._publication = _DefinitionsPublication()
+            self.replication_port.share(shared, self._publication.known)
         broker.changes_in_flight += 1
         self.when_known(self._definitions_known)
         deleted, broker.deleted = broker.deleted, []
@@ -464,18 +468,20 @@ class Engine:
 
     def when_known(self, promise: Callable[[], None]) -> None:
         """Keep a promise once all definitions so far are durable here, and with every other node there is."""
-        sharing = self._sharing
-        if sharing is None or sharing.is_known:
+        publication = self._publication
+        if publication is None or publication.is_known:
             self._commit.when_durable(promise)
         else:
-            self._commit.when_durable(lambda: promise() if sharing.is_known else sharing.then.append(promise))
+            self._commit.when_durable(
+                lambda: promise() if publication.is_known else publication.then.append(promise)
+            )
 
     async def all_known(self) -> None:
         """Return once all nodes know of the definitions that were flushed so far."""
-        sharing = self._sharing
-        if sharing is not None and not sharing.is_known:
+        publication = self._publication
+        if publication is not None and not publication.is_known:
             known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            sharing.then.append(lambda: None if known.done() else known.set_result(None))
+            publication.then.append(lambda: None if known.done() else known.set_result(None))
             await known
 
     def _definitions_known(self) -> None:
@@ -507,13 +513,15 @@ class Engine:
                 refused = batch.refused or (unlogged and batch.needs_sync)
                 if refused or (self._failed and not self._failed.isdisjoint(batch.queues)):
                     channel.confirm(batch, ok=False)
-                elif self.beyond is not None and any(map(self.beyond.concerns, batch.queues)):
+                elif self.replication_port is not None and any(
+                    map(self.replication_port.concerns, batch.queues)
+                ):
                     self._await_all(channel, batch)
                 elif batch.needs_sync:
                     waiting.append((channel, batch))
                 else:
                     channel.confirm(batch, ok=True)
-        self._promise_buried()
+        self._promise_dead_lettered()
         self._failed.clear()
         copies, self._copies = self._copies, []
         appended, self._appended_bytes = self._appended_bytes, 0
@@ -525,33 +533,33 @@ class Engine:
                 lambda: self._confirm(waiting, ok=True), lambda: self._confirm(waiting, ok=False)
             )
         for session in touched:
-            if session.held:
-                session.held = False
+            if session.waits_for_definitions:
+                session.waits_for_definitions = False
                 self._holds[session] = self._flush_number
                 self._holding.append((session, self._flush_number))
         if self._holding and not unlogged:
-            held, self._holding = self._holding, []
-            self.when_known(lambda: self._release(held))
+            holding, self._holding = self._holding, []
+            self.when_known(lambda: self._release(holding))
 
     def _await_all(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
         """Confirm once the local disk and every other node that has to keep something of it do."""
-        outcome = ConfirmOutcome(lambda ok: self._tell_soon(channel, batch, ok=ok))
+        outcome = ConfirmOutcome(lambda ok: self._notify_soon(channel, batch, ok=ok))
         if batch.needs_sync:
             durable = outcome.part()
             self._commit.when_confirmable(lambda: durable(self._is_kept(batch)), lambda: durable(False))
-        if self.beyond is not None:
-            self.beyond.when_kept(batch, outcome.part)
+        if self.replication_port is not None:
+            self.replication_port.when_kept(batch, outcome.part)
         outcome.seal()
 
-    def _tell_soon(self, channel: ConfirmingChannel, batch: ConfirmBatch, *, ok: bool) -> None:
+    def _notify_soon(self, channel: ConfirmingChannel, batch: ConfirmBatch, *, ok: bool) -> None:
         """Many batches become safe with one message of another node: what is told of them is written at once."""
-        self._told.append((channel, batch, ok))
-        if len(self._told) == 1:
-            asyncio.get_running_loop().call_soon(self._tell)
+        self._reported.append((channel, batch, ok))
+        if len(self._reported) == 1:
+            asyncio.get_running_loop().call_soon(self._report)
 
-    def _tell(self) -> None:
-        told, self._told = self._told, []
-        for channel, batch, ok in told:
+    def _report(self) -> None:
+        reported, self._reported = self._reported, []
+        for channel, batch, ok in reported:
             channel.confirm(batch, ok=ok)
         self.write_out()
 

@@ -30,14 +30,14 @@ class LogHome:
     Attributes:
         directory: what the logs' directories are in.
         has_log: whether a queue's epoch is marked as one that has a log.
-        mark_log: marks one.
+        record_existence: marks one.
     """
 
     def __init__(self, directory: Path) -> None:
         """Nothing is marked, and nobody keeps marks, until somebody says so."""
         self.directory = directory
         self.has_log: Callable[[int], bool] = _unmarked
-        self.mark_log: Callable[[int], None] = _do_not_mark
+        self.record_existence: Callable[[int], None] = _record_nothing
         self._seen_ns = 0
 
     def place(self, epoch: int) -> Path:
@@ -69,7 +69,7 @@ class LogHome:
                 log.torn_bytes,
             )
         if log.size_bytes:
-            self.mark_log(queue.epoch)
+            self.record_existence(queue.epoch)
         return True
 
     def names(self) -> set[str]:
@@ -131,5 +131,5 @@ def _unmarked(epoch: int) -> bool:
     return False
 
 
-def _do_not_mark(epoch: int) -> None:
+def _record_nothing(epoch: int) -> None:
     """Nobody wants to know it."""

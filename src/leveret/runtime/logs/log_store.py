@@ -75,7 +75,7 @@ class KindStore(QueueStoring, Protocol):
     def forget(self, queue: Any) -> None:
         """A queue that another node serves is gone."""
 
-    def cede(self, queue: Any) -> None:
+    def step_down(self, queue: Any) -> None:
         """Another node serves the queue from now on."""
 
     def queue_of(self, log: Log) -> Queue | None:
@@ -94,7 +94,7 @@ class LogStore:
     Attributes:
         queues: all that are no streams.
         streams: streams.
-        relays: queues that other nodes lead; None on a node alone, which has none.
+        forwarding: queues that other nodes lead; None on a node alone, which has none.
     """
 
     def __init__(
@@ -103,15 +103,17 @@ class LogStore:
         """See QueueStore and StreamStore."""
         self.queues = QueueStore(tree, commit, clock_ms, segment_bytes_max)
         self.streams = StreamStore(tree, commit, clock_ms, segment_bytes_max)
-        self.relays: QueueStoring | None = None
+        self.forwarding: QueueStoring | None = None
         self._kinds: Mapping[str, KindStore] = {Queue.log_kind: self.queues, Stream.log_kind: self.streams}
         self._tree = tree
         self._homes = (self.queues.home, self.streams.home)
 
-    def use_marks(self, has_log: Callable[[int], bool], mark_log: Callable[[int], None]) -> None:
+    def use_existence_records(
+        self, has_log: Callable[[int], bool], record_existence: Callable[[int], None]
+    ) -> None:
         """Ask and tell who keeps the epochs of queues that have a log, so that a missing one is noticed."""
         for home in self._homes:
-            home.has_log, home.mark_log = has_log, mark_log
+            home.has_log, home.record_existence = has_log, record_existence
 
     @property
     def on_append(self) -> OnAppend:
@@ -119,20 +121,20 @@ class LogStore:
         return self.queues.on_append
 
     @on_append.setter
-    def on_append(self, told: OnAppend) -> None:
-        self.queues.on_append = self.streams.on_append = told
+    def on_append(self, on_append: OnAppend) -> None:
+        self.queues.on_append = self.streams.on_append = on_append
 
     def append_messages(self, queue: Queue) -> None:
         """See QueueStoring."""
-        if queue.is_remote and self.relays is not None:
-            self.relays.append_messages(queue)
+        if queue.is_remote and self.forwarding is not None:
+            self.forwarding.append_messages(queue)
         else:
             self._kinds[queue.log_kind].append_messages(queue)
 
     def append_settlements(self, queue: Queue) -> None:
         """See QueueStoring."""
-        if queue.is_remote and self.relays is not None:
-            self.relays.append_settlements(queue)
+        if queue.is_remote and self.forwarding is not None:
+            self.forwarding.append_settlements(queue)
         else:
             self._kinds[queue.log_kind].append_settlements(queue)
 
@@ -168,9 +170,9 @@ class LogStore:
         """A queue that another node serves is gone."""
         self._kinds[queue.log_kind].forget(queue)
 
-    def cede(self, queue: Queue) -> None:
+    def step_down(self, queue: Queue) -> None:
         """Another node serves the queue from now on; its log stays where it is."""
-        self._kinds[queue.log_kind].cede(queue)
+        self._kinds[queue.log_kind].step_down(queue)
 
     def queue_of(self, log: Log) -> Queue | None:
         """Whose log it is, of the queues that this node serves."""
@@ -198,8 +200,8 @@ class LogStore:
 
     def delete(self, queue: Queue) -> None:
         """See QueueStoring."""
-        if queue.is_remote and self.relays is not None:
-            self.relays.delete(queue)
+        if queue.is_remote and self.forwarding is not None:
+            self.forwarding.delete(queue)
         else:
             self._kinds[queue.log_kind].delete(queue)
 

@@ -198,7 +198,7 @@ class QueueStore:
         if self.replays is not None:
             self.replays.pop(queue, None)
 
-    def cede(self, queue: Queue) -> None:
+    def step_down(self, queue: Queue) -> None:
         """Another node serves the queue: its log stays, as a mirror's, and is this store's no more."""
         log = self._logs.pop(queue, None)
         if log is not None and queue.definition.durable:
@@ -435,7 +435,7 @@ class QueueStore:
         if queue.definition.durable:
             self._commit.appended(log)
             if not header.chunk_id:
-                self.home.mark_log(queue.epoch)
+                self.home.record_existence(queue.epoch)
         self.on_append(queue, header, data, trailer)
         return header
 

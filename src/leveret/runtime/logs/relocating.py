@@ -215,8 +215,8 @@ def worth_relocating(queue: Queue, segments: list[SegmentExtent], keep_from: int
             break
         live = sum(
             end - first
-            for lacking in queue.settled.gaps(segment.first_offset, segment.next_offset)
-            for first, end in queue.relocated.outside(*lacking)
+            for missing in queue.settled.gaps(segment.first_offset, segment.next_offset)
+            for first, end in queue.relocated.outside(*missing)
         )
         each = segment.user_bytes // max(1, segment.user_records) + _CHUNK_OVERHEAD_BYTES
         gain += segment.size - 2 * (live * each + stored_again[at])

@@ -69,7 +69,7 @@ class StreamStore:
     ) -> None:
         """Streams live in `streams`; `segment_bytes_max` holds unless a stream has its own."""
         self.on_append: OnAppend = _ignore
-        self.on_commit: Callable[[Stream], None] = _unheard
+        self.on_commit: Callable[[Stream], None] = _no_reader
         self.home = LogHome(tree.root / Stream.log_kind)
         self._tree = tree
         self._commit = commit
@@ -140,7 +140,7 @@ class StreamStore:
         """A stream that another node serves is gone; its log is not this store's to delete."""
         self._logs.pop(stream, None)
 
-    def cede(self, stream: Stream) -> None:
+    def step_down(self, stream: Stream) -> None:
         """Another node serves the stream from now on; its log stays where it is."""
         self.forget(stream)
 
@@ -260,7 +260,7 @@ class StreamStore:
         header = log.append(kind, len(entries), records, data, now_ms, trailer)
         self._commit.appended(log)
         if header.chunk_id == log.first_offset:
-            self.home.mark_log(stream.epoch)
+            self.home.record_existence(stream.epoch)
         self.on_append(stream, header, data, trailer)
         if starts_segment:
             self._retain(stream, kept)
@@ -423,5 +423,5 @@ def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
     """Nobody counts."""
 
 
-def _unheard(stream: Stream) -> None:
+def _no_reader(stream: Stream) -> None:
     """Nobody consumes by AMQP 0-9-1."""

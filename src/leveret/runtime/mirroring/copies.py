@@ -4,7 +4,7 @@
     await release(name)     stop, and keep what is here: it is to be led here, or nobody leads it now
     await discard(name)     stop, and delete what is here
 
-A log that is led here is none of these, and no link ever touches it. What is here and not its leader's is set aside
+A log that is led here is none of these, and no link ever touches it. What is here and not its leader's is quarantined
 before anything is cut (storage.divergent).
 """
 
@@ -50,7 +50,7 @@ class Ends(NamedTuple):
 
 
 class _Kept:
-    """applier.Aside: what is to go aside is there already."""
+    """applier.Aside: what is to go to quarantine is there already."""
 
     def add(self, path: str, at_offset: int = 0) -> object:
         """Nothing is left to be done."""
@@ -76,7 +76,7 @@ class MirrorCopies:
         name_of: Callable[[str], tuple[str, str] | None],
         is_led: Callable[[str], bool],
         has_log: Callable[[str], bool],
-        mark_log: Callable[[str], None],
+        record_existence: Callable[[str], None],
         clock_ms: Callable[[], int],
     ) -> None:
         """Mirror nothing yet.
@@ -87,10 +87,11 @@ class MirrorCopies:
             data_dir: where what is divergent goes.
             dial: see copy_link.Dial; called with the leader's name and "mirror".
             node: this node's name.
-            name_of: a log's vhost and queue, by its name in the tree, for what is set aside.
+            name_of: a log's vhost and queue, by its name in the tree, for what is quarantined.
             is_led: whether this node leads the log of a name.
             has_log: whether the log of a name was marked here as one in which there is something.
-            mark_log: marks one: should it be missing one day, that is a loss, and no copy that has all of nothing.
+            record_existence: marks one: should it be missing one day, that is a loss, and no copy that has all of
+            nothing.
             clock_ms: the time.
         """
         self.commits = commits
@@ -102,9 +103,9 @@ class MirrorCopies:
         self._name_of = name_of
         self._is_led = is_led
         self._has_log = has_log
-        self._mark_log = mark_log
+        self._record_existence = record_existence
         self._clock_ms = clock_ms
-        self._applier = Applier(tree, commits, _unheard)
+        self._applier = Applier(tree, commits, _ignore)
         self._copies: dict[str, MirrorCopy] = {}
         self._links: dict[str, CopyLink] = {}
         self._cursors: dict[str, int] = {}
@@ -225,9 +226,9 @@ class MirrorCopies:
         if ends is None or name in self._copies or ends.epoch >= lost_epoch:
             return
         async with self._asides:
-            aside = self._quarantine(ends.epoch, lost_epoch, leader, is_lost=True)
-            found = await asyncio.to_thread(aside.add, name)
-            await asyncio.to_thread(aside.finish)
+            quarantine = self._quarantine(ends.epoch, lost_epoch, leader, is_lost=True)
+            found = await asyncio.to_thread(quarantine.add, name)
+            await asyncio.to_thread(quarantine.finish)
         self._warn_of_lost(name, found)
 
     def _quarantine(self, from_epoch: int, to_epoch: int, leader: str, *, is_lost: bool) -> Quarantine:
@@ -328,7 +329,7 @@ class MirrorCopies:
 
     # -- what links share: copy_link.LinkedCopies ---------------------------------------------------
 
-    def told(self, copy: MirrorCopy) -> wire.Copy:
+    def describe(self, copy: MirrorCopy) -> wire.Copy:
         """See copy_link.LinkedCopies."""
         self._serial += 1
         copy.serial, copy.is_accepting = self._serial, False
@@ -336,9 +337,11 @@ class MirrorCopies:
         if log is None:
             return wire.Copy(copy.serial, LogExtent(name, 0, 0, b""), None)
         piece = copy.piece()
-        head = piece.held(name) if piece is not None else None
-        held = self._applier.held(name, log)
-        return wire.Copy(copy.serial, LogExtent(name, copy.first_offset, held.next_offset, held.last), head)
+        head = piece.extent(name) if piece is not None else None
+        extent = self._applier.extent(name, log)
+        return wire.Copy(
+            copy.serial, LogExtent(name, copy.first_offset, extent.next_offset, extent.last), head
+        )
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
         """See copy_link.LinkedCopies."""
@@ -363,7 +366,7 @@ class MirrorCopies:
                 self._applier.apply(change)
                 if change.kind is ChangeKind.APPEND:
                     # It is on disk with the chunk, before that is acked: nobody counts on more than that knows of it.
-                    self._mark_log(copy.name)
+                    self._record_existence(copy.name)
             case ChangeKind.CURSOR:
                 self._cursors[copy.name] = max(change.offset, self._cursors.get(copy.name, 0))
             case ChangeKind.DROP:
@@ -376,13 +379,13 @@ class MirrorCopies:
                 copy.append_head(change.offset, change.chunk, change.octets)
             case _:
                 copy.is_accepting = False
-                copy.busy = asyncio.get_running_loop().create_task(self._set_aside(copy, change))
+                copy.busy = asyncio.get_running_loop().create_task(self._quarantine_range(copy, change))
 
-    async def _set_aside(self, copy: MirrorCopy, change: LogChange) -> None:
-        """What is divergent goes aside in a thread, then it is cut, then the leader is told what is left."""
+    async def _quarantine_range(self, copy: MirrorCopy, change: LogChange) -> None:
+        """What is divergent goes to quarantine in a thread, then it is cut, then the leader is told what is left."""
         try:
             async with self._asides:
-                await self._keep_aside(copy, change)
+                await self._quarantine_copy(copy, change)
         except Exception as error:
             # Whatever it is, it must not be tried again and again without a rest.
             is_bug = not isinstance(error, LeveretError)
@@ -390,30 +393,30 @@ class MirrorCopies:
             self._fail(copy, error)
         finally:
             # From here on it is not busy.
-            asyncio.get_running_loop().call_soon(self._tell_again, copy)
+            asyncio.get_running_loop().call_soon(self._report_again, copy)
 
     def _fail(self, copy: MirrorCopy, error: Exception) -> None:
         if self._copies.get(copy.name) is copy:
             self._links[copy.leader].fail(copy, error)
 
-    async def _keep_aside(self, copy: MirrorCopy, change: LogChange) -> None:
+    async def _quarantine_copy(self, copy: MirrorCopy, change: LogChange) -> None:
         log = copy.log
         if log is None:
             return
         ends = _ends(log)
-        is_head = change.kind is ChangeKind.ASIDE and log.first_offset < copy.lost_before
+        is_head = change.kind is ChangeKind.QUARANTINE and log.first_offset < copy.lost_before
         at = change.offset if change.kind is ChangeKind.CUT else log.first_offset
         until = min(copy.lost_before, ends.next_offset) if is_head else None
         is_lost = ends.epoch < copy.lost_epoch
-        aside = self._quarantine(ends.epoch, copy.epoch, copy.leader, is_lost=is_lost)
-        kept = await asyncio.to_thread(aside.add, copy.name, at, until)
+        quarantine = self._quarantine(ends.epoch, copy.epoch, copy.leader, is_lost=is_lost)
+        kept = await asyncio.to_thread(quarantine.add, copy.name, at, until)
         # A crash up to here, or while it is cut: it is divergent again, and what is there already is taken up.
-        self._applier.aside = _Kept()
+        self._applier.quarantine = _Kept()
         try:
             self._forget(copy, change, log, is_head=is_head)
         finally:
-            self._applier.aside = None
-        await asyncio.to_thread(aside.finish)
+            self._applier.quarantine = None
+        await asyncio.to_thread(quarantine.finish)
         logger.warning(
             "mirror_diverged log=%s leader=%s offset=%d end=%d", copy.name, copy.leader, at, ends.next_offset
         )
@@ -428,9 +431,9 @@ class MirrorCopies:
                 return
         self._applier.apply(change)
 
-    def _tell_again(self, copy: MirrorCopy) -> None:
+    def _report_again(self, copy: MirrorCopy) -> None:
         if self._copies.get(copy.name) is copy and not copy.error:
-            self._links[copy.leader].tell(copy.name)
+            self._links[copy.leader].report(copy.name)
 
 
 def _ends(log: Log) -> Ends:
@@ -439,5 +442,5 @@ def _ends(log: Log) -> Ends:
     return Ends(0, log.first_offset, log.next_offset, b"")
 
 
-def _unheard(name: str, log: Log, chunk: Chunk) -> None:
+def _ignore(name: str, log: Log, chunk: Chunk) -> None:
     """Nobody counts what is mirrored."""

@@ -42,7 +42,7 @@ _DUE: Final = frozenset(
         ChangeKind.DELETE,
         ChangeKind.BEGIN,
         ChangeKind.CUT,
-        ChangeKind.ASIDE,
+        ChangeKind.QUARANTINE,
         ChangeKind.CURSOR,
     }
 )
@@ -66,7 +66,7 @@ class LinkedCopies(Protocol):
     def drop_due(self) -> None:
         """More is durable: what waited for that may be dropped."""
 
-    def told(self, copy: MirrorCopy) -> wire.Copy:
+    def describe(self, copy: MirrorCopy) -> wire.Copy:
         """What is here of a log. Raises StorageError."""
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
@@ -140,7 +140,7 @@ class CopyLink:
         self.error = ""
         logger.info("mirroring leader=%s address=%s", self.node, peer.address)
         try:
-            await self._tell_all(peer)
+            await self._report_all(peer)
             while not self._ended.is_set() and self.copies:
                 try:
                     async with asyncio.timeout(1.0):
@@ -187,39 +187,39 @@ class CopyLink:
 
     # -- what is told -------------------------------------------------------------------------
 
-    async def _tell_all(self, peer: LinkPeer) -> None:
+    async def _report_all(self, peer: LinkPeer) -> None:
         """Of thousands of logs in slices: each has a header to be read."""
         names = list(self.copies)
         for at in range(0, len(names), _AT_ONCE):
             if peer is self._peer:
-                self._tell(names[at : at + _AT_ONCE])
+                self._report(names[at : at + _AT_ONCE])
                 await asyncio.sleep(0)
 
-    def _tell(self, names: list[str]) -> None:
-        told = []
+    def _report(self, names: list[str]) -> None:
+        describe = []
         for name in names:
             copy = self.copies.get(name)
             if copy is not None and not copy.is_busy:
                 try:
-                    told.append(self._shared.told(copy))
+                    describe.append(self._shared.describe(copy))
                 except StorageError as error:
                     self._fail(copy, error)
-        if told and self._peer is not None:
-            self._peer.write(pack_checked(Type.COPIES, wire.MirrorInventory(told)))
+        if describe and self._peer is not None:
+            self._peer.write(pack_checked(Type.COPIES, wire.MirrorInventory(describe)))
 
-    def tell(self, name: str) -> None:
+    def report(self, name: str) -> None:
         """Tell the leader what is here of a log, if there is a link; when there is one next, all is told."""
         retry = self._retries.pop(name, None)
         if retry is not None:
             retry.cancel()
         if self._peer is not None:
-            self._tell([name])
+            self._report([name])
 
     def add(self, copy: MirrorCopy) -> None:
         """Mirror one more: its leader was there just now."""
         self.copies[copy.name] = copy
         self._wanted.set()
-        self.tell(copy.name)
+        self.report(copy.name)
 
     def remove(self, name: str) -> None:
         """Mirror one less."""
@@ -248,7 +248,7 @@ class CopyLink:
         wait_s = delay_s(RETRY_S, copy.failures)
         copy.failures += 1
         if copy.name not in self._retries:
-            self._retries[copy.name] = self._loop.call_later(wait_s, self.tell, copy.name)
+            self._retries[copy.name] = self._loop.call_later(wait_s, self.report, copy.name)
 
     def fail(self, copy: MirrorCopy, error: Exception) -> None:
         """A copy of this link cannot be written; only known after it was taken."""
@@ -274,9 +274,9 @@ class CopyLink:
                     self._failures = 0
             case Type.PROBE:
                 self._answer(peer, decode_checked(kind, payload, wire.ProbeHeaders))
-            case Type.TELL_AGAIN:
+            case Type.REPORT_AGAIN:
                 for name in decode_checked(kind, payload, wire.LogNames).paths:
-                    self.tell(name)
+                    self.report(name)
             case _:
                 raise LinkError(f"message {kind.name} is not due from a leader")
 

@@ -70,25 +70,25 @@ class LedLog:
             self._limit, self._pace, self._due_ms = limit_bytes_s, SyncPace(limit_bytes_s, now_ms), now_ms
         return max(0, self._due_ms - now_ms)
 
-    def is_late(self, held: LogExtent, log: Log | None) -> bool:
+    def is_late(self, extent: LogExtent, log: Log | None) -> bool:
         """Whether a mirror whose last chunk was dropped here is late for certain, and not divergent.
 
         Chunks of one epoch have one maker, one after the other: if there is one here of the epoch of the mirror's
         last, and behind it, all that the mirror has once was here. What is looked at is the oldest one that is held,
         and what is known of those that were.
         """
-        if log is None or not held.last:
+        if log is None or not extent.last:
             return False
-        theirs, ours = decode_header(held.last).epoch, log.epoch
+        theirs, ours = decode_header(extent.last).epoch, log.epoch
         for header, _ in log.headers_before(log.first_offset + 1, 1):
             ours = header.epoch
-        return theirs == ours or held.next_offset <= self.ends.get(theirs, 0)
+        return theirs == ours or extent.next_offset <= self.ends.get(theirs, 0)
 
-    def has_what_was_lost(self, held: LogExtent) -> bool:
+    def has_what_was_lost(self, extent: LogExtent) -> bool:
         """Whether a mirror has messages in front that this log lacks, as it was led on without them."""
-        if not held.last or held.first_offset >= self.lost_before:
+        if not extent.last or extent.first_offset >= self.lost_before:
             return False
-        return decode_header(held.last).epoch < self.lost_epoch
+        return decode_header(extent.last).epoch < self.lost_epoch
 
     def paid(self, octets: int, now_ms: int) -> None:
         """So much was sent to synchronise."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from leveret.model.errors import StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.prefix_segment import (
-    HeadPiece,
+    PrefixPiece,
     newest_piece,
     pieces_directory,
     remove_directory,
@@ -32,7 +32,7 @@ class MirrorCopy:
         leader: the node that it comes from.
         serial: of what was told of it last.
         is_accepting: whether what comes is the answer to that.
-        is_busy: what is divergent of it is being set aside: nothing is told of it, and nothing taken.
+        is_busy: what is divergent of it is being quarantined: nothing is told of it, and nothing taken.
         busy: done when it is not busy any more; None if it never was.
         epoch: the one in which its leader leads it, 0 before that is known.
         lost_before, lost_epoch: see wire.link.Mirroring.
@@ -63,8 +63,8 @@ class MirrorCopy:
         self._failed = failed
         self._dropped_to = 0
         self._directory: Path = pieces_directory(tree.root, name)
-        self._piece: HeadPiece | None = None
-        self._whole: list[HeadPiece] = []
+        self._piece: PrefixPiece | None = None
+        self._whole: list[PrefixPiece] = []
         self._looked = False
 
     @property
@@ -83,7 +83,7 @@ class MirrorCopy:
         log = self.log
         return self._whole[-1].segment if self._whole else log.first_offset if log is not None else 0
 
-    def piece(self) -> HeadPiece | None:
+    def piece(self) -> PrefixPiece | None:
         """What there is of a segment that is not whole. Raises StorageError."""
         if not self._looked:
             self._looked = True
@@ -103,7 +103,7 @@ class MirrorCopy:
         if chunk.header.chunk_id == segment:
             if piece is not None:
                 self._remove(piece)
-            piece = self._piece = HeadPiece(self._directory, segment)
+            piece = self._piece = PrefixPiece(self._directory, segment)
         if piece is None or piece.segment != segment or chunk.header.next_offset > self.first_offset:
             raise StorageError(
                 f"log {self.name}: chunk {chunk.header.chunk_id} of segment {segment} does not belong in front of "
@@ -132,7 +132,7 @@ class MirrorCopy:
             self.forget_pieces()
             self._failed(self, error)
 
-    def _remove(self, piece: HeadPiece) -> None:
+    def _remove(self, piece: PrefixPiece) -> None:
         self._commits.forget(piece.log)
         if piece is self._piece:
             self._piece = None

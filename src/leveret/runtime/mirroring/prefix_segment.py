@@ -21,7 +21,7 @@ from leveret.wire.link import LogExtent, Octets
 DIRECTORY: Final = ".mirroring"
 
 
-class HeadPiece:
+class PrefixPiece:
     """See the module.
 
     Attributes:
@@ -44,7 +44,7 @@ class HeadPiece:
         """Behind the last chunk that was copied."""
         return self.log.next_offset
 
-    def held(self, name: str) -> LogExtent | None:
+    def extent(self, name: str) -> LogExtent | None:
         """What there is, for the leader; None for nothing. Raises StorageError."""
         for _, octets in self.log.headers_before(self.next_offset, 1):
             return LogExtent(name, self.segment, self.next_offset, octets)
@@ -65,13 +65,13 @@ def pieces_directory(data_dir: Path, name: str) -> Path:
     return data_dir / DIRECTORY / name
 
 
-def newest_piece(directory: Path, before: int) -> HeadPiece | None:
+def newest_piece(directory: Path, before: int) -> PrefixPiece | None:
     """What was copied of a segment that begins before an offset, and is not whole; all others are removed.
 
     Raises:
         StorageError: the disk refuses it.
     """
-    found: HeadPiece | None = None
+    found: PrefixPiece | None = None
     try:
         starts = sorted(path for path in directory.iterdir()) if directory.exists() else []
         for path in reversed(starts):
@@ -86,10 +86,10 @@ def newest_piece(directory: Path, before: int) -> HeadPiece | None:
     return found
 
 
-def _opened(directory: Path, segment: int) -> HeadPiece | None:
+def _opened(directory: Path, segment: int) -> PrefixPiece | None:
     """None for one that is damaged: it is copied anew."""
     try:
-        return HeadPiece(directory, segment)
+        return PrefixPiece(directory, segment)
     except StorageError:
         return None
 

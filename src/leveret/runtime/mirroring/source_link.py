@@ -46,7 +46,7 @@ class MirrorLeader(Protocol):
     def acked(self, stream: MirrorStream, offset: int) -> None:
         """See stream.MirrorStreamHost."""
 
-    def told(self, stream: MirrorStream, state: MirrorState) -> None:
+    def reported(self, stream: MirrorStream, state: MirrorState) -> None:
         """See stream.MirrorStreamHost."""
 
     def ended(self, link: SourceLink) -> None:
@@ -175,9 +175,9 @@ class SourceLink:
         """See stream.MirrorStreamHost."""
         self._leader.acked(stream, offset)
 
-    def told(self, stream: MirrorStream, state: MirrorState) -> None:
+    def reported(self, stream: MirrorStream, state: MirrorState) -> None:
         """See stream.MirrorStreamHost."""
-        self._leader.told(stream, state)
+        self._leader.reported(stream, state)
 
     def unreadable(self, stream: MirrorStream, error: StorageError) -> None:
         """See stream.MirrorStreamHost."""
@@ -236,15 +236,15 @@ class SourceLink:
             return
         self.streams[name] = led.streams[self.node] = stream
         self._leader.acked(stream, 0)
-        self._leader.told(stream, MirrorState.JOINING)
+        self._leader.reported(stream, MirrorState.JOINING)
         self.wake(stream)
 
     def lead(self, name: str) -> None:
         """This node leads that log from now on: if the mirror wants it, it is asked what it has."""
         if name in self.wanted:
-            self.peer.write(pack_checked(Type.TELL_AGAIN, wire.LogNames([name])))
+            self.peer.write(pack_checked(Type.REPORT_AGAIN, wire.LogNames([name])))
 
-    def end(self, name: str, *, tells: bool = True) -> None:
+    def end(self, name: str, *, reports: bool = True) -> None:
         """That log is not sent any more."""
         stream = self.streams.pop(name, None)
         if stream is not None:
@@ -252,7 +252,7 @@ class SourceLink:
             if led is not None and led.streams.get(self.node) is stream:
                 del led.streams[self.node]
             self._busy.pop(stream, None)
-            stream.end(tells=tells)
+            stream.end(reports=reports)
 
     def ended(self, error: Exception | None) -> None:
         """See link_peer.Receiver."""

@@ -37,7 +37,7 @@ from leveret.wire.link import Octets
 
 logger = logging.getLogger(__name__)
 
-Told = Callable[[], None]
+OnAcked = Callable[[], None]
 
 
 class OnState(Protocol):
@@ -86,8 +86,8 @@ class MirrorSources:
         self._links: dict[str, SourceLink] = {}
         self._incarnations: dict[str, str] = {}
         self._touched: dict[SourceLink, None] = {}
-        self._promises: list[tuple[list[str], Told]] = []
-        self._acks: MirrorAcks[Told] = MirrorAcks()
+        self._promises: list[tuple[list[str], OnAcked]] = []
+        self._acks: MirrorAcks[OnAcked] = MirrorAcks()
         self._cursors: dict[MirroredLog, None] = {}
         self._states: list[tuple[str, str, MirrorState]] = []
         self._next = tree.changes
@@ -149,7 +149,7 @@ class MirrorSources:
         if led is None:
             return
         for link in self._links.values():
-            link.end(name, tells=False)
+            link.end(name, reports=False)
         self._cursors.pop(led, None)
         dropped = self._acks.cease(name)
         if dropped:
@@ -185,7 +185,7 @@ class MirrorSources:
 
     # -- what promises wait for ---------------------------------------------------------------
 
-    def wait_for(self, name: str, *sets: frozenset[str], then: Told | None = None) -> None:
+    def wait_for(self, name: str, *sets: frozenset[str], then: OnAcked | None = None) -> None:
         """From now on promises of that log wait for exactly these: all of each set, or a majority of each.
 
         While the record of who is synchronised changes, hand in both the old and the new set. `then` is called, once,
@@ -202,17 +202,17 @@ class MirrorSources:
         log = self.tree.logs.get(name)
         self._keep(self._acks.wait_for(name, sets, log.next_offset if log is not None else 0, then))
 
-    def when_acked(self, names: Iterable[str], told: Told) -> None:
-        """Call `told` once whoever is waited for has acked what the flush under way appends to each of these logs.
+    def when_acked(self, names: Iterable[str], reported: OnAcked) -> None:
+        """Call `reported` once whoever is waited for has acked what the flush under way appends to each of these logs.
 
         That flush ends with the next `cut`. At once if nobody is waited for. Of a log that is led elsewhere before,
         it is never called; a log that is deleted needs nobody. The local disk is not asked: see GroupCommit.
         """
         waited = [name for name in names if self._acks.is_waited_for(name)]
         if waited:
-            self._promises.append((waited, told))
+            self._promises.append((waited, reported))
         else:
-            told()
+            reported()
 
     def has_all(self, name: str, node: str) -> bool:
         """Whether the node has everything up to the end of that log on its disk."""
@@ -235,18 +235,18 @@ class MirrorSources:
                 link.cut()
         if self._promises:
             promises, self._promises = self._promises, []
-            for names, told in promises:
-                self._keep(self._acks.promise({name: self._end(name) for name in names}, told))
+            for names, reported in promises:
+                self._keep(self._acks.promise({name: self._end(name) for name in names}, reported))
         return 0
 
     def _end(self, name: str) -> int:
         log = self.tree.logs.get(name)
         return log.next_offset if log is not None else 0
 
-    def _keep(self, promises: list[Told]) -> None:
+    def _keep(self, promises: list[OnAcked]) -> None:
         try:
-            for told in promises:
-                told()
+            for reported in promises:
+                reported()
         except Exception as bug:
             # The others would never be told: whoever waits for them would wait for ever.
             logger.critical("promise_failed action=stop", exc_info=True)
@@ -322,13 +322,13 @@ class MirrorSources:
         """See source_link.MirrorLeader."""
         self._keep(self._acks.acked(stream.led.name, stream.node, offset))
 
-    def told(self, stream: MirrorStream, state: MirrorState) -> None:
+    def reported(self, stream: MirrorStream, state: MirrorState) -> None:
         """See source_link.MirrorLeader."""
         if not self._states:
-            asyncio.get_running_loop().call_soon(self._tell_states)
+            asyncio.get_running_loop().call_soon(self._report_states)
         self._states.append((stream.led.name, stream.node, state))
 
-    def _tell_states(self) -> None:
+    def _report_states(self) -> None:
         states, self._states = self._states, []
         for name, node, state in states:
             if name in self.led:

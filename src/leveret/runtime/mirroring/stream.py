@@ -24,8 +24,8 @@ from typing import Any, Final, Protocol
 from leveret.model.errors import StorageError
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
 from leveret.runtime.mirroring.progress import SynchronisingProgress
-from leveret.runtime.replication.catching_up import Lacking
-from leveret.runtime.replication.comparing import Comparing
+from leveret.runtime.replication.catching_up import CatchUpPlan
+from leveret.runtime.replication.reconciliation import Reconciliation
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
@@ -71,7 +71,7 @@ class MirrorStreamHost(Protocol):
     def acked(self, stream: MirrorStream, offset: int) -> None:
         """The mirror has everything of it before an offset that is not settled, or nothing for certain (0)."""
 
-    def told(self, stream: MirrorStream, state: MirrorState) -> None:
+    def reported(self, stream: MirrorStream, state: MirrorState) -> None:
         """It is in another state."""
 
     def unreadable(self, stream: MirrorStream, error: StorageError) -> None:
@@ -108,43 +108,45 @@ class MirrorStream:
         self._number = 0
         self._joined_at = 0
         self._is_joined = False
-        self._sets_aside = False
-        self._told_head = copy.head
+        self._quarantines = False
+        self._reported_prefix = copy.head
         self._top = 0
         """Where what the mirror was sent begins, whole segments only; `first` once it has acked them."""
         self._piece: tuple[int, int] | None = None
         """Of the segment that it is being sent: its first offset, and that of the next chunk."""
         self._paced_until = 0
         self._progress = SynchronisingProgress()
-        self._told = copy.log
+        self._reported = copy.log
         self._is_put_off = False
         self._compare()
 
     def _compare(self) -> None:
         """Begin to compare what the mirror told with what is here now."""
         host, name = self._host, self.led.name
-        held = [self._told] if self._told.last or self._told.next_offset else []
-        self.first = self._told.first_offset
-        self._lacking = self._lacks({})
-        has_what_was_lost = self.led.has_what_was_lost(self._told)
+        extent = [self._reported] if self._reported.last or self._reported.next_offset else []
+        self.first = self._reported.first_offset
+        self._plan = self._lacks({})
+        has_what_was_lost = self.led.has_what_was_lost(self._reported)
         if has_what_was_lost:
             # It keeps that, and tells anew what else it has: nothing of it is dropped as if it were settled.
-            held = []
-            self.set_aside(name)
-        self._comparing: Comparing | None = Comparing(
+            extent = []
+            self.quarantine(name)
+        self._reconciliation: Reconciliation | None = Reconciliation(
             host.tree,
             self,
-            held,
+            extent,
             set(),
-            is_clean=bool(held) and self.led.is_late(self._told, self.log),
+            is_clean=bool(extent) and self.led.is_late(self._reported, self.log),
             unreadable=lambda name, error: host.unreadable(self, error),
             ask=host.ask,
             paths=lambda: [name] if name in host.tree.logs and not has_what_was_lost else [],
         )
 
-    def _lacks(self, sent: dict[str, int]) -> Lacking:
+    def _lacks(self, sent: dict[str, int]) -> CatchUpPlan:
         host = self._host
-        return Lacking(host.tree, sent, set(), lambda name, error: host.unreadable(self, error), host.numbers)
+        return CatchUpPlan(
+            host.tree, sent, set(), lambda name, error: host.unreadable(self, error), host.numbers
+        )
 
     @property
     def node(self) -> str:
@@ -160,19 +162,19 @@ class MirrorStream:
 
     def go_on(self, name: str, offset: int) -> None:
         """See comparing.Notes."""
-        if not self._sets_aside:
-            self._lacking.go_on(name, offset)
+        if not self._quarantines:
+            self._plan.go_on(name, offset)
 
     def begin(self, name: str, offset: int) -> None:
         """See comparing.Notes; where it begins is decided here."""
         log = self.log
-        if self._puts_off(wipes=bool(self._told.last)) or self._sets_aside or log is None:
+        if self._puts_off(wipes=bool(self._reported.last)) or self._quarantines or log is None:
             return
         is_short = self.syncs and log.bytes_from(offset) <= self._final_bytes
         if log.next_offset and not (is_short and log.size_bytes):
             offset = self._present_end(name, log)
         self.first = offset
-        self._lacking.begin(name, offset)
+        self._plan.begin(name, offset)
 
     def _present_end(self, name: str, log: Log) -> int:
         """Where a mirror begins that lacks what is before: on a segment of its own, so that this is whole segments.
@@ -188,10 +190,10 @@ class MirrorStream:
             return log.first_offset
 
     def cut(self, name: str, offset: int) -> None:
-        """See comparing.Notes. The mirror sets that aside, and tells anew what it has then."""
-        if not self._puts_off(wipes=offset <= self._told.first_offset) and not self._sets_aside:
-            self._sets_aside = True
-            self._lacking.cut(name, offset)
+        """See comparing.Notes. The mirror quarantines that, and tells anew what it has then."""
+        if not self._puts_off(wipes=offset <= self._reported.first_offset) and not self._quarantines:
+            self._quarantines = True
+            self._plan.cut(name, offset)
 
     def _puts_off(self, *, wipes: bool) -> bool:
         """Whether what leaves the mirror with nothing has to wait: it is counted on to have everything.
@@ -210,16 +212,16 @@ class MirrorStream:
     def drop(self, name: str, first_offset: int) -> None:
         """See comparing.Notes."""
         self.first = max(self.first, first_offset)
-        self._lacking.drop(name, first_offset)
+        self._plan.drop(name, first_offset)
 
     def delete(self, name: str) -> None:
         """See comparing.Notes; only of an empty one."""
-        self._lacking.delete(name)
+        self._plan.delete(name)
 
-    def set_aside(self, name: str) -> None:
+    def quarantine(self, name: str) -> None:
         """See comparing.Notes."""
-        self._sets_aside = True
-        self._lacking.set_aside(name)
+        self._quarantines = True
+        self._plan.quarantine(name)
 
     def spare(self, name: str) -> None:
         """See comparing.Notes: `unreadable` has ended it."""
@@ -228,20 +230,20 @@ class MirrorStream:
 
     def probed(self, found: wire.Headers) -> None:
         """The mirror's answer. Raises PeerError."""
-        if self._comparing is not None:
-            self._comparing.probed(found)
+        if self._reconciliation is not None:
+            self._reconciliation.probed(found)
             self._host.wake(self)
 
     def wait_ms(self, now_ms: int) -> int:
         """How long its next step has to wait."""
-        if self._comparing is not None or not (self.is_live or self._is_paced):
+        if self._reconciliation is not None or not (self.is_live or self._is_paced):
             return 0
         return self.led.wait_ms(self._host.limit_bytes_s, now_ms)
 
     @property
     def _is_paced(self) -> bool:
         """Whether what is sent next was there when it began; what was published since comes on top."""
-        return self._lacking.sent.get(self.led.name, 0) < self._paced_until
+        return self._plan.sent.get(self.led.name, 0) < self._paced_until
 
     async def step(self, now_ms: Callable[[], int]) -> bool:
         """Do some of what is to be done; whether there is more.
@@ -249,14 +251,14 @@ class MirrorStream:
         Raises:
             LeveretError: the mirror told what cannot be.
         """
-        if self._is_put_off and self._comparing is None:
+        if self._is_put_off and self._reconciliation is None:
             if self.node in self.led.expected:
                 return False
             self._is_put_off = False
             self._compare()
-        if self._comparing is not None:
-            await self._comparing.run(lambda: self.is_ended)
-            if self.is_ended or not self._comparing.is_over:
+        if self._reconciliation is not None:
+            await self._reconciliation.run(lambda: self.is_ended)
+            if self.is_ended or not self._reconciliation.is_over:
                 return False
             self._decided()
             return not self.is_ended
@@ -269,35 +271,35 @@ class MirrorStream:
 
     def _decided(self) -> None:
         """It is known what the mirror lacks."""
-        self._comparing = None
+        self._reconciliation = None
         if self._is_put_off:
             # Whoever is told of this takes it out of the record.
-            self._tell(MirrorState.UNSYNCHRONISED)
+            self._report(MirrorState.UNSYNCHRONISED)
             return
         log = self.log
-        if self._sets_aside or log is None:
+        if self._quarantines or log is None:
             return
-        self._lacking.noted(self.led.name)
+        self._plan.noted(self.led.name)
         self._paced_until = log.next_offset
-        total = self._progress.total_bytes = self._lacking.bytes_left()
+        total = self._progress.total_bytes = self._plan.bytes_left()
         if total:
-            told = "mirror_lacks log=%s node=%s bytes=%d of_bytes=%d"
-            logger.info(told, self.led.name, self.node, total, log.bytes_from(log.first_offset))
+            reported = "mirror_lacks log=%s node=%s bytes=%d of_bytes=%d"
+            logger.info(reported, self.led.name, self.node, total, log.bytes_from(log.first_offset))
         self._top = self.first
         self._resume_head(log)
         if total > FINAL_BYTES:
-            self._tell(MirrorState.SYNCHRONISING)
+            self._report(MirrorState.SYNCHRONISING)
 
     def _resume_head(self, log: Log) -> None:
         """Go on in the middle of a segment, if what the mirror has of it is what is here."""
-        told = self._told_head
-        if told is None or not told.last or told.first_offset != log.segment_before(self._top):
+        reported = self._reported_prefix
+        if reported is None or not reported.last or reported.first_offset != log.segment_before(self._top):
             return
-        last = decode_header(told.last)
-        if told.first_offset <= last.chunk_id < last.next_offset == told.next_offset < self._top:
+        last = decode_header(reported.last)
+        if reported.first_offset <= last.chunk_id < last.next_offset == reported.next_offset < self._top:
             for _, octets in log.headers_before(last.chunk_id + 1, 1):
-                if octets == told.last:
-                    self._piece = (told.first_offset, told.next_offset)
+                if octets == reported.last:
+                    self._piece = (reported.first_offset, reported.next_offset)
 
     @property
     def _final_bytes(self) -> int:
@@ -305,16 +307,16 @@ class MirrorStream:
         return min(FINAL_BYTES, self._host.limit_bytes_s or FINAL_BYTES)
 
     def _catch_up(self, now_ms: Callable[[], int]) -> bool:
-        lacking, host = self._lacking, self._host
-        if self._sets_aside:
-            host.send(lacking.step(STEP_BYTES), {})
+        plan, host = self._plan, self._host
+        if self._quarantines:
+            host.send(plan.step(STEP_BYTES), {})
             return False
         final_bytes = self._final_bytes if self._is_paced else FINAL_BYTES
         if host.is_congested:
             # Whoever steps waits for the socket then.
             return True
-        if lacking.bytes_left(exactly=True) <= final_bytes:
-            while not lacking.is_nothing and not self.is_ended:
+        if plan.bytes_left(exactly=True) <= final_bytes:
+            while not plan.is_nothing and not self.is_ended:
                 self._send_step(now_ms)
             if not self.is_ended:
                 self._go_live()
@@ -326,8 +328,8 @@ class MirrorStream:
         led, limit = self.led, self._host.limit_bytes_s
         is_paced = self._is_paced
         # What may be sent in a second is sent at once, at most.
-        frame = self._lacking.step(min(STEP_BYTES, limit) if limit else STEP_BYTES, led.batch_messages)
-        self._host.send(frame, {self: self._lacking.sent.get(led.name, 0)})
+        frame = self._plan.step(min(STEP_BYTES, limit) if limit else STEP_BYTES, led.batch_messages)
+        self._host.send(frame, {self: self._plan.sent.get(led.name, 0)})
         if is_paced:
             led.paid(frame.octets, now_ms())
 
@@ -364,7 +366,7 @@ class MirrorStream:
         if wanted and self.is_live:
             self._progress = SynchronisingProgress(self._head_left())
             self._host.wake(self)
-        self._tell_if_joined()
+        self._report_if_joined()
 
     def floor_rose(self) -> None:
         """More of the log is settled, or dropped."""
@@ -373,7 +375,7 @@ class MirrorStream:
             self.first = max(self.first, log.first_offset)
             self._top = max(self._top, log.first_offset)
         if self.state is not MirrorState.LIVE and not self.is_ended:
-            self._tell_if_joined()
+            self._report_if_joined()
 
     def _send_head(self, now_ms: Callable[[], int]) -> bool:
         log = self.log
@@ -414,8 +416,8 @@ class MirrorStream:
         """A chunk stands at the end of the log."""
         if self.is_live:
             self._host.add(log_change(ChangeKind.APPEND, self._number, segment), self, end, chunk, records)
-        elif self._comparing is None and not self._sets_aside and not self._is_put_off:
-            self._lacking.noted(self.led.name)
+        elif self._reconciliation is None and not self._quarantines and not self._is_put_off:
+            self._plan.noted(self.led.name)
             self._host.wake(self)
 
     def dropped(self, first_offset: int) -> None:
@@ -427,7 +429,7 @@ class MirrorStream:
                 log_change(ChangeKind.DROP, self._number, first_offset), self, log.next_offset, None, 0
             )
         else:
-            self._lacking.dropped(self.led.name, first_offset)
+            self._plan.dropped(self.led.name, first_offset)
             self._host.wake(self)
         self.floor_rose()
 
@@ -446,57 +448,57 @@ class MirrorStream:
             return
         if end < 0:
             self.first = min(self.first, max(-end - 1, self._first_here))
-            self._tell_if_joined()
+            self._report_if_joined()
             return
         self.has = end
-        self._tell_has()
+        self._report_has()
         if self.is_live and not self._is_joined and end >= self._joined_at:
             self._is_joined = True
             if self.has_head_to_send and self.lacks_head:
                 self._progress.total_bytes = self._head_left()
                 self._host.wake(self)
-            self._tell_if_joined()
+            self._report_if_joined()
 
     @property
     def _first_here(self) -> int:
         log = self.log
         return log.first_offset if log is not None else 0
 
-    def _tell_has(self) -> None:
+    def _report_has(self) -> None:
         """For promises it counts only once it is whole: one that begins late does not have what was promised."""
         self._host.acked(self, 0 if self.lacks_head else self.has)
 
-    def _tell_if_joined(self) -> None:
-        self._tell_has()
+    def _report_if_joined(self) -> None:
+        self._report_has()
         if not self.is_live or not self._is_joined:
             return
         if not self.lacks_head:
-            self._tell(MirrorState.LIVE)
+            self._report(MirrorState.LIVE)
         else:
-            self._tell(MirrorState.SYNCHRONISING if self.syncs else MirrorState.UNSYNCHRONISED)
+            self._report(MirrorState.SYNCHRONISING if self.syncs else MirrorState.UNSYNCHRONISED)
 
-    def _tell(self, state: MirrorState) -> None:
+    def _report(self, state: MirrorState) -> None:
         if state is not self.state:
             self.state = state
-            self._host.told(self, state)
+            self._host.reported(self, state)
 
     def fall_behind(self) -> None:
         """All that was cut is on its way; from here on it is read from disk again."""
         log = self.log
         end = log.next_offset if log is not None else 0
         self.is_live = self._is_joined = False
-        self._lacking = self._lacks({self.led.name: end})
+        self._plan = self._lacks({self.led.name: end})
         self._paced_until = 0
-        self._tell(MirrorState.GONE)
-        self._tell(MirrorState.SYNCHRONISING)
+        self._report(MirrorState.GONE)
+        self._report(MirrorState.SYNCHRONISING)
         self._host.wake(self)
 
-    def end(self, *, tells: bool = True) -> None:
+    def end(self, *, reports: bool = True) -> None:
         """Nothing of it is sent any more."""
         if not self.is_ended:
             self.is_ended, self.is_live = True, False
-            if tells:
-                self._tell(MirrorState.GONE)
+            if reports:
+                self._report(MirrorState.GONE)
             self.state = MirrorState.GONE
 
     # -- how it is ----------------------------------------------------------------------------
@@ -505,7 +507,7 @@ class MirrorStream:
         """Node, state, how far it is behind, and how a synchronisation goes."""
         log = self.log
         end = log.next_offset if log is not None else 0
-        left = self._head_left() if self.is_live else self._lacking.bytes_left()
+        left = self._head_left() if self.is_live else self._plan.bytes_left()
         return {
             "node": self.node,
             "state": str(self.state),

@@ -88,34 +88,34 @@ class AlarmWatch(Alarms):
             free = free_disk_bytes(self._directory)
         # What was held back is for the node itself: publishers are not let in by it.
         for_all = None if free is None else max(0, free - self._reserve.missing_bytes)
-        self._tell(self.measure(used_memory_bytes(), for_all))
+        self._report(self.measure(used_memory_bytes(), for_all))
         return free
 
     def set_memory(self, limit: Watermark) -> bool:
         """Block publishers from this on, until the node stops; whoever must know of a change is told."""
         changed = super().set_memory(limit)
-        self._tell(changed)
+        self._report(changed)
         return changed
 
     def set_disk(self, limit: Watermark) -> bool:
         """Block publishers below this, until the node stops; whoever must know of a change is told."""
         changed = super().set_disk(limit)
-        self._tell(changed)
+        self._report(changed)
         return changed
 
     def set_replicas_short(self, is_short: bool) -> bool:
         """Block publishers while so; whoever must know of a change is told."""
         changed = super().set_replicas_short(is_short)
-        self._tell(changed)
+        self._report(changed)
         return changed
 
     def set_elsewhere(self, resources: tuple[str, ...]) -> bool:
         """Block publishers while other nodes are short; whoever must know of a change is told."""
         changed = super().set_elsewhere(resources)
-        self._tell(changed)
+        self._report(changed)
         return changed
 
-    def _tell(self, changed: bool) -> None:
+    def _report(self, changed: bool) -> None:
         if not changed:
             return
         level = logging.WARNING if self.active else logging.INFO

@@ -101,7 +101,7 @@ class Node:
         cluster: the cluster it is a member of, None for none; set by the one who builds it.
         coordinator: brings it together with that cluster.
         stores: the logs of its queues.
-        showing: what it shows while another node leads its data.
+        read_only_view: what it shows while another node leads its data.
         loop_watch: measures how long the event loop is held up.
         maintenance: takes the node out of service for clients.
         failed: set when the disk failed for good; the process must end.
@@ -139,7 +139,7 @@ class Node:
         )
         self._definitions = DefinitionsStore(self.tree.log(data_dir / "definitions"), self.commits, clock_ms)
         self.log_store = LogStore(self.tree, self.commits, clock_ms, storage.segment_bytes_max)
-        self.log_store.use_marks(self._definitions.has_log, self._definitions.mark_log)
+        self.log_store.use_existence_records(self._definitions.has_log, self._definitions.record_existence)
         self._queues = self.log_store.queues
         self.broker = Broker(
             self.log_store.read,
@@ -150,7 +150,7 @@ class Node:
         self.broker.epochs.reserve = self._epochs.reserve
         self._handed_out = HandedOut(data_dir, self.tree.epoch)
         self._build_upstream()
-        self.showing = ReadOnlyView(self.tree, self.broker, self.log_store, self._definitions)
+        self.read_only_view = ReadOnlyView(self.tree, self.broker, self.log_store, self._definitions)
         self.engine = Engine(
             self.broker,
             self.commits,
@@ -167,7 +167,7 @@ class Node:
         self.loop_watch = LoopWatch()
         state = self.tree.file(data_dir / "boot_definitions.json")
         self._boot_definitions = BootDefinitions(config.definitions, state)
-        self._build_doors()
+        self._build_listeners()
 
     def _build_upstream(self) -> None:
         storage, standby = self.config.storage, self.config.standby
@@ -193,7 +193,7 @@ class Node:
             self.broker, self.collector, self.log_store, clock_ms, lambda: self.coordinator is not None
         )
 
-    def _build_doors(self) -> None:
+    def _build_listeners(self) -> None:
         config = self.config
         host = AmqpHost(
             self.authority,
@@ -221,7 +221,7 @@ class Node:
         )
         self.amqp = AmqpListener(host, schema_host, self.engine, clock_ms, config.listeners)
         self.alarms.on_change.append(self.amqp.go_on)
-        self.stream_door = StreamServer(
+        self.stream_server = StreamServer(
             self.authority,
             self.collector,
             self.log_store.streams,
@@ -234,9 +234,9 @@ class Node:
             certificate_login=config.certificate_login,
             connection_max=config.amqp.connection_max,
         )
-        self.log_store.streams.on_commit = self.stream_door.wake
+        self.log_store.streams.on_commit = self.stream_server.wake
         self.streams = StreamListener(
-            self.stream_door,
+            self.stream_server,
             frame_max_bytes=config.streams.frame_max_bytes,
             heartbeat_s=config.streams.heartbeat_s,
             caps=Caps(per_address=config.listeners.connection_max_per_address),
@@ -244,10 +244,10 @@ class Node:
         self.alarms.on_change.append(self.streams.alarms_changed)
         self.maintenance = Maintenance(self.amqp, self.streams)
         self.standby = StandbyDownstream(self, self.tree.file(self.data_dir / "standby.json"))
-        self.stream_door.transferred = self.standby.decided.transferred
-        self.stream_door.transferred_mark = self.standby.decided.transferred_mark
-        self.stream_door.deleted_at = self.standby.decided.deleted_at
-        self.stream_door.standby_mode = lambda: self.standby.mode
+        self.stream_server.transferred = self.standby.decided.transferred
+        self.stream_server.transferred_mark = self.standby.decided.transferred_mark
+        self.stream_server.deleted_at = self.standby.decided.deleted_at
+        self.stream_server.standby_mode = lambda: self.standby.mode
         self.engine.on_deleted = self.standby.decided.note_deleted
         self.engine.on_replication = self.upstream.follow_tags
         self.engine.keeps_unused = self._keeps_unused
@@ -259,13 +259,13 @@ class Node:
 
     @property
     def is_open(self) -> bool:
-        """Whether clients are served: what there is was recovered, and the doors stand open."""
+        """Whether clients are served: what there is was recovered, and the listeners stand open."""
         return self._opened and not self.ended.is_set()
 
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Recover everything, then open the doors.
+        """Recover everything, then open the listeners.
 
         Raises:
             LeveretError: a log is damaged, or an address cannot be had.
@@ -293,7 +293,7 @@ class Node:
         self.alarms.probe()
 
     async def open(self) -> None:
-        """Open the doors.
+        """Open the listeners.
 
         Raises:
             LeveretError: an address cannot be had.
@@ -306,10 +306,10 @@ class Node:
             await self.amqp.start(address.ip, address.port, self._tls)
         for address in self.config.listeners.stream:
             await self.streams.start(address.ip, address.port)
-            self.stream_door.listening(self.streams.addresses[-1])
+            self.stream_server.listening(self.streams.addresses[-1])
         for address in self.config.streams.listeners_tls:
             await self.streams.start(address.ip, address.port, self._tls)
-            self.stream_door.listening_tls(self.streams.addresses[-1])
+            self.stream_server.listening_tls(self.streams.addresses[-1])
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self.collector.run()),
@@ -365,7 +365,7 @@ class Node:
             epochs = [queue.epoch for queue in broker.queues.values()]
         broker.refresh_policies()
         queues = broker.led_queues()
-        self.log_store.remove_orphans(set(epochs), self.collector.named_epochs)
+        self.log_store.remove_orphans(set(epochs), self.collector.by_reference_epochs)
         self._handed_out.load()
         for count, queue in enumerate(queues):
             self.log_store.recover(queue)
@@ -409,34 +409,34 @@ class Node:
     def show(self) -> None:
         """Recover everything to be looked at, instead of `start`: another node leads these data.
 
-        What is appended to the tree's logs from now on is to be told to `showing`.
+        What is appended to the tree's logs from now on is to be told to `read_only_view`.
         """
-        self.showing.begin()
+        self.read_only_view.begin()
         self.alarms.probe()
 
     async def stop(self) -> None:
-        """Close the doors, keep what was promised, close the files.
+        """Close the listeners, keep what was promised, close the files.
 
         What was received is durable and confirmed before clients are told to go.
         """
         self.amqp.stop_reading()
         await self._settle()
-        await self._close_doors(self.config.process.shutdown_timeout_ms / 1000)
+        await self._close_listeners(self.config.process.shutdown_timeout_ms / 1000)
         await self._settle()
         self._handed_out.save(self.broker.led_queues())
         self.close()
 
     async def abandon(self) -> None:
-        """Close the doors at once and promise nothing more: another node leads.
+        """Close the listeners at once and promise nothing more: another node leads.
 
         The group commit's fence sees to it that nothing was promised before this could be called.
         """
         self.ended.set()
         self.amqp.stop_reading()
-        await self._close_doors(0)
+        await self._close_listeners(0)
         self.close()
 
-    async def _close_doors(self, timeout_s: float) -> None:
+    async def _close_listeners(self, timeout_s: float) -> None:
         await self.amqp.stop(timeout_s)
         await self.rejoin.stop()
         # A disk that failed would let it wait for ever; what was applied is settled with all else.
@@ -468,7 +468,7 @@ class Node:
             await asyncio.wait(
                 (failed, settled),
                 return_when=asyncio.FIRST_COMPLETED,
-                timeout=timeout_s if self.commits.fence else None,
+                timeout=timeout_s if self.commits.replication_barrier else None,
             )
             for task in (failed, settled):
                 task.cancel()
@@ -533,7 +533,7 @@ class Node:
             for queue, log in self.log_store.gone(there) if there else ():
                 self.engine.gone(queue, StorageError(f"log {log.directory} was removed while the node ran"))
 
-    # -- what the doors use -------------------------------------------------------------------
+    # -- what the listeners use -------------------------------------------------------------------
 
     def changing(self) -> AbstractAsyncContextManager[None]:
         """In it definitions may be changed; in a cluster, where one node at a time may, as soon as it is this one."""
@@ -553,8 +553,8 @@ class Node:
 
     def _follow_cluster_name(self) -> None:
         """AMQP clients are told the name that an operator gave, else the configured one."""
-        held = self.broker.definitions.by_kind["global_parameters"].get(("cluster_name",))
-        given = held.value if isinstance(held, d.GlobalParameter) else None
+        existing = self.broker.definitions.by_kind["global_parameters"].get(("cluster_name",))
+        given = existing.value if isinstance(existing, d.GlobalParameter) else None
         self.amqp_host.cluster_name = given if isinstance(given, str) else self.config.cluster_name
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
@@ -571,7 +571,7 @@ class Node:
 
     def queue_of(self, name: str) -> tuple[str, str] | None:
         """The vhost and name of the queue whose log has that name in the tree."""
-        queue = self.showing.queue_of(name) or next(
+        queue = self.read_only_view.queue_of(name) or next(
             (queue for queue in self.broker.queues.values() if log_name(queue) == name), None
         )
         return None if queue is None else (queue.key[0], queue.key[1])

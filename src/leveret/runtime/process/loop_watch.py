@@ -29,7 +29,7 @@ LONG_STEP_S: Final = 0.02
 """What takes longer than this is told."""
 _BEAT_S: Final = 0.01
 _LOOK_S: Final = 0.015
-_TELL_EVERY_S: Final = 10.0
+_REPORT_EVERY_S: Final = 10.0
 _INTERVAL_S: Final = 5.0
 _INTERVALS: Final = 12
 _FRAMES_MAX: Final = 4
@@ -59,7 +59,7 @@ class LoopWatch:
         self._longest: deque[float] = deque([0.0], maxlen=_INTERVALS)
         self._untold: Step | None = None
         self._untold_count = 0
-        self._told_at_s = -_TELL_EVERY_S
+        self._reported_at_s = -_REPORT_EVERY_S
         self._due_s = 0.0
         self._seen = ""
         self._collection_began_s = 0.0
@@ -99,9 +99,9 @@ class LoopWatch:
                 if now_s >= interval_ends_s:
                     self._longest.append(0.0)
                     interval_ends_s = now_s + _INTERVAL_S
-                    self._tell_patterns()
-                if self._untold is not None and now_s - self._told_at_s >= _TELL_EVERY_S:
-                    self._tell(now_s)
+                    self._report_patterns()
+                if self._untold is not None and now_s - self._reported_at_s >= _REPORT_EVERY_S:
+                    self._report(now_s)
                 self._due_s = time.perf_counter() + _BEAT_S
 
     def _take_beat(self, cpu_s: float, waited_s: float) -> None:
@@ -121,10 +121,10 @@ class LoopWatch:
         if self._untold is None or step.seconds > self._untold.seconds:
             self._untold = step
 
-    def _tell(self, now_s: float) -> None:
+    def _report(self, now_s: float) -> None:
         """The longest of those that were not told yet: a line each would be too many."""
         step, count = self._untold, self._untold_count
-        self._untold, self._untold_count, self._told_at_s = None, 0, now_s
+        self._untold, self._untold_count, self._reported_at_s = None, 0, now_s
         if step is not None:
             logger.warning(
                 "event_loop_held_up ms=%d times=%d by=%s cpu_ms=%d others_ran_ms=%d",
@@ -135,7 +135,7 @@ class LoopWatch:
                 round(step.waited_s * 1000),
             )
 
-    def _tell_patterns(self) -> None:
+    def _report_patterns(self) -> None:
         for pattern, name in take_costly().items():
             logger.warning("pattern_too_costly pattern=%s name=%s action=not_covered", pattern, name)
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
-TURN_S: Final = 0.004
+SLICE_S: Final = 0.004
 """How long work goes on before the loop serves others."""
 
 T = TypeVar("T")
@@ -26,18 +26,18 @@ class _Queue:
         self._loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
 
-    async def turn(self) -> None:
+    async def next_slice(self) -> None:
         """Return in a later pass of the loop, in which nobody else returns from here."""
-        turn = self._loop.create_future()
-        self._waiting.append(turn)
+        next_slice = self._loop.create_future()
+        self._waiting.append(next_slice)
         if len(self._waiting) == 1:
             self._loop.call_soon(self._next)
-        await turn
+        await next_slice
 
     def _next(self) -> None:
-        turn = self._waiting.popleft()
-        if not turn.done():  # else its task was cancelled
-            turn.set_result(None)
+        next_slice = self._waiting.popleft()
+        if not next_slice.done():  # else its task was cancelled
+            next_slice.set_result(None)
         if self._waiting:
             self._loop.call_soon(self._next)
 
@@ -45,22 +45,22 @@ class _Queue:
 _queues: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue]] = WeakKeyDictionary()
 
 
-async def in_turns(items: Iterable[T], turn_s: float = TURN_S) -> AsyncIterator[T]:
-    """The items, one after the other; whoever takes them lets the loop serve others every `turn_s`.
+async def in_slices(items: Iterable[T], slice_s: float = SLICE_S) -> AsyncIterator[T]:
+    """The items, one after the other; whoever takes them lets the loop serve others every `slice_s`.
 
     What is worked on may change meanwhile: take a snapshot first.
     """
-    until = time.perf_counter() + turn_s
+    until = time.perf_counter() + slice_s
     for item in items:
         yield item
         if time.perf_counter() >= until:
             await others_first()
-            until = time.perf_counter() + turn_s
+            until = time.perf_counter() + slice_s
 
 
-def time_slice(turn_s: float = TURN_S) -> Callable[[], bool]:
-    """What tells whether the work that begins now has gone on for `turn_s`."""
-    until = time.perf_counter() + turn_s
+def time_slice(slice_s: float = SLICE_S) -> Callable[[], bool]:
+    """What tells whether the work that begins now has gone on for `slice_s`."""
+    until = time.perf_counter() + slice_s
     return lambda: time.perf_counter() >= until
 
 
@@ -70,4 +70,4 @@ async def others_first() -> None:
     queue = _queues.get(loop)
     if queue is None:
         queue = _queues[loop] = _Queue(loop)
-    await queue.turn()
+    await queue.next_slice()

@@ -111,7 +111,7 @@ class Ahead:
         if kind in (ChangeKind.FILE, ChangeKind.REMOVE):
             self._files[name] = (kind == ChangeKind.FILE, offset)
             return
-        if kind in (ChangeKind.BEGIN, ChangeKind.DELETE, ChangeKind.ASIDE):
+        if kind in (ChangeKind.BEGIN, ChangeKind.DELETE, ChangeKind.QUARANTINE):
             self._unusable.discard(name)
         elif name not in self._logs and self._is_lost(entry):
             self.lost.add(name)
@@ -170,13 +170,13 @@ class Ahead:
         Raises:
             StorageError: the spool or a log cannot be read.
         """
-        held = {each.path: each for each in self._base.inventory()}
+        extent = {each.path: each for each in self._base.inventory()}
         for name, log in self._logs.items():
-            held.pop(name, None)
+            extent.pop(name, None)
             if log.exists:
                 last = self.headers(name, log.next, 1)
-                held[name] = LogExtent(name, log.first, log.next, last[0] if last else b"")
-        return list(held.values())
+                extent[name] = LogExtent(name, log.first, log.next, last[0] if last else b"")
+        return list(extent.values())
 
     def files(self, here: Iterable[str]) -> list[str]:
         """Names of the state files that there will be; `here` are those that there are."""

@@ -27,14 +27,14 @@ _OF_ITSELF: Final = frozenset({ChangeKind.DROP, ChangeKind.FILE, ChangeKind.REMO
 """Changes that leave a node as consistent as it was, whatever else is missing."""
 
 
-class Aside(Protocol):
+class QuarantineFactory(Protocol):
     """Keeps what is divergent: storage.divergent.Quarantine."""
 
     def add(self, path: str, at_offset: int = 0) -> object:
         """Have everything of the log from that offset on somewhere else, on disk, when this returns."""
 
 
-class HeldBack(NamedTuple):
+class WaitingChanges(NamedTuple):
     """What a delayed follower has received and not applied.
 
     Attributes:
@@ -81,11 +81,11 @@ class FollowerData(Protocol):
     def leader_ahead(self) -> ProvenLeader | None:
         """Whom this node will be in step with once it has applied all it has; None: it is as its identity says."""
 
-    def held_back(self) -> HeldBack | None:
+    def delayed_changes(self) -> WaitingChanges | None:
         """What waits here on purpose; None for a node that applies everything at once."""
 
 
-def _unheard(leader: ProvenLeader) -> None:
+def _ignore(leader: ProvenLeader) -> None:
     """Nobody is told."""
 
 
@@ -94,7 +94,7 @@ class Applier:
 
     Attributes:
         apply_delay_ms: how long changes wait here.
-        aside: where divergent chunks go; each join has its own.
+        quarantine: where divergent chunks go; each join has its own.
         has_rewritten: whether a log was begun anew, cut or set aside.
     """
 
@@ -104,8 +104,8 @@ class Applier:
         commits: GroupCommit,
         replayed: Callable[[str, Log, Chunk], None],
         before_rewriting: Callable[[], None] = lambda: None,
-        on_joining: Callable[[ProvenLeader], None] = _unheard,
-        on_joined: Callable[[ProvenLeader], None] = _unheard,
+        on_joining: Callable[[ProvenLeader], None] = _ignore,
+        on_joined: Callable[[ProvenLeader], None] = _ignore,
     ) -> None:
         """Bring nothing yet.
 
@@ -121,7 +121,7 @@ class Applier:
         self.apply_delay_ms = 0
         self._tree = tree
         self._commits = commits
-        self.aside: Aside | None = None
+        self.quarantine: QuarantineFactory | None = None
         self.has_rewritten = False
         self._before_rewriting = before_rewriting
         self._replayed = replayed
@@ -141,9 +141,9 @@ class Applier:
             StorageError: a log cannot be read.
         """
         for name, log in tuple(self._tree.logs.items()):
-            yield self.held(name, log)
+            yield self.extent(name, log)
 
-    def held(self, name: str, log: Log) -> LogExtent:
+    def extent(self, name: str, log: Log) -> LogExtent:
         """What this node has of one log; may read a file.
 
         Raises:
@@ -193,7 +193,7 @@ class Applier:
         """See FollowerData."""
         return None
 
-    def held_back(self) -> HeldBack | None:
+    def delayed_changes(self) -> WaitingChanges | None:
         """See FollowerData."""
         return None
 
@@ -261,9 +261,9 @@ class Applier:
             case ChangeKind.CUT:
                 self._rewrite()
                 self._cut(change.name, change.offset)
-            case ChangeKind.ASIDE:
+            case ChangeKind.QUARANTINE:
                 self._rewrite()
-                self._set_aside(change.name)
+                self._quarantine(change.name)
             case ChangeKind.FILE:
                 self._replace(change.name, bytes(change.octets))
             case ChangeKind.REMOVE:
@@ -368,11 +368,11 @@ class Applier:
         logger.warning("divergent_tail_set_aside log=%s offset=%d", name, at)
 
     def _keep(self, name: str, at: int) -> None:
-        if self.aside is None:
+        if self.quarantine is None:
             raise LinkError(f"log {name} is to be set aside, and no join is under way")
-        self.aside.add(name, at)
+        self.quarantine.add(name, at)
 
-    def _set_aside(self, name: str) -> None:
+    def _quarantine(self, name: str) -> None:
         log = self._tree.logs.get(name)
         if log is not None:
             self._keep(name, log.first_offset)

@@ -26,7 +26,7 @@ _FIRST_NUMBER: Final = 1 << 31
 """Numbers of logs below this one are the feed's."""
 
 
-class Lacking:
+class CatchUpPlan:
     """Which logs have more than the follower was sent; see the module.
 
     Attributes:
@@ -166,12 +166,12 @@ class Lacking:
         """A state file holds this now."""
         self._changes.append(file_change(name, octets))
 
-    def all_files(self, held: list[str]) -> None:
+    def all_files(self, extent: list[str]) -> None:
         """All state files hold what they do here, and of those that the follower has the others are gone."""
         own = dict(self._tree.files())
         for name, octets in own.items():
             self.file(name, octets)
-        for name in held:
+        for name in extent:
             if name not in own:
                 self.file(name, None)
 
@@ -182,14 +182,14 @@ class Lacking:
         self._changes.append(log_change(ChangeKind.BEGIN, self._number(name), offset))
 
     def cut(self, name: str, offset: int) -> None:
-        """The follower is to set aside what it has of the log from an offset on."""
+        """The follower is to quarantine what it has of the log from an offset on."""
         self.sent[name] = offset
         self._changes.append(log_change(ChangeKind.CUT, self._number(name), offset))
 
-    def set_aside(self, name: str) -> None:
-        """The follower is to set the whole log aside."""
+    def quarantine(self, name: str) -> None:
+        """The follower is to quarantine the whole log."""
         self._drops.pop(name, None)
-        self._changes.append(whole_change(ChangeKind.ASIDE, self._number(name)))
+        self._changes.append(whole_change(ChangeKind.QUARANTINE, self._number(name)))
         del self._numbers[name]
 
     def _number(self, name: str) -> int:

@@ -11,7 +11,7 @@ is, and is never applied in part. The first join of a node that has nothing is a
 
 **Applying twice.** `applied.json` is behind what is applied, so after a crash some is applied again, and that must
 do no harm. Of a log all changes are repeated, in order, that came after the note: chunks that are there are passed
-over, and what begins or removes the log anew ends in the same as before. Only what sets chunks aside would take
+over, and what begins or removes the log anew ends in the same as before. Only what quarantines chunks would take
 those that came behind it: so the note is brought up to date before anything is applied behind that.
 """
 
@@ -30,7 +30,7 @@ import msgspec
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.ahead import Ahead
-from leveret.runtime.replication.applier import Applier, HeldBack
+from leveret.runtime.replication.applier import Applier, WaitingChanges
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.divergent import Quarantine
 from leveret.storage.divergent_report import DivergentReport
@@ -45,8 +45,8 @@ ALL_MS: Final = (1 << 62) - 1
 _NEVER: Final = 1 << 62
 _PAUSE_S: Final = (0.2, 1.0)
 """Between two looks at what is due: at least, as each ends with a note on disk; at most, as clocks may be set."""
-_SETS_ASIDE: Final = frozenset({ChangeKind.CUT, ChangeKind.ASIDE})
-_BEGINS: Final = frozenset({ChangeKind.BEGIN, ChangeKind.DELETE, ChangeKind.ASIDE})
+_QUARANTINES: Final = frozenset({ChangeKind.CUT, ChangeKind.QUARANTINE})
+_BEGINS: Final = frozenset({ChangeKind.BEGIN, ChangeKind.DELETE, ChangeKind.QUARANTINE})
 _WITH_MESSAGES: Final = ("queues/", "streams/")
 
 
@@ -267,10 +267,10 @@ class Delaying:
         """See FollowerData."""
         self._applier.drop_due()
 
-    def held_back(self) -> HeldBack:
+    def delayed_changes(self) -> WaitingChanges:
         """See FollowerData."""
         oldest_ms, newest_ms = (self._oldest_ms, self._newest_ms) if self.waits else (None, None)
-        return HeldBack(
+        return WaitingChanges(
             **asdict(self._waiting), oldest_at_ms=oldest_ms, newest_at_ms=newest_ms, error=self._error
         )
 
@@ -338,7 +338,7 @@ class Delaying:
             self._applied_joining = None
         else:
             self._change(entry)
-        self._needs_note = entry.kind in _SETS_ASIDE
+        self._needs_note = entry.kind in _QUARANTINES
         self._applied = offset + 1
         self.applied_at_ms = self._begun_ms = max(self._begun_ms, at_ms)
         self._waiting.add(entry, -1)
@@ -393,14 +393,14 @@ class Delaying:
             return "what the leader did after that time is applied already"
         return ""
 
-    async def left_after(self, until_ms: int | None) -> HeldBack:
+    async def left_after(self, until_ms: int | None) -> WaitingChanges:
         """What would still wait if everything was applied that was cut until a time; None: nothing is applied.
 
         Raises:
             StorageError: the spool cannot be read.
         """
         if until_ms is None:
-            return self.held_back()
+            return self.delayed_changes()
         left, oldest_ms, newest_ms = _Amount(), None, None
         for waiting in self._spool.all_from(self._applied):
             if oldest_ms is not None or self._due_ms(waiting) > until_ms:
@@ -408,7 +408,7 @@ class Delaying:
                 for entry in waiting.entries:
                     left.add(entry)
             await asyncio.sleep(0)
-        return HeldBack(**asdict(left), oldest_at_ms=oldest_ms, newest_at_ms=newest_ms)
+        return WaitingChanges(**asdict(left), oldest_at_ms=oldest_ms, newest_at_ms=newest_ms)
 
     async def apply_only_until(self, until_ms: int) -> None:
         """Apply what was cut until a time, and nothing more by itself.
@@ -424,14 +424,14 @@ class Delaying:
             raise
 
     async def finish(
-        self, until_ms: int, aside: Callable[[Path], Quarantine] | None
+        self, until_ms: int, quarantine: Callable[[Path], Quarantine] | None
     ) -> DivergentReport | None:
-        """Apply what was cut until a time, set the rest aside and have no spool any more; nothing comes meanwhile.
+        """Apply what was cut until a time, quarantine the rest and have no spool any more; nothing comes meanwhile.
 
-        Without `aside` the rest, which its leader has, is sent by that again.
+        Without `quarantine` the rest, which its leader has, is sent by that again.
 
         Returns:
-            The report of what was set aside, None if nothing was.
+            The report of what was quarantined, None if nothing was.
 
         Raises:
             StorageError: the disk refuses it; the call may be repeated.
@@ -440,8 +440,8 @@ class Delaying:
         await self._commits.settle()
         await self.apply_until(until_ms)
         report = None
-        if self.waits and aside is not None:
-            report = await asyncio.to_thread(self._spool.set_aside, self._applied, aside)
+        if self.waits and quarantine is not None:
+            report = await asyncio.to_thread(self._spool.quarantine, self._applied, quarantine)
         self._commits.forget(self._spool.log)
         self._spool.remove()
         return report

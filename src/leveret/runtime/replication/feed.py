@@ -21,7 +21,7 @@ from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
 from leveret.wire.link import ChangeKind, Frame, Octets, file_change, log_change, name_change, whole_change
 
-_MARKS_MAX: Final = 8192
+_SAMPLES_MAX: Final = 8192
 
 
 class FeedFollower(Protocol):
@@ -83,7 +83,7 @@ class Feed:
         self._waits = waits
         self._may_promise = may_promise
         self.compresses = compress
-        self._marks: list[tuple[int, int]] = []
+        self._samples: list[tuple[int, int]] = []
         self._numbers: dict[str, int] = {}
         self._last_number = 0
         self._frame = Frame()
@@ -159,9 +159,9 @@ class Feed:
             now_ms = self._clock_ms()
             pieces = frame.message(self.position, self.records, now_ms, compress=self.compresses)
             self.in_sync.shipped(self.position, now_ms)
-            self._marks.append((self.position, self.records))
-            if len(self._marks) > _MARKS_MAX:
-                del self._marks[: _MARKS_MAX // 2]
+            self._samples.append((self.position, self.records))
+            if len(self._samples) > _SAMPLES_MAX:
+                del self._samples[: _SAMPLES_MAX // 2]
             for follower in tuple(self.followers):
                 if follower.is_live:
                     follower.send_frame(pieces, frame.octets)
@@ -186,8 +186,10 @@ class Feed:
 
     def records_at(self, position: int) -> int:
         """How many records are up to a position, about; those of a position long ago count as the oldest known."""
-        index = bisect_right(self._marks, position, key=lambda mark: mark[0])
-        return self._marks[index - 1][1] if index else (self._marks[0][1] if self._marks else self.records)
+        index = bisect_right(self._samples, position, key=lambda sample: sample[0])
+        return (
+            self._samples[index - 1][1] if index else (self._samples[0][1] if self._samples else self.records)
+        )
 
     def count_live(self) -> None:
         """To be called when a follower begins or ceases to be live, right after a cut."""

@@ -15,7 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from leveret.model.errors import StorageError
-from leveret.session.link_handshake import FORMER_LEADERS_MAX, Reign
+from leveret.session.link_handshake import FORMER_LEADERS_MAX, Leadership
 from leveret.storage.state_file import StateFile
 
 FILE: Final = "replication.json"
@@ -31,7 +31,7 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
         role: what the node was last.
         epoch: of its data: the epoch of the leader it is, or follows.
         leader_id: who leads, or led, in that epoch; empty if that was not noted.
-        seen_epoch, seen_leader_id: the latest reign it has heard of.
+        seen_epoch, seen_leader_id: the latest leadership it has heard of.
         followed_epoch: of the leader that it was last in step with; 0 for none.
         starts: how often this node began to lead in its epoch.
         rewriting: whether logs of this node were being cut or begun anew for a leader, and not all of that is done:
@@ -68,18 +68,18 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
         return self.epoch << STARTS_BITS | self.starts
 
     @property
-    def reign(self) -> Reign:
+    def leadership(self) -> Leadership:
         """That of its data."""
-        return Reign(self.epoch, self.leader_id)
+        return Leadership(self.epoch, self.leader_id)
 
     @property
-    def seen(self) -> Reign:
+    def seen(self) -> Leadership:
         """The latest that it knows of."""
-        return max(Reign(self.seen_epoch, self.seen_leader_id), self.reign)
+        return max(Leadership(self.seen_epoch, self.seen_leader_id), self.leadership)
 
-    def see(self, reign: Reign) -> None:
+    def see(self, leadership: Leadership) -> None:
         """It has heard of this one."""
-        self.seen_epoch, self.seen_leader_id = max(self.seen, reign)
+        self.seen_epoch, self.seen_leader_id = max(self.seen, leadership)
 
     @property
     def is_fenced(self) -> bool:
@@ -87,7 +87,7 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
         return (self.seen_epoch, self.seen_leader_id) > (self.epoch, self.leader_id)
 
     def note_follower(self, uri: str) -> bool:
-        """A follower is in step, and has its door there if it has one; tell whether that is news."""
+        """A follower is in step, and has its listener there if it has one; tell whether that is news."""
         is_known = self.had_followers and (not uri or uri in self.followers)
         self.had_followers = True
         if uri and not is_known:

@@ -18,7 +18,7 @@ from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.link.questions import Questions, Unanswered, in_thread
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.replication.applier import FollowerData, HeldBack
+from leveret.runtime.replication.applier import FollowerData, WaitingChanges
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 from leveret.session.link_handshake import (
@@ -54,7 +54,7 @@ SILENCE_S: Final = 10.0
 """A leader says something every second; one that is silent for so long is gone."""
 TAKE_OVER_TIMEOUT_S: Final = 3.0
 _TAKE_OVER_ROUNDS_MAX: Final = 10
-_HELD_AT_ONCE: Final = 4096
+_EXTENTS_AT_ONCE: Final = 4096
 _SLICE_S: Final = 0.01
 
 
@@ -259,12 +259,12 @@ class Inbound:
     @property
     def error(self) -> str:
         """What is wrong with the link, or with what it brought; empty for nothing."""
-        held = self._data.held_back()
-        return self.progress.error or (held.error if held is not None else "")
+        extent = self._data.delayed_changes()
+        return self.progress.error or (extent.error if extent is not None else "")
 
-    def held_back(self) -> HeldBack | None:
+    def delayed_changes(self) -> WaitingChanges | None:
         """What waits here on purpose; None for a node that applies everything at once."""
-        return self._data.held_back()
+        return self._data.delayed_changes()
 
     @property
     def is_connected(self) -> bool:
@@ -348,12 +348,14 @@ class Inbound:
         if handshake is None or peer is None:
             raise LinkError(f"message of type {message_.type} is not due")
         identity, ahead = self._identity.identity, self._data.leader_ahead
-        reign = identity.reign if ahead is None or ahead.epoch < identity.epoch else ahead.reign
+        leadership = (
+            identity.leadership if ahead is None or ahead.epoch < identity.epoch else ahead.leadership
+        )
         if not peer.is_trusted:
             self._send(
                 handshake.answer_hello(
                     message_,
-                    reign=reign,
+                    leadership=leadership,
                     followed_epoch=ahead.epoch if ahead is not None else identity.followed_epoch,
                     led=identity.led and ahead is None,
                     uri=self._own_uri(),
@@ -363,10 +365,10 @@ class Inbound:
             return
         leader = handshake.take_welcome(message_)
         self._handshake = None
-        if leader.epoch < reign.epoch:
+        if leader.epoch < leadership.epoch:
             raise HandshakeRefused(
                 f"the leader {leader.name} at {self.uri} has epoch {leader.epoch}, this node's data have "
-                f"{reign.epoch}: it was replaced; follow the present leader"
+                f"{leadership.epoch}: it was replaced; follow the present leader"
             )
         self._followed.leader_epoch(leader)
         self._data.joining(leader)
@@ -377,21 +379,21 @@ class Inbound:
         progress.applied_position = progress.acked_position = 0
         logger.info("replication_connected leader=%s name=%s epoch=%d", self.uri, leader.name, leader.epoch)
         # Kept, or it may be collected.
-        self._telling = asyncio.get_running_loop().create_task(self._tell_inventory(peer))
+        self._telling = asyncio.get_running_loop().create_task(self._send_inventory(peer))
 
     def _send(self, message_: HandshakeMessage) -> None:
         if self._peer is not None:
             self._peer.say(message_)
 
-    async def _tell_inventory(self, peer: LinkPeer) -> None:
+    async def _send_inventory(self, peer: LinkPeer) -> None:
         """Of thousands of logs in slices: each has a header to be read."""
         loop, delay_ms = asyncio.get_running_loop(), self._data.apply_delay_ms
         part: list[LogExtent] = []
         until_s = loop.time() + _SLICE_S
         try:
-            for held in self._data.inventory():
-                part.append(held)
-                if len(part) == _HELD_AT_ONCE:
+            for extent in self._data.inventory():
+                part.append(extent)
+                if len(part) == _EXTENTS_AT_ONCE:
                     peer.write(pack(Type.INVENTORY, Inventory(part, [], False, delay_ms)))
                     part = []
                 if loop.time() >= until_s:

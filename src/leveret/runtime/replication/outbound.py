@@ -22,10 +22,10 @@ from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S, proven
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.link.questions import Questions, in_thread
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.replication.catching_up import STEP_BYTES, Lacking
-from leveret.runtime.replication.comparing import Comparing
+from leveret.runtime.replication.catching_up import STEP_BYTES, CatchUpPlan
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import IdentityFile, NodeIdentity
+from leveret.runtime.replication.reconciliation import Reconciliation
 from leveret.session.link_handshake import (
     NONCE_BYTES,
     HandshakeMessage,
@@ -121,9 +121,9 @@ class Outbound:
         )
         self._counts = False
         """Whether it has been seen in sync since it last joined."""
-        self._held: list[LogExtent] = []
-        self._comparing: Comparing | None = None
-        self._lacking: Lacking | None = None
+        self._extents: list[LogExtent] = []
+        self._reconciliation: Reconciliation | None = None
+        self._plan: CatchUpPlan | None = None
         self._task: asyncio.Task[None] | None = None
         self._began_s = asyncio.get_running_loop().time()
         self._heard_at_s = self._began_s
@@ -174,8 +174,10 @@ class Outbound:
             self.peer.close()
             return
         # Who comes to follow is told of what it will have; who leads, of any later leader.
-        reign = own.reign if follower.kind == "follow" else own.seen
-        self.peer.say(self._handshake.welcome(reign=reign, uri=leading.uri(), former=own.former_leaders))
+        leadership = own.leadership if follower.kind == "follow" else own.seen
+        self.peer.say(
+            self._handshake.welcome(leadership=leadership, uri=leading.uri(), former=own.former_leaders)
+        )
         if follower.kind == "fence":
             self.peer.close()
             return
@@ -229,59 +231,57 @@ class Outbound:
     # -- joining ------------------------------------------------------------------------------
 
     def _take_inventory(self, inventory: link.Inventory) -> None:
-        if self.state != "joining" or self._comparing is not None:
+        if self.state != "joining" or self._reconciliation is not None:
             raise LinkError("an inventory is not due")
-        self._held += inventory.logs
+        self._extents += inventory.logs
         self.apply_delay_ms = inventory.apply_delay_ms
         if inventory.is_last:
-            self._begin_comparing(inventory.files)
+            self._begin_reconciliation(inventory.files)
 
-    def _begin_comparing(self, files: list[str]) -> None:
+    def _begin_reconciliation(self, files: list[str]) -> None:
         leading, follower = self._leading, self.follower
         assert follower is not None
         own = leading.identity.identity
-        is_same_reign = (follower.followed_epoch, follower.leader_id) == own.reign
+        is_same_leadership = (follower.followed_epoch, follower.leader_id) == own.leadership
         spared = leading.damaged()
         # From here on what changes is noted, so nothing is missed while this lasts.
-        self._lacking = Lacking(leading.tree, {}, spared, leading.unreadable)
-        self._lacking.all_files(files)
-        self._comparing = Comparing(
+        self._plan = CatchUpPlan(leading.tree, {}, spared, leading.unreadable)
+        self._plan.all_files(files)
+        self._reconciliation = Reconciliation(
             leading.tree,
-            self._lacking,
-            self._held,
+            self._plan,
+            self._extents,
             spared,
-            is_clean=not follower.led and is_same_reign,
+            is_clean=not follower.led and is_same_leadership,
             unreadable=leading.unreadable,
             ask=lambda probe: self.peer.write(pack(Type.PROBE, probe)),
         )
         leading.feed.followers.append(self)
-        self._held = []
+        self._extents = []
         self._task = asyncio.get_running_loop().create_task(
-            self._ended_by_error(self._compare(self._comparing))
+            self._ended_by_error(self._compare(self._reconciliation))
         )
 
-    async def _compare(self, comparing: Comparing) -> None:
-        await comparing.run(lambda: self.peer.is_closed)
+    async def _compare(self, reconciliation: Reconciliation) -> None:
+        await reconciliation.run(lambda: self.peer.is_closed)
         self._begin_if_decided()
 
     def _take_headers(self, found: link.Headers) -> None:
-        if self._comparing is None:
+        if self._reconciliation is None:
             raise LinkError("headers are not due")
-        self._comparing.probed(found)
+        self._reconciliation.probed(found)
         self._begin_if_decided()
 
     def _begin_if_decided(self) -> None:
-        if self._comparing is not None and self._comparing.is_over and self.state == "joining":
+        if self._reconciliation is not None and self._reconciliation.is_over and self.state == "joining":
             self._begin_catching_up()
 
     # -- catching up --------------------------------------------------------------------------
 
     def _begin_catching_up(self) -> None:
-        assert self._lacking is not None
+        assert self._plan is not None
         self.state = "catching_up"
-        self._task = asyncio.get_running_loop().create_task(
-            self._ended_by_error(self._catch_up(self._lacking))
-        )
+        self._task = asyncio.get_running_loop().create_task(self._ended_by_error(self._catch_up(self._plan)))
 
     async def _ended_by_error(self, work: Coroutine[Any, Any, None]) -> None:
         try:
@@ -292,32 +292,32 @@ class Outbound:
             logger.error("follower_not_caught_up name=%s error=%s", self.node_id, error, exc_info=is_bug)
             self.peer.close(error)
 
-    async def _catch_up(self, lacking: Lacking) -> None:
+    async def _catch_up(self, plan: CatchUpPlan) -> None:
         feed, peer = self._leading.feed, self.peer
         steps = 0
-        await lacking.note_all()
-        self.bytes_total = lacking.bytes_left()
+        await plan.note_all()
+        self.bytes_total = plan.bytes_left()
         while not peer.is_closed:
             # More are allowed from time to time: where thousands of queues are busy it would never end.
             logs_max = FINAL_LOGS + steps // FINAL_LOGS
-            is_little = lacking.logs_left <= logs_max and lacking.bytes_left(exactly=True) <= FINAL_BYTES
+            is_little = plan.logs_left <= logs_max and plan.bytes_left(exactly=True) <= FINAL_BYTES
             if is_little and peer.waiting_bytes < STEP_BYTES:
                 # What was appended and not cut is on disk, and sent from there: no later frame may have it too.
                 feed.cut()
-                while not lacking.is_nothing:
-                    self._send_step(lacking)
+                while not plan.is_nothing:
+                    self._send_step(plan)
                 self._go_live()
                 return
-            sent = self._send_step(lacking)
+            sent = self._send_step(plan)
             steps += 1
             await peer.drain()
             limit = self._leading.bandwidth_bytes_s
             await asyncio.sleep(sent / limit if limit else 0)
 
-    def _send_step(self, lacking: Lacking) -> int:
+    def _send_step(self, plan: CatchUpPlan) -> int:
         feed = self._leading.feed
-        frame = lacking.step(STEP_BYTES)
-        left = lacking.bytes_left()
+        frame = plan.step(STEP_BYTES)
+        left = plan.bytes_left()
         pieces = frame.message(0, left, self._leading.clock_ms(), compress=feed.compresses)
         self._write(pieces, frame.octets)
         return frame.octets
@@ -333,7 +333,7 @@ class Outbound:
         position = feed.begin_live()
         self.peer.write(pack_u64(Type.STREAMING, position))
         self.state = "delayed" if self.apply_delay_ms else "streaming"
-        self.is_live, self._lacking, self._comparing = True, None, None
+        self.is_live, self._plan, self._reconciliation = True, None, None
         feed.count_live()
         if not self.apply_delay_ms:
             feed.in_sync.joined(self.node_id, position, self._leading.clock_ms())
@@ -368,7 +368,7 @@ class Outbound:
             "follower_falls_behind node_id=%s waiting_bytes=%d", self.node_id, self.peer.waiting_bytes
         )
         sent = {name: log.next_offset for name, log in tree.logs.items()}
-        self._lacking = Lacking(tree, sent, leading.damaged(), leading.unreadable)
+        self._plan = CatchUpPlan(tree, sent, leading.damaged(), leading.unreadable)
         self.is_live = False
         feed.count_live()
         feed.in_sync.left(self.node_id)
@@ -405,7 +405,7 @@ class Outbound:
             if now_s - self._began_s > HANDSHAKE_TIMEOUT_S:
                 self.peer.abort(LinkError(f"it did not say who it is within {HANDSHAKE_TIMEOUT_S:.0f} s"))
         else:
-            left = self._lacking.bytes_left() if self._lacking is not None else 0
+            left = self._plan.bytes_left() if self._plan is not None else 0
             live = self._leading.feed.heartbeat()
             self.peer.write(
                 *(live if self.is_live else link.Frame().message(0, left, self._leading.clock_ms()))
@@ -415,25 +415,25 @@ class Outbound:
 
     def noted(self, name: str) -> None:
         """See feed.FeedFollower."""
-        if self._lacking is not None:
-            self._lacking.noted(name)
+        if self._plan is not None:
+            self._plan.noted(name)
 
     def noted_drop(self, name: str, first_offset: int) -> None:
         """See feed.FeedFollower."""
-        if self._lacking is not None:
-            self._lacking.dropped(name, first_offset)
+        if self._plan is not None:
+            self._plan.dropped(name, first_offset)
 
     def noted_delete(self, name: str) -> None:
         """See feed.FeedFollower."""
         # What the follower has of a log that is compared may be divergent: then it is not to be deleted.
-        is_undecided = self._comparing is not None and self._comparing.is_undecided(name)
-        if self._lacking is not None and not is_undecided:
-            self._lacking.deleted(name)
+        is_undecided = self._reconciliation is not None and self._reconciliation.is_undecided(name)
+        if self._plan is not None and not is_undecided:
+            self._plan.deleted(name)
 
     def noted_file(self, name: str, octets: bytes | None) -> None:
         """See feed.FeedFollower."""
-        if self._lacking is not None:
-            self._lacking.file(name, octets)
+        if self._plan is not None:
+            self._plan.file(name, octets)
 
     # -- how it is ----------------------------------------------------------------------------
 
@@ -441,7 +441,7 @@ class Outbound:
         """One row of `followers` in the node's status."""
         feed, now_ms = self._leading.feed, self._leading.clock_ms()
         lag, behind = feed.in_sync.lag(self.node_id, now_ms) if self.is_live else None, self.acked_position
-        left = self._lacking.bytes_left() if self._lacking is not None else 0
+        left = self._plan.bytes_left() if self._plan is not None else 0
         sent = max(1, self.peer.sent_bytes)
         return {
             "node_id": self.node_id,

@@ -33,7 +33,7 @@ class NodeHost(Protocol):
     """To be set when the process must end."""
 
     async def serve_with(self, attach: Callable[[Node], Coordinator]) -> None:
-        """Build a node, attach it to the cluster before it recovers, and open its doors."""
+        """Build a node, attach it to the cluster before it recovers, and open its listeners."""
 
     async def fence(self) -> None:
         """Serve nobody."""

@@ -50,7 +50,7 @@ class Fencer:
         self._name = name
         self._own_uri = own_uri
         self._tls = tls
-        self._told = False
+        self._is_notified = False
 
     async def run(self, heard: Callable[[ProvenLeader], None]) -> None:
         """Tell it, again and again: it may come back at any time, from a copy of its disk as well.
@@ -60,27 +60,27 @@ class Fencer:
         while True:
             try:
                 async with asyncio.timeout(_TIMEOUT_S):
-                    known = await self.tell()
+                    known = await self.notify()
             except (OSError, TimeoutError, LeveretError) as error:
                 logger.debug("former_leader_not_reached uri=%s error=%s", self._uri, error)
-                self._told = False
+                self._is_notified = False
             else:
                 heard(known)
-                if not self._told and known.reign <= self._identity.identity.reign:
+                if not self._is_notified and known.leadership <= self._identity.identity.leadership:
                     logger.info(
                         "former_leader_fenced uri=%s epoch=%d", self._uri, self._identity.identity.epoch
                     )
-                self._told = True
+                self._is_notified = True
             await asyncio.sleep(EVERY_S)
 
-    async def tell(self) -> ProvenLeader:
-        """Tell it once; who it is, and the latest reign that it knows of.
+    async def notify(self) -> ProvenLeader:
+        """Tell it once; who it is, and the latest leadership that it knows of.
 
         Raises:
             OSError: it is not there.
             LeveretError: it has another secret, or is no such node.
         """
-        return await _Telling(self).tell()
+        return await _Notifying(self).notify()
 
     async def connect(self, peer: LinkPeer) -> FollowerHandshake:
         """Connect, and begin the handshake."""
@@ -106,14 +106,14 @@ class Fencer:
         identity = self._identity.identity
         return handshake.answer_hello(
             hello,
-            reign=identity.reign,
+            leadership=identity.leadership,
             followed_epoch=identity.followed_epoch,
             led=identity.led,
             uri=self._own_uri(),
         )
 
 
-class _Telling:
+class _Notifying:
     """One conversation."""
 
     def __init__(self, fencer: Fencer) -> None:
@@ -124,7 +124,7 @@ class _Telling:
         self._welcome: asyncio.Future[ProvenLeader] = asyncio.get_running_loop().create_future()
         self._proven = False
 
-    async def tell(self) -> ProvenLeader:
+    async def notify(self) -> ProvenLeader:
         """The former leader has taken note; what it knows."""
         self._handshake = await self._fencer.connect(self._peer)
         try:

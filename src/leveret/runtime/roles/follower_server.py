@@ -1,6 +1,6 @@
 """Where other nodes follow this one, whether it leads or follows itself, and what a leader owes those that do.
 
-A leader's promises wait for its followers from the moment on at which the door is made, so that is before clients
+A leader's promises wait for its followers from the moment on at which the listener is made, so that is before clients
 are let in. A follower's own followers are sent what it applies; it promises nobody anything.
 """
 
@@ -68,7 +68,7 @@ class FollowerServer:
             elected: where etcd decides who leads: the record of who is in sync is kept there.
             recorded: whom that names; promises wait for them too.
             unreadable: names of logs that cannot be read.
-            own_uri: where this door is found.
+            own_uri: where this listener is found.
             met: told of every node that comes; returns whether that, or whom it follows, leads in this node's place.
             answer: answers what followers ask.
         """
@@ -82,7 +82,7 @@ class FollowerServer:
         self._met = met
         self._is_closed = False
         served = node()
-        self.feed = served.commits.fence = self._begin_feed(served, recorded)
+        self.feed = served.commits.replication_barrier = self._begin_feed(served, recorded)
         leading = Leading(
             tree=served.tree,
             feed=self.feed,
@@ -181,7 +181,7 @@ class FollowerServer:
 
 
 def uri_of(settings: Followers, address: Address | None) -> str:
-    """Where other nodes find a door at that address; empty if there is none, or nobody says where."""
+    """Where other nodes find a listener at that address; empty if there is none, or nobody says where."""
     if settings.advertised_uri is not None:
         return str(settings.advertised_uri)
     if address is None or ip_address(address.ip).is_unspecified:

@@ -1,6 +1,6 @@
 """A node that follows a leader: its link, and what becomes of the node's own at a join.
 
-A join cuts the node's logs to what its leader has (core.replication.join). What only this node has is set aside
+A join cuts the node's logs to what its leader has (core.replication.join). What only this node has is quarantined
 before; its logs are no copy of anything that was promised until the join has ended, which is on disk before the first
 is touched; and a node is built anew to show what there is then, for what was shown may be of chunks that are gone.
 """
@@ -139,7 +139,7 @@ class FollowerRole:
     # -- what is applied ----------------------------------------------------------------------
 
     def _replayed(self, name: str, log: Log, chunk: Chunk) -> None:
-        self.node.showing.replayed(name, log, chunk)
+        self.node.read_only_view.replayed(name, log, chunk)
 
     def _rewriting(self) -> None:
         """Durable before a log is touched: until the join ends this node is no copy of anything that was promised."""
@@ -149,9 +149,9 @@ class FollowerRole:
 
     def _joining(self, leader: ProvenLeader) -> None:
         """What this leader makes superfluous is kept."""
-        self._applier.aside = self._set_aside(leader)
+        self._applier.quarantine = self._quarantine(leader)
 
-    def _set_aside(self, leader: ProvenLeader, logs_dir: Path | None = None) -> Quarantine:
+    def _quarantine(self, leader: ProvenLeader, logs_dir: Path | None = None) -> Quarantine:
         """Keeps what this node has, and the leader has not."""
         identity = self._identity.identity
         return Quarantine(
@@ -169,18 +169,18 @@ class FollowerRole:
     def _joined(self, leader: ProvenLeader) -> None:
         """All that this node has is the leader's."""
         identity, applier = self._identity.identity, self._applier
-        if isinstance(applier.aside, Quarantine):
-            report = applier.aside.finish()
+        if isinstance(applier.quarantine, Quarantine):
+            report = applier.quarantine.finish()
             if report is not None:
                 logger.warning(
                     "divergent_messages_set_aside report=%s see=list_divergent_messages", report.id
                 )
-            applier.aside = None
-        is_same_reign = identity.reign == leader.reign
+            applier.quarantine = None
+        is_same_leadership = identity.leadership == leader.leadership
         identity.epoch = identity.followed_epoch = leader.epoch
         identity.leader_id, identity.led, identity.rewriting = leader.leader_id, False, False
         self._identity.save()
-        if not is_same_reign:
+        if not is_same_leadership:
             self._send_away("its leader is another one now")
         if applier.has_rewritten:
             applier.has_rewritten = False
@@ -195,10 +195,10 @@ class FollowerRole:
     # -- to be promoted -----------------------------------------------------------------------
 
     async def end_delay(self, until_ms: int, epoch: int) -> str | None:
-        """Apply what was cut until a time, and set the rest aside, as this node is to lead in `epoch`; the link ends.
+        """Apply what was cut until a time, and quarantine the rest, as this node is to lead in `epoch`; the link ends.
 
         Returns:
-            The id of the report of what was set aside; None if nothing was, or nothing is held back.
+            The id of the report of what was quarantined; None if nothing was, or nothing is held back.
 
         Raises:
             StorageError: the disk refuses it.
@@ -212,5 +212,5 @@ class FollowerRole:
             uri=self._own_uri(),
         )
         self.inbound.stop()
-        report = await self.delaying.finish(until_ms, lambda logs_dir: self._set_aside(own, logs_dir))
+        report = await self.delaying.finish(until_ms, lambda logs_dir: self._quarantine(own, logs_dir))
         return report.id if report is not None else None

@@ -11,7 +11,7 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.delaying import ALL_MS
 from leveret.runtime.roles.promotion import undecided, why_not
 from leveret.runtime.roles.roles import Roles
-from leveret.runtime.roles.status import follower_status, held_back, leader_status, would_lose
+from leveret.runtime.roles.status import delayed_changes, follower_status, leader_status, would_lose
 
 logger = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class ReplicationCommands:
             "confirm": settings.confirm,
             "min_in_sync": settings.min_in_sync,
             "below_min_in_sync": settings.below_min_in_sync,
-            **leader_status(roles.door),
+            **leader_status(roles.follower_server),
             "leader": follower_status(inbound, identity, settings.apply_delay_ms, clock_ms()),
             "etcd": roles.elected.status() if roles.elected is not None else None,
             "scrub": roles.inspection.scrub_status(),
@@ -83,7 +83,7 @@ class ReplicationCommands:
         choice = undecided(following, apply_until_ms)
         reason = choice or why_not(roles.role, roles.identity, following, apply_until_ms)
         if following is not None and following.delaying is not None:
-            outcome["held_back"] = held_back(await following.delaying.left_after(apply_until_ms))
+            outcome["held_back"] = delayed_changes(await following.delaying.left_after(apply_until_ms))
         if dry_run or choice or (reason and not force):
             return outcome | {"reason": reason or None}
         began_s = time.perf_counter()

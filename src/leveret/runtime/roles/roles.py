@@ -13,13 +13,13 @@
 Each of these ends the node that there is and builds another one of the same directory; one at a time.
 
 **Promotion** is a restart on the follower's directory without the process's end: the link ends, the epoch is raised
-on disk, a node is built from the logs and its doors open. So what was tested by every restart is what promotes, and
+on disk, a node is built from the logs and its listeners open. So what was tested by every restart is what promotes, and
 any state that a crash in between leaves is one of a restart.
 
 **Fencing.** The order of a promotion is: no more changes are taken from the old leader; the higher epoch is
 durable; only then is anybody served. The node then tells its former leader of it until that follows. A leader
 that meets a higher epoch writes that down, promises nothing from that instant on (`Feed.may_promise`, asked at
-each promise), and only then closes its doors. It stays fenced over restarts.
+each promise), and only then closes its listeners. It stays fenced over restarts.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Roles:
     Attributes:
         node: what is served or shown now.
         role: leader, follower, fenced or suspended.
-        door: where others follow it, if they may.
+        follower_server: where others follow it, if they may.
         following: of a follower.
         elected: where etcd decides who leads.
         inspection: of its data.
@@ -99,7 +99,7 @@ class Roles:
         self.failure: LeveretError | None = None
         self.node: Node
         self.on_node: Callable[[Node], None] = lambda node: None
-        self.door: FollowerServer | None = None
+        self.follower_server: FollowerServer | None = None
         self.following: FollowerRole | None = None
         self._identity = IdentityFile(data_dir)
         self._settings = config.followers
@@ -224,9 +224,9 @@ class Roles:
             await self.node.abandon()
         if self._clustered is not None:
             await self._clustered.detach()
-        if self.door is not None:
-            await self.door.close()
-            self.door = None
+        if self.follower_server is not None:
+            await self.follower_server.close()
+            self.follower_server = None
         self.node.tree.close()
 
     # -- to lead ------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class Roles:
             await self._listen(self._settings.bind, recorded=recorded, unreadable=set(unreadable))
         await node.open()
         if self.elected is None:
-            self._succession.tell_former_leaders(self.own_uri())
+            self._succession.notify_former_leaders(self.own_uri())
 
     async def serve_with(self, attach: Callable[[Node], Coordinator]) -> None:
         """See runtime.roles.clustered.NodeHost."""
@@ -293,7 +293,7 @@ class Roles:
 
     async def _listen(self, ip: str, *, recorded: frozenset[str], unreadable: set[str]) -> None:
         """Let followers in."""
-        self.door = FollowerServer(
+        self.follower_server = FollowerServer(
             lambda: self.node,
             self.config,
             leads=self.role == "leader",
@@ -306,7 +306,7 @@ class Roles:
             met=self._met,
             answer=self.inspection.answer,
         )
-        await self.door.open(ip)
+        await self.follower_server.open(ip)
 
     def _secret(self, *, role: str) -> Secret:
         """A leader makes one if there is none. With etcd nobody knows beforehand who leads first."""
@@ -441,7 +441,7 @@ class Roles:
         """Lead in an epoch of its own; of what is held back with what was cut until a time.
 
         Returns:
-            The id of the report of the rest, which is set aside; None if there is none.
+            The id of the report of the rest, which is quarantined; None if there is none.
 
         Raises:
             LeveretError: it leads already; or what is held back cannot be applied, and it follows as before; or it
@@ -480,7 +480,7 @@ class Roles:
     @property
     def listener(self) -> ReplicationListener | None:
         """Where followers connect, if they may."""
-        return self.door.listener if self.door is not None else None
+        return self.follower_server.listener if self.follower_server is not None else None
 
     @property
     def inbound(self) -> Inbound | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from leveret.runtime.replication.applier import HeldBack
+from leveret.runtime.replication.applier import WaitingChanges
 from leveret.runtime.replication.identity import NodeIdentity
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.roles.follower_server import FollowerServer
@@ -12,10 +12,10 @@ from leveret.runtime.roles.follower_server import FollowerServer
 _HEARD_MS: Final = 2_500
 
 
-def leader_status(door: FollowerServer | None) -> dict[str, Any]:
+def leader_status(follower_server: FollowerServer | None) -> dict[str, Any]:
     """Position, followers and who of them is in sync."""
-    feed = door.feed if door is not None else None
-    rows = [link.row() for link in door.listener.followers] if door is not None else []
+    feed = follower_server.feed if follower_server is not None else None
+    rows = [link.row() for link in follower_server.listener.followers] if follower_server is not None else []
     in_sync = [row["name"] for row in rows if row["in_sync"]]
     return {
         "position": feed.position if feed else 0,
@@ -35,8 +35,8 @@ def follower_status(
         return _replacement(identity) if identity.is_fenced else None
     progress = inbound.progress
     leader = progress.leader
-    held = inbound.held_back() or HeldBack()
-    is_delayed = inbound.held_back() is not None
+    delayed = inbound.delayed_changes() or WaitingChanges()
+    is_delayed = inbound.delayed_changes() is not None
     return _shown(
         uri=str(inbound.uri),
         name=leader.name if leader else "",
@@ -48,11 +48,13 @@ def follower_status(
         applied_position=None if is_delayed else progress.applied_position,
         acked_position=progress.acked_position,
         received_bytes=progress.received_bytes,
-        lag_bytes=max(0, progress.position - progress.applied_position) + progress.bytes_left + held.octets,
-        lag_records=max(0, progress.records - progress.applied_records) + held.records,
+        lag_bytes=max(0, progress.position - progress.applied_position)
+        + progress.bytes_left
+        + delayed.octets,
+        lag_records=max(0, progress.records - progress.applied_records) + delayed.records,
         lag_s=lag_s(inbound, now_ms),
         apply_delay_s=apply_delay_ms / 1000,
-        held_back=held_back(held) if is_delayed else None,
+        held_back=delayed_changes(delayed) if is_delayed else None,
         in_sync=inbound.state == "streaming",
         progress=inbound.copying(),
     )
@@ -93,9 +95,9 @@ def lag_s(inbound: Inbound, now_ms: int) -> float | None:
     Of a delayed follower, when the first thing was done that it has not applied.
     """
     progress = inbound.progress
-    held = inbound.held_back()
-    if held is not None and held.oldest_at_ms is not None:
-        return max(0, now_ms - held.oldest_at_ms) / 1000
+    delayed = inbound.delayed_changes()
+    if delayed is not None and delayed.oldest_at_ms is not None:
+        return max(0, now_ms - delayed.oldest_at_ms) / 1000
     if not progress.cut_at_ms:
         return None
     if progress.state == "streaming" and now_ms - progress.cut_at_ms < _HEARD_MS:
@@ -104,14 +106,14 @@ def lag_s(inbound: Inbound, now_ms: int) -> float | None:
     return max(0, now_ms - progress.cut_at_ms) / 1000
 
 
-def held_back(held: HeldBack) -> dict[str, Any]:
+def delayed_changes(delayed: WaitingChanges) -> dict[str, Any]:
     """What a delayed follower has received and not applied."""
     return {
-        "messages": held.messages,
-        "records": held.records,
-        "bytes": held.octets,
-        "oldest_at_ms": held.oldest_at_ms,
-        "newest_at_ms": held.newest_at_ms,
+        "messages": delayed.messages,
+        "records": delayed.records,
+        "bytes": delayed.octets,
+        "oldest_at_ms": delayed.oldest_at_ms,
+        "newest_at_ms": delayed.newest_at_ms,
     }
 
 

@@ -15,7 +15,7 @@ from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.model.errors import LeveretError
 from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.roles.fencer import Fencer
-from leveret.session.link_handshake import FORMER_LEADERS_MAX, ProvenFollower, ProvenLeader, Reign
+from leveret.session.link_handshake import FORMER_LEADERS_MAX, Leadership, ProvenFollower, ProvenLeader
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class Succession:
             identity.epoch = max(identity.epoch, identity.seen_epoch) + 1
         identity.epoch = max(identity.epoch, epoch)
         identity.leader_id = identity.node_id
-        identity.see(identity.reign)
+        identity.see(identity.leadership)
         if epoch_before == identity.epoch:
             identity.starts += 1
         else:
@@ -65,7 +65,7 @@ class Succession:
         self._identity.save()
         logger.info("leading epoch=%d node_id=%s", identity.epoch, identity.node_id)
 
-    def tell_former_leaders(self, own_uri: str) -> None:
+    def notify_former_leaders(self, own_uri: str) -> None:
         """Tell all that led before this node, for as long as it leads: one may come back at any time."""
         for uri in self._identity.identity.former_leaders:
             if uri == own_uri:
@@ -97,7 +97,7 @@ class Succession:
             return False
         try:
             async with asyncio.timeout(_ASK_TIMEOUT_S):
-                known = await self._fencer(uri).tell()
+                known = await self._fencer(uri).notify()
         except (OSError, TimeoutError, LeveretError) as error:
             if identity.had_followers:
                 logger.error(
@@ -109,7 +109,7 @@ class Succession:
                 )
                 return False
         else:
-            if known.reign > identity.reign:
+            if known.leadership > identity.leadership:
                 return False
         logger.warning(
             "leads_on epoch=%d former_leader=%s hint=this node was promoted: take --follow from its command line",
@@ -121,25 +121,25 @@ class Succession:
     async def is_replaced(self) -> bool:
         """Whether a node that led, and is started to lead again, was replaced meanwhile; that is on disk then.
 
-        One of its followers may have been promoted, and tells this node only once its door is open: until then it would
-        confirm what is divergent. So all of them are asked first. Where none answers in time nothing is known, and it
-        leads as before: two nodes without a third cannot tell which of them is left.
+        One of its followers may have been promoted, and tells this node only once its listener is open: until then it
+        would confirm what is divergent. So all of them are asked first. Where none answers in time nothing is known,
+        and it leads as before: two nodes without a third cannot tell which of them is left.
         """
         identity = self._identity.identity
         if identity.is_fenced or identity.rewriting or not identity.had_followers:
             return identity.is_fenced
         async with asyncio.TaskGroup() as group:
-            asking = [group.create_task(self._ask(uri)) for uri in identity.followers]
-        for known in filter(None, (each.result() for each in asking)):
-            if known.reign > identity.reign:
-                self._see(known.reign, known.uri if known.leader_id == known.node_id else "")
+            requests = [group.create_task(self._ask(uri)) for uri in identity.followers]
+        for known in filter(None, (each.result() for each in requests)):
+            if known.leadership > identity.leadership:
+                self._see(known.leadership, known.uri if known.leader_id == known.node_id else "")
         return identity.is_fenced
 
     async def _ask(self, uri: str) -> ProvenLeader | None:
         """What the node there knows; None if it does not say."""
         try:
             async with asyncio.timeout(_ASK_TIMEOUT_S):
-                return await self._fencer(parse_node_uri(uri)).tell()
+                return await self._fencer(parse_node_uri(uri)).notify()
         except (OSError, TimeoutError, LeveretError, ValueError) as error:
             logger.info("follower_not_asked uri=%s error=%s", uri, str(error) or "no answer in time")
             return None
@@ -153,7 +153,7 @@ class Succession:
             StorageError: the disk refuses it.
         """
         identity = self._identity.identity
-        identity.see(leader.reign)
+        identity.see(leader.leadership)
         self._note_former([str(at), *leader.former])
         self._identity.save()
 
@@ -168,14 +168,14 @@ class Succession:
     def _heard(self, other: ProvenLeader) -> None:
         """A former leader was told; it may know of a leader that came after this one."""
         identity = self._identity.identity
-        if other.reign > identity.reign:
-            self._see(other.reign, other.uri if other.leader_id == other.node_id else "")
+        if other.leadership > identity.leadership:
+            self._see(other.leadership, other.uri if other.leader_id == other.node_id else "")
             self._replaced(other)
 
-    def _see(self, reign: Reign, uri: str) -> None:
+    def _see(self, leadership: Leadership, uri: str) -> None:
         identity = self._identity.identity
-        if reign > identity.seen:
-            identity.see(reign)
+        if leadership > identity.seen:
+            identity.see(leadership)
             identity.replaced_by = uri
             # Before anything else happens: nothing is promised from here on, nor after a restart.
             self._identity.save()
@@ -186,9 +186,9 @@ class Succession:
         Raises:
             StorageError: the disk refuses it.
         """
-        own = self._identity.identity.reign
+        own = self._identity.identity.leadership
         # Who comes to follow in the same epoch does not lead any more, whoever it was or followed.
-        is_later = other.reign > own if other.kind == "fence" else other.epoch > own.epoch
+        is_later = other.leadership > own if other.kind == "fence" else other.epoch > own.epoch
         if is_later:
-            self._see(other.reign, other.uri)
+            self._see(other.leadership, other.uri)
         return is_later

@@ -31,7 +31,7 @@ from leveret.storage.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 
-CHANGES_PER_TURN: Final = 250
+CHANGES_PER_SLICE: Final = 250
 """Applied before the event loop serves others again."""
 HISTORY_MAX: Final = 100
 CHANGES_KEPT_MAX: Final = 50
@@ -144,7 +144,7 @@ async def apply(broker: Broker, found: Delta, holding: Container[Key]) -> DeltaO
         for change in changes:
             _make(broker, change, outcome)
         made += len(changes)
-        if made >= CHANGES_PER_TURN and not step.joined:
+        if made >= CHANGES_PER_SLICE and not step.joined:
             made = 0
             await asyncio.sleep(0)
     return outcome
@@ -201,9 +201,13 @@ def share(own: Definitions, theirs: Definitions, changes: list[Change]) -> None:
     for change in changes:
         if isinstance(change, Put) and change.entity.kind == "queues":
             kind, key = place_of(change)
-            held, told = own.by_kind[kind].get(key), theirs.by_kind[kind].get(key)
-            if held is not None and told is not None and canonical(held) == canonical(told):
-                theirs.apply(Put(held))
+            existing, theirs_now = own.by_kind[kind].get(key), theirs.by_kind[kind].get(key)
+            if (
+                existing is not None
+                and theirs_now is not None
+                and canonical(existing) == canonical(theirs_now)
+            ):
+                theirs.apply(Put(existing))
 
 
 def rows_of(found: Delta, own: Definitions, unreadable: Iterable[str]) -> list[dict[str, Any]]:
@@ -214,21 +218,21 @@ def rows_of(found: Delta, own: Definitions, unreadable: Iterable[str]) -> list[d
     rows: list[dict[str, Any]] = []
     for step in found.steps:
         kind, key = place_of(step.change)
-        held = own.by_kind[kind].get(key)
+        existing = own.by_kind[kind].get(key)
         put = step.instead if isinstance(step.change, Delete) else step.change
         if put is None:
-            rows.append(_row("delete", kind, key, held, None))
+            rows.append(_row("delete", kind, key, existing, None))
         else:
-            action = "replace" if step.instead else "change" if held is not None else "create"
-            rows.append(_row(action, kind, key, held, put.entity))
+            action = "replace" if step.instead else "change" if existing is not None else "create"
+            rows.append(_row(action, kind, key, existing, put.entity))
     rows += [_left("keep", conflict.kind, conflict.key, conflict.reason) for conflict in found.conflicts]
     for refused in found.refused:
         rows.append(_left("refuse", refused.kind, refused.key, refused.reason))
     return rows + [_left("refuse", text.partition(" ")[0], (), text) for text in unreadable]
 
 
-def _row(action: str, kind: str, key: Key, held: object | None, wanted: object | None) -> dict[str, Any]:
-    was, will = _shown(held), _shown(wanted)
+def _row(action: str, kind: str, key: Key, existing: object | None, wanted: object | None) -> dict[str, Any]:
+    was, will = _shown(existing), _shown(wanted)
     named: list[str] = []
     if was is not None and will is not None:
         named = sorted(field for field in will if not same_value(will[field], was.get(field)))

@@ -134,12 +134,12 @@ def upstream_of(node: SchemaNode) -> SchemaUpstreamParameter | None:
     Raises:
         InvalidCommand: the parameter cannot be used.
     """
-    held = node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
-    return parse_upstream(held.value) if isinstance(held, GlobalParameter) else None
+    existing = node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
+    return parse_upstream(existing.value) if isinstance(existing, GlobalParameter) else None
 
 
 def asked_by(node: SchemaNode, timing: Timing) -> UpstreamRequest:
-    """How this node knocks at its upstream's doors."""
+    """How this node knocks at its upstream's listeners."""
     config = node.config
     return UpstreamRequest(
         config.node_name,

@@ -26,7 +26,7 @@ from leveret.runtime.definitions.importing import each_entity, without_loose_bin
 from leveret.runtime.schema_sync.endpoints import SchemaUpstreamParameter, UpstreamEndpoint
 from leveret.session.amqp10.client import SchemaLinkError
 
-ENTITIES_PER_TURN: Final = 250
+ENTITIES_PER_SLICE: Final = 250
 """Read before the event loop serves others again."""
 DOCUMENT_BYTES_MAX: Final = 256 * 1024 * 1024
 FETCH_TIMEOUTS: Final = 5
@@ -199,9 +199,9 @@ class HttpSource:
                 entities += each_entity({kind: [entry]}, None)
             except InvalidCommand as error:
                 unreadable.append(f"{kind} '{entry.get('name', '')}': cannot be read: {error}")
-                held = theirs.by_kind[kind].get(_key(kind, entry))
-                entities += [held] if held is not None else []
-            if number % ENTITIES_PER_TURN == ENTITIES_PER_TURN - 1:
+                existing = theirs.by_kind[kind].get(_key(kind, entry))
+                entities += [existing] if existing is not None else []
+            if number % ENTITIES_PER_SLICE == ENTITIES_PER_SLICE - 1:
                 await asyncio.sleep(0)
         if not any(isinstance(entity, Vhost) for entity in entities):
             raise SchemaLinkError(f"its definitions are of no use: they name no vhost; {_IS_IT}")
@@ -267,11 +267,11 @@ async def _replace(theirs: Definitions, entities: Sequence[AnyEntity]) -> None:
     """Let `theirs` have these entities and no others; what is the same stays the same object."""
     gone = {kind: set(theirs.by_kind[kind]) for kind in KINDS}
     for number, entity in enumerate(entities):
-        held = theirs.by_kind[entity.kind].get(entity.key)
-        if held is None or canonical(held) != canonical(entity):
+        existing = theirs.by_kind[entity.kind].get(entity.key)
+        if existing is None or canonical(existing) != canonical(entity):
             theirs.apply(Put(entity))
         gone[entity.kind].discard(entity.key)
-        if number % ENTITIES_PER_TURN == ENTITIES_PER_TURN - 1:
+        if number % ENTITIES_PER_SLICE == ENTITIES_PER_SLICE - 1:
             await asyncio.sleep(0)
     for kind, keys in gone.items():
         for key in keys:

@@ -75,11 +75,11 @@ class _Served(msgspec.Struct):
     in_sync: bool = False
 
 
-def _is_told_all(request: SyncRequest, reply: SyncReply) -> bool:
+def _is_answered_in_full(request: SyncRequest, reply: SyncReply) -> bool:
     """Whether nothing is left to ask for, or all that was asked for is told: the downstream has it, then."""
     asked = {(kind, index) for kind, ask in request.asks.items() for index in ask.held}
-    told = {(kind, index) for kind, answers in reply.answers.items() for index in answers}
-    return not reply.buckets and asked == told
+    reported = {(kind, index) for kind, answers in reply.answers.items() for index in answers}
+    return not reply.buckets and asked == reported
 
 
 class SchemaSync:
@@ -348,7 +348,7 @@ class SchemaSync:
             octets = encode_reply(reply)
         except SchemaSyncError as error:
             raise NotAllowed(str(error)) from None
-        self._note(user, request, in_sync=_is_told_all(request, reply))
+        self._note(user, request, in_sync=_is_answered_in_full(request, reply))
         if reply.answers:
             logger.info(
                 "schema_sync_served downstream_cluster=%s kinds=%s bytes=%d",

@@ -65,7 +65,7 @@ class SchemaSource(Protocol):
 
 
 class UpstreamRequest(NamedTuple):
-    """How a downstream knocks at its upstream's doors.
+    """How a downstream knocks at its upstream's listeners.
 
     Attributes:
         container_id: how it calls itself.

@@ -167,15 +167,15 @@ class _Counted(socket.socket):
         """As any socket's; the event loop may keep the descriptor a moment longer."""
         super().close()
         if self.fileno() < 0:
-            self._tell()
+            self._report()
 
     def detach(self) -> int:
         """The event loop does this where others close: it closes the descriptor itself, at once."""
         descriptor = super().detach()
-        self._tell()
+        self._report()
         return descriptor
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         gone, self._gone = self._gone, None
         if gone is not None:
             gone()

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 ALARM_S: Final = 5.0
 """The alarm stays as long after the last connection that was refused for want of descriptors."""
-_TELL_EVERY_S: Final = 10.0
+_REPORT_EVERY_S: Final = 10.0
 """A flood is told of so often, not once a connection."""
 
 
@@ -53,7 +53,7 @@ class Sockets:
         self.is_short = False
         self._clock_s = clock_s
         self._refused_at_s = 0.0
-        self._told_at_s: dict[tuple[ListenerKind, Refused], float] = {}
+        self._reported_at_s: dict[tuple[ListenerKind, Refused], float] = {}
 
     def admit(self, kind: ListenerKind, address: str, caps: Caps) -> bool:
         """Whether a connection from that address may stay; then `Tally.release` ends it."""
@@ -70,9 +70,9 @@ class Sockets:
 
     def _refused(self, kind: ListenerKind, why: Refused, address: str) -> None:
         now_s = self._clock_s()
-        told_at_s = self._told_at_s.get((kind, why))
-        if told_at_s is None or now_s - told_at_s >= _TELL_EVERY_S:
-            self._told_at_s[kind, why] = now_s
+        reported_at_s = self._reported_at_s.get((kind, why))
+        if reported_at_s is None or now_s - reported_at_s >= _REPORT_EVERY_S:
+            self._reported_at_s[kind, why] = now_s
             tally = self.tallies[kind]
             logger.warning(
                 "connections_refused listener=%s reason=%s peer=%s open=%d limit=%d refused_so_far=%d "

@@ -1,6 +1,6 @@
-"""From settings to a TLS server, for every door that speaks it, and to a TLS client, for a node that follows one.
+"""From settings to a TLS server, for every listener that speaks it, and to a TLS client, for a node that follows one.
 
-Certificates are read when a door opens: what is wrong with them then stops the start and names the setting, the
+Certificates are read when a listener opens: what is wrong with them then stops the start and names the setting, the
 file and the reason. Files that are renewed later are taken without a restart; what is wrong with them then is
 told in the log, and those before them stay.
 """

@@ -57,14 +57,14 @@ class StandbyArchive:
             for row in (await self.contents())["vhosts"]
         ]
 
-    async def inspect(self, tell: Callable[[Event], None]) -> list[dict[str, Any]]:
+    async def inspect(self, report: Callable[[Event], None]) -> list[dict[str, Any]]:
         """Messages by vhost, exchange and routing key; reads all that was transferred, and tells how far it is.
 
         Raises:
             PipelineFailed: why they cannot be counted.
         """
         job = {**self.place, "spark": self._spark}
-        rows: list[dict[str, Any]] = (await ask("inspect", job, tell))["rows"]
+        rows: list[dict[str, Any]] = (await ask("inspect", job, report))["rows"]
         return rows
 
     async def missing(self) -> dict[str, dict[str, int]]:

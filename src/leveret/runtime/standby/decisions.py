@@ -16,7 +16,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.definitions import REHEARSAL_VHOSTS
 from leveret.model.errors import InvalidCommand, StorageError
-from leveret.runtime.standby.recovery import EVERYTHING, RecoveryRequest, told_rows
+from leveret.runtime.standby.recovery import EVERYTHING, RecoveryRequest, reported_rows
 from leveret.storage.state_file import StateFile
 from leveret.wire.record import is_recovery
 
@@ -189,7 +189,7 @@ class StandbyDecided:
 
     def promotion_summary(self) -> list[dict[str, Any]]:
         """What promotions recovered, oldest first; rows as `promote` returns them."""
-        found = [row for promotion in self.promotions for row in told_rows(promotion.summary)]
+        found = [row for promotion in self.promotions for row in reported_rows(promotion.summary)]
         recovered = [row for row in found if row["message_count"]]
         return recovered or found[-1:]
 

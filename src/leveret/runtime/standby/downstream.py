@@ -39,7 +39,7 @@ from leveret.runtime.standby.recovery import (
     RecoveringNode,
     RecoveryRequest,
     own_endpoint,
-    told_rows,
+    reported_rows,
 )
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter, TransferSupervisor, parse_upstream
 from leveret.storage.state_file import StateFile
@@ -212,17 +212,17 @@ class StandbyDownstream:
             logger.info("standby_promotion_begun data_dir=%s", self.archive.place["data_dir"])
             progress = self._progress = PromotionProgress()
 
-            def tell(event: Event) -> None:
+            def report(event: Event) -> None:
                 progress.take(event)
                 (on_progress or _ignore)(event)
 
             try:
-                async with self.recoveries.held_back("a promotion"):
-                    await self._carry_out(promotion, endpoint, tell)
+                async with self.recoveries.paused("a promotion"):
+                    await self._carry_out(promotion, endpoint, report)
             finally:
                 self._progress = None
             self._finish(promotion)
-            return told_rows(promotion.summary)
+            return reported_rows(promotion.summary)
 
     async def delete_all_data(self) -> None:
         """Erase what was transferred; a link that is up starts over from what the upstream has."""
@@ -230,7 +230,7 @@ class StandbyDownstream:
             follows = self._transfer.runs
             await self._transfer.stop()
             self._transfer.forget()
-            async with self.recoveries.held_back("the deletion of all data"):
+            async with self.recoveries.paused("the deletion of all data"):
                 await self.archive.delete_all()
             self._give_up_promotion()
             if follows:
@@ -241,7 +241,7 @@ class StandbyDownstream:
         async with self._changing("keep the former data"):
             await self._transfer.stop()
             self._transfer.forget()
-            async with self.recoveries.held_back("the return as a downstream"):
+            async with self.recoveries.paused("the return as a downstream"):
                 await self.archive.keep_former(clock_ms())
             self._give_up_promotion()
 
@@ -308,12 +308,12 @@ class StandbyDownstream:
         promoting, progress = self.decided.promoting, self._progress
         if promoting is None:
             return None
-        told = {} if progress is None else progress.row()
+        reported = {} if progress is None else progress.row()
         return {
             "is_running": progress is not None,
             "begun_ms": promoting.begun_ms,
             "error": promoting.error,
-            **told,
+            **reported,
         }
 
     def promotion_summary(self) -> list[dict[str, Any]]:
@@ -322,7 +322,7 @@ class StandbyDownstream:
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _carry_out(self, promotion: PromotionAttempt, endpoint: str, tell: Progress) -> None:
+    async def _carry_out(self, promotion: PromotionAttempt, endpoint: str, report: Progress) -> None:
         """End both links and recover."""
         process = await self._transfer.drain(self._drain_timeout_s)
         try:
@@ -330,7 +330,7 @@ class StandbyDownstream:
             # declared here since.
             if self._node.schema_sync.mode is OperatingMode.DOWNSTREAM:
                 await self._node.schema_sync.set_mode("upstream")
-            await self._recover(promotion, endpoint, process, tell)
+            await self._recover(promotion, endpoint, process, report)
         except PipelineFailed as error:
             promotion.error = str(error)
             self.decided.save()
@@ -340,7 +340,7 @@ class StandbyDownstream:
                 await process.stop()
 
     async def _recover(
-        self, promotion: PromotionAttempt, endpoint: str, process: PipelineProcess | None, tell: Progress
+        self, promotion: PromotionAttempt, endpoint: str, process: PipelineProcess | None, report: Progress
     ) -> None:
         """Recover; by the process that transferred so far, if it is there: it has Spark running."""
         with self._node.internal_user("recovery") as (username, password):
@@ -351,7 +351,7 @@ class StandbyDownstream:
                 "spark": self._spark(),
                 **msgspec.to_builtins(promotion.wanted),
             }
-            done = await ask("recover", job, tell, process)
+            done = await ask("recover", job, report, process)
         missing = await self.archive.missing()
         promotion.transferred, promotion.marks = done["transferred"], done["marks"]
         nothing = {"missing_records": 0, "missing_messages": 0}
@@ -364,7 +364,7 @@ class StandbyDownstream:
             queue.touch()
         self.decided.finish(promotion)
         logger.info("standby_mode_decided mode=upstream")
-        for row in told_rows(promotion.summary):
+        for row in reported_rows(promotion.summary):
             logger.info(
                 "standby_promotion_done vhost=%s recovered=%d from=%s to=%s",
                 row["virtual_host"],

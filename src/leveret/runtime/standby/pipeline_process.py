@@ -109,7 +109,7 @@ class PipelineProcess:
 async def ask(
     task: str,
     job: Mapping[str, Any],
-    tell: Callable[[Event], None] | None = None,
+    report: Callable[[Event], None] | None = None,
     process: PipelineProcess | None = None,
 ) -> Event:
     """Run a task to its end, telling what it says on the way; returns its `done`.
@@ -127,8 +127,8 @@ async def ask(
         async for event in process.events():
             if event.get("event") == "done":
                 return event
-            if tell is not None:
-                tell(event)
+            if report is not None:
+                report(event)
     finally:
         await process.stop()
     raise PipelineFailed(process.error or f"the pipeline's {task} ended without a result")

@@ -123,12 +123,12 @@ class Recoveries:
         self._archive = archive
         self._losses = losses
         self._task: asyncio.Task[Any] | None = None
-        self._held_back_by = ""
+        self._paused_by = ""
 
     # -- what an operator asks for ----------------------------------------------------------------
 
     async def dry_run(
-        self, wanted: RecoveryRequest, target: RecoveryTarget | None, tell: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Progress
     ) -> dict[str, Any]:
         """What a recovery would bring back; changes nothing, here or there.
 
@@ -142,11 +142,11 @@ class Recoveries:
         """
         await self.check_wanted(wanted)
         job = self._job(wanted) | {"dry_run": True, "scratch": _scratch(), "to": self._to(target)}
-        done = await self._aside(ask("recover", job, tell))
-        return await self._told(done)
+        done = await self._run_alone(ask("recover", job, report))
+        return await self._done_row(done)
 
     async def into(
-        self, wanted: RecoveryRequest, target: RecoveryTarget, tell: Progress
+        self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
     ) -> list[dict[str, Any]]:
         """Recover into another broker; done again it brings what is new since.
 
@@ -159,8 +159,8 @@ class Recoveries:
         """
         await self.check_wanted(wanted)
         logger.info("standby_recovery_begun to=%s:%d", target.host, target.port)
-        done = await self._aside(ask("recover", self._job(wanted) | {"to": self._to(target)}, tell))
-        rows = told_rows(done["summary"])
+        done = await self._run_alone(ask("recover", self._job(wanted) | {"to": self._to(target)}, report))
+        rows = reported_rows(done["summary"])
         for row in rows:
             logger.info(
                 "standby_recovery_done to=%s:%d vhost=%s recovered=%d in_doubt=%d",
@@ -172,7 +172,7 @@ class Recoveries:
             )
         return rows
 
-    async def rehearse(self, wanted: RecoveryRequest, tell: Progress) -> dict[str, Any]:
+    async def rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
         """Recover into scratch vhosts, compare, and remove them.
 
         Returns:
@@ -184,7 +184,7 @@ class Recoveries:
             PipelineFailed: a promotion would have failed as well, and why.
         """
         await self.check_wanted(wanted)
-        return await self._aside(self._rehearse(wanted, tell))
+        return await self._run_alone(self._rehearse(wanted, report))
 
     async def check_wanted(self, wanted: RecoveryRequest) -> None:
         """See that what an operator names is there, vhosts, queues and a moment: a slip must not pass for a wish.
@@ -214,14 +214,14 @@ class Recoveries:
             _check_moment(wanted, wanted.as_of_ms, contents)
 
     @asynccontextmanager
-    async def held_back(self, by: str) -> AsyncIterator[None]:
+    async def paused(self, by: str) -> AsyncIterator[None]:
         """End what goes on, and refuse what would begin, while `by` ("a promotion") is under way."""
-        self._held_back_by = by
+        self._paused_by = by
         try:
             await self.give_way()
             yield
         finally:
-            self._held_back_by = ""
+            self._paused_by = ""
 
     def check_idle(self) -> None:
         """See that nothing goes on.
@@ -252,7 +252,7 @@ class Recoveries:
 
     # -- inside -----------------------------------------------------------------------------------
 
-    async def _rehearse(self, wanted: RecoveryRequest, tell: Progress) -> dict[str, Any]:
+    async def _rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
         stream = own_endpoint(self._node, "stream")
         host, _, port = own_endpoint(self._node, "amqp").rpartition(":")
         available = await self._archive.list_vhosts_available()
@@ -274,10 +274,10 @@ class Recoveries:
                     "vhosts": places,
                     "compare": me.job(),
                 }
-                done = await ask("recover", job, tell)
+                done = await ask("recover", job, report)
         compared = done["compared"]["messages"]
         logger.info("standby_rehearsal_done messages=%d took_s=%g", compared, done["recovered_s"])
-        return await self._told(done) | {"compared": compared, "compared_s": done["compared_s"]}
+        return await self._done_row(done) | {"compared": compared, "compared_s": done["compared_s"]}
 
     @asynccontextmanager
     async def _scratch_vhosts(self, name: str, vhosts: list[str]) -> AsyncIterator[dict[str, str]]:
@@ -325,19 +325,19 @@ class Recoveries:
                     auto_delete.setdefault(queue.vhost, []).append(queue.name)
         return target.job(queues) | {"auto_delete": auto_delete}
 
-    async def _told(self, done: Event) -> dict[str, Any]:
+    async def _done_row(self, done: Event) -> dict[str, Any]:
         return {
-            "queues": told_rows(done["queues"]),
+            "queues": reported_rows(done["queues"]),
             "vhosts": await self._losses(),
             "recovered_s": done["recovered_s"],
         }
 
     def _check_may_begin(self) -> None:
         self.check_idle()
-        if self._held_back_by:
-            raise NotAllowed(f"{self._held_back_by} is under way, which goes first: try again after it")
+        if self._paused_by:
+            raise NotAllowed(f"{self._paused_by} is under way, which goes first: try again after it")
 
-    async def _aside(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _run_alone(self, work: Coroutine[Any, Any, T]) -> T:
         try:
             self._check_may_begin()
         except NotAllowed:
@@ -348,7 +348,7 @@ class Recoveries:
         try:
             await asyncio.wait([task])
             if task.cancelled():
-                by = self._held_back_by or "the end of the node"
+                by = self._paused_by or "the end of the node"
                 raise PipelineFailed(f"{by} has begun, which goes first")
             return task.result()
         finally:
@@ -382,9 +382,9 @@ def own_endpoint(node: RecoveringNode, protocol: str) -> str:
     Raises:
         PreconditionFailed: nothing listens there.
     """
-    door = node.streams if protocol == "stream" else node.amqp
-    for address in door.addresses:
-        if address.ip in _LOOPBACK and address not in door.tls_addresses:
+    listener = node.streams if protocol == "stream" else node.amqp
+    for address in listener.addresses:
+        if address.ip in _LOOPBACK and address not in listener.tls_addresses:
             return f"[::1]:{address.port}" if address.ip == "::1" else f"127.0.0.1:{address.port}"
     key = (
         "stream.listeners.tcp.local = 127.0.0.1:5552"
@@ -451,7 +451,7 @@ def parse_moment(text: str, now_ms: int) -> int:
     return at_ms
 
 
-def told_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def reported_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows with their times as text."""
     names = ("first_timestamp", "last_timestamp")
     return [row | {name: text_of(row[name]) for name in names} for row in rows]

@@ -1,23 +1,23 @@
 """An upstream that lost its place comes back as a standby of the node that took it, and is not wiped.
 
-What it holds that the new upstream never saw is reported and kept: the tails of its queues' logs are set aside
+What it holds that the new upstream never saw is reported and kept: the tails of its queues' logs are quarantined
 as those of a follower that had gone its own way are (storage.divergent), and `list_divergent_messages` shows them.
 All before that is the new upstream's by now, and is served there. So the replicated queues are deleted here, and
 the schema sync makes them anew, empty; whatever is not replicated stays. A queue that the new upstream does not know,
-made here when it was one already, the schema sync deletes, replicated or not: it is set aside before.
+made here when it was one already, the schema sync deletes, replicated or not: it is quarantined before.
 
-    clients sent away -> tails set aside, durably -> former archive put away -> rejoin.json -> queues deleted
+    clients sent away -> tails quarantined, durably -> former archive put away -> rejoin.json -> queues deleted
     -> both modes downstream -> rejoin.json emptied -> clients let in, both links
 
 Between rejoin.json and the deletion it ceases to be an upstream for other downstreams of its own: its definitions are
 served no more, its outgoing logs are gone, and what comes after them is another log. So nobody learns of the emptying.
 
-Where it is not known what the new upstream has of a vhost, all that its queues hold is set aside: too much is safe.
+Where it is not known what the new upstream has of a vhost, all that its queues hold is quarantined: too much is safe.
 
 A node that fails or is killed on the way is an upstream as before if nothing is in rejoin.json. Else there is no way
 but forward: it goes on before it lets anybody in when it starts, and tries again until it is done. Messages may come
 to a queue as long as there is one, those that die in another one for instance; so rejoin.json says up to where each
-was set aside, and what came since follows in the very moment in which the queue is deleted.
+was quarantined, and what came since follows in the very moment in which the queue is deleted.
 An archive of its own from an earlier time as a standby is kept too, under another name.
 """
 
@@ -43,7 +43,7 @@ from leveret.model.errors import LeveretError, PreconditionFailed, Refusal, Stor
 from leveret.runtime.clients.maintenance import Maintenance
 from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
-from leveret.runtime.collecting.untransferred import first_unseen
+from leveret.runtime.collecting.untransferred import first_untransferred
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.standby.downstream import refuse_member
@@ -70,7 +70,7 @@ Place: TypeAlias = tuple[str, ...]
 
 
 class KeptQueue(msgspec.Struct, array_like=True):
-    """A queue that is to be deleted: all that the new upstream lacks of it before `next_offset` is set aside.
+    """A queue that is to be deleted: all that the new upstream lacks of it before `next_offset` is quarantined.
 
     With another epoch it is another queue, of which nothing is.
     """
@@ -186,7 +186,7 @@ class Rejoin:
 
         Args:
             set_all_aside: follow also a node that was no standby of this one, as one that took the place of the node
-                that took this one's: nobody can tell what it has, so all that is replicated is set aside.
+                that took this one's: nobody can tell what it has, so all that is replicated is quarantined.
 
         Returns:
             upstream_endpoints, report (its id, empty if there was nothing to keep), reports (all of them: of what came
@@ -217,12 +217,12 @@ class Rejoin:
                     self._retry_later()
                 else:
                     await self._node.maintenance.revive()
-            return _told(upstream, reports)
+            return _reported(upstream, reports)
 
     async def _come_back(
         self, positions: dict[str, Seen], unknown: Container[Place]
     ) -> list[DivergentReport]:
-        begun, reports = await self._set_aside(positions, unknown)
+        begun, reports = await self._quarantine(positions, unknown)
         # While this node still can stay what it is.
         await self._node.standby.keep_former_archive()
         self._state_file.save(msgspec.to_builtins(begun))
@@ -347,8 +347,8 @@ class Rejoin:
         """By vhost, how much of our outgoing log the new upstream has; 0 if it, or nobody, can tell."""
         logs = {vhost: log.log_id for vhost, log in self._node.collector.logs.items()}
         job = {**self._node.standby.link_job(upstream), "logs": logs}
-        told = await ask("positions", job)
-        found = told["positions"]
+        answer = await ask("positions", job)
+        found = answer["positions"]
         # Where nothing is held nothing can be lost, whoever is followed: nobody needs to know that vhost.
         unknown = sorted(vhost for vhost in logs if found.get(vhost) is None and self._holds_any(vhost))
         if unknown and not set_all_aside:
@@ -358,7 +358,7 @@ class Rejoin:
                 "it took the place of a node that took this one's, --set-all-aside follows it, and keeps all that the "
                 "replicated queues hold here"
             )
-        return {vhost: Seen(found.get(vhost) or 0, told["marks"].get(vhost)) for vhost in logs}
+        return {vhost: Seen(found.get(vhost) or 0, answer["marks"].get(vhost)) for vhost in logs}
 
     def _holds_any(self, vhost: str) -> bool:
         """Whether there are messages in the replicated queues of a vhost, as far as can be told."""
@@ -371,12 +371,12 @@ class Rejoin:
 
     # -- keeping ----------------------------------------------------------------------------------
 
-    async def _set_aside(
+    async def _quarantine(
         self, positions: dict[str, Seen], unknown: Container[Place]
     ) -> tuple[Begun, list[DivergentReport]]:
         """Keep what the new upstream never saw, durably; up to where of which queues that is."""
         await self._wait_for_quiet()
-        aside, begun = _Aside(self._node), Begun()
+        quarantine, begun = _RejoinQuarantine(self._node), Begun()
         begins = self._begins_of_unknown(unknown)
         for vhost, seen in positions.items():
             log = self._node.collector.logs.get(vhost)
@@ -384,9 +384,9 @@ class Rejoin:
                 begins |= await self._begins(vhost, log, seen)
         for queue, begin in begins.items():
             end = self._end_of(queue)
-            await asyncio.to_thread(aside.add, queue, begin, end)
+            await asyncio.to_thread(quarantine.add, queue, begin, end)
             begun.queues.append(KeptQueue(*_place_of(queue), queue.epoch, end))
-        return begun, await aside.finish()
+        return begun, await quarantine.finish()
 
     def _begins_of_unknown(self, unknown: Container[Place]) -> dict[Queue, int]:
         """The same as `_begins` of what is not replicated, and is deleted because the new upstream does not have it."""
@@ -411,15 +411,15 @@ class Rejoin:
         """
         position, own = seen.position, log.mark_before(seen.position)
         is_other = seen.mark is not None and own is not None and seen.mark != own
-        unseen = None if is_other else await first_unseen(log, position)
+        untransferred = None if is_other else await first_untransferred(log, position)
         queues = self._replicated(vhost)
-        if unseen is None:
+        if untransferred is None:
             logger.warning("rejoin_sets_all_aside vhost=%s position=%d", vhost, position)
             return {queue: self._begin_of_all(queue) for queue in queues}
-        return {queue: unseen.get(log.key_of(queue), log.position_of(queue)) for queue in queues}
+        return {queue: untransferred.get(log.key_of(queue), log.position_of(queue)) for queue in queues}
 
     def _begin_of_all(self, queue: Queue) -> int:
-        """From where on it is set aside if nobody has any of it: a queue that holds nothing has nothing to keep."""
+        """From where on it is quarantined if nobody has any of it: a queue that holds nothing has nothing to keep."""
         return 0 if queue.message_count else self._end_of(queue)
 
     def _end_of(self, queue: Queue) -> int:
@@ -451,10 +451,10 @@ class Rejoin:
         node = self._node
         await node.schema_sync.set_mode("none")
         node.collector.resign()
-        aside = _Aside(node)
+        quarantine = _RejoinQuarantine(node)
         for kept in begun.queues:
-            await self._delete(kept, aside)
-        reports = await aside.finish()
+            await self._delete(kept, quarantine)
+        reports = await quarantine.finish()
         await node.commit()
         # Last, for it declares them again.
         await node.standby.set_mode("downstream")
@@ -465,21 +465,21 @@ class Rejoin:
         logger.warning("rejoined_as_downstream queues_emptied=%d", len(begun.queues))
         return reports
 
-    async def _delete(self, kept: KeptQueue, aside: _Aside) -> None:
+    async def _delete(self, kept: KeptQueue, quarantine: _RejoinQuarantine) -> None:
         """Delete a queue, and nothing of it that is not set aside.
 
-        What came since it was is set aside first, without stopping the others, for it may be much; then what came
+        What came since it was is quarantined first, without stopping the others, for it may be much; then what came
         during that, and with it in one go the queue is deleted. One that cannot be read stays.
         """
         queue = self._flushed(kept)
         if queue is not None and (begin := _begin_of(queue, kept)) < (end := self._end_of(queue)):
-            await asyncio.to_thread(aside.add, queue, begin, end)
+            await asyncio.to_thread(quarantine.add, queue, begin, end)
             kept = KeptQueue(kept.vhost, kept.name, queue.epoch, end)
             queue = self._flushed(kept)
         # Nothing is awaited from here on.
         if queue is None:
             return
-        aside.add(queue, _begin_of(queue, kept), self._end_of(queue))
+        quarantine.add(queue, _begin_of(queue, kept), self._end_of(queue))
         self._node.broker.apply(Delete("queues", queue.key))
 
     def _flushed(self, kept: KeptQueue) -> Queue | None:
@@ -494,17 +494,17 @@ def _place_of(queue: Queue) -> tuple[str, str]:
 
 
 def _begin_of(queue: Queue, kept: KeptQueue) -> int:
-    """From where on nothing of the queue is set aside."""
+    """From where on nothing of the queue is quarantined."""
     return kept.next_offset if queue.epoch == kept.epoch else 0
 
 
-class _Aside:
-    """What is being set aside, and in which reports: more of a queue of which there is something goes to another."""
+class _RejoinQuarantine:
+    """What is being quarantined, and in which reports: more of a queue of which there is something goes to another."""
 
     def __init__(self, node: RejoiningNode) -> None:
         upstream, _ = node.standby.upstream
         self._reports: dict[str, DivergentReport] = {}
-        self._aside = Quarantine(
+        self._log_quarantine = Quarantine(
             node.data_dir,
             at_ms=clock_ms(),
             from_epoch=0,
@@ -521,8 +521,12 @@ class _Aside:
         Raises:
             StorageError: the disk refused it; the queue must stay.
         """
-        if begin < end and self._aside.add(log_name(queue), begin, end) and self._aside.report is not None:
-            self._reports[self._aside.report.id] = self._aside.report
+        if (
+            begin < end
+            and self._log_quarantine.add(log_name(queue), begin, end)
+            and self._log_quarantine.report is not None
+        ):
+            self._reports[self._log_quarantine.report.id] = self._log_quarantine.report
 
     async def finish(self) -> list[DivergentReport]:
         """The reports, which are told of.
@@ -530,13 +534,13 @@ class _Aside:
         Raises:
             StorageError: the disk refused it.
         """
-        await asyncio.to_thread(self._aside.finish)
+        await asyncio.to_thread(self._log_quarantine.finish)
         for report in self._reports:
             logger.warning("divergent_messages_set_aside report=%s see=list_divergent_messages", report)
         return list(self._reports.values())
 
 
-def _told(upstream: StandbyUpstreamParameter, reports: list[DivergentReport]) -> dict[str, Any]:
+def _reported(upstream: StandbyUpstreamParameter, reports: list[DivergentReport]) -> dict[str, Any]:
     logs = [log for report in reports for log in report.logs]
     rows: dict[tuple[str | None, str | None], dict[str, Any]] = {}
     for log in logs:

@@ -14,7 +14,7 @@ from pamqp import base, commands
 from leveret.core.queues.confirms import ConfirmBatch, Confirms
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.errors import AccessRefused, PreconditionFailed
-from leveret.session.amqp091 import remote_methods as passing
+from leveret.session.amqp091 import remote_methods as remote_methods
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.delivery import Unacked
@@ -103,8 +103,8 @@ class Channel(ChannelBase):
         """End: consumers go, unacked deliveries return, later frames are dropped until close-ok."""
         self.is_closing = True
         self.incoming = None
-        for shadow in list(self.shadows.values()):
-            shadow.close()
+        for remote_channel in list(self.remote_channels.values()):
+            remote_channel.close()
         for tag in list(self.consumers):
             self._remove_consumer(tag)
         if self.reply_consumer is not None:
@@ -121,8 +121,8 @@ class Channel(ChannelBase):
             raise Fault(540, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
             self.global_prefetch = method.prefetch_count
-            for shadow in list(self.shadows.values()):
-                shadow.limit()
+            for remote_channel in list(self.remote_channels.values()):
+                remote_channel.limit()
             self.wake_consumers()
         else:
             self.prefetch = method.prefetch_count
@@ -141,7 +141,7 @@ class Channel(ChannelBase):
         queue = self.readable_queue(method.queue)
         vhost, name = queue.key
         if isinstance(queue, RemoteQueue):
-            passing.consume(self, queue, tag, method)
+            remote_methods.consume(self, queue, tag, method)
             return
         if any(other.exclusive for other in queue.consumers) or (
             method.exclusive and (queue.consumers or queue.consumers.single_active)
@@ -172,7 +172,7 @@ class Channel(ChannelBase):
         tag = (method.consumer_tag or "").encode()
         consumer = self.consumers.get(tag)
         if consumer is not None:
-            if consumer.queue.is_remote and passing.cancel(self, consumer, method):
+            if consumer.queue.is_remote and remote_methods.cancel(self, consumer, method):
                 return
             self._remove_consumer(tag)
         elif self.reply_consumer is not None and self.reply_consumer.tag == tag:
@@ -184,16 +184,21 @@ class Channel(ChannelBase):
         consumer = self.consumers.pop(tag)
         queue = consumer.queue
         queue.remove_consumer(consumer)
-        held = self.connection.broker.queues.get(queue.key)
-        if held is not None and held is queue and held.definition.auto_delete and not held.consumers:
-            self.connection.broker.delete_when_writable(held)
+        existing = self.connection.broker.queues.get(queue.key)
+        if (
+            existing is not None
+            and existing is queue
+            and existing.definition.auto_delete
+            and not existing.consumers
+        ):
+            self.connection.broker.delete_when_writable(existing)
         else:
             self.mark(queue)
 
     def _get(self, method: commands.Basic.Get) -> None:
         queue = self.readable_queue(method.queue)
         if isinstance(queue, RemoteQueue):
-            passing.get(self, queue, method.no_ack)
+            remote_methods.get(self, queue, method.no_ack)
             return
         runs, redelivered = queue.take_one(self.connection.now_ms)
         self.mark(queue)

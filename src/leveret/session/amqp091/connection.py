@@ -7,8 +7,8 @@ each flush. Time comes as `now_ms`; `next_deadline_ms` says when `tick` wants to
 States: HEADER (eight octets) -> START (start-ok) -> TUNE (tune-ok) -> OPEN_WAIT (open) -> OPEN ->
 CLOSING (we sent close, all but close-ok is dropped) -> CLOSED. A client that sent close is let close the socket.
 
-A connection may stall: it leaves whole frames untaken until an alarm is over, its output has gone, another node has
-answered, ... Then the runtime does not read from its socket, and calls `go_on` when things may have changed.
+A connection may be blocked: it leaves whole frames untaken until an alarm is over, its output has gone, another node
+has answered, ... Then the runtime does not read from its socket, and calls `go_on` when things may have changed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from leveret.core.broker.limits import check_channel_limit
 from leveret.core.rules.erlang_terms import binary
 from leveret.model.errors import AuthenticationFailed, LeveretError, NotAllowed
 from leveret.session.amqp091 import handshake
+from leveret.session.amqp091.blocked import BlockedReason, Postponed
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection_base import OUT_BYTES_MAX, ConnectionBase
 from leveret.session.amqp091.publishing import Publisher
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp091.replies import Fault, broken_frame, code_of, reply_text
-from leveret.session.amqp091.stalls import Postponed, Stall
 from leveret.session.certificate import TlsPeer
 from leveret.wire import amqp091 as wire
 from leveret.wire.amqp091 import FRAME_HEAD_BYTES
@@ -91,7 +91,7 @@ class ClientConnection(ConnectionBase):
         self.turn_frames: int | None = None
         self._frames_left: int | None = None
         self._asked: bytes | None = None
-        self._is_told_blocked = False
+        self._is_blocked_notified = False
         self._rest: list[bytes] = []
         self._missing_bytes = 0
         self._received_at_ms = now_ms
@@ -116,7 +116,7 @@ class ClientConnection(ConnectionBase):
         if self._rest:
             self._rest.append(data)
             self._missing_bytes -= len(data)
-            if self._missing_bytes > 0 or self.stall is not None:
+            if self._missing_bytes > 0 or self.blocked_reason is not None:
                 return
             data = b"".join(self._rest)
         self._take(data)
@@ -140,17 +140,17 @@ class ClientConnection(ConnectionBase):
     def go_on(self, now_ms: int) -> None:
         """Take up what was left, and tell the client, if what was waited for has come about."""
         self.now_ms = now_ms
-        if self._is_told_blocked and not self.alarms:
-            self._is_told_blocked = False
+        if self._is_blocked_notified and not self.alarms:
+            self._is_blocked_notified = False
             self.reply(commands.Connection.Unblocked())
-        if self.stall is not None and self._asked is None:
-            self.stall = None
+        if self.blocked_reason is not None and self._asked is None:
+            self.blocked_reason = None
             self._take(b"".join(self._rest))
 
     def ask(self) -> None:
         """Another node was asked for what the method at hand wants: take nothing more until `answered`, or `repeat`."""
         self._asked = b""
-        self.stall = Stall.REMOTE
+        self.blocked_reason = BlockedReason.REMOTE
 
     def answered(self) -> None:
         """What was asked is answered."""
@@ -164,13 +164,13 @@ class ClientConnection(ConnectionBase):
             self._rest.insert(0, self._asked)
             self.answered()
 
-    def _must_stall(self, data: bytes, position: int) -> bool:
+    def _must_block(self, data: bytes, position: int) -> bool:
         """Whether the frame at `position` has to wait."""
         if self._asked is not None:
-            self.stall = Stall.REMOTE
+            self.blocked_reason = BlockedReason.REMOTE
             return True
         if self.out_bytes >= OUT_BYTES_MAX:
-            self.stall = Stall.OUTPUT
+            self.blocked_reason = BlockedReason.OUTPUT
             return True
         alarms = self.host.alarms.active
         if (
@@ -179,14 +179,14 @@ class ClientConnection(ConnectionBase):
             or not data.startswith(wire.BASIC_PUBLISH, position + FRAME_HEAD_BYTES)
         ):
             return False
-        self.stall = Stall.ALARM
-        self.tell_blocked()
+        self.blocked_reason = BlockedReason.ALARM
+        self.notify_blocked()
         return True
 
-    def tell_blocked(self) -> None:
+    def notify_blocked(self) -> None:
         """Tell the client that alarms keep it from publishing, once, if it can hear it."""
-        if self.alarms and not self._is_told_blocked and self.client_can("connection.blocked"):
-            self._is_told_blocked = True
+        if self.alarms and not self._is_blocked_notified and self.client_can("connection.blocked"):
+            self._is_blocked_notified = True
             self.reply(commands.Connection.Blocked(alarm_reason(self.alarms)))
 
     @property
@@ -202,14 +202,14 @@ class ClientConnection(ConnectionBase):
             position = 8
         while end - position >= FRAME_HEAD_BYTES and self.state is not AmqpState.CLOSED:
             if self.state is AmqpState.OPEN:
-                if self._must_stall(data, position):
+                if self._must_block(data, position):
                     break
                 position = self.publisher.fast(data, position, end)
                 if end - position < FRAME_HEAD_BYTES:
                     break
             kind, number, size = wire.FRAME_HEAD.unpack_from(data, position)
             if self._is_turn_over(kind, data, position):
-                self.stall = Stall.TURN
+                self.blocked_reason = BlockedReason.TURN
                 break
             # RabbitMQ's FRAME_SIZE_FUDGE: clients that take frame-max for the payload's are let be.
             if size > self.frame_max_bytes:
@@ -224,7 +224,7 @@ class ClientConnection(ConnectionBase):
             try:
                 self._frame(kind, number, data[position + FRAME_HEAD_BYTES : stop])
             except Postponed as postponed:
-                self.stall = postponed.stall
+                self.blocked_reason = postponed.blocked_reason
                 break
             if self._asked is not None:
                 self._asked = data[position : stop + 1]
@@ -402,7 +402,7 @@ class ClientConnection(ConnectionBase):
         """The state as RabbitMQ shows it: `running`, `blocking`, `blocked`, `flow`, ..."""
         if self.state is not AmqpState.OPEN:
             return _SHOWN[self.state]
-        if self.stall is Stall.ALARM:
+        if self.blocked_reason is BlockedReason.ALARM:
             return "blocked"
         if self.host.alarms.active:
             return "blocking"
@@ -451,7 +451,7 @@ class ClientConnection(ConnectionBase):
         self._release()
         self.send(wire.close_method(0, code, text, *ids))
         self.state = AmqpState.CLOSING
-        self.stall = None
+        self.blocked_reason = None
         self._closing_at_ms = self.now_ms
 
     def force_close(self, reason: str) -> None:

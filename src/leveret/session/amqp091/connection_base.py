@@ -15,7 +15,7 @@ from pamqp import base
 from leveret.core.broker.actor import Actor
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.model.errors import LeveretError
-from leveret.session.amqp091.stalls import Stall
+from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.certificate import TlsPeer
 from leveret.session.host import SessionHost
 from leveret.wire import amqp091 as wire
@@ -41,10 +41,10 @@ class ConnectionBase(ABC):
         counters: of all its messages; the node's.
         wake: has the runtime call `go_on` soon.
         confirming: channels with publishes since the last flush, in order.
-        held: whether `out` must wait until what the next flush appends is durable.
+        waits_for_definitions: whether `out` must wait until what the next flush appends is durable.
         is_paused: whether the socket takes no more for now.
         is_throttled: whether deliveries stopped because `out` was full; `resume` lets them go on.
-        stall: what is waited for before more is taken, None for nothing.
+        blocked_reason: what is waited for before more is taken, None for nothing.
         is_traced: whether what goes over it is copied to amq.rabbitmq.trace where its vhost is traced.
         tls: how the connection is encrypted, None if it is not.
     """
@@ -72,10 +72,10 @@ class ConnectionBase(ABC):
         self.out_bytes = 0
         self.sent_bytes = 0
         self.confirming: dict[ConfirmingChannel, None] = {}
-        self.held = False
+        self.waits_for_definitions = False
         self.is_paused = False
         self.is_throttled = False
-        self.stall: Stall | None = None
+        self.blocked_reason: BlockedReason | None = None
         self.wake: Callable[[], None] = _do_nothing
         self.now_ms = now_ms
 

@@ -294,8 +294,8 @@ class DeliveryChannel:
         next_tag: of the next delivery.
         prefetch: of consumers to come, 0 for no limit.
         global_prefetch: of all its consumers together, 0 for no limit.
-        shadows: its counterparts at other nodes, by node.
-        held_notices: cancellations that are told later, None if they are told at once.
+        remote_channels: its counterparts at other nodes, by node.
+        waiting_notices: cancellations that are told later, None if they are told at once.
     """
 
     def __init__(self, connection: ConnectionBase, number: int) -> None:
@@ -309,31 +309,31 @@ class DeliveryChannel:
         self.prefetch = 0
         self.global_prefetch = 0
         self.is_closing = False
-        self.held_notices: list[bytes] | None = None
-        self.shadows: dict[str, RemoteDeliveries] = {}
+        self.waiting_notices: list[bytes] | None = None
+        self.remote_channels: dict[str, RemoteDeliveries] = {}
 
     def mark(self, queue: DeliverySource) -> None:
         """The queue has something to log or to hand out at the next flush."""
-        held = self.connection.broker.queues.get(queue.key)
-        if held is not None and held is queue:
-            self.connection.broker.dirty[held] = None
+        existing = self.connection.broker.queues.get(queue.key)
+        if existing is not None and existing is queue:
+            self.connection.broker.dirty[existing] = None
 
     def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
         """A consumer's queue is gone; the client is told if it can hear it."""
         self.consumers.pop(consumer.tag, None)
         if not self.is_closing and self.connection.client_can("consumer_cancel_notify"):
             notice = wire.named_reply(self.number, 60, 30, consumer.tag, b"\x01")
-            if self.held_notices is None:
+            if self.waiting_notices is None:
                 self.connection.send(notice)
             else:
-                self.held_notices.append(notice)
+                self.waiting_notices.append(notice)
 
     def wake_consumers(self) -> None:
         """Something changed about how much this channel takes."""
         for consumer in self.consumers.values():
             self.mark(consumer.queue)
-        for shadow in self.shadows.values():
-            shadow.wake()
+        for remote_channel in self.remote_channels.values():
+            remote_channel.wake()
 
     def deliveries(self) -> Iterator[Unacked]:
         """All that is not settled yet."""
@@ -352,8 +352,8 @@ class DeliveryChannel:
                 run.consumer.unacked_count -= run.count
             self.mark(run.queue)
         if self.global_prefetch:
-            for shadow in list(self.shadows.values()):
-                shadow.made_room()
+            for remote_channel in list(self.remote_channels.values()):
+                remote_channel.made_room()
             self.wake_consumers()
 
     def count(self, queue: DeliverySource, what: str, count: int) -> None:

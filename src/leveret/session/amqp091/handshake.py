@@ -10,10 +10,10 @@ from pamqp import commands
 from leveret.core.broker.actor import Actor
 from leveret.core.broker.limits import check_connection_limits
 from leveret.model.errors import AuthenticationFailed, NotAllowed, NotFound, Refusal
+from leveret.session.amqp091.blocked import need_definitions_lock
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.replies import Fault, reply_text
 from leveret.session.amqp091.sasl import AMQPLAIN, EXTERNAL, PLAIN, amqplain, plain
-from leveret.session.amqp091.stalls import need_pen
 from leveret.wire import amqp091 as wire
 
 CAPABILITIES: Final = (
@@ -119,4 +119,4 @@ def enter(connection: ConnectionBase, vhost: str) -> None:
         raise NotAllowed(f"access to vhost '{vhost}' refused for user '{user}'") from None
     connection.vhost = vhost
     connection.actor = Actor(host.broker, user, vhost, owner=connection)
-    connection.actor.before_change = partial(need_pen, host.broker)
+    connection.actor.before_change = partial(need_definitions_lock, host.broker)

@@ -96,8 +96,8 @@ class Shape:
 
     def at_commit(self) -> Shape:
         """The same for now: since a transaction's publish its queues may have gone, or others have their names."""
-        held, target = self.channel.connection.broker.queues, self.target
-        queues = [held[queue.key] for queue in target.queues if queue.key in held]
+        existing, target = self.channel.connection.broker.queues, self.target
+        queues = [existing[queue.key] for queue in target.queues if queue.key in existing]
         if queues == target.queues:
             return self
         return Shape(
@@ -199,8 +199,8 @@ def _check_properties(properties: dict[int, bytes], connection: ConnectionBase) 
 
 
 def _may_impersonate(broker: Broker, user: str) -> bool:
-    held = broker.definitions.by_kind["users"].get((user,))
-    return isinstance(held, User) and IMPERSONATOR in held.tags
+    existing = broker.definitions.by_kind["users"].get((user,))
+    return isinstance(existing, User) and IMPERSONATOR in existing.tags
 
 
 def _why_no_expiration(text: str) -> str:

@@ -12,7 +12,7 @@ from leveret.session.amqp091.remote_queues import QueueAtLeader
 from leveret.wire import amqp091 as wire
 
 
-def shadow_of(channel: ChannelBase, queue: RemoteQueue) -> QueueAtLeader:
+def remote_channel_of(channel: ChannelBase, queue: RemoteQueue) -> QueueAtLeader:
     """What stands for the queue on this channel.
 
     Raises:
@@ -21,27 +21,27 @@ def shadow_of(channel: ChannelBase, queue: RemoteQueue) -> QueueAtLeader:
     leaders = channel.leaders
     if leaders is None or queue.is_down:
         raise leader_is_down(queue, queue.leader)
-    return leaders.shadow(channel, queue)
+    return leaders.remote_channel(channel, queue)
 
 
 def consume(channel: ChannelBase, queue: RemoteQueue, tag: bytes, method: commands.Basic.Consume) -> None:
     """Register a consumer at the leader."""
-    shadow = shadow_of(channel, queue)
-    consumer = channel.make_consumer(shadow, tag, method)
+    remote_channel = remote_channel_of(channel, queue)
+    consumer = channel.make_consumer(remote_channel, tag, method)
 
     def registered() -> None:
         channel.consumers[tag] = consumer
         if not method.nowait:
             channel.connection.send(wire.named_reply(channel.number, 60, 21, tag))
 
-    shadow.consume(consumer, registered)
+    remote_channel.consume(consumer, registered)
 
 
 def cancel(channel: ChannelBase, consumer: ChannelConsumer, method: commands.Basic.Cancel) -> bool:
     """Have the leader forget a consumer; False if it has done so already, or is gone."""
     leaders = channel.leaders
-    shadow = leaders.shadow_with(channel, consumer) if leaders is not None else None
-    if shadow is None:
+    remote_channel = leaders.remote_channel_with(channel, consumer) if leaders is not None else None
+    if remote_channel is None:
         return False
 
     def cancelled() -> None:
@@ -49,18 +49,18 @@ def cancel(channel: ChannelBase, consumer: ChannelConsumer, method: commands.Bas
         if not method.nowait:
             channel.connection.send(wire.named_reply(channel.number, 60, 31, consumer.tag))
 
-    shadow.cancel(consumer, cancelled)
+    remote_channel.cancel(consumer, cancelled)
     return True
 
 
 def get(channel: ChannelBase, queue: RemoteQueue, no_ack: bool) -> None:
     """Get a message from the leader."""
-    shadow = shadow_of(channel, queue)
+    remote_channel = remote_channel_of(channel, queue)
 
     def got(run: Run | None, redelivered: bool, ready_count: int) -> None:
-        channel.got(shadow, run, redelivered, ready_count, no_ack=no_ack)
+        channel.got(remote_channel, run, redelivered, ready_count, no_ack=no_ack)
 
-    shadow.get(got, no_ack=no_ack)
+    remote_channel.get(got, no_ack=no_ack)
 
 
 def declare(channel: ChannelBase, queue: RemoteQueue, *, nowait: bool) -> None:
@@ -71,7 +71,7 @@ def declare(channel: ChannelBase, queue: RemoteQueue, *, nowait: bool) -> None:
             octets = wire.declare_ok(channel.number, queue.name_octets, message_count, consumer_count)
             channel.connection.send(octets)
 
-    shadow_of(channel, queue).declare(declared)
+    remote_channel_of(channel, queue).declare(declared)
 
 
 def purge(channel: ChannelBase, queue: RemoteQueue, *, nowait: bool) -> None:
@@ -81,7 +81,7 @@ def purge(channel: ChannelBase, queue: RemoteQueue, *, nowait: bool) -> None:
         if not nowait:
             channel.reply(commands.Queue.PurgeOk(count))
 
-    shadow_of(channel, queue).purge(purged)
+    remote_channel_of(channel, queue).purge(purged)
 
 
 def delete(channel: ChannelBase, queue: RemoteQueue, method: commands.Queue.Delete) -> None:
@@ -91,5 +91,5 @@ def delete(channel: ChannelBase, queue: RemoteQueue, method: commands.Queue.Dele
         if not method.nowait:
             channel.reply(commands.Queue.DeleteOk(count))
 
-    shadow = shadow_of(channel, queue)
-    shadow.delete(deleted, if_unused=method.if_unused, if_empty=method.if_empty)
+    remote_channel = remote_channel_of(channel, queue)
+    remote_channel.delete(deleted, if_unused=method.if_unused, if_empty=method.if_empty)

@@ -39,14 +39,16 @@ class QueueAtLeader(ConsumerSource, Protocol):
 class Leaders(Protocol):
     """The other nodes, as far as they lead queues."""
 
-    def shadow(self, channel: DeliveryChannel, queue: RemoteQueue) -> QueueAtLeader:
+    def remote_channel(self, channel: DeliveryChannel, queue: RemoteQueue) -> QueueAtLeader:
         """What stands on a channel for a queue that another node leads.
 
         Raises:
             Postponed: it cannot be asked yet.
         """
 
-    def shadow_with(self, channel: DeliveryChannel, consumer: ChannelConsumer) -> QueueAtLeader | None:
+    def remote_channel_with(
+        self, channel: DeliveryChannel, consumer: ChannelConsumer
+    ) -> QueueAtLeader | None:
         """The one where the consumer is registered; None if it is nowhere."""
 
 

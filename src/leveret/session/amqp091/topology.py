@@ -12,7 +12,7 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.rules.validation import NESTING_MAX
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
-from leveret.session.amqp091 import remote_methods as passing
+from leveret.session.amqp091 import remote_methods as remote_methods
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.direct_reply import PREFIX, REPLY_TO
 from leveret.wire import amqp091 as wire
@@ -47,7 +47,7 @@ def _hold(channel: ChannelBase) -> None:
     """Replies wait for the definitions log, so a declared entity survives what comes after its reply."""
     broker = channel.connection.broker
     if broker.changes or broker.shared or broker.changes_in_flight:
-        channel.connection.held = True
+        channel.connection.waits_for_definitions = True
 
 
 def _exchange_declare(channel: ChannelBase, method: commands.Exchange.Declare) -> None:
@@ -116,7 +116,7 @@ def _queue_declare(channel: ChannelBase, method: commands.Queue.Declare) -> None
         _hold(channel)
     channel.last_queue = queue.key[1]
     if isinstance(queue, RemoteQueue) and not is_new:
-        passing.declare(channel, queue, nowait=method.nowait)
+        remote_methods.declare(channel, queue, nowait=method.nowait)
         return
     queue.touch()
     channel.mark(queue)
@@ -168,12 +168,12 @@ def _queue_bind(channel: ChannelBase, method: commands.Queue.Bind | commands.Que
 def _queue_purge(channel: ChannelBase, method: commands.Queue.Purge) -> None:
     queue = channel.readable_queue(method.queue)
     if isinstance(queue, RemoteQueue):
-        passing.purge(channel, queue, nowait=method.nowait)
+        remote_methods.purge(channel, queue, nowait=method.nowait)
         return
     count = channel.connection.actor.purge(queue)
     if queue.definition.durable:
         # Who was told of a purge is not to see the messages again: not after a restart, not at a follower.
-        channel.connection.held = True
+        channel.connection.waits_for_definitions = True
     if not method.nowait:
         channel.reply(commands.Queue.PurgeOk(count))
 
@@ -188,12 +188,12 @@ def _queue_delete(channel: ChannelBase, method: commands.Queue.Delete) -> None:
     if isinstance(queue, RemoteQueue) and queue.is_down:
         _check_unconditional(queue, method)
     elif isinstance(queue, RemoteQueue):
-        passing.delete(channel, queue, method)
+        remote_methods.delete(channel, queue, method)
         return
     # As at RabbitMQ, a consumer of this very channel hears of it after the delete-ok: a client that
     # waits for the one would take the other for an error.
     notices: list[bytes] = []
-    channel.held_notices = notices
+    channel.waiting_notices = notices
     try:
         if queue is not None:
             count = channel.connection.actor.delete_queue(
@@ -201,7 +201,7 @@ def _queue_delete(channel: ChannelBase, method: commands.Queue.Delete) -> None:
             )
             _hold(channel)
     finally:
-        channel.held_notices = None
+        channel.waiting_notices = None
     if not method.nowait:
         channel.reply(commands.Queue.DeleteOk(count))
     for notice in notices:

@@ -55,8 +55,8 @@ def trace_delivered(
     redelivered: bool,
 ) -> None:
     """Copy messages that go out on a channel, to a consumer or a get, if their vhost is traced."""
-    told = {b"redelivered": tables.integer(redelivered)}
-    _trace(connection, channel, b"deliver." + queue.key[1].encode(), head, bodies, told)
+    headers_of_trace = {b"redelivered": tables.integer(redelivered)}
+    _trace(connection, channel, b"deliver." + queue.key[1].encode(), head, bodies, headers_of_trace)
 
 
 def _trace(
@@ -65,7 +65,7 @@ def _trace(
     key: bytes,
     head: Head,
     bodies: list[bytes],
-    told: dict[bytes, bytes],
+    headers_of_trace: dict[bytes, bytes],
 ) -> None:
     broker, vhost = connection.broker, connection.vhost or ""
     if vhost not in broker.traced_vhosts or head.exchange == TRACE_EXCHANGE.encode():
@@ -75,7 +75,7 @@ def _trace(
     queues = broker.route(vhost, TRACE_EXCHANGE, key.decode(errors="surrogateescape"), dict)
     if not queues:
         return
-    headers = _of_message(head) | told | _of_channel(connection, channel)
+    headers = _of_message(head) | headers_of_trace | _of_channel(connection, channel)
     header = props.join({props.HEADERS: tables.join(headers)}, head.body_bytes)
     copy = make_head(TRACE_EXCHANGE.encode(), key[:_KEY_BYTES_MAX], header)
     for queue in queues:

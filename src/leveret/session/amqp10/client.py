@@ -1,6 +1,6 @@
 """The downstream's end of a schema link: AMQP 1.0 requests and replies, octets in, octets out.
 
-Life: `start` -> (login, open, begin, two attaches) -> `ready` -> `request` -> `outcome` -> `request` ...
+Incarnation: `start` -> (login, open, begin, two attaches) -> `ready` -> `request` -> `outcome` -> `request` ...
 until `failure` says why there is no link any more. One request at a time; a reply to an earlier one is
 dropped. The upstream may say at any time that its schema has changed: `has_notice`. `session.amqp10.server` is the
 other end.

@@ -160,7 +160,7 @@ class Amqp10Session:
         self._links = 0
         self._partial: dict[str, bytearray] = {}
         self._replies: dict[str, Sender] = {}
-        self._told: dict[str, bytes] = {}
+        self._reported: dict[str, bytes] = {}
 
     @property
     def closed(self) -> bool:
@@ -390,7 +390,7 @@ class Amqp10Session:
         self._partial.pop(link.name, None)
         for address in [a for a, sender in self._replies.items() if sender == link]:
             del self._replies[address]
-            self._told.pop(address, None)
+            self._reported.pop(address, None)
         self._engine.forget(link)
         link.close()
         link.free()
@@ -446,23 +446,23 @@ class Amqp10Session:
             body = self._host.schema_request(self.user, asked)
         except Refusal as refusal:
             # Told of the next change, too: of being served again, for one.
-            self._told[request.reply_to] = self._host.schema_state()
+            self._reported[request.reply_to] = self._host.schema_state()
             raise _Declined(CONDITION[type(refusal)], str(refusal)) from None
         reply = Message(body=body, inferred=True, correlation_id=request.id, address=request.reply_to)
         self._engine.send(sender, reply, settled=True)
-        self._told[request.reply_to] = self._host.schema_state()
+        self._reported[request.reply_to] = self._host.schema_state()
 
     def _notify(self) -> None:
         """Say once to each client that asked before, that it would be told something else now."""
-        if not self._told:
+        if not self._reported:
             return
         state = self._host.schema_state()
-        for address, told in self._told.items():
+        for address, reported in self._reported.items():
             sender = self._replies[address]
-            if state and told != state and sender.credit > 0 and not self._engine.sending:
+            if state and reported != state and sender.credit > 0 and not self._engine.sending:
                 notice = Message(body=b"", inferred=True, subject=NOTICE, address=address)
                 self._engine.send(sender, notice, settled=True)
-                self._told[address] = state
+                self._reported[address] = state
 
 
 def _message(octets: bytes) -> Message:

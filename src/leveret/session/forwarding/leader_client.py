@@ -1,6 +1,6 @@
-"""A node's end of the relay connection to a leader: its channels, and the octets of both directions.
+"""A node's end of the forwarding connection to a leader: its channels, and the octets of both directions.
 
-What this node published to a queue goes through an `Outlet`, what its clients ask through their shadows.
+What this node published to a queue goes through an `Outlet`, what its clients ask through their remote channels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leveret.session.forwarding.remote_channel import RemoteChannel
 from leveret.session.forwarding.unconfirmed import Unconfirmed
 from leveret.session.host import Sender
 from leveret.wire import amqp091 as wire
-from leveret.wire import relay
+from leveret.wire import forwarding as forwarding
 from leveret.wire.amqp091 import (
     CHANNEL_CLOSE,
     CHANNEL_CLOSE_OK,
@@ -60,7 +60,7 @@ class _Channel(Protocol):
         """The connection is gone."""
 
 
-class Asking:
+class LeaderClient:
     """See the module.
 
     Attributes:
@@ -99,10 +99,10 @@ class Asking:
         self._note()
         self._out.append(octets)
 
-    def has_settlements(self, shadow: RemoteChannel) -> None:
+    def has_settlements(self, remote_channel: RemoteChannel) -> None:
         """A client's channel has settled something: its frames go with the next octets."""
         self._note()
-        self._settling[shadow] = None
+        self._settling[remote_channel] = None
 
     def _note(self) -> None:
         if not self._is_noted:
@@ -113,8 +113,8 @@ class Asking:
         """All octets that wait, once."""
         self._is_noted = False
         settling, self._settling = self._settling, {}
-        for shadow in settling:
-            self._out.append(shadow.flush())
+        for remote_channel in settling:
+            self._out.append(remote_channel.flush())
         octets = b"".join(self._out)
         self._out.clear()
         return octets
@@ -216,22 +216,27 @@ class Asking:
 
 
 class Outlet:
-    """A channel that publishes into one queue; see wire.relay."""
+    """A channel that publishes into one queue; see wire.forwarding."""
 
     def __init__(
-        self, asking: Asking, publication: ForwardedPublication, queue: bytes, epoch: int, reference: bytes
+        self,
+        leader_client: LeaderClient,
+        publication: ForwardedPublication,
+        queue: bytes,
+        epoch: int,
+        reference: bytes,
     ) -> None:
         """Bind it, and send all that is not confirmed: what the leader has already, it tells from the numbers."""
-        self._asking = asking
+        self._leader_client = leader_client
         self._publication = publication
-        self.number = asking.number()
-        asking.channels[self.number] = self
+        self.number = leader_client.number()
+        leader_client.channels[self.number] = self
         self._before = publication.unconfirmed.known
         self._is_closed = False
-        asking.send(
-            relay.channel_open(self.number)
-            + relay.target(self.number, queue, epoch, reference)
-            + relay.numbers(self.number, self._before + 1, publication.unconfirmed.sent)
+        leader_client.send(
+            forwarding.channel_open(self.number)
+            + forwarding.target(self.number, queue, epoch, reference)
+            + forwarding.numbers(self.number, self._before + 1, publication.unconfirmed.sent)
         )
         for head, bodies in publication.unconfirmed.runs():
             self.publish(head, bodies)
@@ -243,15 +248,15 @@ class Outlet:
         key = -self.number
         before = head.frames.get(key)
         if before is None:
-            before = head.frames[key] = relay.publish_head(
+            before = head.frames[key] = forwarding.publish_head(
                 self.number, head.route, head.header, head.body_bytes
             )
         step = max(1, PIECE_BYTES // (len(before) + head.body_bytes))
         if len(bodies) <= step:
-            self._asking.send(relay.publishes(before, bodies, head.body_bytes))
+            self._leader_client.send(forwarding.publishes(before, bodies, head.body_bytes))
             return
         for at in range(0, len(bodies), step):
-            self._asking.send(relay.publishes(before, bodies[at : at + step], head.body_bytes))
+            self._leader_client.send(forwarding.publishes(before, bodies[at : at + step], head.body_bytes))
 
     def frame(self, kind: int, payload: bytes) -> None:
         """What the leader says of it.
@@ -264,15 +269,15 @@ class Outlet:
             self._settled(payload, ok=True)
         elif method == wire.BASIC_NACK and len(payload) == 13:
             self._settled(payload, ok=False)
-        elif method == relay.TARGET_OK:
-            self._publication.is_at(relay.decode_number(payload))
+        elif method == forwarding.TARGET_OK:
+            self._publication.is_at(forwarding.decode_number(payload))
         elif method == CHANNEL_CLOSE:
-            self._asking.send(relay.channel_close_ok(self.number))
+            self._leader_client.send(forwarding.channel_close_ok(self.number))
             if not self._is_closed:
-                self._asking.release(self.number)
+                self._leader_client.release(self.number)
                 self._publication.detached()
         elif method == CHANNEL_CLOSE_OK:
-            self._asking.release(self.number)
+            self._leader_client.release(self.number)
         elif method != CHANNEL_OPEN_OK:
             raise PeerError(f"method {method.hex()} on a channel that publishes")
 
@@ -293,7 +298,7 @@ class Outlet:
     def close(self) -> None:
         """Nothing more is to be published."""
         self._is_closed = True
-        self._asking.send(relay.channel_close(self.number))
+        self._leader_client.send(forwarding.channel_close(self.number))
 
     def lost(self) -> None:
         """The connection is gone."""

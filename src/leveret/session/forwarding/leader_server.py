@@ -1,8 +1,8 @@
-"""The leader's end of a relay: another node's publishes into queues that are led here, and what its clients ask.
+"""The leader's end of a forwarding connection: publishes and methods of another node's clients.
 
 The node at the other end has proven itself, and has checked what its clients may do; so everything is allowed. A
-channel is bound to one queue by relay.target, and then takes publishes into it, whatever their exchange and
-routing key; or it is the shadow of a client's channel. See wire.relay.
+channel is bound to one queue by forwarding.target, and then takes publishes into it, whatever their exchange and
+routing key; or it is the remote channel of a client's channel. See wire.forwarding.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import Run, make_head
 from leveret.core.queues.queue import Queue
 from leveret.model.errors import LeveretError
+from leveret.session.amqp091.blocked import need_definitions_lock
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
@@ -28,9 +29,8 @@ from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, De
 from leveret.session.amqp091.publishing import Publisher, PublishTarget, Shape
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp091.replies import Fault, code_of, reply_text
-from leveret.session.amqp091.stalls import need_pen
 from leveret.wire import amqp091 as wire
-from leveret.wire import relay
+from leveret.wire import forwarding as forwarding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,7 +40,7 @@ _CHANNEL_MAX: Final = 65535
 
 
 class ForwardedConsumer(NamedTuple):
-    """Whose consumer it is that came over a relay; `tag` is its own name of it."""
+    """Whose consumer it is that came over a forwarding connection; `tag` is its own name of it."""
 
     tag: str
     connection: str
@@ -56,8 +56,8 @@ class _ForAnotherNode(Unrestricted):
         """Whose it is was looked at where the client is."""
 
 
-class RelayConnection(ClientConnection):
-    """A relay connection that another node made; see the module.
+class ForwardedConnection(ClientConnection):
+    """A forwarding connection that another node made; see the module.
 
     Alarms do not keep its publishes waiting: acks come the same way, and free what the alarm is about. The other
     node is told, and stops those who publish to it.
@@ -71,7 +71,7 @@ class RelayConnection(ClientConnection):
         """`node` is the one at the other end, as it has proven; wait for connection.open."""
         super().__init__(host, peer=node, from_loopback=False, now_ms=now_ms)
         self.state = AmqpState.OPEN_WAIT
-        self.frame_max_bytes = relay.FRAME_BYTES_MAX
+        self.frame_max_bytes = forwarding.FRAME_BYTES_MAX
         self.channel_max = _CHANNEL_MAX
         self.client_properties = _CAPABILITIES
         # Its messages and channels are counted where the clients are.
@@ -84,7 +84,7 @@ class RelayConnection(ClientConnection):
 
     def make_channel(self, number: int) -> Channel:
         """See ClientConnection."""
-        return RelayChannel(self, number)
+        return ForwardedChannel(self, number)
 
     def check_channel_limits(self) -> None:
         """There are none, but for what a frame can hold."""
@@ -94,7 +94,7 @@ class RelayConnection(ClientConnection):
         self.broker.topology(vhost)
         self.vhost = vhost
         self.actor = _ForAnotherNode(self.broker, vhost, owner=self)
-        self.actor.before_change = partial(need_pen, self.broker)
+        self.actor.before_change = partial(need_definitions_lock, self.broker)
         self.state = AmqpState.OPEN
         self.reply(commands.Connection.OpenOk())
 
@@ -106,7 +106,7 @@ class RelayConnection(ClientConnection):
     def alarms_changed(self, now_ms: int) -> None:
         """Have the other node stop its publishers, or not any more."""
         if self.state is AmqpState.OPEN:
-            self.tell_blocked()
+            self.notify_blocked()
         self.go_on(now_ms)
 
     def fail(self, error: LeveretError, number: int, method: int) -> None:
@@ -116,16 +116,16 @@ class RelayConnection(ClientConnection):
             super().fail(error, number, method)
             return
         code = error.code if isinstance(error, Fault) else code_of(error)
-        text = str(error) if code == relay.NOT_LED else reply_text(code, str(error))
+        text = str(error) if code == forwarding.NOT_LED else reply_text(code, str(error))
         self.send(wire.close_method(number, code, text, method >> 16, method & 0xFFFF))
         channel.abandon()
         self.publisher.forget()
 
 
-class RelayChannel(Channel):
-    """A target, or a client's shadow."""
+class ForwardedChannel(Channel):
+    """A target, or a client's remote channel."""
 
-    def __init__(self, connection: RelayConnection, number: int) -> None:
+    def __init__(self, connection: ForwardedConnection, number: int) -> None:
         """Neither yet."""
         super().__init__(connection, number, connection.publisher, connection.host.leaders)
         self.target: Queue | None = None
@@ -136,39 +136,41 @@ class RelayChannel(Channel):
         self._settling: list[_Settling] = []
 
     def frame(self, kind: int, payload: bytes) -> None:
-        """See Channel; methods of the relay's own class too."""
-        if kind == wire.FRAME_METHOD and payload[:2] == relay.CLASS and not self.is_closing:
-            self._relay_method(payload)
+        """See Channel; methods of the forwarding connection's own class too."""
+        if kind == wire.FRAME_METHOD and payload[:2] == forwarding.CLASS and not self.is_closing:
+            self._forward_method(payload)
         else:
             super().frame(kind, payload)
 
-    def _relay_method(self, payload: bytes) -> None:
+    def _forward_method(self, payload: bytes) -> None:
         match payload[:4]:
-            case relay.TARGET:
-                self._bind(relay.decode_target(payload))
-            case relay.NUMBERS:
-                self.next_number, self.again = relay.decode_numbers(payload)
-            case relay.CREDIT:
-                self._credit(*relay.decode_credit(payload))
-            case relay.SETTLE:
+            case forwarding.TARGET:
+                self._bind(forwarding.decode_target(payload))
+            case forwarding.NUMBERS:
+                self.next_number, self.again = forwarding.decode_numbers(payload)
+            case forwarding.CREDIT:
+                self._credit(*forwarding.decode_credit(payload))
+            case forwarding.SETTLE:
                 self._settling.append(_Settling(self._settled))
                 self._settled = {}
                 self.connection.confirming[self] = None
             case _:
                 raise Fault(540, f"relay method {payload[:4].hex()}")
 
-    def _bind(self, asked: relay.ForwardingTarget) -> None:
+    def _bind(self, asked: forwarding.ForwardingTarget) -> None:
         queue = self.queue(asked.queue)
         if queue.epoch != asked.epoch:
-            raise Fault(relay.NOT_LED, f"queue '{asked.queue}' has epoch {queue.epoch}, not {asked.epoch}")
+            raise Fault(
+                forwarding.NOT_LED, f"queue '{asked.queue}' has epoch {queue.epoch}, not {asked.epoch}"
+            )
         self.target, self.reference = queue, asked.reference
         self.confirms = Confirms()
-        self.connection.send(relay.target_ok(self.number, max(0, queue.last_sequence(asked.reference))))
+        self.connection.send(forwarding.target_ok(self.number, max(0, queue.last_sequence(asked.reference))))
 
     def _credit(self, tag: bytes, count: int) -> None:
         consumer = self.consumers.get(tag)
         # It may have been cancelled meanwhile.
-        if isinstance(consumer, RelayConsumer):
+        if isinstance(consumer, ForwardedChannelConsumer):
             consumer.credit += count
             self.mark(consumer.queue)
 
@@ -183,7 +185,7 @@ class RelayChannel(Channel):
         queue = self.connection.broker.queues.get((self.connection.vhost or "", name))
         if queue is None or queue.is_remote:
             raise Fault(
-                relay.NOT_LED, f"queue '{name}' is not led by node '{self.connection.host.node_name}'"
+                forwarding.NOT_LED, f"queue '{name}' is not led by node '{self.connection.host.node_name}'"
             )
         return super().queue(name)
 
@@ -191,17 +193,17 @@ class RelayChannel(Channel):
         self, queue: ConsumerSource, tag: bytes, method: commands.Basic.Consume
     ) -> ChannelConsumer:
         """See Channel."""
-        queue.consumers.on_active = _tell_active
-        return RelayConsumer(self, queue, tag, method, self.prefetch)
+        queue.consumers.on_active = _notify_active
+        return ForwardedChannelConsumer(self, queue, tag, method, self.prefetch)
 
     def tick(self, now_ms: int) -> None:
         """How long a client may wait with an acknowledgement is looked at where the client is."""
 
     def moved(self, consumer: AnyConsumer) -> None:
         """A consumer's queue is not led here any more: its node is to register it where it is."""
-        tag = consumer.tag if isinstance(consumer, RelayConsumer) else b""
+        tag = consumer.tag if isinstance(consumer, ForwardedChannelConsumer) else b""
         self.consumers.pop(tag, None)
-        self.connection.send(relay.moved(self.number, tag))
+        self.connection.send(forwarding.moved(self.number, tag))
 
     def close_batches(self) -> list[ConfirmBatch]:
         """See Channel."""
@@ -217,7 +219,7 @@ class RelayChannel(Channel):
             error = Fault(506, f"the disk of node '{node}' refused the settlements; see that node's log")
             self.connection.fail(error, self.number, 0)
         elif not self.is_closing:
-            self.connection.send(relay.settle_ok(self.number))
+            self.connection.send(forwarding.settle_ok(self.number))
 
     def take(self, tag: int, multiple: bool) -> list[Unacked]:
         """See Channel; what a queue that is led elsewhere now had delivered is not there any more."""
@@ -243,7 +245,7 @@ class _Settling(ConfirmBatch):
         self.queues = queues
 
 
-class RelayConsumer(ChannelConsumer):
+class ForwardedChannelConsumer(ChannelConsumer):
     """A consumer of another node's client.
 
     Attributes:
@@ -263,11 +265,11 @@ class RelayConsumer(ChannelConsumer):
     ) -> None:
         """See Consumer."""
         arguments: dict[str, Any] = dict(method.arguments or {})
-        told = arguments.pop(relay.CLIENT, None)
+        notify = arguments.pop(forwarding.CLIENT, None)
         method.arguments = arguments
         super().__init__(channel, queue, tag, method, prefetch)
-        self.client = _client(told)
-        self.credit = relay.CREDIT_FIRST
+        self.client = _client(notify)
+        self.credit = forwarding.CREDIT_FIRST
 
     def capacity(self) -> int:
         """See Consumer; no more than there is credit for."""
@@ -279,15 +281,15 @@ class RelayConsumer(ChannelConsumer):
         super().deliver(queue, runs, redelivered)
 
 
-def _tell_active(consumer: AnyConsumer) -> None:
+def _notify_active(consumer: AnyConsumer) -> None:
     """Have the node of a client know that this is the one consumer that is served."""
-    if isinstance(consumer, RelayConsumer):
+    if isinstance(consumer, ForwardedChannelConsumer):
         channel = consumer.channel
-        channel.connection.send(relay.active(channel.number, consumer.tag))
+        channel.connection.send(forwarding.active(channel.number, consumer.tag))
 
 
-def _client(told: object) -> ForwardedConsumer | None:
-    match told:
+def _client(notify: object) -> ForwardedConsumer | None:
+    match notify:
         case {
             "tag": str(tag),
             "connection": str(name),
@@ -310,19 +312,19 @@ class _Publisher(Publisher):
         Raises:
             LeveretError: the channel has no target, or that is gone, or not led here any more.
         """
-        queue = channel.target if isinstance(channel, RelayChannel) else None
+        queue = channel.target if isinstance(channel, ForwardedChannel) else None
         if queue is None:
             raise Fault(503, "publish on a channel without a target")
         if channel.connection.broker.queues.get(queue.key) is not queue:
             raise Fault(
-                relay.NOT_LED, f"queue '{queue.key[1]}' of epoch {queue.epoch} is not led here any more"
+                forwarding.NOT_LED, f"queue '{queue.key[1]}' of epoch {queue.epoch} is not led here any more"
             )
         return PublishTarget(make_head(exchange, routing_key, header), [queue], Counters(), None)
 
     def publish(self, shape: Shape, bodies: list[bytes]) -> None:
         """See Publisher; what the queue has already is confirmed once more, with what it waits for."""
         channel = shape.channel
-        if not isinstance(channel, RelayChannel) or channel.target is None:
+        if not isinstance(channel, ForwardedChannel) or channel.target is None:
             super().publish(shape, bodies)
             return
         queue, end = channel.target, channel.next_number + len(bodies)
@@ -350,7 +352,7 @@ class _Publisher(Publisher):
     ) -> None:
         """See Publisher; with the numbers that these messages have."""
         super().hand_over(channel, target, queues, bodies, batch)
-        if isinstance(channel, RelayChannel):
+        if isinstance(channel, ForwardedChannel):
             channel.next_number += len(bodies)
             for queue in queues:
                 queue.advance_sequence(channel.reference, channel.next_number - 1, len(bodies))

@@ -16,17 +16,21 @@ from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.errors import LeveretError
+from leveret.session.amqp091.blocked import BlockedReason, Postponed
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, DeliveryChannel
-from leveret.session.amqp091.stalls import Postponed, Stall
 from leveret.session.forwarding.detached import Detached
-from leveret.session.forwarding.leader_client import Asking, Outlet
-from leveret.session.forwarding.leader_server import RelayChannel, RelayConnection, RelayConsumer
+from leveret.session.forwarding.leader_client import LeaderClient, Outlet
+from leveret.session.forwarding.leader_server import (
+    ForwardedChannel,
+    ForwardedChannelConsumer,
+    ForwardedConnection,
+)
 from leveret.session.forwarding.publication import Publication, RetransmitBuffer
 from leveret.session.forwarding.remote_channel import RemoteChannel
 from leveret.session.forwarding.remote_ports import RemotePorts, queue_at_leader
-from leveret.session.forwarding.unconfirmed import Told
+from leveret.session.forwarding.unconfirmed import Notify
 from leveret.session.host import Sender
 
 CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
@@ -36,7 +40,7 @@ IDLE_MS: Final = 60_000
 Key = tuple[str, ...]
 
 
-class RelayedLeaders:
+class RemoteLeaders:
     """See the module.
 
     Attributes:
@@ -48,70 +52,81 @@ class RelayedLeaders:
     """
 
     def __init__(
-        self, me: str, broker: Broker, outbox: list[Sender], reference: bytes, dial: Callable[[Asking], None]
+        self,
+        me: str,
+        broker: Broker,
+        outbox: list[Sender],
+        reference: bytes,
+        dial: Callable[[LeaderClient], None],
     ) -> None:
         """`dial` is asked for a connection, and `connected` is the answer; one to this node itself is `up` at once."""
         self.reference = reference
-        self.askings: dict[tuple[str, str], Asking] = {}
+        self.askings: dict[tuple[str, str], LeaderClient] = {}
         self.kept = RetransmitBuffer()
         self.has_waiting = False
-        self.serving: set[RelayConnection] = set()
+        self.serving: set[ForwardedConnection] = set()
         self._me = me
         self._broker = broker
         self._outbox = outbox
         self._dial = dial
         self._now_ms = 0
         self._publications: dict[tuple[Key, int], Publication] = {}
-        self._stalled: dict[ConnectionBase, Key] = {}
-        self._asking_again: dict[DeliveryChannel, None] = {}
-        self._homeless: dict[Key, dict[ChannelConsumer, None]] = {}
-        self._shadows: dict[Key, dict[RemoteChannel, None]] = {}
+        self._blocked: dict[ConnectionBase, Key] = {}
+        self._to_ask_again: dict[DeliveryChannel, None] = {}
+        self._to_reregister: dict[Key, dict[ChannelConsumer, None]] = {}
+        self._remote_channels: dict[Key, dict[RemoteChannel, None]] = {}
 
     # -- connections --------------------------------------------------------------------------
 
-    def asking(self, leader: str, vhost: str) -> Asking:
+    def leader_client(self, leader: str, vhost: str) -> LeaderClient:
         """The connection to a leader; a new one is dialled."""
         found = self.askings.get((leader, vhost))
         if found is None:
-            found = self.askings[leader, vhost] = Asking(leader, vhost, self._outbox)
+            found = self.askings[leader, vhost] = LeaderClient(leader, vhost, self._outbox)
             self._dial(found)
         return found
 
-    def connected(self, asking: Asking) -> None:
+    def connected(self, leader_client: LeaderClient) -> None:
         """There is a connection: all that waits for it goes on."""
-        asking.up()
+        leader_client.up()
         self._go_on()
 
-    def lost(self, asking: Asking) -> None:
+    def lost(self, leader_client: LeaderClient) -> None:
         """The connection is gone; `wants` tells whether it is to be made again."""
-        asking.lost()
+        leader_client.lost()
         self._go_on()
 
-    def wants(self, asking: Asking) -> bool:
+    def wants(self, leader_client: LeaderClient) -> bool:
         """Whether anything goes, or should go, over a connection; if not, it may be ended and forgotten."""
-        if asking.channels:
+        if leader_client.channels:
             return True
-        return any(self._place_of(key) == (asking.leader, asking.vhost) for key in self._waiting_keys())
+        return any(
+            self._place_of(key) == (leader_client.leader, leader_client.vhost) for key in self._waiting_keys()
+        )
 
     def forget(self, consumer: ChannelConsumer) -> None:
         """See Registry."""
         key = consumer.queue.key
-        waiting = self._homeless.get(key, {})
+        waiting = self._to_reregister.get(key, {})
         waiting.pop(consumer, None)
         if not waiting:
-            self._homeless.pop(key, None)
+            self._to_reregister.pop(key, None)
 
-    def discard(self, asking: Asking) -> None:
+    def discard(self, leader_client: LeaderClient) -> None:
         """It has ended, and nobody wants it."""
-        if self.askings.get((asking.leader, asking.vhost)) is asking:
-            del self.askings[asking.leader, asking.vhost]
+        if self.askings.get((leader_client.leader, leader_client.vhost)) is leader_client:
+            del self.askings[leader_client.leader, leader_client.vhost]
 
     def _waiting_keys(self) -> Iterator[Key]:
         for publication in self._publications.values():
             if len(publication.unconfirmed):
                 yield publication.queue.key
-        yield from self._homeless
-        yield from (key for connection, key in self._stalled.items() if connection.stall is Stall.REMOTE)
+        yield from self._to_reregister
+        yield from (
+            key
+            for connection, key in self._blocked.items()
+            if connection.blocked_reason is BlockedReason.REMOTE
+        )
 
     def _place_of(self, key: Key) -> tuple[str, str] | None:
         """Where a queue can be asked for, None if it is nowhere, or here."""
@@ -120,10 +135,10 @@ class RelayedLeaders:
             return None
         return queue.leader, key[0]
 
-    def _up(self, key: Key) -> Asking | None:
+    def _up(self, key: Key) -> LeaderClient | None:
         place = self._place_of(key)
-        asking = self.asking(*place) if place is not None else None
-        return asking if asking is not None and asking.is_up else None
+        leader_client = self.leader_client(*place) if place is not None else None
+        return leader_client if leader_client is not None and leader_client.is_up else None
 
     # -- publishing ---------------------------------------------------------------------------
 
@@ -155,14 +170,16 @@ class RelayedLeaders:
     def _attach(self, publication: Publication) -> None:
         """Send what waits, if there is a leader that can be sent it."""
         queue = publication.queue
-        asking = self._up(queue.key) if queue.is_remote else self.asking(self._me, queue.key[0])
-        if asking is None or not asking.is_up:
+        leader_client = self._up(queue.key) if queue.is_remote else self.leader_client(self._me, queue.key[0])
+        if leader_client is None or not leader_client.is_up:
             return
-        publication.outlet = Outlet(asking, publication, queue.name_octets, queue.epoch, self.reference)
+        publication.outlet = Outlet(
+            leader_client, publication, queue.name_octets, queue.epoch, self.reference
+        )
         if not queue.is_remote:
-            asking.push()
+            leader_client.push()
 
-    def when_confirmed(self, queue: RemoteQueue, told: Told, place: int | None = None) -> None:
+    def when_confirmed(self, queue: RemoteQueue, notify: Notify, place: int | None = None) -> None:
         """Tell when the leader has confirmed all that was published so far, or refused any of it (False).
 
         With a `place` (RemoteQueue.place) whether it has taken that one.
@@ -170,12 +187,12 @@ class RelayedLeaders:
         publication = self._publications.get((queue.key, queue.epoch))
         if publication is None:
             # It was deleted before it could be sent anything.
-            told(False)
+            notify(False)
             return
         number = publication.unconfirmed.last if place is None else place + queue.ahead
-        publication.unconfirmed.when_known(told, number, alone=place is not None)
+        publication.unconfirmed.when_known(notify, number, alone=place is not None)
 
-    def when_batch_confirmed(self, batch: ConfirmBatch, told: Told) -> bool:
+    def when_batch_confirmed(self, batch: ConfirmBatch, notify: Notify) -> bool:
         """Tell when the leaders of all queues of a batch have what is theirs; False if they are led here, all of them.
 
         Ask when the flush has appended what was gathered. Of what a leader refuses, the batch is told to be `refused`;
@@ -186,27 +203,27 @@ class RelayedLeaders:
             return False
         left, all_ok = len(elsewhere), True
 
-        def one_told(ok: bool) -> None:
+        def one_settled(ok: bool) -> None:
             nonlocal left, all_ok
             left -= 1
             all_ok = all_ok and ok
             if not left:
                 batch.refused |= not all_ok
-                told(all_ok)
+                notify(all_ok)
 
-        def settled(shadow: RemotePorts, ok: bool) -> None:
+        def settled(remote_channel: RemotePorts, ok: bool) -> None:
             if not ok:
                 batch.doubt = (
-                    f"the leader of queue '{shadow.key[1]}' in vhost '{shadow.key[0]}' was lost before it answered "
-                    "tx.commit: whether what was acknowledged there is settled is not known"
+                    f"the leader of queue '{remote_channel.key[1]}' in vhost '{remote_channel.key[0]}' was lost before "
+                    "it answered tx.commit: whether what was acknowledged there is settled is not known"
                 )
-            one_told(ok)
+            one_settled(ok)
 
         for each in elsewhere:
             if isinstance(each, RemotePorts):
                 each.when_settled(partial(settled, each))
             else:
-                self.when_confirmed(each, one_told, batch.places.get(each))
+                self.when_confirmed(each, one_settled, batch.places.get(each))
         return True
 
     def _detached(self) -> None:
@@ -214,45 +231,45 @@ class RelayedLeaders:
 
     # -- what clients ask ---------------------------------------------------------------------
 
-    def shadow(self, channel: DeliveryChannel, queue: RemoteQueue) -> RemotePorts:
+    def remote_channel(self, channel: DeliveryChannel, queue: RemoteQueue) -> RemotePorts:
         """See session.amqp091.remote_queues.Leaders."""
-        found = self._shadow(channel, queue)
+        found = self._remote_channel(channel, queue)
         if found is None:
-            self._stalled[channel.connection] = queue.key
-            raise Postponed(Stall.REMOTE)
+            self._blocked[channel.connection] = queue.key
+            raise Postponed(BlockedReason.REMOTE)
         return found
 
-    def _shadow(self, channel: DeliveryChannel, queue: RemoteQueue) -> RemotePorts | None:
-        asking = self._up(queue.key)
-        if asking is None:
+    def _remote_channel(self, channel: DeliveryChannel, queue: RemoteQueue) -> RemotePorts | None:
+        leader_client = self._up(queue.key)
+        if leader_client is None:
             return None
-        found = channel.shadows.get(asking.leader)
+        found = channel.remote_channels.get(leader_client.leader)
         if not isinstance(found, RemoteChannel):
-            number = asking.number()
-            found = RemoteChannel(channel, asking, number, self)
-            asking.channels[number] = found
-        self._shadows.setdefault(queue.key, {})[found] = None
+            number = leader_client.number()
+            found = RemoteChannel(channel, leader_client, number, self)
+            leader_client.channels[number] = found
+        self._remote_channels.setdefault(queue.key, {})[found] = None
         return queue_at_leader(found, queue)
 
-    def ended(self, shadow: RemoteChannel) -> None:
+    def ended(self, remote_channel: RemoteChannel) -> None:
         """See Registry."""
-        for key in shadow.shadows:
-            self._left(key, shadow)
+        for key in remote_channel.remote_channels:
+            self._left(key, remote_channel)
 
-    def _left(self, key: Key, shadow: RemoteChannel) -> None:
-        shadows = self._shadows.get(key, {})
-        shadows.pop(shadow, None)
-        if not shadows:
-            self._shadows.pop(key, None)
+    def _left(self, key: Key, remote_channel: RemoteChannel) -> None:
+        remote_channels = self._remote_channels.get(key, {})
+        remote_channels.pop(remote_channel, None)
+        if not remote_channels:
+            self._remote_channels.pop(key, None)
 
-    def shadow_with(self, channel: DeliveryChannel, consumer: ChannelConsumer) -> RemotePorts | None:
+    def remote_channel_with(self, channel: DeliveryChannel, consumer: ChannelConsumer) -> RemotePorts | None:
         """See session.amqp091.remote_queues.Leaders."""
         source = consumer.queue
         return source if isinstance(source, RemotePorts) else None
 
     def ask_again(self, channel: DeliveryChannel) -> None:
         """See Registry."""
-        self._asking_again[channel] = None
+        self._to_ask_again[channel] = None
         self.has_waiting = True
 
     def has(self, key: Key, epoch: int) -> bool:
@@ -279,7 +296,7 @@ class RelayedLeaders:
             ):
                 channel.consumer_cancelled(consumer)
             else:
-                self._homeless.setdefault(source.key, {})[consumer] = None
+                self._to_reregister.setdefault(source.key, {})[consumer] = None
                 self.has_waiting = True
 
     def _go_on(self) -> None:
@@ -287,14 +304,14 @@ class RelayedLeaders:
         self.has_waiting = False
         for publication in self._publications.values():
             self._send(publication)
-        for key in list(self._homeless):
-            self._house_all(key)
-        asking_again, self._asking_again = self._asking_again, {}
-        for channel in asking_again:
+        for key in list(self._to_reregister):
+            self._reregister_all(key)
+        to_ask_again, self._to_ask_again = self._to_ask_again, {}
+        for channel in to_ask_again:
             if not channel.is_closing:
                 channel.connection.repeat()
-        stalled, self._stalled = self._stalled, {}
-        for connection in stalled:
+        blocked, self._blocked = self._blocked, {}
+        for connection in blocked:
             connection.wake()
 
     def _go_on_with(self, queue: Queue) -> None:
@@ -302,20 +319,20 @@ class RelayedLeaders:
         publication = self._publications.get((queue.key, queue.epoch))
         if publication is not None:
             self._send(publication)
-        self._house_all(queue.key)
-        for connection in [each for each, key in self._stalled.items() if key == queue.key]:
-            del self._stalled[connection]
+        self._reregister_all(queue.key)
+        for connection in [each for each, key in self._blocked.items() if key == queue.key]:
+            del self._blocked[connection]
             connection.wake()
 
     def _send(self, publication: Publication) -> None:
         if publication.outlet is None and len(publication.unconfirmed):
             self._attach(publication)
 
-    def _house_all(self, key: Key) -> None:
-        for consumer in self._homeless.pop(key, {}):
-            self._house(consumer)
+    def _reregister_all(self, key: Key) -> None:
+        for consumer in self._to_reregister.pop(key, {}):
+            self._reregister(consumer)
 
-    def _house(self, consumer: ChannelConsumer) -> None:
+    def _reregister(self, consumer: ChannelConsumer) -> None:
         """Register a consumer where its queue is now."""
         channel = consumer.channel
         queue = self._broker.queues.get(consumer.queue.key)
@@ -328,9 +345,9 @@ class RelayedLeaders:
                 if queue.is_down:
                     channel.consumer_cancelled(consumer)
                     return
-                source = self._shadow(channel, queue)
+                source = self._remote_channel(channel, queue)
             if source is None:
-                self._homeless.setdefault(queue.key, {})[consumer] = None
+                self._to_reregister.setdefault(queue.key, {})[consumer] = None
                 return
             consumer.queue = source
             source.add_consumer(consumer)
@@ -400,15 +417,17 @@ class RelayedLeaders:
             self.kept.is_for(publication, down=down)
 
     def _leave_channels(self, key: Key) -> None:
-        for channel in self._shadows.pop(key, {}):
-            shadow = channel.shadows.get(key)
-            if shadow is not None:
-                channel.leave(shadow)
+        for channel in self._remote_channels.pop(key, {}):
+            remote_channel = channel.remote_channels.get(key)
+            if remote_channel is not None:
+                channel.leave(remote_channel)
 
     def _leave_local(self, queue: Queue) -> None:
         """Take a queue away from all who have it: what they have not acknowledged returns to it."""
         for consumer in list(queue.consumers):
-            if isinstance(consumer, RelayConsumer) and isinstance(consumer.channel, RelayChannel):
+            if isinstance(consumer, ForwardedChannelConsumer) and isinstance(
+                consumer.channel, ForwardedChannel
+            ):
                 consumer.channel.moved(consumer)
         for channel in {each.channel: None for each in queue.consumers if isinstance(each, ChannelConsumer)}:
             self._take_from(channel, queue)
@@ -418,7 +437,7 @@ class RelayedLeaders:
         queue.consumers.clear()
 
     def _take_from(self, channel: DeliveryChannel, queue: Queue) -> None:
-        if isinstance(channel, RelayChannel):
+        if isinstance(channel, ForwardedChannel):
             for run in channel.unacked.take_of(queue):
                 queue.requeue(run.offset, run.count)
         else:
@@ -432,7 +451,7 @@ class RelayedLeaders:
     def tick(self, now_ms: int) -> bool:
         """Ask again what nobody could answer, close what is used no more; whether there may be something to send."""
         self._now_ms = now_ms
-        is_due = self.has_waiting or bool(self._homeless)
+        is_due = self.has_waiting or bool(self._to_reregister)
         if is_due:
             self._go_on()
         for key, publication in list(self._publications.items()):

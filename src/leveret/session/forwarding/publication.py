@@ -100,9 +100,9 @@ class Publication:
     def settled(self, number: int, *, ok: bool) -> None:
         """The leader has, or refuses, all up to a number."""
         before = self.unconfirmed.size_bytes
-        told = self.unconfirmed.settle(number, ok=ok)
+        notify = self.unconfirmed.settle(number, ok=ok)
         self._kept.freed(before - self.unconfirmed.size_bytes)
-        for call in told:
+        for call in notify:
             call()
 
     def is_at(self, number: int) -> None:

@@ -1,4 +1,4 @@
-"""A client's channel at the leader of queues that it uses: see shadow, which stands for each of those."""
+"""A client's channel at the leader of queues that it uses: see remote channel, which stands for each of those."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leveret.session.amqp091.remote_queues import Got
 from leveret.session.amqp091.replies import NAMES, Fault
 from leveret.session.forwarding.deliveries import Delivered, IncomingDelivery
 from leveret.wire import amqp091 as wire
-from leveret.wire import relay
+from leveret.wire import forwarding as forwarding
 from leveret.wire.amqp091 import (
     BASIC_CANCEL,
     BASIC_CANCEL_OK,
@@ -53,8 +53,8 @@ class Registry(Protocol):
     def forget(self, consumer: ChannelConsumer) -> None:
         """A consumer that waits to be registered is not wanted any more."""
 
-    def ended(self, shadow: RemoteChannel) -> None:
-        """A shadow channel is no more."""
+    def ended(self, remote_channel: RemoteChannel) -> None:
+        """A remote channel is no more."""
 
     def ask_again(self, channel: DeliveryChannel) -> None:
         """The leader does not lead what it was asked for, or does not know it yet: repeat the method in a while."""
@@ -68,7 +68,7 @@ class LeaderConnection(Protocol):
     def send(self, octets: bytes) -> None:
         """Send whole frames."""
 
-    def has_settlements(self, shadow: RemoteChannel) -> None:
+    def has_settlements(self, remote_channel: RemoteChannel) -> None:
         """Call its `flush` before the next octets go."""
 
     def release(self, number: int) -> None:
@@ -81,7 +81,7 @@ class _Window:
     __slots__ = ("left", "size")
 
     def __init__(self) -> None:
-        self.left = self.size = relay.CREDIT_FIRST
+        self.left = self.size = forwarding.CREDIT_FIRST
 
 
 class RemoteChannel:
@@ -89,7 +89,7 @@ class RemoteChannel:
 
     Attributes:
         channel: the client's.
-        shadows: by the queue's key.
+        remote_channels: by the queue's key.
         consumers: those that are registered, or about to be, by a tag that is another one each time: so what the
             leader says is known to be of an earlier registration.
     """
@@ -100,7 +100,7 @@ class RemoteChannel:
         """Open it."""
         self.channel = channel
         self.number = number
-        self.shadows: dict[tuple[str, ...], DeliverySource] = {}
+        self.remote_channels: dict[tuple[str, ...], DeliverySource] = {}
         self.consumers: dict[bytes, ChannelConsumer] = {}
         self._link = link
         self._registry = registry
@@ -120,10 +120,10 @@ class RemoteChannel:
         self._is_closed = False
         self._prefetch = 0
         self._limit = 0
-        self._held: deque[Delivered] = deque()
+        self._undelivered: deque[Delivered] = deque()
         self._goes_first = False
-        channel.shadows[link.leader] = self
-        self._send(relay.channel_open(number), (CHANNEL_OPEN_OK,), _ignore)
+        channel.remote_channels[link.leader] = self
+        self._send(forwarding.channel_open(number), (CHANNEL_OPEN_OK,), _ignore)
         self.limit()
 
     # -- to the leader ------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class RemoteChannel:
     def get(self, key: Key, then: Got, *, no_ack: bool) -> None:
         """Ask for one message."""
         self._got, self._gets_no_ack = then, no_ack
-        octets = relay.get(self.number, key[1].encode(), no_ack=no_ack)
+        octets = forwarding.get(self.number, key[1].encode(), no_ack=no_ack)
         self.ask(key, octets, (BASIC_GET_OK, BASIC_GET_EMPTY), lambda _: then(None, False, 0))
 
     def register(self, consumer: ChannelConsumer, key: Key, then: Callable[[], None] | None) -> None:
@@ -157,7 +157,7 @@ class RemoteChannel:
         number, connection = self.number, self.channel.connection
         if consumer.prefetch != self._prefetch:
             self._prefetch = consumer.prefetch
-            self._send(relay.qos(number, consumer.prefetch, for_channel=False), (BASIC_QOS_OK,), _ignore)
+            self._send(forwarding.qos(number, consumer.prefetch, for_channel=False), (BASIC_QOS_OK,), _ignore)
         self._last_tag += 1
         tag = b"%d" % self._last_tag
         client = {
@@ -167,13 +167,13 @@ class RemoteChannel:
             "user": connection.user or "",
             "node": connection.host.node_name,
         }
-        octets = relay.consume(
+        octets = forwarding.consume(
             number,
             key[1].encode(),
             tag,
             no_ack=consumer.no_ack,
             exclusive=consumer.exclusive,
-            arguments=consumer.arguments | {relay.CLIENT: client},
+            arguments=consumer.arguments | {forwarding.CLIENT: client},
         )
         self.consumers[tag] = consumer
         self._tags[consumer] = tag
@@ -194,8 +194,8 @@ class RemoteChannel:
         self.consumers.pop(tag, None)
         self._windows.pop(tag, None)
         _not_active(consumer)
-        for found in [each for each in self._held if each.consumer_tag == tag]:
-            self._held.remove(found)
+        for found in [each for each in self._undelivered if each.consumer_tag == tag]:
+            self._undelivered.remove(found)
             self.settle(REQUEUE, found.first_tag, found.first_tag + len(found.bodies))
 
     # -- the limit of the channel ---------------------------------------------------------------
@@ -205,50 +205,50 @@ class RemoteChannel:
         """The channel has another limit for all its consumers together."""
         if self.channel.global_prefetch != self._limit:
             self._limit = self.channel.global_prefetch
-            self._send(relay.qos(self.number, self._limit, for_channel=True), (BASIC_QOS_OK,), _ignore)
+            self._send(forwarding.qos(self.number, self._limit, for_channel=True), (BASIC_QOS_OK,), _ignore)
             self._hand_on()
 
     def made_room(self) -> None:
         """The channel may have more: what is held comes first by turns, else after what is led here and elsewhere."""
-        if self._held:
+        if self._undelivered:
             self._goes_first = not self._goes_first
             if self._goes_first:
                 self._hand_on()
-            if self._held:
+            if self._undelivered:
                 self._link.has_settlements(self)
 
     def _hand_on(self) -> bool:
         """Deliver what is held, as far as there is room; whether anything was."""
         channel, has_handed = self.channel, False
-        while self._held:
-            found = self._held[0]
+        while self._undelivered:
+            found = self._undelivered[0]
             count = len(found.bodies)
             room = channel.global_prefetch - channel.unacked.count if channel.global_prefetch else count
             if room <= 0:
                 break
-            self._held.popleft()
+            self._undelivered.popleft()
             if room < count:
                 rest = found._replace(first_tag=found.first_tag + room, bodies=found.bodies[room:])
-                self._held.appendleft(rest)
+                self._undelivered.appendleft(rest)
                 found = found._replace(bodies=found.bodies[:room])
             self._deliver(self.consumers[found.consumer_tag], found)
             has_handed = True
         if has_handed:
             # The next time others come first.
-            channel.shadows[self._link.leader] = channel.shadows.pop(self._link.leader)
+            channel.remote_channels[self._link.leader] = channel.remote_channels.pop(self._link.leader)
         return has_handed
 
     def _deliver(self, consumer: ChannelConsumer, found: Delivered) -> None:
         run = Run(found.first_tag, found.head, found.bodies)
         consumer.deliver(consumer.queue, [run], found.redelivered)
 
-    def when_settled(self, told: Callable[[bool], None]) -> None:
-        """See Shadow."""
+    def when_settled(self, notify: Callable[[bool], None]) -> None:
+        """See RemotePorts."""
         if self._is_over:
-            told(False)
+            notify(False)
             return
-        self._settled.append(told)
-        self._send(relay.settle(self.number), (relay.SETTLE_OK,), self._are_settled)
+        self._settled.append(notify)
+        self._send(forwarding.settle(self.number), (forwarding.SETTLE_OK,), self._are_settled)
 
     def _are_settled(self, _: bytes) -> None:
         self._settled.pop(0)(True)
@@ -266,7 +266,7 @@ class RemoteChannel:
 
     def flush(self) -> bytes:
         """The frames of what was settled since the last call, as few as may be."""
-        if self._held and self._hand_on():
+        if self._undelivered and self._hand_on():
             self.channel.connection.wake()
         if not self._settling:
             return b""
@@ -283,7 +283,7 @@ class RemoteChannel:
     def _settlement(self, kind: int, tag: int, *, multiple: bool) -> bytes:
         if kind == ACK:
             return wire.ack(self.number, tag, multiple)
-        return relay.nack(self.number, tag, multiple=multiple, requeue=kind == REQUEUE)
+        return forwarding.nack(self.number, tag, multiple=multiple, requeue=kind == REQUEUE)
 
     def wake(self) -> None:
         """The client takes more again: so may its consumers."""
@@ -292,7 +292,7 @@ class RemoteChannel:
 
     def _grant(self, tag: bytes, window: _Window) -> None:
         if window.left <= window.size // 2 and self.channel.connection.takes_deliveries():
-            self._link.send(relay.credit(self.number, tag, window.size - window.left))
+            self._link.send(forwarding.credit(self.number, tag, window.size - window.left))
             window.left = window.size
 
     # -- from the leader ----------------------------------------------------------------------
@@ -309,7 +309,7 @@ class RemoteChannel:
         if consumer.no_ack:
             self._done.add(first, first + count)
         if self.channel.global_prefetch and not consumer.no_ack:
-            self._held.append(found)
+            self._undelivered.append(found)
             self._hand_on()
         else:
             self._deliver(consumer, found)
@@ -347,10 +347,10 @@ class RemoteChannel:
                 self._incoming = IncomingDelivery(payload)
         elif method == BASIC_CANCEL:
             self._cancelled(payload[5 : 5 + payload[4]])
-        elif method == relay.MOVED:
-            self._moved(relay.decode_tag(payload))
-        elif method == relay.ACTIVE:
-            self._is_active(relay.decode_tag(payload))
+        elif method == forwarding.MOVED:
+            self._moved(forwarding.decode_tag(payload))
+        elif method == forwarding.ACTIVE:
+            self._is_active(forwarding.decode_tag(payload))
         else:
             self._answer(method, payload)
 
@@ -398,7 +398,7 @@ class RemoteChannel:
 
     def _closed_by_leader(self, payload: bytes) -> None:
         """What the client asked cannot be, or not here."""
-        self._link.send(relay.channel_close_ok(self.number))
+        self._link.send(forwarding.channel_close_ok(self.number))
         if self._is_closed:
             # Both closed it at once: it is free when the leader has answered ours.
             return
@@ -407,7 +407,7 @@ class RemoteChannel:
         end = 7 + payload[6]
         text = payload[7:end].decode(errors="replace")
         method = int.from_bytes(payload[end : end + 4], "big")
-        if code == relay.NOT_LED:
+        if code == forwarding.NOT_LED:
             if self._asked is not None:
                 self._registry.ask_again(self.channel)
             self.lost(again=False)
@@ -423,20 +423,20 @@ class RemoteChannel:
 
     # -- ends ---------------------------------------------------------------------------------
 
-    def drop(self, shadow: DeliverySource) -> None:
+    def drop(self, remote_channel: DeliverySource) -> None:
         """The queue is led elsewhere: nothing that comes of it counts."""
-        self.shadows.pop(shadow.key, None)
+        self.remote_channels.pop(remote_channel.key, None)
         for tag, consumer in list(self.consumers.items()):
-            if consumer.queue is shadow:
+            if consumer.queue is remote_channel:
                 self.forget(consumer)
                 if not self._is_over:
                     # It may be on its way there, or have come back there.
-                    self._send(relay.cancel(self.number, tag), (BASIC_CANCEL_OK,), _ignore)
+                    self._send(forwarding.cancel(self.number, tag), (BASIC_CANCEL_OK,), _ignore)
 
-    def leave(self, shadow: DeliverySource) -> None:
+    def leave(self, remote_channel: DeliverySource) -> None:
         """The queue is led elsewhere; others may still be led there."""
-        self._registry.detach(shadow, self.channel)
-        if self._asked is not None and self._asked_key == shadow.key:
+        self._registry.detach(remote_channel, self.channel)
+        if self._asked is not None and self._asked_key == remote_channel.key:
             self._asked = None
             self.channel.connection.repeat()
 
@@ -448,10 +448,10 @@ class RemoteChannel:
         """The leader is gone, or has closed this: what was asked is asked again, and its consumers registered anew."""
         if self._is_over:
             return
-        asked, shadows = self._asked, list(self.shadows.values())
+        asked, remote_channels = self._asked, list(self.remote_channels.values())
         self._is_over = True
-        for shadow in shadows:
-            self._registry.detach(shadow, self.channel)
+        for remote_channel in remote_channels:
+            self._registry.detach(remote_channel, self.channel)
         self._end()
         if asked is not None and again:
             self.channel.connection.repeat()
@@ -461,7 +461,7 @@ class RemoteChannel:
         if self._is_over:
             return
         self._is_closed = True
-        self._link.send(self.flush() + relay.channel_close(self.number))
+        self._link.send(self.flush() + forwarding.channel_close(self.number))
         asked = self._asked
         self._end()
         if asked is not None:
@@ -476,13 +476,13 @@ class RemoteChannel:
         self._tags.clear()
         self._windows.clear()
         self._settling.clear()
-        self._held.clear()
+        self._undelivered.clear()
         settled, self._settled = self._settled, []
-        for told in settled:
-            told(False)
+        for notify in settled:
+            notify(False)
         self._registry.ended(self)
-        if self.channel.shadows.get(self._link.leader) is self:
-            del self.channel.shadows[self._link.leader]
+        if self.channel.remote_channels.get(self._link.leader) is self:
+            del self.channel.remote_channels[self._link.leader]
 
 
 def _not_active(consumer: ChannelConsumer) -> None:

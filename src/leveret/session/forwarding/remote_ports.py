@@ -1,8 +1,8 @@
 """What stands for a queue that another node leads, on a client's channel that uses it.
 
-A channel has one channel of its own at each leader it uses, its shadow there (shadow_channel); all that the client
-asks of queues led there is asked on it, in order, and what they deliver comes on it. `RemotePorts` stands for one of
-these queues: an `Unacked` has it for its queue, and the shadow channel's tags for offsets.
+A channel has one channel of its own at each leader it uses, its remote channel there (remote_channel); all that the
+client asks of queues led there is asked on it, in order, and what they deliver comes on it. `RemotePorts` stands for
+one of these queues: an `Unacked` has it for its queue, and the remote channel's tags for offsets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leveret.model.errors import Unsupported
 from leveret.session.amqp091.delivery import ChannelConsumer
 from leveret.session.amqp091.remote_queues import Got
 from leveret.session.forwarding.remote_channel import ACK, REJECT, REQUEUE, RemoteChannel
-from leveret.wire import relay
+from leveret.wire import forwarding as forwarding
 from leveret.wire.amqp091 import BASIC_CANCEL_OK, QUEUE_DECLARE_OK, QUEUE_DELETE_OK, QUEUE_PURGE_OK
 
 
@@ -62,9 +62,9 @@ class RemotePorts:
                 f"basic.nack and basic.reject not supported by stream queues queue '{name}' in vhost '{vhost}'"
             )
 
-    def when_settled(self, told: Callable[[bool], None]) -> None:
+    def when_settled(self, notify: Callable[[bool], None]) -> None:
         """Tell when all that the channel settled so far is on the leader's disk; False if that cannot be known."""
-        self.channel.when_settled(told)
+        self.channel.when_settled(notify)
 
     # -- asking -------------------------------------------------------------------------------
 
@@ -73,7 +73,7 @@ class RemotePorts:
         self.channel.register(consumer, self.key, None)
 
     def remove_consumer(self, consumer: ChannelConsumer) -> None:
-        """Its channel ends, and its shadow with it."""
+        """Its channel ends, and its remote channel with it."""
         self.channel.forget(consumer)
 
     def consume(self, consumer: ChannelConsumer, then: Callable[[], None]) -> None:
@@ -88,7 +88,7 @@ class RemotePorts:
             self.channel.forget(consumer)
             then()
 
-        self.channel.ask(self.key, relay.cancel(self.channel.number, tag), (BASIC_CANCEL_OK,), cancelled)
+        self.channel.ask(self.key, forwarding.cancel(self.channel.number, tag), (BASIC_CANCEL_OK,), cancelled)
 
     def get(self, then: Got, *, no_ack: bool) -> None:
         """Get one message."""
@@ -100,25 +100,25 @@ class RemotePorts:
         def declared(payload: bytes) -> None:
             then(int.from_bytes(payload[-8:-4], "big"), int.from_bytes(payload[-4:], "big"))
 
-        octets = relay.declare(self.channel.number, self._name)
+        octets = forwarding.declare(self.channel.number, self._name)
         self.channel.ask(self.key, octets, (QUEUE_DECLARE_OK,), declared)
 
     def purge(self, then: Callable[[int], None]) -> None:
         """Drop what is ready."""
-        octets = relay.purge(self.channel.number, self._name)
+        octets = forwarding.purge(self.channel.number, self._name)
         self.channel.ask(self.key, octets, (QUEUE_PURGE_OK,), _counted(then))
 
     def delete(self, then: Callable[[int], None], *, if_unused: bool, if_empty: bool) -> None:
         """Delete the queue."""
-        octets = relay.delete(self.channel.number, self._name, if_unused=if_unused, if_empty=if_empty)
+        octets = forwarding.delete(self.channel.number, self._name, if_unused=if_unused, if_empty=if_empty)
         self.channel.ask(self.key, octets, (QUEUE_DELETE_OK,), _counted(then))
 
 
 def queue_at_leader(channel: RemoteChannel, queue: DeliverySource) -> RemotePorts:
     """What stands for a queue on a remote channel; the same each time, as long as it is that queue."""
-    found = channel.shadows.get(queue.key)
+    found = channel.remote_channels.get(queue.key)
     if not isinstance(found, RemotePorts) or found.definition is not queue.definition:
-        found = channel.shadows[queue.key] = RemotePorts(queue, channel)
+        found = channel.remote_channels[queue.key] = RemotePorts(queue, channel)
     return found
 
 

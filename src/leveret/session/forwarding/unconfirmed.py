@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from leveret.core.queues.head import Head
 
-Told = Callable[[bool], None]
+Notify = Callable[[bool], None]
 
 
 class _Waiter(NamedTuple):
@@ -16,11 +16,11 @@ class _Waiter(NamedTuple):
 
     since: int
     number: int
-    told: Told
+    notify: Notify
 
 
 class Unconfirmed:
-    """The messages have numbers from 1 on, without gaps, whoever leads the queue; see wire.relay.
+    """The messages have numbers from 1 on, without gaps, whoever leads the queue; see wire.forwarding.
 
     Attributes:
         last: the number of the last that was published.
@@ -57,16 +57,16 @@ class Unconfirmed:
             yield head, bodies[skip:] if skip else bodies
             skip = 0
 
-    def when_known(self, told: Told, number: int, *, alone: bool) -> None:
+    def when_known(self, notify: Notify, number: int, *, alone: bool) -> None:
         """Tell when it is known what became of everything up to `number`: whether all is safe.
 
         With `alone` whether that one is.
         """
         number = min(number, self.last)
         if number <= self.known:
-            told(not self._was_refused(number - 1, number))
+            notify(not self._was_refused(number - 1, number))
             return
-        waiter = _Waiter(number - 1 if alone else self.known, number, told)
+        waiter = _Waiter(number - 1 if alone else self.known, number, notify)
         # Of several in one flush those that wait for all of it may come before those that wait for a part.
         place = len(self._waiting)
         while place and self._waiting[place - 1].number > number:
@@ -86,15 +86,15 @@ class Unconfirmed:
             self._refused.append((self.known, number))
         self._drop(number - self.known)
         self.known = number
-        told: list[Callable[[], None]] = []
+        notify: list[Callable[[], None]] = []
         while self._waiting and self._waiting[0].number <= number:
             waiter = self._waiting.popleft()
-            told.append(_call(waiter.told, not self._was_refused(waiter.since, waiter.number)))
+            notify.append(_call(waiter.notify, not self._was_refused(waiter.since, waiter.number)))
         if self._refused:
             since = min((waiter.since for waiter in self._waiting), default=number)
             while self._refused and self._refused[0][1] <= since:
                 self._refused.popleft()
-        return told
+        return notify
 
     def _was_refused(self, since: int, number: int) -> bool:
         return any(first < number and since < last for first, last in self._refused)
@@ -112,5 +112,5 @@ class Unconfirmed:
             self.size_bytes -= dropped * head.body_bytes
 
 
-def _call(told: Told, ok: bool) -> Callable[[], None]:
-    return lambda: told(ok)
+def _call(notify: Notify, ok: bool) -> Callable[[], None]:
+    return lambda: notify(ok)

@@ -23,7 +23,7 @@ from leveret.testing.network.ports import LOOPBACK
 
 WINDOW: Final = 2000
 BATCH: Final = 100
-HELD_MAX: Final = 500
+UNACKED_MAX: Final = 500
 CANCEL_ON_FAIL_OVER: Final = "x-cancel-on-ha-failover"
 _POLL_S: Final = 0.2
 _TURN_S: Final = 0.02
@@ -263,7 +263,7 @@ class AppConsumer:
             connection.process_data_events(time_limit=_POLL_S)
             delivered.write((number for _, number in self._batch[noted:]), now_ms())
             noted = len(self._batch)
-            if noted >= BATCH or (noted and len(held) < HELD_MAX):
+            if noted >= BATCH or (noted and len(held) < UNACKED_MAX):
                 batch, self._batch, noted = self._batch, [], 0
                 held = self._settle(channel, batch + held, tried, acked)
                 total += len(batch)
@@ -271,7 +271,7 @@ class AppConsumer:
 
     def _begin(self, channel: Any) -> None:
         """Consume from every queue; each one's name is the tag."""
-        channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
+        channel.basic_qos(prefetch_count=UNACKED_MAX + 2 * BATCH)
         for queue in self._queues:
             channel.basic_consume(queue, self._on_message, consumer_tag=queue)
 
@@ -287,7 +287,7 @@ class AppConsumer:
     ) -> list[tuple[int, int]]:
         """Ack most of what is held out of order, requeue a little, return what is kept."""
         self._chance.shuffle(held)
-        keep = min(len(held) // 4, HELD_MAX)
+        keep = min(len(held) // 4, UNACKED_MAX)
         returned = len(held) // 30
         for tag, _ in held[keep : keep + returned]:
             channel.basic_nack(tag, requeue=True)
@@ -302,7 +302,7 @@ class AppConsumer:
     def _counts(self, channel: Any) -> bool:
         """Wait until what was settled is; tells whether it counts."""
         # An ack has no reply of its own; this one's shows that the broker has read everything before it.
-        channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
+        channel.basic_qos(prefetch_count=UNACKED_MAX + 2 * BATCH)
         return True
 
 
@@ -317,7 +317,7 @@ class TxConsumer(AppConsumer):
         channel.tx_select()
         # At once, not when pika next tells of it: what is committed after it counts for nothing.
         channel._impl.add_on_cancel_callback(lambda _: self._ending.set())
-        channel.basic_qos(prefetch_count=HELD_MAX + 2 * BATCH)
+        channel.basic_qos(prefetch_count=UNACKED_MAX + 2 * BATCH)
         for queue in self._queues:
             channel.basic_consume(
                 queue, self._on_message, consumer_tag=queue, arguments={CANCEL_ON_FAIL_OVER: True}

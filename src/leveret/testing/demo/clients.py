@@ -1,8 +1,8 @@
 """The applications of the demos, each in a process of its own.
 
 `publish` confirms each flight and notes when the confirm came. `consume` acks most of each batch, out of order,
-returns some to the queue and sits on the rest. Both know several doors: when theirs is gone they go to the first that
-answers, and end when none does. What a publisher had no confirm for then is not published again: that it might be
+returns some to the queue and sits on the rest. Both know several listeners: when theirs is gone they go to the first
+that answers, and end when none does. What a publisher had no confirm for then is not published again: that it might be
 doubled would be its own doing.
 """
 
@@ -44,14 +44,14 @@ def main() -> None:
         _consume(options)
 
 
-def _door(ports: Sequence[int]) -> int | None:
+def _reachable_port(ports: Sequence[int]) -> int | None:
     return next((port for port in ports if accepts(port)), None)
 
 
 def _publish(options: argparse.Namespace) -> None:
     books, queue = Books(options.books), options.queue
     messages = (each for each in flights(options.count) if queue is None or each.queue == queue)
-    while (port := _door(options.ports)) is not None:
+    while (port := _reachable_port(options.ports)) is not None:
         publisher = AppPublisher(
             port, options.vhost, messages, books, window=options.window, rate=options.rate
         )
@@ -75,7 +75,7 @@ def _consume(options: argparse.Namespace) -> None:
             consumer.stop()
 
     signal.signal(signal.SIGTERM, end)
-    while not is_ending and (port := _door(options.ports)) is not None:
+    while not is_ending and (port := _reachable_port(options.ports)) is not None:
         consumer = kind(port, options.vhost, QUEUES, books, options.seed, rate=options.rate)
         if not is_ending:
             consumer.run()

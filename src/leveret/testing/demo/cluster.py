@@ -44,7 +44,7 @@ def _run(nodes: DemoNodes, count: int, chance: random.Random, seed: int) -> None
     applications = nodes.applications
     report.step("1/6 start an etcd and three nodes; declare queues that a policy mirrors: ha-mode all")
     nodes.start()
-    _tell_leaders(nodes)
+    _show_leaders(nodes)
     report.step("2/6 at each node one application publishes and one consumes")
     nodes.start_applications(count, seed)
     with report.progress("confirmed", count) as bar:
@@ -52,7 +52,7 @@ def _run(nodes: DemoNodes, count: int, chance: random.Random, seed: int) -> None
         applications.wait_confirmed(int(count * chance.uniform(*_KILLED_BETWEEN)), bar)
         killed = _lose(nodes, count, bar)
         report.step(f"4/6 {killed.node} comes back, with what it has")
-        _tell_return(nodes.bring_back(killed))
+        _show_return(nodes.bring_back(killed))
         applications.wait_confirmed(int(count * _STOPPED_AT), bar)
         _hand_over(nodes, killed, count, bar)
         report.step("6/6 publish the rest; fresh consumers drain the queues")
@@ -66,9 +66,9 @@ def _lose(nodes: DemoNodes, count: int, bar: report.Bar) -> SiteNode:
     confirmed = nodes.applications.confirmed()
     report.step(f"3/6 kill -9 of {node.node}, with {confirmed:,} of {count:,} flights confirmed")
     nodes.wait_led_without(node)
-    _tell_leaders(nodes)
+    _show_leaders(nodes)
     nodes.applications.wait_confirmed(int(count * _BACK_AT), bar)
-    _tell_pause(nodes.longest_pause(at_ms, node))
+    _show_pause(nodes.longest_pause(at_ms, node))
     return node
 
 
@@ -78,12 +78,12 @@ def _hand_over(nodes: DemoNodes, killed: SiteNode, count: int, bar: report.Bar) 
     report.step(f"5/6 stop {node.node} in order: it hands over what it leads")
     node.stop()
     nodes.wait_led_without(node)
-    _tell_leaders(nodes)
+    _show_leaders(nodes)
     nodes.applications.wait_confirmed(nodes.applications.confirmed() + count // 20, bar)
-    _tell_pause(nodes.longest_pause(at_ms, killed, node))
+    _show_pause(nodes.longest_pause(at_ms, killed, node))
 
 
-def _tell_leaders(nodes: DemoNodes) -> None:
+def _show_leaders(nodes: DemoNodes) -> None:
     led: dict[tuple[str, tuple[str, ...]], list[str]] = defaultdict(list)
     for queue, placed in nodes.placed().items():
         led[placed.leader, tuple(sorted(placed.mirrors or ["nowhere"]))].append(queue)
@@ -91,18 +91,18 @@ def _tell_leaders(nodes: DemoNodes) -> None:
         report.detail(f"{leader} leads {', '.join(sorted(queues))}, mirrored at {', '.join(mirrors)}")
 
 
-def _tell_pause(pause: Pause | None) -> None:
+def _show_pause(pause: Pause | None) -> None:
     if pause is not None:
         report.detail(f"longest pause of a publisher at another node: {pause.lasted_ms:,} ms")
 
 
-def _tell_return(back: Return) -> None:
+def _show_return(back: Return) -> None:
     report.detail(
-        f"of its mirrors {back.held_bytes / _MB:.1f} MB were there and {back.copied_bytes / _MB:.1f} MB were copied, "
+        f"of its mirrors {back.backlog_bytes / _MB:.1f} MB were there and {back.copied_bytes / _MB:.1f} MB were copied "
         f"beside live traffic; synchronised {back.took_s:.1f} s after its start"
     )
-    if back.set_aside:
-        report.detail(f"{back.set_aside:,} records that it alone had, confirmed to nobody, are set aside")
+    if back.quarantine:
+        report.detail(f"{back.quarantine:,} records that it alone had, confirmed to nobody, are set aside")
 
 
 def _show(result: Counts) -> None:

@@ -41,15 +41,15 @@ class Return:
     """How a node came back.
 
     Attributes:
-        held_bytes: octets that it had in common with the leader of each queue.
+        backlog_bytes: octets that it had in common with the leader of each queue.
         copied_bytes: octets that it was sent for it lacked them.
-        set_aside: messages and settlements that it alone had, never confirmed to anybody.
+        quarantine: messages and settlements that it alone had, never confirmed to anybody.
         took_s: from its start until it had everything.
     """
 
-    held_bytes: int
+    backlog_bytes: int
     copied_bytes: int
-    set_aside: int
+    quarantine: int
     took_s: float
 
 
@@ -73,7 +73,7 @@ class DemoNodes:
     ) -> None:
         """End every process and remove every file; an error is told with what the nodes say."""
         if isinstance(value, Exception):
-            value.add_note(self.site.told())
+            value.add_note(self.site.reported())
         self.applications.close()
         self.site.close()
         self._folder.cleanup()
@@ -152,16 +152,16 @@ class DemoNodes:
         self.site.start(node)
         self._wait_all(lambda each: node.node in each.synchronised, f"{node.node} to be synchronised")
         took_s = time.monotonic() - began_s
-        told = {each: each.log_text()[before[each.node] :] for each in self.site.members}
+        reported = {each: each.log_text()[before[each.node] :] for each in self.site.members}
         lacks = [
             (int(copied), int(whole))
-            for text in told.values()
+            for text in reported.values()
             for mirror, copied, whole in _LACKS.findall(text)
             if mirror == node.node
         ]
         return Return(
-            held_bytes=sum(whole - copied for copied, whole in lacks),
+            backlog_bytes=sum(whole - copied for copied, whole in lacks),
             copied_bytes=sum(copied for copied, _ in lacks),
-            set_aside=sum(int(end) - int(offset) for offset, end in _DIVERGED.findall(told[node])),
+            quarantine=sum(int(end) - int(offset) for offset, end in _DIVERGED.findall(reported[node])),
             took_s=took_s,
         )

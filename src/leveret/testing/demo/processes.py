@@ -54,9 +54,9 @@ class Applications:
     ) -> Books:
         folder = self._folder / f"{role}-{len(processes) + 1}"
         argv = [sys.executable, "-m", "leveret.testing.demo.clients", role]
-        doors = ["--ports", *(str(port) for port in ports), "--vhost", self._vhost]
+        entries = ["--ports", *(str(port) for port in ports), "--vhost", self._vhost]
         work = ["--rate", str(rate), "--books", str(folder)]
-        processes.append(subprocess.Popen([*argv, *doors, *work, *more], stdin=subprocess.DEVNULL))
+        processes.append(subprocess.Popen([*argv, *entries, *work, *more], stdin=subprocess.DEVNULL))
         self.books.append(Books(folder))
         return self.books[-1]
 

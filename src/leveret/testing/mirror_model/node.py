@@ -8,16 +8,16 @@ from typing import Any
 from leveret.core.replication.cluster import Placement, Presence
 from leveret.core.replication.mirroring import QueuePromotion, successor
 from leveret.core.replication.placement import (
+    ClusterView,
     RequiredMirrors,
-    Surroundings,
     following,
     handed_over,
-    led_after_asking,
+    led_by_most_complete,
     must_be_gone,
     promotion,
     step,
-    stood_aside,
     taken_over,
+    withdrawn,
 )
 from leveret.core.rules.mirror_policy import MAJORITY
 from leveret.testing.mirror_model.parts import ModelLeaseLost, ModelStore, RequestFailed, StoreRequest, Task
@@ -130,9 +130,9 @@ class ModelNode(ModelQueueRoles):
             raise ModelLeaseLost
         return request.revision
 
-    def _around(self) -> Surroundings:
+    def _cluster_view(self) -> ClusterView:
         alive = {self.name: Presence(self.incarnation, "", "", 0, "")} | self.alive
-        return Surroundings(
+        return ClusterView(
             self.name,
             self.incarnation,
             self.world.names,
@@ -160,33 +160,33 @@ class ModelNode(ModelQueueRoles):
     def _write_records(self) -> Task:
         self.is_due = False
         if self.is_moving or (
-            self.unseen and not self.world.is_wrong("a record that is not seen does not matter")
+            self.unobserved and not self.world.is_wrong("a record that is not seen does not matter")
         ):
             return
         self.in_flight = True
-        before, around = self.placement, self._around()
+        before, cluster_view = self.placement, self._cluster_view()
         move_to = ""
         if before.leader == self.name:
             if not self.is_held and self.is_damaged:
-                others = {name: each for name, each in around.alive.items() if name != self.name}
+                others = {name: each for name, each in cluster_view.alive.items() if name != self.name}
                 promoted = promotion(before, self.policy, others)
                 if promoted.leader is not None and promoted.is_complete:
                     yield from self._follow_on(before, promoted)
             elif not self.is_held and self.led:
-                wanted, move_to = following(before, self.policy, self._ready(), (), around)
+                wanted, move_to = following(before, self.policy, self._ready(), (), cluster_view)
                 after = self._prepared(before, wanted)
                 if after != before:
                     move_to = ""
                     yield from self._write(before, after)
-        elif before.leader not in around.alive:
+        elif before.leader not in cluster_view.alive:
             if self.world.is_wrong("majority by policy"):
                 promoted = successor(
-                    self.policy, before.mirrors, before.synchronised, around.alive, is_graceful=False
+                    self.policy, before.mirrors, before.synchronised, cluster_view.alive, is_graceful=False
                 )
             else:
-                promoted = promotion(before, self.policy, around.alive)
+                promoted = promotion(before, self.policy, cluster_view.alive)
             if self.is_damaged:
-                after = stood_aside(before, self.name)
+                after = withdrawn(before, self.name)
                 if after != before:
                     yield from self._write(before, after)
             elif promoted.leader == self.name:
@@ -197,21 +197,21 @@ class ModelNode(ModelQueueRoles):
 
     def _follow_on(self, before: Placement, promoted: QueuePromotion) -> Task:
         if not promoted.asks:
-            yield from self._write(before, taken_over(before, promoted, self._around()), promoted)
+            yield from self._write(before, taken_over(before, promoted, self._cluster_view()), promoted)
             return
         try:
-            yield from self._take_over_after_asking(before, promoted)
+            yield from self._take_over_by_most_complete(before, promoted)
         except RequestFailed:
             self.is_due = True
 
-    def _take_over_after_asking(self, before: Placement, promoted: QueuePromotion) -> Task:
+    def _take_over_by_most_complete(self, before: Placement, promoted: QueuePromotion) -> Task:
         ends = {}
         for node in (promoted.leader or "", *promoted.asks):
             try:
                 ends[node] = yield from self._end_of(node)
             except RequestFailed:
                 continue
-        after = led_after_asking(before, promoted, ends, self._around())
+        after = led_by_most_complete(before, promoted, ends, self._cluster_view())
         if after is None:
             raise RequestFailed
         if self.world.is_wrong("all stay recorded after a majority"):
@@ -224,7 +224,7 @@ class ModelNode(ModelQueueRoles):
         node, world = self.world.nodes[name], self.world
         if node.is_damaged or (name != self.name and not world.can_reach(self.name, name)):
             raise RequestFailed
-        incarnation, told, is_synced = node.incarnation, node.log.told(), [False]
+        incarnation, extent, is_synced = node.incarnation, node.log.extent(), [False]
         node.on_disk.append(lambda: is_synced.append(True))
         if world.is_wrong("ends are told before they are synced"):
             is_synced.append(True)
@@ -232,7 +232,7 @@ class ModelNode(ModelQueueRoles):
         if not is_synced[-1]:
             raise RequestFailed
         yield lambda: True
-        return told
+        return extent
 
     def _prepared(self, before: Placement, wanted: Placement) -> Placement:
         world = self.world
@@ -279,7 +279,7 @@ class ModelNode(ModelQueueRoles):
         if revision is None:
             self.is_due = True
         elif self.revision < revision:
-            self.unseen = revision
+            self.unobserved = revision
 
     def moves(self, to: str) -> None:
         """An operator wants another node to lead."""
@@ -288,12 +288,12 @@ class ModelNode(ModelQueueRoles):
     def _move(self, to: str) -> Task:
         world = self.world
         if not world.is_wrong("a move and a record at once"):
-            yield lambda: not (self.in_flight or self.unseen or self.is_changed)
-        placed, modified, around = self.placement, self.modified, self._around()
+            yield lambda: not (self.in_flight or self.unobserved or self.is_changed)
+        placed, modified, cluster_view = self.placement, self.modified, self._cluster_view()
         is_here = placed.leader == self.name and self.led
         is_ready = to in self._ready() and to in placed.mirrors
         is_ready = is_ready or world.is_wrong("who is given a queue need not have it")
-        if not is_here or to == self.name or to not in around.alive or self.is_moving or not is_ready:
+        if not is_here or to == self.name or to not in cluster_view.alive or self.is_moving or not is_ready:
             return
         world.note(f"{self.name} moves the queue to {to}")
         self.is_moving = True
@@ -301,11 +301,11 @@ class ModelNode(ModelQueueRoles):
             self.fulfilled = None
         revision = None
         try:
-            complete = yield from self._give_to(to, frozenset(placed.synchronised))
-            around = self._around()
+            complete = yield from self._hand_over_to(to, frozenset(placed.synchronised))
+            cluster_view = self._cluster_view()
             is_ready = to in self._ready() or world.is_wrong("who is given a queue need not have it")
-            if is_ready and self.placement == placed and to in around.alive:
-                after = handed_over(placed, to, complete, around)
+            if is_ready and self.placement == placed and to in cluster_view.alive:
+                after = handed_over(placed, to, complete, cluster_view)
                 if world.is_wrong("hands over to all"):
                     after = _replaced(
                         after, synchronised=tuple(n for n in after.mirrors if n in placed.synchronised)
@@ -320,7 +320,7 @@ class ModelNode(ModelQueueRoles):
             self.given = False
             self.is_due = True
         elif self.revision < revision:
-            self.unseen = revision
+            self.unobserved = revision
 
 
 def _replaced(placement: Placement, **changes: Any) -> Placement:

@@ -100,7 +100,7 @@ class ModelLog:
         """What survives a power failure, at the least."""
         return self.records[: max(0, self.durable - self.first)]
 
-    def told(self) -> tuple[int, int]:
+    def extent(self) -> tuple[int, int]:
         """Epoch of the last chunk, and the offset behind it."""
         return (self.records[-1].epoch if self.records else 0, self.end if self.records else 0)
 

@@ -10,6 +10,7 @@ from leveret.core.replication.mirror_acks import MirrorAcks
 from leveret.core.replication.placement import RequiredMirrors
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model.errors import PeerError
+from leveret.testing.mirror_model.environment import ModelCopy, ModelEnvironment
 from leveret.testing.mirror_model.parts import (
     ModelLeaseLost,
     ModelLink,
@@ -19,7 +20,6 @@ from leveret.testing.mirror_model.parts import (
     Task,
 )
 from leveret.testing.mirror_model.stream import ModelStream, Q
-from leveret.testing.mirror_model.surroundings import ModelCopy, ModelSurroundings
 from leveret.wire.link import LogExtent
 
 _TERM_SHIFT: Final = 16
@@ -28,7 +28,7 @@ _TERM_SHIFT: Final = 16
 class ModelQueueRoles(ModelCopy):
     """See the module. What a node loses with its process is set by `_begin`."""
 
-    def __init__(self, world: ModelSurroundings, name: str) -> None:
+    def __init__(self, world: ModelEnvironment, name: str) -> None:
         """It has never run."""
         self.world, self.name = world, name
         self.log = ModelLog()
@@ -46,7 +46,7 @@ class ModelQueueRoles(ModelCopy):
         self.alive: dict[str, Presence] = {}
         self.cursor = 0
         self.is_due = self.is_changed = False
-        self.unseen = 0
+        self.unobserved = 0
         self.followed = 0
         self.fulfilled: RequiredMirrors | None = None
         self.stamp = 0
@@ -109,8 +109,8 @@ class ModelQueueRoles(ModelCopy):
         """Something has changed."""
         if key == "placement":
             self.placement, self.modified, self.is_changed = value, self.revision, True
-            if self.unseen <= self.revision:
-                self.unseen = 0
+            if self.unobserved <= self.revision:
+                self.unobserved = 0
         elif key == "policy":
             self.policy = value
         elif value is None:
@@ -135,7 +135,7 @@ class ModelQueueRoles(ModelCopy):
             name: (each.is_live, each.is_joined, each.lacks_head, each.first, self.acks.has(Q, name))
             for name, each in self.streams.items()
         }
-        return f"{self.log.first}..{self.log.end} {streams} unseen {self.unseen} tasks {len(self.tasks)}"
+        return f"{self.log.first}..{self.log.end} {streams} unseen {self.unobserved} tasks {len(self.tasks)}"
 
     # -- keeping: runtime.cluster.queue_roles -----------------------------------------------------
 
@@ -152,7 +152,7 @@ class ModelQueueRoles(ModelCopy):
             for name in placement.mirrors:
                 if name not in self.since:
                     self.since[name] = modified
-                    self._tell_again(name)
+                    self._report_again(name)
             self.since = {name: at for name, at in self.since.items() if name in placement.mirrors}
             if not self.given:
                 self._lead_by(RequiredMirrors((frozenset(placement.synchronised),), majority=False), None)
@@ -161,7 +161,7 @@ class ModelQueueRoles(ModelCopy):
         self.followed = modified
         if self.again_at and self.again_at <= modified:
             self.again_at = 0
-            self._tell()
+            self._report()
 
     def _stand_by(self, placement: Placement) -> Task:
         if self.led:
@@ -231,19 +231,19 @@ class ModelQueueRoles(ModelCopy):
             self.keep(self.acks.lead(Q, majority=waits.majority))
             self.keep(self.acks.wait_for(Q, waits.sets, self.log.end, then))
 
-    def _give_to(self, to: str, recorded: frozenset[str]) -> Task:
+    def _hand_over_to(self, to: str, recorded: frozenset[str]) -> Task:
         self.given = True
-        told = [False]
+        extent = [False]
         self.keep(self.acks.wait_for(Q, (recorded, frozenset({to})), self.log.end))
-        self.keep(self.acks.promise({Q: self.log.end}, lambda: told.append(True)))
+        self.keep(self.acks.promise({Q: self.log.end}, lambda: extent.append(True)))
         patience = [self.world.rng.randint(5, 60)]
 
         def is_over() -> bool:
             patience[0] -= 1
-            return told[-1] or patience[0] < 0
+            return extent[-1] or patience[0] < 0
 
         yield is_over
-        if not told[-1]:
+        if not extent[-1]:
             raise RequestFailed
         yield from self._settle()
         return frozenset(name for name in recorded & self._ready() if self.acks.has(Q, name) >= self.log.end)
@@ -322,7 +322,7 @@ class ModelQueueRoles(ModelCopy):
                 self.keep(self.acks.acked(Q, link.mirror, 0))
                 link.to_mirror.append(("mirroring", said[1]))
                 if followed < self.since.get(link.mirror, 0):
-                    self._tell_again(link.mirror)
+                    self._report_again(link.mirror)
                 self.is_due = True
             case ("headers", headers) if mine is not None and mine.is_asked:
                 try:
@@ -337,7 +337,7 @@ class ModelQueueRoles(ModelCopy):
                     self._gone(mine)
                 link.cut()
 
-    def _tell_again(self, name: str) -> None:
+    def _report_again(self, name: str) -> None:
         """What a mirror has is of interest once it has followed the record by which it is one."""
         stream = self.streams.get(name)
         for link in (
@@ -366,9 +366,9 @@ class ModelQueueRoles(ModelCopy):
         world.links = [each for each in world.links if each.is_up or each.to_leader]
         self.link = ModelLink(self.name, self.leader, world.speed())
         world.links.append(self.link)
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         link, log = self.link, self.log
         self.is_accepting = False
         if link is None or not link.is_up or self.is_busy or self.led:
@@ -389,7 +389,7 @@ class ModelQueueRoles(ModelCopy):
                 self.is_accepting = held is self.expected and not self.is_busy
             case ("again", revision):
                 if self.followed >= revision:
-                    self._tell()
+                    self._report()
                 else:
                     self.again_at = revision
             case ("probe", before, count) if self.is_accepting:
@@ -433,9 +433,9 @@ class ModelQueueRoles(ModelCopy):
                 self.drop_to = max(self.drop_to, first)
             case ("cut", at):
                 self.is_accepting, self.is_busy = False, True
-                self._spawn(self._set_aside(at))
+                self._spawn(self._quarantine(at))
 
-    def _set_aside(self, at: int) -> Task:
+    def _quarantine(self, at: int) -> Task:
         yield lambda: True
         self.world.note(f"{self.name} sets aside what is behind {at}")
         log, led_by = self.log, self.world.nodes.get(self.leader)
@@ -445,4 +445,4 @@ class ModelQueueRoles(ModelCopy):
             raise self.world.violation(f"{self.name} sets aside what {led_by.name} had all of")
         log.cut(at)
         self.is_busy = False
-        self._tell()
+        self._report()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from leveret.core.replication.join import Begin, Bounds, Continue, DropBefore, Join, Probe, Step, Truncate
+from leveret.testing.mirror_model.environment import ModelCopy
 from leveret.testing.mirror_model.parts import ModelLink
-from leveret.testing.mirror_model.surroundings import ModelCopy
 from leveret.wire.chunk import decode_header
 from leveret.wire.link import LogExtent
 
@@ -25,7 +25,7 @@ class ModelStream:
         self.top = 0
         self.next = 0
         self.joined_at = 0
-        self.is_live = self.is_joined = self.sets_aside = False
+        self.is_live = self.is_joined = self.quarantines = False
         self.begins: list[Step] | None = None
         self.is_decided = False
         self.owed: deque[tuple[int, int]] = deque()
@@ -68,7 +68,7 @@ class ModelStream:
         """What it may do next."""
         if not self.is_decided and not self.is_asked:
             return [self.compare] if self.begins is None or self._may_begin else []
-        if self.is_decided and not self.sets_aside and not self.is_live:
+        if self.is_decided and not self.quarantines and not self.is_live:
             return [self.go_live]
         if self.is_live and self.top > self.owner.log.first and self.lacks_head:
             return [self.send_head]
@@ -80,7 +80,7 @@ class ModelStream:
         owner = self.owner
         if owner.world.is_wrong("begun anew while recorded"):
             return True
-        return self.link.mirror not in owner.placement.synchronised and not owner.unseen
+        return self.link.mirror not in owner.placement.synchronised and not owner.unobserved
 
     def compare(self) -> None:
         """Decide what it lacks."""
@@ -111,7 +111,7 @@ class ModelStream:
                     self._mark(log.end)
                     frame.append(("begin", self.first))
                 case Truncate(_, at):
-                    self.sets_aside = True
+                    self.quarantines = True
                     self.send([("cut", at)], None)
                     break
                 case DropBefore(_, at):
@@ -123,7 +123,7 @@ class ModelStream:
                     return
         self.is_decided = True
         self.top = self.first
-        if frame and not self.sets_aside:
+        if frame and not self.quarantines:
             self.send(frame, None)
 
     def _mark(self, end: int) -> None:

@@ -19,6 +19,7 @@ from leveret.core.rules.mirror_policy import (
     WHEN_SYNCED,
     MirrorPolicy,
 )
+from leveret.testing.mirror_model.environment import ModelEnvironment
 from leveret.testing.mirror_model.node import ModelNode
 from leveret.testing.mirror_model.parts import (
     ModelLink,
@@ -29,7 +30,6 @@ from leveret.testing.mirror_model.parts import (
     StoreRequest,
     Violation,
 )
-from leveret.testing.mirror_model.surroundings import ModelSurroundings
 
 _PATIENCE_MAX: Final = 60
 _KINDS: Final = (
@@ -50,7 +50,7 @@ _KINDS: Final = (
 Action = Callable[[], None]
 
 
-class World(ModelSurroundings):
+class World(ModelEnvironment):
     """See the package."""
 
     def __init__(self, seed: int, wrong: frozenset[str] = frozenset(), *, drains: bool = False) -> None:
@@ -221,7 +221,8 @@ class World(ModelSurroundings):
                 policy = self._policy()
                 self.note(f"policy {policy.mode} {policy.params} {policy.confirm}")
                 if rng.random() < 0.3 and node.is_up:
-                    # Who has the pen knows what it decides before anybody else does, and before it is written.
+                    # Who has the definitions lock knows what it decides before anybody else does, and before it is
+                    # written.
                     node.knows("policy", policy)
                     if rng.random() < 0.5:
                         return
@@ -255,7 +256,7 @@ class World(ModelSurroundings):
         recorded = len(placed.synchronised)
         least = asked_for_all(MirrorPolicy(confirm=MAJORITY), recorded)
         for some in combinations(whole, least) if recorded else ():
-            best = max(some, key=lambda name: _told_from_disk(self.nodes[name].log))
+            best = max(some, key=lambda name: _extent_on_disk(self.nodes[name].log))
             self._has_all(best, f"has most of {', '.join(some)}")
 
     def _has_all(self, name: str, why: str) -> None:
@@ -290,14 +291,14 @@ class World(ModelSurroundings):
         if self.count == before:
             raise self.stuck(f"{placed.leader} does not confirm: {_shown(placed)} {leader.shown()}")
         placed = self.store.placement
-        lacking = [name for name in placed.mirrors if name not in placed.synchronised]
+        missing = [name for name in placed.mirrors if name not in placed.synchronised]
         policy = self.store.policy
         wanted = {
             "all": len(self.names) - 1,
             EXACTLY: policy.params - 1 if isinstance(policy.params, int) else 0,
             NODES: len(policy.params) - 1 if isinstance(policy.params, tuple) else 0,
         }[policy.mode]
-        if lacking or len(placed.mirrors) != wanted or placed.majority != (policy.confirm == MAJORITY):
+        if missing or len(placed.mirrors) != wanted or placed.majority != (policy.confirm == MAJORITY):
             raise self.stuck(f"not synchronised: {_shown(placed)} {policy} {leader.shown()}")
         self._agree(leader.log, placed)
 
@@ -324,7 +325,7 @@ class World(ModelSurroundings):
                 raise self.violation(f"{name} has other records than {placed.leader}")
 
 
-def _told_from_disk(log: ModelLog) -> tuple[int, int]:
+def _extent_on_disk(log: ModelLog) -> tuple[int, int]:
     has = log.on_disk
     return (has[-1].epoch, log.first + len(has)) if has else (0, 0)
 

@@ -258,8 +258,8 @@ def _sequence(stage: Stage, wishes: Sequence[Wish]) -> None:
     # At all nodes at once, and each of them has the last one last.
     with ThreadPoolExecutor(len(stage.nodes)) as pool:
         list(pool.map(apply, stage.nodes))
-    stage.cluster.wait(lambda: _holds(stage, wishes[-1]), f"the policy {_told(stage, wishes[-1])}")
-    stage.say(f"{'; '.join(_told(stage, wish) for wish in wishes)}: the last one holds")
+    stage.cluster.wait(lambda: _holds(stage, wishes[-1]), f"the policy {_reported(stage, wishes[-1])}")
+    stage.say(f"{'; '.join(_reported(stage, wish) for wish in wishes)}: the last one holds")
     stage.declares(a, QUEUE, LOAD // 10)
     stage.delete(a, QUEUE)
     stage.unmirror()
@@ -272,7 +272,7 @@ def _apply(stage: Stage, wish: Wish, at: ClusterNode | None = None) -> None:
         stage.mirror(PATTERN, *wish, at=at, ha_sync_mode="automatic")
 
 
-def _told(stage: Stage, wish: Wish) -> str:
+def _reported(stage: Stage, wish: Wish) -> str:
     if wish is None:
         return "none"
     mode, params = wish

@@ -14,7 +14,7 @@ from leveret.testing.sites.mirror_cluster import ClusterNode
 TRACES: Final = "traces"
 
 
-def _tell(stage: Stage) -> None:
+def _report(stage: Stage) -> None:
     for node in stage.nodes:
         (row,) = stage.cluster.api("GET", "vhosts", at=node)
         stage.say(f"traced at {stage.letter(node)}: {row['tracing']}")
@@ -36,7 +36,7 @@ def of_one_node(stage: Stage) -> None:
         here.queue_declare(TRACES, durable=True)
         here.queue_bind(TRACES, "amq.rabbitmq.trace", "#")
         stage.cluster.api("PUT", "vhosts/%2F", {"tracing": True}, at=a)
-        _tell(stage)
+        _report(stage)
         # What must not be copied comes first: when the last copy of the others is there, it would be too.
         _use(stage, b, there, queues)
         _use(stage, a, here, queues)

@@ -190,10 +190,10 @@ class Stage:
                 numbers.append(int(message[2]))
                 if message[0].redelivered:
                     marked.append(numbers[-1])
-        told = f"{self.letter(node)} takes from {queue}: {spans(numbers)}"
+        reported = f"{self.letter(node)} takes from {queue}: {spans(numbers)}"
         if delivered:
-            told += f"; redelivered {spans([number for number in marked if number in delivered])}"
-        self.say(told)
+            reported += f"; redelivered {spans([number for number in marked if number in delivered])}"
+        self.say(reported)
 
     @contextmanager
     def holding(self, node: ClusterNode, queue: str, count: int) -> Iterator[tuple[Any, list[int]]]:

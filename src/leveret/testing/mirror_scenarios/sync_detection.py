@@ -7,7 +7,7 @@ from typing import Any, Final
 from leveret.testing.mirror_scenarios.stage import Case, Stage
 
 QUEUE: Final = "ha.two.test"
-GRAVE: Final = "dlx-queue"
+DEAD_LETTER_QUEUE: Final = "dlx-queue"
 TTL_MS: Final = 3000
 
 
@@ -68,11 +68,11 @@ def follower_synchronization(stage: Stage) -> None:
 def follower_synchronization_ttl(stage: Stage) -> None:
     """The same of messages that expire."""
     a, _, c = stage.nodes
-    stage.declare(a, GRAVE)
+    stage.declare(a, DEAD_LETTER_QUEUE)
     arguments: dict[str, Any] = {
         "x_message_ttl": TTL_MS,
         "x_dead_letter_exchange": "",
-        "x_dead_letter_routing_key": GRAVE,
+        "x_dead_letter_routing_key": DEAD_LETTER_QUEUE,
     }
     _alone(stage)
     stage.declare(a, QUEUE, **arguments)
@@ -105,8 +105,8 @@ def follower_synchronization_ttl(stage: Stage) -> None:
 
 def _expired(stage: Stage, count: int) -> None:
     """So many are dead."""
-    stage.cluster.wait_messages(GRAVE, count)
-    stage.takes(stage.nodes[2], GRAVE)
+    stage.cluster.wait_messages(DEAD_LETTER_QUEUE, count)
+    stage.takes(stage.nodes[2], DEAD_LETTER_QUEUE)
 
 
 def returning_mirror(stage: Stage) -> None:

@@ -62,7 +62,7 @@ class _Way:
 
 
 class LinkProxy:
-    """See the module; `start` or a `with` block opens the door.
+    """See the module; `start` or a `with` block opens the listener.
 
     Attributes:
         port: where to connect.
@@ -189,14 +189,14 @@ class LinkProxy:
 
     def _open(self) -> None:
         self._set_flowing(True, tuple(Direction))
-        self._door = socket.create_server((LOOPBACK, self.port), backlog=128)
-        self._door.setblocking(False)
+        self._listening = socket.create_server((LOOPBACK, self.port), backlog=128)
+        self._listening.setblocking(False)
         # No task: one that is cancelled between a connection and its turn would lose the socket, open.
-        self._loop.add_reader(self._door, self._accept)
+        self._loop.add_reader(self._listening, self._accept)
 
     def _accept(self) -> None:
         try:
-            near, _ = self._door.accept()
+            near, _ = self._listening.accept()
         except OSError:
             # Who knocked has gone again.
             return
@@ -225,7 +225,7 @@ class LinkProxy:
         for direction, source, sink in ((Direction.FORTH, near, far), (Direction.BACK, far, near)):
             pieces: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_PIECES_WAITING_MAX)
             link.tasks.append(self._loop.create_task(self._take(link, source, pieces)))
-            link.tasks.append(self._loop.create_task(self._give(link, direction, sink, pieces)))
+            link.tasks.append(self._loop.create_task(self._hand_out(link, direction, sink, pieces)))
 
     async def _take(self, link: _Link, source: socket.socket, pieces: asyncio.Queue[Any]) -> None:
         """Read what comes, and note when it is due; an empty piece is the end."""
@@ -239,7 +239,7 @@ class LinkProxy:
             if not piece:
                 return
 
-    async def _give(
+    async def _hand_out(
         self, link: _Link, direction: Direction, sink: socket.socket, pieces: asyncio.Queue[Any]
     ) -> None:
         way, flowing = self._ways[direction], self._flowing[direction]
@@ -303,8 +303,8 @@ class LinkProxy:
         self._links.discard(link)
 
     async def _close(self) -> None:
-        self._loop.remove_reader(self._door)
-        self._door.close()
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
         tasks = [task for link in self._links for task in (link.task, *link.tasks) if task is not None]
         self._cut(abruptly=True)
         await asyncio.gather(*tasks, return_exceptions=True)

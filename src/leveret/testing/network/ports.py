@@ -42,8 +42,8 @@ class NotReady(Exception):
 def free_ports(count: int) -> list[int]:
     """Return `count` different TCP ports that are free on loopback, and that no process was given lately.
 
-    They are below those that the system gives to clients: a client that tries a door again and again while its
-    node is down would else be given the door's own port one day, connect to itself, and keep the node out.
+    They are below those that the system gives to clients: a client that tries a listener again and again while its
+    node is down would else be given the listener's own port one day, connect to itself, and keep the node out.
     """
     ports: list[int] = []
     while len(ports) < count:

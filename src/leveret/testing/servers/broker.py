@@ -7,7 +7,7 @@
         node.ctl("list_vhosts_available_for_standby_replication_recovery")
 
 Nothing here knows how the node works inside: it is started by its command, configured by its
-file, ready when its doors answer, and operated by `leveretctl`.
+file, ready when its listeners answer, and operated by `leveretctl`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class LeveretProcess:
         self.server = ServerProcess(self._home / "output.log")
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
-        """Start the node and wait until its three doors answer.
+        """Start the node and wait until its three listeners answer.
 
         Raises:
             NotReady: it ended or took longer; with the end of its log.
@@ -97,7 +97,7 @@ class LeveretProcess:
             self.server.launch([*argv, sys.executable, "-m", warm_start.NODE, *arguments], self._env())
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until the AMQP, stream and management doors of a launched node answer."""
+        """Wait until the AMQP, stream and management listeners of a launched node answer."""
 
         def ready() -> bool:
             self.server.assert_alive()

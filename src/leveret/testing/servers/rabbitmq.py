@@ -112,7 +112,7 @@ class RabbitNode:
         self._lay_out()
 
     def start(self, timeout_s: float = START_TIMEOUT_S) -> Self:
-        """Start the node and wait until every door of it answers.
+        """Start the node and wait until every listener of it answers.
 
         Raises:
             NotReady: RabbitMQ is not installed, ended, or took longer; with the end of its log.
@@ -135,7 +135,7 @@ class RabbitNode:
         self.broker.launch([_sbin() / "rabbitmq-server"], self._env(), cwd=self.home)
 
     def wait_ready(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Wait until every door of a launched node answers.
+        """Wait until every listener of a launched node answers.
 
         Raises:
             NotReady: it ended or took longer; with the end of its log.
@@ -238,14 +238,14 @@ class RabbitNode:
         return done
 
     def _ready(self) -> bool:
-        """Tell whether every door of the node answers; raise if the node has ended."""
+        """Tell whether every listener of the node answers; raise if the node has ended."""
         self.broker.assert_alive()
-        doors = {
+        listeners = {
             "rabbitmq_management": self.management_port,
             "rabbitmq_stream": self.stream_port,
             "rabbitmq_prometheus": self.prometheus_port,
         }
-        others = (port for plugin, port in doors.items() if plugin in self.plugins)
+        others = (port for plugin, port in listeners.items() if plugin in self.plugins)
         return speaks_amqp(self.amqp_port) and all(accepts(port) for port in others)
 
     def _lay_out(self) -> None:
@@ -262,7 +262,7 @@ class RabbitNode:
         (self.home / "rabbitmq.conf").write_text(text)
 
     def _settings(self) -> dict[str, str]:
-        """The lines of rabbitmq.conf that keep every door on loopback and on its own port."""
+        """The lines of rabbitmq.conf that keep every listener on loopback and on its own port."""
         settings = {"listeners.tcp.1": f"{LOOPBACK}:{self.amqp_port}", "loopback_users": "none"}
         if "rabbitmq_management" in self.plugins:
             settings["management.tcp.ip"] = LOOPBACK

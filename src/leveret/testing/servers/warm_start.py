@@ -171,10 +171,10 @@ class WarmProcess:
                     selector.register(self._ended, selectors.EVENT_READ)
                     if not selector.select(timeout_s):
                         return None
-                told = self._ended.recv(_EXIT.size)
+                reported = self._ended.recv(_EXIT.size)
                 self._ended.close()
                 # Its parent has gone, and all of us are going.
-                self.returncode = _EXIT.unpack(told)[0] if told else -signal.SIGKILL
+                self.returncode = _EXIT.unpack(reported)[0] if reported else -signal.SIGKILL
             return self.returncode
 
     def __enter__(self) -> Self:
@@ -243,7 +243,7 @@ def _serve(program: str, orders: socket.socket) -> None:
             elif (order := _received(orders)) is None:
                 return
             else:
-                told, (*places, ended) = order
+                reported, (*places, ended) = order
                 pid = os.fork()
                 if pid == 0:
                     signal.set_wakeup_fd(-1)
@@ -252,7 +252,7 @@ def _serve(program: str, orders: socket.socket) -> None:
                     for each in (orders, waker, woken, *running.values()):
                         each.close()
                     os.close(ended)
-                    _become(program, told, places)
+                    _become(program, reported, places)
                 for each_place in places:
                     os.close(each_place)
                 running[pid] = socket.socket(fileno=ended)

@@ -109,7 +109,7 @@ class SiteNode:
         self.process.launch()
 
     def wait_ready(self) -> None:
-        """Wait until its doors answer: it is a member of the cluster then."""
+        """Wait until its listeners answer: it is a member of the cluster then."""
         self.process.wait_ready()
 
     def stop(self) -> int:

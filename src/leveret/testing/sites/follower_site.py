@@ -7,7 +7,7 @@
         site.leader.node.kill9()
         site.promote(site.followers[0])
 
-Every member can lead and follow: it has ports, a data directory and a door for followers of its own, whatever it
+Every member can lead and follow: it has ports, a data directory and a listener for followers of its own, whatever it
 is at the moment. Members are operated as an operator does it, over the node's own socket.
 """
 
@@ -105,7 +105,7 @@ class FollowerSiteNode:
 
     def lead(self, *, wait: bool = True) -> None:
         """Start as a leader."""
-        self.node.arguments = self._door()
+        self.node.arguments = self._entry()
         self.node.launch()
         if wait:
             self.node.wait_ready()
@@ -115,12 +115,12 @@ class FollowerSiteNode:
         self.link.target_port = leader.replication_port
         if secret:
             self.take_secret(leader)
-        self.node.arguments = (*self._door(), "--follow", f"{self.scheme}://{LOOPBACK}:{self.link.port}")
+        self.node.arguments = (*self._entry(), "--follow", f"{self.scheme}://{LOOPBACK}:{self.link.port}")
         self.node.launch()
         if wait:
             self.wait_answers()
 
-    def _door(self) -> tuple[str, ...]:
+    def _entry(self) -> tuple[str, ...]:
         return ("--replication-bind", LOOPBACK, "--replication-port", str(self.replication_port))
 
     def take_secret(self, leader: FollowerSiteNode) -> None:
@@ -226,7 +226,7 @@ class FollowerSiteNode:
             row = self.row(follower)
             return row is not None and row["state"] == "streaming" and bool(row["in_sync"])
 
-        _wait_told(in_sync, f"{follower.name} in sync with {self.name}", timeout_s, self, follower)
+        _wait_reported(in_sync, f"{follower.name} in sync with {self.name}", timeout_s, self, follower)
 
     def wait_even(self, follower: FollowerSiteNode, timeout_s: float = PATIENCE_S) -> None:
         """Wait until a follower of this node lacks nothing; means little unless nothing changes any more."""
@@ -238,7 +238,7 @@ class FollowerSiteNode:
             leader = follower.status()["leader"]
             return bool(leader["applied_position"] == self.status()["position"])
 
-        _wait_told(even, f"{follower.name} as far as {self.name}", timeout_s, self, follower)
+        _wait_reported(even, f"{follower.name} as far as {self.name}", timeout_s, self, follower)
 
 
 class FollowerSite:
@@ -264,7 +264,7 @@ class FollowerSite:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if value is not None and not isinstance(value, NotReady):
-            value.add_note(self.told())
+            value.add_note(self.reported())
         for member in self.members:
             member.close()
 
@@ -332,12 +332,14 @@ class FollowerSite:
             assert comparison.is_identical, f"{self.leader.name} and {name}: {comparison}"
         return found[0][1].octets
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """The end of every member's log, for an error."""
         return "\n".join(f"--- {each.name}\n{each.node.server.log_tail()}" for each in self.members)
 
 
-def _wait_told(holds: Callable[[], bool], what: str, timeout_s: float, *members: FollowerSiteNode) -> None:
+def _wait_reported(
+    holds: Callable[[], bool], what: str, timeout_s: float, *members: FollowerSiteNode
+) -> None:
     """As `wait_until`; a failure tells the ends of the logs. Members that do not answer are asked again."""
 
     def asked() -> bool:

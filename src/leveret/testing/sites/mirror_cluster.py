@@ -78,7 +78,7 @@ class ClusterNode(Protocol):
         """Start it without waiting, on the data it has."""
 
     def wait_ready(self) -> None:
-        """Wait until every door of a launched node answers."""
+        """Wait until every listener of a launched node answers."""
 
     def stop(self) -> int:
         """End it in order."""
@@ -129,7 +129,7 @@ class MirrorCluster:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         if value is not None and not isinstance(value, NotReady):
-            value.add_note(self.told())
+            value.add_note(self.reported())
         self.close()
 
     def queues(self, asked: ClusterNode, vhost: str = "/") -> Mapping[str, QueuePlace]:
@@ -345,13 +345,15 @@ class MirrorCluster:
         try:
             wait_until(asked, what, timeout_s, interval_s=_POLL_S)
         except NotReady as late:
-            raise NotReady(f"{late}\n{self.told()}") from None
+            raise NotReady(f"{late}\n{self.reported()}") from None
 
-    def told(self) -> str:
+    def reported(self) -> str:
         """What every node says, for an error."""
-        return "\n".join(f"--- {each.node}: {self._told_by(each)}\n{each.log_tail()}" for each in self.nodes)
+        return "\n".join(
+            f"--- {each.node}: {self._report_of(each)}\n{each.log_tail()}" for each in self.nodes
+        )
 
-    def _told_by(self, node: ClusterNode) -> str:
+    def _report_of(self, node: ClusterNode) -> str:
         if not node.alive:
             return "down"
         try:

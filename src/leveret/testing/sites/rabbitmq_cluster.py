@@ -28,7 +28,7 @@ CALL_TIMEOUT_S: Final = 5.0
 _NONE: Final = "-"
 
 # A line for each queue: name, leader, mirrors, synchronised mirrors, state, messages, policy; then one that ends it.
-_TELL: Final = """
+_REPORT: Final = """
 Nodes = fun('') -> "-"; (Pids) -> lists:flatten(["="] ++ lists:join(",", [atom_to_list(node(P)) || P <- Pids])) end,
 Word = fun(W) when is_tuple(W) -> atom_to_list(element(1, W)); (W) when is_atom(W) -> atom_to_list(W);
           (W) when is_integer(W) -> integer_to_list(W); (W) -> binary_to_list(iolist_to_binary(W)) end,
@@ -140,7 +140,7 @@ class RabbitCluster(MirrorCluster):
 
     def queues(self, asked: ClusterNode, vhost: str = "/") -> Mapping[str, QueuePlace]:
         """See MirrorCluster."""
-        lines = self._eval(asked, _TELL.replace("VHOST", vhost))
+        lines = self._eval(asked, _REPORT.replace("VHOST", vhost))
         return dict(_placed(line) for line in lines)
 
     def _eval(self, asked: ClusterNode, code: str) -> list[str]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.plan import PlanDirectory, RecoveryPlan
 from leveret.pipeline.archive.store import store_range
-from leveret.pipeline.archive.stored_positions import books_at
+from leveret.pipeline.archive.stored_positions import stored_positions_at
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import EVERYTHING, Selection
-from leveret.pipeline.recovery.survivors import (
+from leveret.pipeline.recovery.unsettled import (
     NumberedFile,
-    Survivors,
-    may_have_survivors,
+    UnsettledMessages,
+    may_have_unsettled,
     not_to_recover,
     write_run,
 )
@@ -34,13 +34,13 @@ def transfer(upstream: StandbyUpstream, data_dir: Place, *, chunks_per_file: int
 def freeze_plan(
     manifest: Manifest, vhost: str, selection: Selection = EVERYTHING, plans: str = "plans"
 ) -> PlanDirectory | None:
-    """Find the survivors of a vhost and freeze their plan; None if there can be none."""
+    """Find the unsettled messages of a vhost and freeze their plan; None if there can be none."""
     masks = not_to_recover(manifest, vhost, selection, plans)
-    files = [file for file in manifest.files_of(vhost) if may_have_survivors(file, masks, selection)]
+    files = [file for file in manifest.files_of(vhost) if may_have_unsettled(file, masks, selection)]
     if not files:
         return None
     directory = PlanDirectory.new(manifest.data_dir, vhost, plans)
-    found = Survivors([], {})
+    found = UnsettledMessages([], {})
     for number, file in enumerate(files):
         run = directory.runs / f"{number}.arrow"
         mine = [NumberedFile(number, file.path, file.records)]
@@ -54,7 +54,7 @@ def freeze_plan(
         files=[file.path for file in files],
         parts=found.parts,
         unreadable=found.unreadable,
-        books=list(books_at(manifest, vhost, selection.as_of_ms).values()),
+        stored_positions=list(stored_positions_at(manifest, vhost, selection.as_of_ms).values()),
     )
     directory.freeze(plan)
     return directory

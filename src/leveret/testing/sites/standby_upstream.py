@@ -105,43 +105,43 @@ class StandbyUpstream:
     def __init__(self, vhosts: Sequence[str] = ("/",)) -> None:
         self.logs = {vhost: FakeOutgoingLog() for vhost in vhosts}
         self.host = FakeStreamHost(vhosts=set(vhosts), logs=dict(self.logs))
-        self.lives: dict[tuple[str, str], list[QueueLog]] = {}
+        self.incarnations: dict[tuple[str, str], list[QueueLog]] = {}
         self.now_ms = 1_700_000_000_000
 
     def publish(self, vhost: str, queue: str, messages: Sequence[bytes]) -> None:
         """Append one chunk of stored messages."""
-        life = self._life(vhost, queue)
-        life.messages.update(enumerate(messages, life.next_offset))
+        incarnation = self._incarnation(vhost, queue)
+        incarnation.messages.update(enumerate(messages, incarnation.next_offset))
         self._append(vhost, queue, list(messages), ChunkType.USER)
 
     def settle(self, vhost: str, queue: str, ranges: Sequence[tuple[int, int]], reason: int = 0) -> None:
         """Append one settlement record of (first, count) ranges."""
-        life = self._life(vhost, queue)
+        incarnation = self._incarnation(vhost, queue)
         for first, count in ranges:
-            life.settled.update(range(first, first + count))
+            incarnation.settled.update(range(first, first + count))
         body = encode_settlements([Settlement(reason, first, count) for first, count in ranges])
         self._append(vhost, queue, [body], ChunkType.TRACKING)
 
-    def begin_life(self, vhost: str, queue: str) -> None:
+    def begin_incarnation(self, vhost: str, queue: str) -> None:
         """The queue is deleted, if it was there, and declared again."""
-        lives = self.lives.setdefault((vhost, queue), [])
-        if lives:
-            self.settle(vhost, queue, [(0, lives[-1].next_offset)], reason=2)
-        lives.append(QueueLog(epoch=100 + len(self.lives) * 10 + len(lives)))
+        incarnations = self.incarnations.setdefault((vhost, queue), [])
+        if incarnations:
+            self.settle(vhost, queue, [(0, incarnations[-1].next_offset)], reason=2)
+        incarnations.append(QueueLog(epoch=100 + len(self.incarnations) * 10 + len(incarnations)))
 
     def copy_again(self, vhost: str, queue: str, last: int) -> None:
         """Append the last chunks of a queue once more, as a node may that starts again."""
-        life = self._life(vhost, queue)
-        for offset, bodies, kind, at_ms in life.copies[-last:]:
-            self.logs[vhost].append_copy(queue, life.epoch, offset, bodies, kind, at_ms)
+        incarnation = self._incarnation(vhost, queue)
+        for offset, bodies, kind, at_ms in incarnation.copies[-last:]:
+            self.logs[vhost].append_copy(queue, incarnation.epoch, offset, bodies, kind, at_ms)
 
     def unsettled(self, vhost: str, queue: str) -> list[bytes]:
         """What must be recovered, in order."""
         return [
             message
-            for life in self.lives.get((vhost, queue), [])
-            for offset, message in life.messages.items()
-            if offset not in life.settled
+            for incarnation in self.incarnations.get((vhost, queue), [])
+            for offset, message in incarnation.messages.items()
+            if offset not in incarnation.settled
         ]
 
     def recovered(self, vhost: str, queue: str) -> list[bytes]:
@@ -168,17 +168,17 @@ class StandbyUpstream:
 
     _loop: asyncio.AbstractEventLoop | None = None
 
-    def _life(self, vhost: str, queue: str) -> QueueLog:
-        if (vhost, queue) not in self.lives:
-            self.begin_life(vhost, queue)
-        return self.lives[vhost, queue][-1]
+    def _incarnation(self, vhost: str, queue: str) -> QueueLog:
+        if (vhost, queue) not in self.incarnations:
+            self.begin_incarnation(vhost, queue)
+        return self.incarnations[vhost, queue][-1]
 
     def _append(self, vhost: str, queue: str, bodies: list[bytes], kind: ChunkType) -> None:
-        life = self._life(vhost, queue)
-        offset, life.next_offset = life.next_offset, life.next_offset + len(bodies)
-        life.copies.append((offset, bodies, kind, self.now_ms))
+        incarnation = self._incarnation(vhost, queue)
+        offset, incarnation.next_offset = incarnation.next_offset, incarnation.next_offset + len(bodies)
+        incarnation.copies.append((offset, bodies, kind, self.now_ms))
         append = self.logs[vhost].append_copy
-        arguments = (queue, life.epoch, offset, bodies, kind, self.now_ms)
+        arguments = (queue, incarnation.epoch, offset, bodies, kind, self.now_ms)
         self.now_ms += 1
         if self._loop is None:
             append(*arguments)

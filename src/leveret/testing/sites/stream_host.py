@@ -211,7 +211,7 @@ class FakeRecoveryQueue:
         self.stored: list[tuple[int, bytes]] = []
         self.refuses_with: Refusal | None = None
         self._sequences: dict[str, int] = {}
-        self._held: list[Callable[[], None]] | None = None
+        self._waiting: list[Callable[[], None]] | None = None
 
     def last_sequence(self, reference: str) -> int:
         """As `SequenceBook` says."""
@@ -226,19 +226,19 @@ class FakeRecoveryQueue:
             if publishing_id > self.last_sequence(reference):
                 self._sequences[reference] = publishing_id
                 self.stored.append((publishing_id, body))
-        if self._held is None:
+        if self._waiting is None:
             asyncio.get_running_loop().call_soon(done)
         else:
-            self._held.append(done)
+            self._waiting.append(done)
 
     def hold(self) -> None:
         """From now on nothing becomes durable."""
-        self._held = []
+        self._waiting = []
 
     def release(self) -> None:
         """All that is held becomes durable, and so does what comes."""
-        held, self._held = self._held or [], None
-        for done in held:
+        waiting, self._waiting = self._waiting or [], None
+        for done in waiting:
             done()
 
 

@@ -14,7 +14,7 @@ from leveret.cli.commands import safe_to_stop
 from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
 from leveret.cli.program import run
 from leveret.core.broker.alarms import Watermark
-from leveret.management.request import other_nodes as asking
+from leveret.management.request import other_nodes as leader_client
 from leveret.model.definitions import Parameter, Policy, Put
 from tests.unit.cli.commands.test_followers import serving
 from tests.unit.management.conftest import FakeNode
@@ -25,7 +25,7 @@ Ctl = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def trio(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Trio]:
-    monkeypatch.setattr(asking, "PART_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(leader_client, "PART_TIMEOUT_S", 0.2)
     monkeypatch.setattr(commands, "_POLL_S", 0.01)
     trio = Trio(tmp_path)
     # The others are asked within its process.
@@ -65,7 +65,7 @@ def failure(ctl: Ctl, *arguments: str) -> tuple[int, str]:
 
 def test_the_status_of_a_cluster_is_that_of_rabbitmqctl(trio: Trio, ctl: Ctl) -> None:
     trio.room.down.add(C)
-    trio.room.pen = B
+    trio.room.definitions_lock = B
     status, out, _ = ctl("cluster_status")
     assert status == 0
     assert out.startswith(f"Cluster status of node {A} ...\nBasics\n\nCluster name: test\n")
@@ -128,7 +128,7 @@ def test_a_node_joins_once(trio: Trio, ctl: Ctl) -> None:
     )
     trio.clusters[A].status_state = "forgotten"
     assert ctl("join_cluster", "--disc", B)[:2] == (0, f"Clustering node {A} with {B}\n")
-    assert trio.clusters[A].told[-1] == ("join", B)
+    assert trio.clusters[A].reported[-1] == ("join", B)
     assert failure(ctl, "join_cluster", A) == (70, f"cannot cluster node with itself: {A}")
     assert failure(ctl, "join_cluster", "rabbit@d") == (69, "rabbit@d is no member")
     assert failure(ctl, "join_cluster", "--ram", B)[0] == 64
@@ -166,7 +166,7 @@ def test_leaders_are_rebalanced(trio: Trio, ctl: Ctl) -> None:
         "Node name\tNumber of quorum queues\tNumber of replicated classic queues",
         *(f"{name}\t0\t2" for name in (A, B, C)),
     ]
-    assert ("rebalance", "classic", "^v", "^q") in trio.clusters[A].told
+    assert ("rebalance", "classic", "^v", "^q") in trio.clusters[A].reported
     assert failure(ctl, "rebalance", "other")[0] == 64
 
 
@@ -242,7 +242,7 @@ def test_a_synchronisation_is_stopped(trio: Trio, ctl: Ctl) -> None:
     trio.declare("plain", B)
     stopping = "Stopping synchronising queue '{}' in vhost '/' ...\n"
     assert ctl("cancel_sync_queue", "q") == (0, stopping.format("q"), "")
-    assert ("cancel_sync", "/", "q") in trio.clusters[B].told
+    assert ("cancel_sync", "/", "q") in trio.clusters[B].reported
     assert ctl("cancel_sync_queue", "plain") == (0, stopping.format("plain") + "not_syncing\n", "")
     assert failure(ctl, "cancel_sync_queue", "nope") == (69, "not_found")
 
@@ -315,8 +315,8 @@ def test_policies_that_have_queues_mirrored_are_listed_and_told(ctl: Ctl) -> Non
 def test_mirroring_is_taken_out_of_all_policies(trio: Trio, ctl: Ctl) -> None:
     will = "Will remove keys that enable classic queue mirroring from all regular and operator policies\n"
     assert ctl("remove_classic_queue_mirroring_from_policies") == (0, will, "")
-    held = trio.nodes[A].broker.definitions.by_kind["policies"].values()
-    assert {each.name: (each.definition, each.priority) for each in held if isinstance(each, Policy)} == {
+    existing = trio.nodes[A].broker.definitions.by_kind["policies"].values()
+    assert {each.name: (each.definition, each.priority) for each in existing if isinstance(each, Policy)} == {
         "both": ({"max-length": 5}, 1),
         "short": ({"max-length": 1}, 1),
     }

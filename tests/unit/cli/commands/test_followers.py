@@ -226,7 +226,7 @@ def test_a_dry_run_tells_what_would_be_lost(ctl: Ctl, replication: FakeReplicati
         "State: streaming\nEpoch: 3\n",
         "",
     )
-    assert replication.told == [("promote", True, False, None)]
+    assert replication.reported == [("promote", True, False, None)]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +297,7 @@ def test_what_a_delayed_follower_applies_first_is_the_operator_s_choice(
     replication.follow("delayed", held_back=HELD)
     replication.held_back = {**HELD, "oldest_at_ms": None, "newest_at_ms": None}
     shown = lines(ctl("-q", "promote_follower", *option)[1])
-    assert replication.told == [("promote", False, False, until_ms)]
+    assert replication.reported == [("promote", False, False, until_ms)]
     assert "Not applied: 7 messages, 9 records, 1.2 kB" in shown
     assert "Set aside as: r1" in shown
 
@@ -317,7 +317,7 @@ def test_a_choice_that_is_none_is_refused(
 ) -> None:
     replication.follow("delayed")
     assert ctl("-q", "promote_follower", *options) == (64, "", f"leveretctl: {error}\n")
-    assert replication.told == []
+    assert replication.reported == []
 
 
 def test_a_follower_that_has_not_all_is_promoted_by_force_only(
@@ -355,7 +355,7 @@ def test_logs_that_are_alike_are_listed(ctl: Ctl, replication: FakeReplication) 
     replication.rows = [compared()]
     status, out, _ = ctl("-q", "replication_verify", "--follower", "b", "--deep")
     assert (status, lines(out)[1]) == (0, "b\tqueues/1\t/\tq\t0\t9\t2\t300\ttrue\t")
-    assert replication.told == [("verify", "b", True)]
+    assert replication.reported == [("verify", "b", True)]
 
 
 def test_logs_that_differ_are_listed_and_fail_the_command(ctl: Ctl, replication: FakeReplication) -> None:
@@ -388,8 +388,8 @@ def test_a_scrub_that_cannot_mend_names_what(ctl: Ctl, replication: FakeReplicat
 
 
 def test_reports_are_shown_by_queue_and_then_messages(ctl: Ctl, replication: FakeReplication) -> None:
-    replication.set_aside(message(7), message(8, settled=True, payload="y" * 61))
-    replication.set_aside(report="r2")
+    replication.quarantine(message(7), message(8, settled=True, payload="y" * 61))
+    replication.quarantine(report="r2")
     assert lines(ctl("list_divergent_messages")[1]) == [
         "Listing quarantined messages ...",
         "report\tat\tfrom_epoch\tlogs\tvhost\tqueue\tmessages",
@@ -402,7 +402,7 @@ def test_reports_are_shown_by_queue_and_then_messages(ctl: Ctl, replication: Fak
 
 
 def test_only_some_messages_are_shown_and_that_is_said(ctl: Ctl, replication: FakeReplication) -> None:
-    replication.set_aside(*map(message, range(103)))
+    replication.quarantine(*map(message, range(103)))
     out = lines(ctl("list_divergent_messages")[1])
     assert sum("message " in line for line in out) == 100
     assert "The first 100 messages; --limit shows more, --export has all of them:" in out
@@ -412,7 +412,7 @@ def test_only_some_messages_are_shown_and_that_is_said(ctl: Ctl, replication: Fa
 
 
 def test_programs_get_reports_and_all_messages(ctl: Ctl, replication: FakeReplication) -> None:
-    replication.set_aside(*map(message, range(103)))
+    replication.quarantine(*map(message, range(103)))
     found = json.loads(ctl("--formatter", "json", "list_divergent_messages")[1])
     assert found == {"reports": replication.reports, "messages": replication.messages}
     found = json.loads(ctl("--formatter", "json", "list_divergent_messages", "--limit", "2")[1])
@@ -421,8 +421,8 @@ def test_programs_get_reports_and_all_messages(ctl: Ctl, replication: FakeReplic
 
 
 def test_one_report_is_chosen(ctl: Ctl, replication: FakeReplication) -> None:
-    replication.set_aside(message(7))
-    replication.set_aside(message(8, report="r2"), report="r2")
+    replication.quarantine(message(7))
+    replication.quarantine(message(8, report="r2"), report="r2")
     found = json.loads(ctl("--formatter", "json", "list_divergent_messages", "--report", "r2")[1])
     assert [each["id"] for each in found["reports"]] == ["r2"]
     assert [each["offset"] for each in found["messages"]] == [8]
@@ -440,7 +440,7 @@ def test_where_nothing_was_set_aside_nothing_is_listed(ctl: Ctl) -> None:
 def test_messages_are_exported_to_a_private_file_whatever_is_in_them(
     ctl: Ctl, replication: FakeReplication, tmp_path: Path
 ) -> None:
-    replication.set_aside(message(7), message(8, payload="two\nlines\u2028and\x85three"), message(9))
+    replication.quarantine(message(7), message(8, payload="two\nlines\u2028and\x85three"), message(9))
     file = tmp_path / "divergent.json"
     file.write_text("former")
     file.chmod(0o644)
@@ -457,7 +457,7 @@ def test_messages_are_exported_to_a_private_file_whatever_is_in_them(
 def test_an_export_that_fails_leaves_the_former_file(
     ctl: Ctl, replication: FakeReplication, tmp_path: Path
 ) -> None:
-    replication.set_aside(message(7))
+    replication.quarantine(message(7))
     replication.failure = LeveretError("the disk is broken")
     file = tmp_path / "divergent.json"
     file.write_text("former")

@@ -49,6 +49,6 @@ def test_a_policy_that_replicates_nothing_for_lack_of_a_tag_is_set_with_a_warnin
     ctl = Session(lambda: nullcontext(cast(Api, api)), ExitStack(), vhost="orders", quiet=True)
     set_policy.action(ctl, "osr", "^.*", definition)
     assert len(api.put_bodies) == 1
-    told = capsys.readouterr().err
-    assert warning in told
-    assert bool(told) == bool(warning)
+    reported = capsys.readouterr().err
+    assert warning in reported
+    assert bool(reported) == bool(warning)

@@ -125,11 +125,11 @@ def test_what_is_inspected_is_counted_on_a_terminal(
     again = [{"event": "counting", "messages": 12}, {"event": "counted", "messages": 5}]
     counted = [*again, {"event": "counting", "messages": 17}, {"event": "counted", "messages": 17}]
 
-    def news() -> Iterator[dict[str, Any]]:
+    def progress() -> Iterator[dict[str, Any]]:
         yield from ({"progress": each} for each in counted)
         yield {"summary": [ROW]}
 
-    assert follow(news(), shows=True, left=LEFT) == [ROW]
+    assert follow(progress(), shows=True, left=LEFT) == [ROW]
     drawn = capsys.readouterr()
     assert drawn.out == ""
     assert "counting" in drawn.err
@@ -199,8 +199,8 @@ def test_an_option_that_is_empty_is_no_wish_for_everything(option: str, text: st
     ],
 )
 def test_the_loss_is_told_as_far_as_it_is_known(fields: dict[str, Any], text: str) -> None:
-    told = cast(ReportLines, promote(FakeApi({"queues": [], "vhosts": [loss(**fields)]}), dry_run=True))
-    [_, (_, said)] = told.lines
+    reported = cast(ReportLines, promote(FakeApi({"queues": [], "vhosts": [loss(**fields)]}), dry_run=True))
+    [_, (_, said)] = reported.lines
     assert re.search(text, said)
 
 
@@ -285,9 +285,9 @@ def test_an_upstream_that_is_alive_is_told_and_a_person_is_asked(
         with pytest.raises(CtlError, match="not promoted"):
             promote(api, **options)
     assert [what for what, _ in api.asked] == (["promote"] if promotes else [])
-    told = capsys.readouterr().err
-    assert "the upstream at a:5552 is alive, heard 0.3 s ago" in told
-    assert ("Promote all the same?" in told) == (answer is not None)
+    reported = capsys.readouterr().err
+    assert "the upstream at a:5552 is alive, heard 0.3 s ago" in reported
+    assert ("Promote all the same?" in reported) == (answer is not None)
 
 
 def test_nobody_is_asked_where_the_upstream_is_lost_or_nothing_is_promoted(

@@ -95,15 +95,15 @@ def test_a_promotion_is_told_from_any_shell_and_one_that_ended_half_way_is_not_t
     begun = {"begun_ms": time.time() * 1000 - 12_000, "error": ""}
     runs = {**begun, "is_running": True, "step": "recovering", "queues": 2, "messages": 9, "recovered": 4}
     assert shown(promotion=runs)["Promotion"] == "begun 12 s ago; recovering: 4 of 9 messages of 2 queues"
-    told = shown(promotion={**begun, "is_running": False})["Promotion"]
-    assert "was interrupted and does not run" in told
-    assert "goes on where it was" in told
+    reported = shown(promotion={**begun, "is_running": False})["Promotion"]
+    assert "was interrupted and does not run" in reported
+    assert "goes on where it was" in reported
 
 
 def test_what_promotions_left_out_is_told() -> None:
     left = {"exclude": ["tmp"], "only_queues": ["q", "r"], "as_of_ms": None}
-    told = shown(operating_mode="upstream", left_out=left)["Left out by the last promotion"]
-    assert told.startswith("all queues but q, r; virtual hosts tmp (")
+    reported = shown(operating_mode="upstream", left_out=left)["Left out by the last promotion"]
+    assert reported.startswith("all queues but q, r; virtual hosts tmp (")
 
 
 def test_a_virtual_host_that_is_replicated_in_vain_is_told() -> None:

@@ -122,9 +122,9 @@ def test_the_permissions_that_an_operation_needs_are_enough(broker: Broker, name
     ROWS[name].act(allow(broker, ROWS[name].needs), broker)
 
 
-@pytest.mark.parametrize(("name", "lacking"), CASES)
-def test_without_one_of_them_nothing_is_done(broker: Broker, name: str, lacking: Need) -> None:
-    actor = allow(broker, ROWS[name].needs - {lacking})
+@pytest.mark.parametrize(("name", "missing"), CASES)
+def test_without_one_of_them_nothing_is_done(broker: Broker, name: str, missing: Need) -> None:
+    actor = allow(broker, ROWS[name].needs - {missing})
     with pytest.raises(AccessRefused):
         ROWS[name].act(actor, broker)
     assert (broker.changes, broker.dirty) == ([], {})

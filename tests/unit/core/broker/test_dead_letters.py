@@ -8,7 +8,7 @@ import pytest
 from pamqp import commands, header
 
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.dead_letters import bury, died, headers_of
+from leveret.core.broker.dead_letters import died, headers_of, route_dead_letters
 from leveret.core.queues.dying import DeadLetters
 from leveret.core.queues.head import Head, Run, make_head
 from leveret.core.queues.queue import Queue
@@ -58,7 +58,7 @@ def test_a_message_goes_round_to_where_it_died_only_if_somebody_rejects_it_on_th
     queue: Queue = broker.queues["v", "q"]
     queue.configure(QueueSettings(dead_letter_exchange="dlx"))
     once = died(head_of(), "q", reason, 7, "dlx", None)
-    assert bury(broker, queue, DeadLetters([Run(0, once, [b"abc"])], reason), 8) == (
+    assert route_dead_letters(broker, queue, DeadLetters([Run(0, once, [b"abc"])], reason), 8) == (
         {queue} if comes_back else set()
     )
     assert queue.gathered_count == comes_back

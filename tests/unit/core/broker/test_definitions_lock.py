@@ -12,28 +12,28 @@ from leveret.model.errors import InvalidCommand
 
 def test_a_node_alone_may_change_definitions_at_once() -> None:
     """And nobody is asked for anything."""
-    pen, done = DefinitionsLock(), list[str]()
-    pen.on_wanted = lambda: done.append("wanted")
-    pen.want()
-    pen.when_here(lambda: done.append("changed"))
+    definitions_lock, done = DefinitionsLock(), list[str]()
+    definitions_lock.on_wanted = lambda: done.append("wanted")
+    definitions_lock.want()
+    definitions_lock.when_here(lambda: done.append("changed"))
     assert done == ["changed"]
-    assert not pen.has_work
+    assert not definitions_lock.has_work
 
 
 def test_what_nobody_waits_for_is_done_in_order_when_the_pen_arrives() -> None:
     """Once: a pen that arrives again has nothing to do."""
-    pen, done = DefinitionsLock(), list[str]()
-    pen.is_here = False
-    pen.on_wanted = lambda: done.append("wanted")
-    pen.when_here(lambda: done.append("first"))
-    pen.when_here(lambda: done.append("second"))
+    definitions_lock, done = DefinitionsLock(), list[str]()
+    definitions_lock.is_here = False
+    definitions_lock.on_wanted = lambda: done.append("wanted")
+    definitions_lock.when_here(lambda: done.append("first"))
+    definitions_lock.when_here(lambda: done.append("second"))
     assert done == ["wanted", "wanted"]
-    assert pen.has_work
-    pen.arrived()
+    assert definitions_lock.has_work
+    definitions_lock.arrived()
     assert done[2:] == ["first", "second"]
-    pen.arrived()
+    definitions_lock.arrived()
     assert done[4:] == []
-    assert not pen.has_work
+    assert not definitions_lock.has_work
 
 
 def test_a_queue_that_is_to_go_when_the_pen_arrives_is_that_one_and_not_its_successor() -> None:
@@ -41,11 +41,11 @@ def test_a_queue_that_is_to_go_when_the_pen_arrives_is_that_one_and_not_its_succ
     broker = Broker(lambda queue, offset: [])
     broker.apply(d.Put(d.Vhost(name="/")))
     old = broker.declare_queue(d.Queue(name="q", vhost="/", durable=True))
-    broker.pen.is_here = False
+    broker.definitions_lock.is_here = False
     broker.delete_when_writable(old)
     broker.apply(d.Delete("queues", ("/", "q")))
     new = broker.declare_queue(d.Queue(name="q", vhost="/", durable=True))
-    broker.pen.arrived()
+    broker.definitions_lock.arrived()
     assert broker.queues["/", "q"] is new
 
 

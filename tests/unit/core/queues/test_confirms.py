@@ -92,18 +92,18 @@ def test_a_batch_waits_for_the_disk_if_any_of_its_queues_does() -> None:
 def test_an_outcome_is_told_once_all_parts_are_known_and_there_are_no_more() -> None:
     """Whatever their order; one that fails spoils it."""
     for results in ([True, True], [True, False], [False, True]):
-        told: list[bool] = []
-        outcome = ConfirmOutcome(told.append)
+        notify: list[bool] = []
+        outcome = ConfirmOutcome(notify.append)
         parts = [outcome.part() for _ in results]
         parts[0](results[0])
         outcome.seal()
-        assert told == []
+        assert notify == []
         parts[1](results[1])
-        assert told == [all(results)]
+        assert notify == [all(results)]
 
 
 def test_an_outcome_of_no_parts_is_well() -> None:
     """Nobody has to keep anything."""
-    told: list[bool] = []
-    ConfirmOutcome(told.append).seal()
-    assert told == [True]
+    notify: list[bool] = []
+    ConfirmOutcome(notify.append).seal()
+    assert notify == [True]

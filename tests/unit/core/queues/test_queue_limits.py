@@ -180,7 +180,7 @@ class LimitsMachine(RuleBasedStateMachine):
         assert queue.ready_count == len(ready)
         assert queue.unacked_count == queue.message_count - len(ready)
         assert queue.delivered_count == len(self.held)
-        assert queue.held_count == len(ready) + len(self.held)
+        assert queue.unsettled_count == len(ready) + len(self.held)
         assert queue.unacked_bytes >= 0
         assert queue.unacked_count or not queue.unacked_bytes
         assert queue.window_bytes >= 0

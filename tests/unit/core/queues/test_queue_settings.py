@@ -19,7 +19,7 @@ def test_without_arguments_and_policies_there_are_no_limits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "field", "value", "told"),
+    ("key", "field", "value", "reported"),
     [
         ("message-ttl", "message_ttl_ms", 0, 0),
         ("expires", "expires_ms", 5, 5),
@@ -34,9 +34,11 @@ def test_without_arguments_and_policies_there_are_no_limits() -> None:
         ("stream-max-segment-size-bytes", "segment_bytes_max", 5, 5),
     ],
 )
-def test_a_setting_comes_from_an_argument_or_a_policy(key: str, field: str, value: Any, told: Any) -> None:
+def test_a_setting_comes_from_an_argument_or_a_policy(
+    key: str, field: str, value: Any, reported: Any
+) -> None:
     for argument, policy in ((value, None), (None, value)):
-        assert getattr(settings("classic", argument, policy, key), field) == told
+        assert getattr(settings("classic", argument, policy, key), field) == reported
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from leveret.core.replication.cluster import (
     ClusterKeys,
     ClusterState,
     DefinitionChanged,
+    DefinitionsLockChanged,
     Event,
     MemberChanged,
     MemberRecord,
-    PenChanged,
     Placement,
     PlacementChanged,
     Presence,
@@ -63,18 +63,18 @@ def gone(entity: definitions.AnyEntity, modified: int = 1) -> Event:
     return Event(write.key, None, modified)
 
 
-def told(state: ClusterState, *events: Event, revision: int = 1) -> list[Changed]:
+def reported(state: ClusterState, *events: Event, revision: int = 1) -> list[Changed]:
     return state.apply(events, revision)
 
 
 class TestKeys:
     def test_of_all_kinds_lie_below_the_prefix(self) -> None:
         assert KEYS.cluster == "site-1/cluster"
-        assert KEYS.pen == "site-1/pen"
+        assert KEYS.definitions_lock == "site-1/pen"
         assert KEYS.epoch == "site-1/epoch"
         assert KEYS.member("rabbit@a") == "site-1/members/rabbit%40a"
         assert KEYS.alive("a") == "site-1/alive/a"
-        assert KEYS.pen_wanted("a") == "site-1/pen_wanted/a"
+        assert KEYS.definitions_lock_wanted("a") == "site-1/pen_wanted/a"
         assert KEYS.placement("/", "a b") == "site-1/placements/%2F/a%20b"
         assert KEYS.definition("queues", ("/", "q")) == "site-1/definitions/queues/%2F/q"
 
@@ -99,7 +99,7 @@ class TestKeys:
     def test_of_others_do_not_matter(self, key: str) -> None:
         assert KEYS.parse(key) is None
         state = ClusterState(KEYS)
-        assert told(state, Event(key, b"\xff", 1)) == []
+        assert reported(state, Event(key, b"\xff", 1)) == []
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_of_every_kind_of_entity_have_room(self, kind: str) -> None:
@@ -111,7 +111,7 @@ class TestState:
     def test_knows_nodes_and_who_of_them_runs(self) -> None:
         state = ClusterState(KEYS)
         later, first = MemberRecord("a", "n1", 20), MemberRecord("b", "n2", 10)
-        changed = told(
+        changed = reported(
             state,
             Event(KEYS.cluster, encode("c1"), 2),
             Event(KEYS.member("a"), encode(later), 2),
@@ -124,55 +124,64 @@ class TestState:
         assert state.alive == {"a": PRESENCE}
         assert state.unchanged(KEYS.alive("a")) == Unchanged(KEYS.alive("a"), 3)
 
-        assert told(state, Event(KEYS.alive("a"), None, 4), revision=4) == [AliveChanged("a", None)]
-        assert told(state, Event(KEYS.member("a"), None, 5), revision=5) == [MemberChanged("a", None)]
+        assert reported(state, Event(KEYS.alive("a"), None, 4), revision=4) == [AliveChanged("a", None)]
+        assert reported(state, Event(KEYS.member("a"), None, 5), revision=5) == [MemberChanged("a", None)]
         assert (state.alive, state.names) == ({}, ["b"])
         assert state.unchanged(KEYS.alive("a")) == Unchanged(KEYS.alive("a"), 0)
 
     def test_tells_once_a_batch_who_has_the_pen_and_who_wants_it(self) -> None:
         state = ClusterState(KEYS)
-        taken = Event(KEYS.pen, encode("a"), 2)
-        wanted = Event(KEYS.pen_wanted("b"), encode("b"), 2)
-        assert told(state, taken, wanted, revision=2) == [PenChanged("a", frozenset({"b"}))]
-        assert (state.pen, state.pen_modified, state.pen_wanted) == ("a", 2, frozenset({"b"}))
-        handed = told(
-            state, Event(KEYS.pen, encode("b"), 3), Event(KEYS.pen_wanted("b"), None, 3), revision=3
+        taken = Event(KEYS.definitions_lock, encode("a"), 2)
+        wanted = Event(KEYS.definitions_lock_wanted("b"), encode("b"), 2)
+        assert reported(state, taken, wanted, revision=2) == [DefinitionsLockChanged("a", frozenset({"b"}))]
+        assert (state.definitions_lock, state.definitions_lock_modified, state.definitions_lock_wanted) == (
+            "a",
+            2,
+            frozenset({"b"}),
         )
-        assert handed == [PenChanged("b", frozenset())]
-        again = told(state, Event(KEYS.pen, encode("b"), 4), revision=4)
-        assert (again, state.pen_modified) == ([PenChanged("b", frozenset())], 4)
-        assert told(state, Event(KEYS.pen, None, 5), revision=5) == [PenChanged(None, frozenset())]
-        assert state.pen_modified == 0
-        assert told(state, revision=6) == []
+        handed = reported(
+            state,
+            Event(KEYS.definitions_lock, encode("b"), 3),
+            Event(KEYS.definitions_lock_wanted("b"), None, 3),
+            revision=3,
+        )
+        assert handed == [DefinitionsLockChanged("b", frozenset())]
+        again = reported(state, Event(KEYS.definitions_lock, encode("b"), 4), revision=4)
+        assert (again, state.definitions_lock_modified) == ([DefinitionsLockChanged("b", frozenset())], 4)
+        assert reported(state, Event(KEYS.definitions_lock, None, 5), revision=5) == [
+            DefinitionsLockChanged(None, frozenset())
+        ]
+        assert state.definitions_lock_modified == 0
+        assert reported(state, revision=6) == []
 
     def test_keeps_placements_with_what_wrote_them(self) -> None:
         state = ClusterState(KEYS)
         write = placement_write(KEYS, ("/", "q"), PLACEMENT)
         assert isinstance(write, PutKey)
-        assert told(state, Event(write.key, write.value, 9), revision=9) == [
+        assert reported(state, Event(write.key, write.value, 9), revision=9) == [
             PlacementChanged(("/", "q"), PLACEMENT)
         ]
         assert state.placements == {("/", "q"): StoredPlacement(PLACEMENT, 9)}
         assert state.unchanged(write.key) == Unchanged(write.key, 9)
         removed = placement_write(KEYS, ("/", "q"), None)
         event = Event(removed.key, None, 10)
-        assert told(state, event, revision=10) == [PlacementChanged(("/", "q"), None)]
-        assert told(state, event, revision=11) == []
+        assert reported(state, event, revision=10) == [PlacementChanged(("/", "q"), None)]
+        assert reported(state, event, revision=11) == []
         assert state.unchanged(write.key) == Unchanged(write.key, 0)
 
     def test_knows_the_highest_epoch(self) -> None:
         state = ClusterState(KEYS)
-        told(state, Event(KEYS.epoch, encode(41), 2), revision=2)
+        reported(state, Event(KEYS.epoch, encode(41), 2), revision=2)
         assert state.epoch == 41
-        told(state, Event(KEYS.epoch, None, 3), revision=3)
+        reported(state, Event(KEYS.epoch, None, 3), revision=3)
         assert state.epoch == 0
 
     def test_knows_what_was_decided_on_schema_replication(self) -> None:
         state = ClusterState(KEYS)
         decided = SchemaDecided(enabled=False, operating_mode=OperatingMode.UPSTREAM)
-        found = told(state, Event(KEYS.schema_sync, encode(decided), 2), revision=2)
+        found = reported(state, Event(KEYS.schema_sync, encode(decided), 2), revision=2)
         assert (found, state.schema_sync) == ([SchemaSyncDecided(decided)], decided)
-        assert told(state, Event(KEYS.schema_sync, None, 3), revision=3) == [SchemaSyncDecided(None)]
+        assert reported(state, Event(KEYS.schema_sync, None, 3), revision=3) == [SchemaSyncDecided(None)]
         assert state.schema_sync is None
 
     @given(st.permutations(ENTITIES))
@@ -180,11 +189,11 @@ class TestState:
         self, shuffled: list[definitions.AnyEntity]
     ) -> None:
         order = list(KINDS)
-        changed = told(ClusterState(KEYS), *map(put, shuffled))
+        changed = reported(ClusterState(KEYS), *map(put, shuffled))
         kinds = [change.entity.kind for change in _changes(changed) if isinstance(change, definitions.Put)]
         assert len(kinds) == len(ENTITIES)
         assert kinds == sorted(kinds, key=order.index)
-        changed = told(ClusterState(KEYS), *map(gone, shuffled))
+        changed = reported(ClusterState(KEYS), *map(gone, shuffled))
         kinds = [change.kind for change in _changes(changed) if isinstance(change, definitions.Delete)]
         assert len(kinds) == len(ENTITIES)
         assert kinds == sorted(kinds, key=order.index, reverse=True)
@@ -194,7 +203,7 @@ class TestState:
         queue = Queue(vhost="/", name="r", epoch=9)
         place = placement_write(KEYS, ("/", "r"), PLACEMENT)
         assert isinstance(place, PutKey)
-        changed = told(state, Event(place.key, place.value, 1), put(queue), gone(ENTITIES[4]))
+        changed = reported(state, Event(place.key, place.value, 1), put(queue), gone(ENTITIES[4]))
         assert changed == [
             DefinitionChanged(definitions.Delete("queues", ("/", "q"))),
             DefinitionChanged(definitions.Put(queue)),
@@ -207,7 +216,7 @@ class TestState:
             (KEYS.alive("a"), b"{}"),
             (KEYS.member("a"), b"\xff"),
             (KEYS.epoch, b'"7"'),
-            (KEYS.pen, b"7"),
+            (KEYS.definitions_lock, b"7"),
             (KEYS.placement("/", "q"), b'{"epoch":1}'),
             (KEYS.definition("queues", ("/", "q")), b"{"),
             (KEYS.definition("queues", ("/", "other")), put(ENTITIES[4]).value),
@@ -220,16 +229,16 @@ class TestState:
     ) -> None:
         state = ClusterState(KEYS)
         with pytest.raises(UnreadableState) as failure:
-            told(state, Event(KEYS.epoch, encode(4), 2), Event(key, value, 2), revision=2)
+            reported(state, Event(KEYS.epoch, encode(4), 2), Event(key, value, 2), revision=2)
         assert f"etcd's key {key} holds what no node" in str(failure.value)
         assert "cluster.etcd.prefix" in str(failure.value)
         assert (state.epoch, state.revision) == (0, 0)
 
     def test_takes_no_events_twice_and_none_late(self) -> None:
         state = ClusterState(KEYS)
-        told(state, revision=5)
+        reported(state, revision=5)
         with pytest.raises(ValueError, match="revision 4 came after those of 5"):
-            told(state, revision=4)
+            reported(state, revision=4)
 
     def test_does_not_know_what_wrote_a_definition(self) -> None:
         with pytest.raises(ValueError, match="is not kept"):
@@ -238,7 +247,7 @@ class TestState:
     def test_takes_values_of_a_later_version_that_say_more(self) -> None:
         state = ClusterState(KEYS)
         value = msgspec.json.encode({**msgspec.to_builtins(PRESENCE), "new": 1})
-        assert told(state, Event(KEYS.alive("a"), value, 1)) == [AliveChanged("a", PRESENCE)]
+        assert reported(state, Event(KEYS.alive("a"), value, 1)) == [AliveChanged("a", PRESENCE)]
 
 
 def _changes(changed: list[Changed]) -> list[definitions.Change]:
@@ -256,8 +265,8 @@ WRITTEN = st.one_of(
         NAMES.map(KEYS.alive),
         SMALL.map(lambda n: encode(msgspec.structs.replace(PRESENCE, incarnation=f"i{n}"))),
     ),
-    st.tuples(st.just(KEYS.pen), NAMES.map(encode)),
-    st.tuples(NAMES.map(KEYS.pen_wanted), NAMES.map(encode)),
+    st.tuples(st.just(KEYS.definitions_lock), NAMES.map(encode)),
+    st.tuples(NAMES.map(KEYS.definitions_lock_wanted), NAMES.map(encode)),
     st.tuples(st.just(KEYS.epoch), SMALL.map(encode)),
     st.tuples(
         NAMES.map(lambda name: KEYS.placement("/", name)),
@@ -314,7 +323,14 @@ class Node:
             for key in sorted(self.known)
             if (parsed := KEYS.parse(key)) and parsed.family != "definitions"
         ]
-        known = (state.revision, state.cluster_id, state.members, state.alive, state.pen, state.pen_wanted)
+        known = (
+            state.revision,
+            state.cluster_id,
+            state.members,
+            state.alive,
+            state.definitions_lock,
+            state.definitions_lock_wanted,
+        )
         return (*known, state.epoch, state.placements, named, self.definitions.by_kind, self.known)
 
 

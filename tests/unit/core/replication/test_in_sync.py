@@ -23,7 +23,7 @@ class Follower:
     held: int = 0
     joined: int | None = None
     acked: int = -1
-    held_ms: int = 0
+    in_sync_from_ms: int = 0
 
     @property
     def holds_back(self) -> bool:
@@ -69,7 +69,7 @@ class World:
         self.sync.acked(name, position, self.now_ms)
         if follower.joined is not None:
             if not follower.holds_back:
-                follower.held_ms = self.now_ms
+                follower.in_sync_from_ms = self.now_ms
             follower.acked = max(follower.acked, position)
             if follower.holds_back:
                 follower.held = max(follower.held, follower.acked)
@@ -83,7 +83,7 @@ class World:
             name
             for name, follower in self.followers.items()
             if follower.holds_back
-            and self.now_ms - follower.held_ms >= TIMEOUT_MS
+            and self.now_ms - follower.in_sync_from_ms >= TIMEOUT_MS
             and any(
                 position > follower.acked and self.now_ms - at_ms >= TIMEOUT_MS
                 for position, at_ms in self.frames
@@ -348,12 +348,12 @@ def test_memory_is_bounded_for_one_that_never_acks_and_its_lag_is_still_right() 
         sync.shipped(now_ms, now_ms)
         sync.acked("a", max(0, now_ms - 2000), now_ms)
         assert sync.tick(now_ms) == []
-    assert len(sync._marks) == in_sync_module._MARKS_MAX
+    assert len(sync._samples) == in_sync_module._SAMPLES_MAX
     sync.acked("b", 0, 20_000)
     assert sync.lag("b", 20_000) == Lag(19_999, 19.998)
     assert sync.lag("a", 20_000) == Lag(2000, 2.0)
     sync.left("b")
-    assert len(sync._marks) <= 2000
+    assert len(sync._samples) <= 2000
 
 
 def test_with_a_record_one_that_left_is_waited_for_until_the_smaller_set_is_recorded() -> None:

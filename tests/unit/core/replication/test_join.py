@@ -100,10 +100,10 @@ class Follower:
     """Takes steps as the follower does, the leader's chunks at once."""
 
     logs: dict[str, Log]
-    aside: list[bytes] = field(default_factory=list)
+    quarantine: list[bytes] = field(default_factory=list)
     deleted: list[bytes] = field(default_factory=list)
     probes: int = 0
-    told: int = 0
+    reported: int = 0
 
     def held(self, path: str) -> Held:
         log = self.logs[path]
@@ -130,7 +130,7 @@ class Follower:
             case Truncate(_, at):
                 assert at in {log.first, *(header.next_offset for header in log.headers)}
                 kept = sum(header.chunk_id < at for header in log.headers)
-                self.aside += log.chunks[kept:]
+                self.quarantine += log.chunks[kept:]
                 del log.chunks[kept:]
             case DropBefore(_, offset):
                 assert offset <= log.next
@@ -140,7 +140,7 @@ class Follower:
             case DeleteLog(path):
                 self.deleted += self.logs.pop(path).chunks
             case QuarantineLog(path):
-                self.aside += self.logs.pop(path).chunks
+                self.quarantine += self.logs.pop(path).chunks
             case Probe():
                 raise AssertionError("a probe is no change")
 
@@ -156,7 +156,7 @@ def run(join: Join, leader: Leader, follower: Follower, meanwhile: Sequence[str]
             happen(leader, probe.path, happenings.pop(0))
         answer = follower.headers(probe)
         follower.probes += 1
-        follower.told += len(answer)
+        follower.reported += len(answer)
         todo += take(join.probed(probe.path, answer), leader, follower, taken)
     assert not join.is_probing
     take(join.rest(), leader, follower, taken)
@@ -218,7 +218,7 @@ def test_a_join_makes_the_copy_equal_and_sets_aside_what_diverged(
 ) -> None:
     ours, theirs, past = history
     before = list(theirs.chunks)
-    lacking = [octets for octets in before if octets not in past]
+    missing = [octets for octets in before if octets not in past]
     gap_before = theirs.first > ours.first
     leader, follower = Leader({"q": ours}), Follower({"q": theirs})
     steps = run(Join(leader, is_clean=is_clean), leader, follower, meanwhile)
@@ -227,7 +227,7 @@ def test_a_join_makes_the_copy_equal_and_sets_aside_what_diverged(
         copy = follower.logs["q"]
         assert copy.next == ours.next
         # Only one that dropped more than its leader, and has nothing else than it, goes on with less.
-        from_offset = max(ours.first, copy.first) if gap_before and not lacking else ours.first
+        from_offset = max(ours.first, copy.first) if gap_before and not missing else ours.first
         assert copy.first <= from_offset
         there = [c for c in copy.chunks if decode_header(c).chunk_id >= from_offset]
         assert there == [c for c in ours.chunks if decode_header(c).chunk_id >= from_offset]
@@ -236,19 +236,19 @@ def test_a_join_makes_the_copy_equal_and_sets_aside_what_diverged(
         assert "q" not in follower.logs
 
     # Nothing is set aside twice, or deleted that the leader never had.
-    assert len(set(follower.aside)) == len(follower.aside)
-    assert not set(follower.aside) & set(follower.deleted)
+    assert len(set(follower.quarantine)) == len(follower.quarantine)
+    assert not set(follower.quarantine) & set(follower.deleted)
     if not is_clean:
-        assert set(lacking) <= set(follower.aside)
+        assert set(missing) <= set(follower.quarantine)
     elif "q" in leader.logs:
-        assert all(c in follower.aside for c in lacking if decode_header(c).next_offset > ours.first)
+        assert all(c in follower.quarantine for c in missing if decode_header(c).next_offset > ours.first)
     # Nothing is set aside without need: where the leader can still tell, only what it lacks is.
     if any(isinstance(step, Continue) for step in steps):
-        assert follower.aside == lacking
-    if is_clean and not lacking:
-        assert follower.aside == []
+        assert follower.quarantine == missing
+    if is_clean and not missing:
+        assert follower.quarantine == []
     # And the price is what diverged.
-    assert follower.told <= 2 * len(lacking) + join_module.PROBE_CHUNKS_MIN or meanwhile
+    assert follower.reported <= 2 * len(missing) + join_module.PROBE_CHUNKS_MIN or meanwhile
 
 
 @given(history=histories(), is_clean=st.booleans())
@@ -265,8 +265,8 @@ def test_a_join_that_breaks_off_after_any_step_is_made_good_by_the_next(
     history: tuple[Log, Log, set[bytes]], taken: int
 ) -> None:
     ours, theirs, past = history
-    lacking = {octets for octets in theirs.chunks if octets not in past}
-    had_gap = theirs.first > ours.first and bool(lacking)
+    missing = {octets for octets in theirs.chunks if octets not in past}
+    had_gap = theirs.first > ours.first and bool(missing)
     leader, follower = Leader({"q": ours}), Follower({"q": theirs})
     join = Join(leader, is_clean=False)
     steps = join.compare(follower.held("q"))
@@ -275,8 +275,8 @@ def test_a_join_that_breaks_off_after_any_step_is_made_good_by_the_next(
     for step in steps[:taken]:
         follower.take(step, leader)
     run(Join(leader, is_clean=False), leader, follower)
-    assert lacking <= set(follower.aside)
-    assert len(set(follower.aside)) == len(follower.aside)
+    assert missing <= set(follower.quarantine)
+    assert len(set(follower.quarantine)) == len(follower.quarantine)
     copy = follower.logs["q"]
     assert copy.chunks[-len(ours.chunks) :] == ours.chunks or (theirs.first > ours.first and not had_gap)
 
@@ -316,7 +316,7 @@ def test_a_former_leaders_tail_is_cut_off_after_one_probe() -> None:
     tail = theirs.chunks[-3:]
     steps = run(Join(leader, is_clean=False), leader, follower)
     assert steps == [Probe("q", 10_006, 16), Truncate("q", 10_000), Continue("q", 10_000)]
-    assert (follower.aside, follower.told) == (tail, 16)
+    assert (follower.quarantine, follower.reported) == (tail, 16)
 
 
 def test_what_goes_beyond_the_leaders_end_is_not_asked_for() -> None:

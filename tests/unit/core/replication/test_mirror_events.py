@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from leveret.core.replication.cluster import Placement, PlacementChanged, StoredPlacement
-from leveret.core.replication.mirror_events import MirrorNews, news
+from leveret.core.replication.mirror_events import MirrorEvents, events
 
 KEY = ("/", "q")
 
@@ -19,7 +19,7 @@ def placed(mirrors: str = "", synchronised: str = "", stopped: str = "", **chang
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "told"),
+    ("before", "after", "reported"),
     [
         (None, placed("bc", "bc"), ["Adding mirror on node b", "Adding mirror on node c"]),
         (placed("b", "b"), placed("bc", "b"), ["Adding mirror on node c"]),
@@ -35,14 +35,14 @@ def placed(mirrors: str = "", synchronised: str = "", stopped: str = "", **chang
     ],
 )
 def test_each_change_of_a_queues_mirrors_is_told(
-    before: Placement | None, after: Placement, told: list[str]
+    before: Placement | None, after: Placement, reported: list[str]
 ) -> None:
-    assert news(before, after) == told
+    assert events(before, after) == reported
 
 
 def test_only_the_leader_tells_and_what_was_recorded_before_is_no_news() -> None:
     changed = PlacementChanged(KEY, placed("bc", "b"))
-    follower, leader, started = MirrorNews("b"), MirrorNews("a"), MirrorNews("a")
+    follower, leader, started = MirrorEvents("b"), MirrorEvents("a"), MirrorEvents("a")
     started.begin({KEY: StoredPlacement(placed("bc"), 1)})
     assert follower.changed(changed) == []
     assert leader.changed(changed) == ["Adding mirror on node b", "Adding mirror on node c"]

@@ -11,23 +11,23 @@ import pytest
 from leveret.core.replication.cluster import Placement, Presence
 from leveret.core.replication.mirroring import QueuePromotion
 from leveret.core.replication.placement import (
+    ClusterView,
     Next,
     PendingSurvey,
     PlacementStep,
     RequiredMirrors,
-    Surroundings,
     asked_without,
     first,
     following,
     handed_over,
     is_lost,
-    led_after_asking,
+    led_by_most_complete,
     led_when_started,
     must_be_gone,
     promotion,
     step,
-    stood_aside,
     taken_over,
+    withdrawn,
 )
 from leveret.core.rules.mirror_policy import NOT_MIRRORED, MirrorPolicy
 
@@ -39,12 +39,12 @@ def on(*nodes: str) -> MirrorPolicy:
     return MirrorPolicy(mode="nodes", params=nodes)
 
 
-def around(alive: str = "abcd", *, me: str = "a", members: str = "abcd") -> Surroundings:
+def cluster_view(alive: str = "abcd", *, me: str = "a", members: str = "abcd") -> ClusterView:
     def backwards(nodes: Sequence[str]) -> Sequence[str]:
         return nodes[::-1]
 
     running = {node: Presence(f"{node}1", "", "", 0, "") for node in alive}
-    return Surroundings(me, f"{me}1", list(members), running, backwards)
+    return ClusterView(me, f"{me}1", list(members), running, backwards)
 
 
 def placed(mirrors: str = "", synchronised: str = "", stopped: str = "", **changes: Any) -> Placement:
@@ -62,30 +62,32 @@ def shown(placement: Placement) -> tuple[str, str, str, str]:
 
 
 def test_a_new_queue_is_of_its_leaders_present_incarnation() -> None:
-    assert first(9, "b", NOT_MIRRORED, around(), exclusive=True) == Placement(9, "b", "b1", 1, exclusive=True)
-    assert first(9, "a", NOT_MIRRORED, around("b"), exclusive=False).incarnation == "a1"
+    assert first(9, "b", NOT_MIRRORED, cluster_view(), exclusive=True) == Placement(
+        9, "b", "b1", 1, exclusive=True
+    )
+    assert first(9, "a", NOT_MIRRORED, cluster_view("b"), exclusive=False).incarnation == "a1"
 
 
 def test_a_leader_takes_mirrors_and_those_that_are_ready_are_to_be_synchronised() -> None:
-    found = following(placed(), ALL, "c", "c", around())
+    found = following(placed(), ALL, "c", "c", cluster_view())
     assert found == Next(placed("bcd", "c"))
-    assert following(placed("db", "db"), ALL, "bd", "bd", around()).placement == placed("dbc", "db")
+    assert following(placed("db", "db"), ALL, "bd", "bd", cluster_view()).placement == placed("dbc", "db")
 
 
 def test_who_is_gone_is_no_mirror_and_keeps_its_copy_as_long_as_it_may_return() -> None:
-    assert shown(following(placed("bcd", "bcd"), ALL, "bd", "bd", around("abd")).placement) == (
+    assert shown(following(placed("bcd", "bcd"), ALL, "bd", "bd", cluster_view("abd")).placement) == (
         "a",
         "bd",
         "bd",
         "c",
     )
-    listed = following(placed("bc", "bc", "d"), on("a", "b"), "b", "b", around("ab"))
+    listed = following(placed("bc", "bc", "d"), on("a", "b"), "b", "b", cluster_view("ab"))
     assert shown(listed.placement) == ("a", "b", "b", "")
-    back = following(placed("b", "b", "dc"), ALL, "b", "b", around("abc")).placement
+    back = following(placed("b", "b", "dc"), ALL, "b", "b", cluster_view("abc")).placement
     assert shown(back) == ("a", "bc", "b", "d")
-    forgotten = following(placed("b", "b", "cd"), ALL, "b", "b", around("ab", members="abc")).placement
+    forgotten = following(placed("b", "b", "cd"), ALL, "b", "b", cluster_view("ab", members="abc")).placement
     assert shown(forgotten) == ("a", "b", "b", "c")
-    assert shown(following(placed("b", "b", "c"), NOT_MIRRORED, "b", "b", around()).placement) == (
+    assert shown(following(placed("b", "b", "c"), NOT_MIRRORED, "b", "b", cluster_view()).placement) == (
         "a",
         "",
         "",
@@ -95,23 +97,23 @@ def test_who_is_gone_is_no_mirror_and_keeps_its_copy_as_long_as_it_may_return() 
 
 def test_a_leader_that_has_begun_anew_is_recorded_as_what_it_is() -> None:
     before = placed("bcd", "bcd", incarnation="a0")
-    assert following(before, ALL, "bcd", "bcd", around()).placement == placed("bcd", "bcd")
+    assert following(before, ALL, "bcd", "bcd", cluster_view()).placement == placed("bcd", "bcd")
 
 
 def test_the_record_is_to_say_what_confirms_are_to_wait_for() -> None:
-    assert following(placed("bcd"), MAJORITY, "", "", around()).placement.majority
-    assert not following(placed("bcd", majority=True), ALL, "", "", around()).placement.majority
+    assert following(placed("bcd"), MAJORITY, "", "", cluster_view()).placement.majority
+    assert not following(placed("bcd", majority=True), ALL, "", "", cluster_view()).placement.majority
     unmirrored = msgspec.structs.replace(MAJORITY, mode="")
-    assert not following(placed(majority=True), unmirrored, "", "", around()).placement.majority
+    assert not following(placed(majority=True), unmirrored, "", "", cluster_view()).placement.majority
 
 
 def test_a_leader_that_the_policy_does_not_list_moves_its_queue_once_the_next_one_is_ready() -> None:
     before = placed("b", "b")
-    not_ready = following(before, on("b", "c"), "", "", around())
+    not_ready = following(before, on("b", "c"), "", "", cluster_view())
     assert (shown(not_ready.placement), not_ready.move_to) == (("a", "bc", "", ""), "")
-    ready = following(before, on("b", "c"), "b", "b", around())
+    ready = following(before, on("b", "c"), "b", "b", cluster_view())
     assert (shown(ready.placement), ready.move_to) == (("a", "bc", "b", ""), "b")
-    assert following(placed("d"), on("b"), "", "", around()).move_to == ""
+    assert following(placed("d"), on("b"), "", "", cluster_view()).move_to == ""
 
 
 # -- what may be recorded when --------------------------------------------------------------------
@@ -206,44 +208,44 @@ def test_a_leader_that_has_begun_anew_records_that_before_it_confirms_by_majorit
 
 
 def test_what_confirms_waited_for_is_the_records_word_and_not_the_policys() -> None:
-    alive = around("bcd").alive
+    alive = cluster_view("bcd").alive
     assert promotion(placed("bcd", "bcd", majority=True), ALL, alive).asks == ("c", "d")
     assert promotion(placed("bcd", "bcd"), MAJORITY, alive).asks == ()
-    few = promotion(placed("bcd", "bcd", majority=True), ALL, around("b").alive)
+    few = promotion(placed("bcd", "bcd", majority=True), ALL, cluster_view("b").alive)
     assert (few.leader, few.is_complete) == ("b", False)
 
 
 def test_who_takes_over_is_one_term_higher_and_whoever_is_synchronised_stays_so() -> None:
     before = placed("bcd", "bd", "e", exclusive=False)
-    promoted = promotion(before, ALL, around("bcd").alive)
-    after = taken_over(before, promoted, around("bcd", me="b"))
+    promoted = promotion(before, ALL, cluster_view("bcd").alive)
+    after = taken_over(before, promoted, cluster_view("bcd", me="b"))
     assert (shown(after), after.term, after.incarnation) == (("b", "cd", "d", "ea"), 4, "b1")
 
 
 def test_mirrors_that_were_gone_before_their_leader_keep_their_copies() -> None:
     before = placed("bcd", "cd", "")
-    promoted = promotion(before, ALL, around("b").alive)
+    promoted = promotion(before, ALL, cluster_view("b").alive)
     assert not promoted.is_complete
-    after = taken_over(before, promoted, around("b", me="b"))
+    after = taken_over(before, promoted, cluster_view("b", me="b"))
     assert shown(after) == ("b", "", "", "cda")
 
 
 def test_where_messages_are_lost_nobody_is_recorded_and_nobody_who_has_them_may_have_come_back() -> None:
     before = placed("bcd", "cd")
-    promoted = promotion(before, ALL, around("b").alive)
+    promoted = promotion(before, ALL, cluster_view("b").alive)
     assert must_be_gone(before, promoted) == ("c", "d")
-    assert must_be_gone(before, promotion(before, ALL, around("bd").alive)) == ()
+    assert must_be_gone(before, promotion(before, ALL, cluster_view("bd").alive)) == ()
     by_majority = placed("bcd", "bcd", majority=True)
-    few = promotion(by_majority, MAJORITY, around("b").alive)
+    few = promotion(by_majority, MAJORITY, cluster_view("b").alive)
     assert must_be_gone(by_majority, few) == ("c", "d")
 
 
 def test_a_mirror_that_cannot_read_its_copy_is_recorded_no_more_and_is_the_last_to_lead() -> None:
-    found = stood_aside(placed("bcd", "bd"), "b")
+    found = withdrawn(placed("bcd", "bd"), "b")
     assert shown(found) == ("a", "cdb", "d", "")
     assert promotion(found, ALL, "bcd").leader == "d"
-    assert stood_aside(found, "b") == found
-    assert stood_aside(placed("bcd", "cd"), "b") == placed("cdb", "cd")
+    assert withdrawn(found, "b") == found
+    assert withdrawn(placed("bcd", "cd"), "b") == placed("cdb", "cd")
 
 
 @pytest.mark.parametrize(
@@ -259,22 +261,22 @@ def test_a_mirror_that_cannot_read_its_copy_is_recorded_no_more_and_is_the_last_
 def test_a_majority_without_one_that_cannot_read_its_copy_has_everything_if_it_is_large(
     recorded: str, left: str
 ) -> None:
-    found = stood_aside(placed("bcd", recorded, majority=True), "b")
+    found = withdrawn(placed("bcd", recorded, majority=True), "b")
     assert shown(found) == ("a", "cdb", left, "")
     assert promotion(found, MAJORITY, "cd").is_complete == bool(left)
-    assert stood_aside(found, "b") == found
+    assert withdrawn(found, "b") == found
 
 
 def test_a_leader_that_cannot_read_what_it_has_is_followed_by_a_mirror_that_has_all() -> None:
     promoted = promotion(placed("bcd", "cd"), ALL, "bcd")
-    assert shown(taken_over(placed("bcd", "cd"), promoted, around())) == ("c", "bd", "d", "a")
+    assert shown(taken_over(placed("bcd", "cd"), promoted, cluster_view())) == ("c", "bd", "d", "a")
 
 
 def test_after_a_majority_was_asked_who_has_most_leads_and_only_its_equals_stay_recorded() -> None:
     before = placed("bcd", "bcd", majority=True)
-    promoted = promotion(before, MAJORITY, around("bcd").alive)
-    me = around("bcd", me="b")
-    after = led_after_asking(before, promoted, {"b": (3, 10), "c": (4, 8), "d": (4, 8)}, me)
+    promoted = promotion(before, MAJORITY, cluster_view("bcd").alive)
+    me = cluster_view("bcd", me="b")
+    after = led_by_most_complete(before, promoted, {"b": (3, 10), "c": (4, 8), "d": (4, 8)}, me)
     assert after is not None
     assert (shown(after), after.term, after.incarnation, after.majority) == (
         ("c", "bd", "d", "a"),
@@ -282,24 +284,24 @@ def test_after_a_majority_was_asked_who_has_most_leads_and_only_its_equals_stay_
         "c1",
         False,
     )
-    own = led_after_asking(before, promoted, {"b": (4, 9), "c": (4, 8), "d": (4, 8)}, me)
+    own = led_by_most_complete(before, promoted, {"b": (4, 9), "c": (4, 8), "d": (4, 8)}, me)
     assert own is not None
     assert shown(own) == ("b", "cd", "", "a")
 
 
 def test_after_too_few_have_answered_nobody_leads() -> None:
     before = placed("bcd", "bcd", majority=True)
-    promoted = promotion(before, MAJORITY, around("bcd").alive)
+    promoted = promotion(before, MAJORITY, cluster_view("bcd").alive)
     ends = {"b": (3, 10), "c": (4, 8)}
-    assert led_after_asking(before, promoted, ends, around("bcd", me="b")) is not None
-    assert led_after_asking(before, promoted, {"b": (3, 10)}, around("bcd", me="b")) is None
-    assert led_after_asking(before, promoted, ends, around("bd", me="b")) is None
-    assert led_after_asking(before, QueuePromotion("b"), {}, around("b", me="b")) is None
+    assert led_by_most_complete(before, promoted, ends, cluster_view("bcd", me="b")) is not None
+    assert led_by_most_complete(before, promoted, {"b": (3, 10)}, cluster_view("bcd", me="b")) is None
+    assert led_by_most_complete(before, promoted, ends, cluster_view("bd", me="b")) is None
+    assert led_by_most_complete(before, QueuePromotion("b"), {}, cluster_view("b", me="b")) is None
 
 
 def test_a_queue_is_handed_over_with_those_that_have_all_of_it() -> None:
     before = placed("bcd", "bcd", majority=True)
-    after = handed_over(before, "c", {"c", "d"}, around())
+    after = handed_over(before, "c", {"c", "d"}, cluster_view())
     assert (shown(after), after.term, after.incarnation, after.majority) == (
         ("c", "bd", "d", "a"),
         4,
@@ -328,7 +330,7 @@ def test_a_mirror_that_was_stopped_leads_once_it_starts_and_nobody_is_its_mirror
 def test_what_only_a_process_has_is_gone_with_it(
     changes: dict[str, Any], durable: bool, alive: str, lost: bool
 ) -> None:
-    assert is_lost(placed(**changes), around(alive).alive, durable=durable) is lost
+    assert is_lost(placed(**changes), cluster_view(alive).alive, durable=durable) is lost
 
 
 # -- a leader that is forgotten -------------------------------------------------------------------

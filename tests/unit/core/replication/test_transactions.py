@@ -45,9 +45,9 @@ WRITES = st.lists(
 def test_parts_do_the_same_and_fit(
     writes: list[PutKey | DeleteKey], guarded: set[str], ops_max: int, bytes_max: int
 ) -> None:
-    pen = Holds("pen", b"me")
+    definitions_lock = Holds("pen", b"me")
     conditions = [Unchanged(key, 3) for key in sorted(guarded)]
-    whole = StoreTransaction((pen, *conditions), tuple(writes))
+    whole = StoreTransaction((definitions_lock, *conditions), tuple(writes))
     had = {"a": b"1", "ab": b"2", "b": b"3"}
     has = had
     found = parts(whole, ops_max, bytes_max)
@@ -56,7 +56,7 @@ def test_parts_do_the_same_and_fit(
         assert len(part.conditions) <= ops_max
         octets = sum(len(write.key) + len(getattr(write, "value", b"")) for write in part.writes)
         assert octets <= bytes_max or len(part.writes) == 1
-        assert part.conditions[0] == pen
+        assert part.conditions[0] == definitions_lock
         assert not any(touches(one, other) for one, other in combinations(part.writes, 2))
         has = runs(part, has)
     assert has == runs(whole, had)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from leveret.management.http.app import build_app, operator_door, public_door
+from leveret.management.http.app import build_app, operator_app, public_app
 from tests.unit.management.conftest import Client
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ SITE = "https://admin.example"
 def client(node: FakeNode, *, operator: bool = False, **options: Any) -> Client:
     node.config = replace(node.config, management=replace(node.config.management, **options))
     app = build_app(node)
-    return Client(operator_door(app)) if operator else Client(public_door(app), ("guest", "secret"))
+    return Client(operator_app(app)) if operator else Client(public_app(app), ("guest", "secret"))
 
 
 def test_a_prefix_is_asked_of_those_who_come_over_tcp_only(node: FakeNode) -> None:

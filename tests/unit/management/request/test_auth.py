@@ -115,7 +115,7 @@ def test_what_only_an_administrator_changes_nobody_else_does(
     node: FakeNode, client_as: ClientAs, tag: str, method: str, path: str, body: object
 ) -> None:
     node.add_user("app", tag, vhost="/")
-    before = {kind: dict(held) for kind, held in node.broker.definitions.by_kind.items()}
+    before = {kind: dict(existing) for kind, existing in node.broker.definitions.by_kind.items()}
     reply = client_as("app").request(method, path, json=body)
     assert (reply.status_code, reply.json()["reason"]) == (401, "Not administrator user")
     assert before == node.broker.definitions.by_kind

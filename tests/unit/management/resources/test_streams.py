@@ -50,10 +50,10 @@ class FakeConnection:
 
 @pytest.fixture
 def connection(node: FakeNode) -> FakeConnection:
-    held = FakeConnection()
+    existing = FakeConnection()
     streams: Any = node.streams
-    streams.connections = (held,)
-    return held
+    streams.connections = (existing,)
+    return existing
 
 
 def test_a_connection_is_among_all_and_among_its_kind(admin: Client, connection: FakeConnection) -> None:
@@ -121,14 +121,14 @@ def test_others_connections_are_for_those_who_monitor(
 def test_a_connection_of_amqp_1_0_is_shown_counted_and_ended_like_any_other(
     node: FakeNode, admin: Client
 ) -> None:
-    held = FakeConnection()
-    held.protocol = "AMQP 1-0"
+    existing = FakeConnection()
+    existing.protocol = "AMQP 1-0"
     amqp: Any = node.amqp
-    amqp.amqp10_connections = (held,)
+    amqp.amqp10_connections = (existing,)
     [shown] = admin.get("/api/connections").json()
     assert (shown["name"], shown["protocol"], shown["auth_mechanism"]) == (NAME, "AMQP 1-0", "PLAIN")
     assert admin.get(f"/api/connections/{PATH}/channels").json() == []
     assert admin.get("/api/overview").json()["object_totals"]["connections"] == 1
     assert admin.get("/api/stream/connections").json() == []
     assert admin.delete(f"/api/connections/{PATH}").status_code == 204
-    assert held.reasons == ["Closed via management plugin"]
+    assert existing.reasons == ["Closed via management plugin"]

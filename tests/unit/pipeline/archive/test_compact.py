@@ -19,7 +19,7 @@ from leveret.pipeline.archive.plan import pinned
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import Selection
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
-from tests.unit.pipeline.recovery.test_survivors import QUEUES, VHOST, Standby, expected, play, steps
+from tests.unit.pipeline.recovery.test_unsettled import QUEUES, VHOST, Standby, expected, play, steps
 from tests.unit.runtime.collecting.site import scratch
 
 
@@ -200,9 +200,9 @@ def test_moments_since_it_are_known_though_the_clock_was_ahead_once(data_dir: Pl
     with pytest.raises(PreconditionFailed, match="before that"):
         standby.promote(as_of_ms=since_ms - 1)
     # An upstream that starts again may collect a chunk once more, and not what settled it.
-    [life] = upstream.lives[VHOST, "a"]
-    offset, bodies, kind, _ = life.copies[0]
-    upstream.logs[VHOST].append_copy("a", life.epoch, offset, bodies, kind, upstream.now_ms)
+    [incarnation] = upstream.incarnations[VHOST, "a"]
+    offset, bodies, kind, _ = incarnation.copies[0]
+    upstream.logs[VHOST].append_copy("a", incarnation.epoch, offset, bodies, kind, upstream.now_ms)
     standby.transfer(upstream)
     assert standby.promote(as_of_ms=upstream.now_ms) == 5, (
         "what was settled stays so; what is of 2099 comes later"

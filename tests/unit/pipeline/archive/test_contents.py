@@ -6,8 +6,8 @@ import pytest
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.contents import contents
+from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.origins import Origins
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.files.files import locked
 from leveret.pipeline.recovery.forget import forget_vhosts
@@ -49,7 +49,7 @@ def test_it_is_counted_by_queue_and_by_vhost(data_dir: Path) -> None:
         ("b", 1, 1, 1),
     ]
     assert all(row["bytes"] > 0 and row["known_from_ms"] == 0 for row in found["vhosts"])
-    Origins(data_dir).note_begin("b", 7, is_whole=False)
+    UpstreamIdentities(data_dir).note_begin("b", 7, is_whole=False)
     assert [row["known_from_ms"] for row in contents(data_dir)["vhosts"]] == [0, 7]
 
 

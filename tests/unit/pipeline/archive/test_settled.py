@@ -6,7 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.pipeline.archive.settled import NOTHING, Mask, QueueLife, SettledRanges, rows_by_life
+from leveret.pipeline.archive.settled import (
+    NOTHING,
+    Mask,
+    QueueIncarnation,
+    SettledRanges,
+    rows_by_incarnation,
+)
 
 ranges = st.lists(st.tuples(st.integers(0, 300), st.integers(1, 40)), max_size=40)
 
@@ -58,12 +64,12 @@ def test_nothing_holds_nothing() -> None:
 
 def test_ranges_of_one_queue_come_together() -> None:
     gathered = SettledRanges()
-    life, other = QueueLife("/", "q", 1), QueueLife("/", "q", 2)
-    gathered.add(life, [0], [5])
+    incarnation, other = QueueIncarnation("/", "q", 1), QueueIncarnation("/", "q", 2)
+    gathered.add(incarnation, [0], [5])
     gathered.add(other, [0], [1])
-    gathered.add(life, [5, 20], [5, 1])
+    gathered.add(incarnation, [5, 20], [5, 1])
     masks = gathered.masks()
-    assert masks[life].covers(0, 10)
+    assert masks[incarnation].covers(0, 10)
     assert not masks[other].covers(0, 2)
 
 
@@ -76,9 +82,9 @@ def test_rows_are_grouped_by_queue_and_epoch_and_keep_their_order() -> None:
             "queue_epoch": pa.array([1, 1, 2, 1, 1], pa.int64()),
         }
     )
-    found = {life: rows.tolist() for life, rows in rows_by_life("v", table)}
+    found = {incarnation: rows.tolist() for incarnation, rows in rows_by_incarnation("v", table)}
     assert found == {
-        QueueLife("v", "b", 1): [0, 4],
-        QueueLife("v", "a", 1): [1, 3],
-        QueueLife("v", "b", 2): [2],
+        QueueIncarnation("v", "b", 1): [0, 4],
+        QueueIncarnation("v", "a", 1): [1, 3],
+        QueueIncarnation("v", "b", 2): [2],
     }

@@ -19,7 +19,7 @@ from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.transfer.compaction import Compaction
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
-from tests.unit.pipeline.recovery.test_survivors import VHOST, FakeBroker, Lost, play, steps
+from tests.unit.pipeline.recovery.test_unsettled import VHOST, FakeBroker, Lost, play, steps
 from tests.unit.runtime.collecting.site import scratch
 
 EXPORTS = "exports/0123456789abcdef"
@@ -81,7 +81,9 @@ def archive(data_dir: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def add_traffic(upstream: StandbyUpstream, count: int = 4) -> None:
     """So many messages come and are settled, but for one."""
     for _ in range(count):
-        first = upstream.lives[VHOST, "a"][-1].next_offset if (VHOST, "a") in upstream.lives else 0
+        first = (
+            upstream.incarnations[VHOST, "a"][-1].next_offset if (VHOST, "a") in upstream.incarnations else 0
+        )
         upstream.publish(VHOST, "a", [stored_message(b"%d" % number) for number in range(first, first + 3)])
         upstream.settle(VHOST, "a", [(first + 1, 2)])
 

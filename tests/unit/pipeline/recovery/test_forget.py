@@ -32,7 +32,7 @@ from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.pipeline.transfer.compaction import Compaction
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
-from tests.unit.pipeline.recovery.test_survivors import VHOST, FakeBroker, Standby
+from tests.unit.pipeline.recovery.test_unsettled import VHOST, FakeBroker, Standby
 
 pytestmark = pytest.mark.process
 
@@ -367,14 +367,14 @@ def test_a_setting_aside_that_is_cut_short_recovers_nothing_a_second_time(
         with monkeypatch.context() as patch:
             patch.setattr(forget, "move", mortal)
             with pytest.raises(Killed):
-                forget.set_aside(place, place, 5)
+                forget.retire(place, place, 5)
         promoted = tmp_path / f"promoted-{steps}"
         shutil.copytree(place, promoted)
         with suppress(StorageError):
             plan = freeze_plan(Manifest(promoted), VHOST)
             assert plan is None or not plan.load().queues
         sweep(Manifest(place), place)
-        forget.set_aside(place, place, 6)
+        forget.retire(place, place, 6)
         assert Manifest(place).files() == []
         kept = place / "former"
         [manifest] = [found for at in "56" if (found := Manifest(kept / at)).files()]

@@ -20,7 +20,7 @@ LIMIT: Any = None
 
 
 @pytest.mark.parametrize(
-    ("news", "since_s", "waits"),
+    ("new_bytes", "since_s", "waits"),
     [
         ({"a": 10_000}, 0.1, False),
         ({"a": 50_000}, 0.5, True),
@@ -33,7 +33,7 @@ LIMIT: Any = None
     ],
 )
 def test_a_batch_is_made_larger_while_much_comes_but_not_so_much_that_it_is_large_already(
-    tmp_path: Path, news: dict[str, int], since_s: float, waits: bool
+    tmp_path: Path, new_bytes: dict[str, int], since_s: float, waits: bool
 ) -> None:
     job = TransferJob(
         data_dir=str(tmp_path),
@@ -46,7 +46,7 @@ def test_a_batch_is_made_larger_while_much_comes_but_not_so_much_that_it_is_larg
     reader = UpstreamReader(TransferOptions(job=job, inbox="", cores=2))
     start = dict.fromkeys(job.vhosts, 7)
     # As long as the upstream has not said otherwise, a record has 1000 octets.
-    ends = start | {vhost: 7 + count for vhost, count in news.items()}
+    ends = start | {vhost: 7 + count for vhost, count in new_bytes.items()}
     assert reader._is_flood(start, ends, since_s) is waits
 
 
@@ -108,7 +108,7 @@ def test_what_is_here_of_a_chunk_within_which_a_batch_ended_may_be_gone_at_the_u
 
 def test_the_upstream_is_told_of_what_is_stored_and_of_no_more(tmp_path: Path) -> None:
     upstream = upstream_of(2)
-    told = upstream.host.offsets
+    reported = upstream.host.offsets
     with upstream.serving() as port:
         options = options_of(tmp_path, port)
         reader, writer = UpstreamReader(options), StoreWriter(options)
@@ -117,8 +117,8 @@ def test_the_upstream_is_told_of_what_is_stored_and_of_no_more(tmp_path: Path) -
         writer.commit([writer.write(reader.read(task))], 0)
         reader.latestOffset({"/": 10}, LIMIT)
         # It is not answered.
-        wait_until(lambda: any(told.values()), "what is stored, told", 10)
-        assert told == {("/", "eu.2"): 10}
+        wait_until(lambda: any(reported.values()), "what is stored, told", 10)
+        assert reported == {("/", "eu.2"): 10}
 
 
 def test_who_has_all_of_an_upstream_that_serves_no_more_is_told_and_who_has_not_gets_it(
@@ -133,8 +133,8 @@ def test_who_has_all_of_an_upstream_that_serves_no_more_is_told_and_who_has_not_
         assert end == {"/": 30}
         assert [each["state"] for each in inbox.wait(0.1) if each["event"] == "link"][-1] == "connected"
         assert reader.latestOffset(end, LIMIT) == end
-        told = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
-        assert (told["state"], "restart it" in told["error"]) == ("recover", True)
+        reported = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
+        assert (reported["state"], "restart it" in reported["error"]) == ("recover", True)
 
 
 @pytest.mark.parametrize("has_data", [False, True])
@@ -146,15 +146,15 @@ def test_nothing_is_taken_from_a_node_that_is_a_downstream_itself(tmp_path: Path
         before = reader.latestOffset({}, LIMIT) if has_data else {}
         upstream.host.is_downstream = True
         assert reader.latestOffset(before, LIMIT) == before
-        told = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
-        assert (told["state"], "is no upstream now" in told["error"]) == ("recover", True)
-        assert "committed" not in told, "nothing is known of an upstream"
+        reported = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
+        assert (reported["state"], "is no upstream now" in reported["error"]) == ("recover", True)
+        assert "committed" not in reported, "nothing is known of an upstream"
         upstream.host.is_downstream = False
         assert reader.latestOffset({"/": 0}, LIMIT) == {"/": 30}
 
 
 def test_a_known_gap_is_told_while_the_upstream_is_away_too(tmp_path: Path) -> None:
-    def told() -> tuple[str, int]:
+    def reported() -> tuple[str, int]:
         reader = UpstreamReader(options)
         assert reader.latestOffset({}, LIMIT) == {"/": 20}, "as far as it is here"
         last = inbox.wait(0.1)[-1]
@@ -168,6 +168,6 @@ def test_a_known_gap_is_told_while_the_upstream_is_away_too(tmp_path: Path) -> N
         with upstream.serving() as port:
             options = options_of(tmp_path, port, inbox.address)
             upstream.logs["/"].retain_from(30)
-            assert told() == ("recover", 10)
+            assert reported() == ("recover", 10)
         # The link waits before it tries again.
-        wait_until(lambda: told() == ("connecting", 10), "the gap, told without the upstream", 10)
+        wait_until(lambda: reported() == ("connecting", 10), "the gap, told without the upstream", 10)

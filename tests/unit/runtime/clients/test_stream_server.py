@@ -26,7 +26,7 @@ def on_a_node(script: Any) -> None:
             guest = d.User(name="guest", password_hash="")
             for entity in (d.Vhost(name="v"), guest, everything):
                 site.node.broker.apply(d.Put(entity))
-            await script(site, site.node.stream_door)
+            await script(site, site.node.stream_server)
             await site.node.commit()
             await site.node.stop()
 
@@ -39,23 +39,23 @@ def batch(*bodies: bytes) -> StreamBatch:
 
 
 def test_a_stream_is_served_as_the_listener_relies_on() -> None:
-    async def script(site: Site, door: StreamServer) -> None:
-        assert door.create_stream("guest", "v", "s", {"max-age": "7D"})
-        assert not door.create_stream("guest", "v", "s", {"max-age": "7D"})
-        handle = door.stream("v", "s")
-        told: list[LeveretError | None] = []
+    async def script(site: Site, follower_server: StreamServer) -> None:
+        assert follower_server.create_stream("guest", "v", "s", {"max-age": "7D"})
+        assert not follower_server.create_stream("guest", "v", "s", {"max-age": "7D"})
+        handle = follower_server.stream("v", "s")
+        reported: list[LeveretError | None] = []
         for number in range(4):
             each = batch(b"%d" % number, b"x")
-            each.done = told.append
+            each.done = reported.append
             handle.publish(each)
             await site.node.commit()
-        assert told == [None] * 4
+        assert reported == [None] * 4
         served_log_contract(handle.log)
-        door.delete_stream("guest", "v", "s")
+        follower_server.delete_stream("guest", "v", "s")
         late = batch(b"late")
-        late.done = told.append
+        late.done = reported.append
         handle.publish(late)
-        assert isinstance(told[-1], NotFound)
+        assert isinstance(reported[-1], NotFound)
         await site.node.commit()
         assert handle.log.is_closed
 
@@ -63,33 +63,33 @@ def test_a_stream_is_served_as_the_listener_relies_on() -> None:
 
 
 def test_only_streams_are_streams_and_arguments_are_checked() -> None:
-    async def script(site: Site, door: StreamServer) -> None:
+    async def script(site: Site, follower_server: StreamServer) -> None:
         site.node.broker.declare_queue(d.Queue(name="classic", vhost="v"))
         with pytest.raises(NotFound, match="is not a stream"):
-            door.stream("v", "classic")
+            follower_server.stream("v", "classic")
         with pytest.raises(NotFound):
-            door.stream("v", "missing")
+            follower_server.stream("v", "missing")
         with pytest.raises(PreconditionFailed):
-            door.create_stream("guest", "v", "classic", {})
+            follower_server.create_stream("guest", "v", "classic", {})
         with pytest.raises(PreconditionFailed, match="whole number"):
-            door.create_stream("guest", "v", "s", {"max-length-bytes": "many"})
+            follower_server.create_stream("guest", "v", "s", {"max-length-bytes": "many"})
         with pytest.raises(PreconditionFailed):
-            door.create_super_stream("guest", "v", "super", {"p": "0"}, {"max-age": "nonsense"})
+            follower_server.create_super_stream("guest", "v", "super", {"p": "0"}, {"max-age": "nonsense"})
         assert ("v", "p") not in site.node.broker.queues
 
     on_a_node(script)
 
 
 def test_permissions_are_those_of_the_stream_s_name() -> None:
-    async def script(site: Site, door: StreamServer) -> None:
+    async def script(site: Site, follower_server: StreamServer) -> None:
         broker = site.node.broker
         broker.apply(d.Put(d.User(name="u", password_hash="")))
         broker.apply(d.Put(d.Permission(user="u", vhost="v", configure="", write="^w", read="^r")))
-        door.check("u", "v", "write", "w1")
-        door.check("u", "v", "read", "r1")
+        follower_server.check("u", "v", "write", "w1")
+        follower_server.check("u", "v", "read", "r1")
         with pytest.raises(AccessRefused, match="access to queue 'w1' in vhost 'v' refused for user 'u'"):
-            door.check("u", "v", "read", "w1")
+            follower_server.check("u", "v", "read", "w1")
         with pytest.raises(AccessRefused):
-            door.check("u", "v", "configure", "w1")
+            follower_server.check("u", "v", "configure", "w1")
 
     on_a_node(script)

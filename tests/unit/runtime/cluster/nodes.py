@@ -11,7 +11,7 @@ from leveret.config.cluster import Cluster
 from leveret.config.uris import NodeUri
 from leveret.core.replication.cluster import Presence
 from leveret.runtime.cluster.links import MemberLinks
-from leveret.runtime.cluster.listener import ClusterDoor, ClusterPeer, Handler, NodeCredentials
+from leveret.runtime.cluster.listener import ClusterListener, ClusterPeer, Handler, NodeCredentials
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.session.link_handshake import Kind
 from leveret.storage.secret_file import Secret
@@ -53,7 +53,7 @@ class Node:
         self.answers: Callable[[str, Any], Awaitable[dict[str, Any]]] = self._echo
         self.links = MemberLinks(settings, own, self.answer)
         handlers: dict[Kind, Handler] = {"member": self.links.accept, "relay": self.take, "mirror": self.take}
-        self.door = ClusterDoor(settings, own, handlers, lambda caller: self.refusal)
+        self.follower_server = ClusterListener(settings, own, handlers, lambda caller: self.refusal)
 
     async def _echo(self, what: str, about: Any) -> dict[str, Any]:
         await asyncio.sleep(0)
@@ -70,11 +70,17 @@ class Node:
         return self.others[-1]
 
     def presence(self, port: int = 0) -> Presence:
-        uri = str(NodeUri(self.door.uri.scheme, LOOPBACK, port)) if port else str(self.door.uri)
+        uri = (
+            str(NodeUri(self.follower_server.uri.scheme, LOOPBACK, port))
+            if port
+            else str(self.follower_server.uri)
+        )
         return Presence(f"run-{self.name}", uri, "", 0, "1")
 
     def presence_as(self, scheme: str) -> Presence:
-        return Presence(f"run-{self.name}", f"{scheme}://{LOOPBACK}:{self.door.uri.port}", "", 0, "1")
+        return Presence(
+            f"run-{self.name}", f"{scheme}://{LOOPBACK}:{self.follower_server.uri.port}", "", 0, "1"
+        )
 
     def knows(self, *nodes: Node, **more: Presence) -> None:
         self.links.know({node.name: node.presence() for node in nodes} | more)
@@ -83,13 +89,13 @@ class Node:
 @asynccontextmanager
 async def started(*nodes: Node) -> AsyncIterator[None]:
     for one in nodes:
-        await one.door.start()
+        await one.follower_server.start()
     try:
         yield
     finally:
         for one in nodes:
             one.links.stop()
-            await one.door.stop()
+            await one.follower_server.stop()
 
 
 def play(scene: Coroutine[Any, Any, None]) -> None:

@@ -25,9 +25,9 @@ class Store:
         self.done.append(transaction)
         revision = len(self.done)
         for write in transaction.writes:
-            if write.key == KEYS.pen:
-                self._state.pen = None if isinstance(write, DeleteKey) else "a"
-                self._state._modified[KEYS.pen] = 0 if isinstance(write, DeleteKey) else revision
+            if write.key == KEYS.definitions_lock:
+                self._state.definitions_lock = None if isinstance(write, DeleteKey) else "a"
+                self._state._modified[KEYS.definitions_lock] = 0 if isinstance(write, DeleteKey) else revision
         return revision
 
 
@@ -41,8 +41,11 @@ def test_a_node_keeps_the_lock_while_its_changes_are_on_their_way_and_gives_it_t
         holder.serve(lock, lambda: is_busy)
         running = asyncio.create_task(holder.run())
         await asyncio.wait_for(holder.fetched(), 5)
-        assert (lock.is_here, store.done[0].writes[0]) == (True, PutKey(KEYS.pen, encode("a"), leased=True))
-        state.pen_wanted = frozenset({"b"})
+        assert (lock.is_here, store.done[0].writes[0]) == (
+            True,
+            PutKey(KEYS.definitions_lock, encode("a"), leased=True),
+        )
+        state.definitions_lock_wanted = frozenset({"b"})
         for _ in range(3):
             holder.look()
             await asyncio.sleep(0.01)
@@ -53,7 +56,7 @@ def test_a_node_keeps_the_lock_while_its_changes_are_on_their_way_and_gives_it_t
             await asyncio.sleep(0.01)
             assert (lock.is_here, len(store.done)) == (True, 1)
         await until(lambda: len(store.done) == 2)
-        assert (lock.is_here, store.done[1].writes) == (False, (DeleteKey(KEYS.pen),))
+        assert (lock.is_here, store.done[1].writes) == (False, (DeleteKey(KEYS.definitions_lock),))
         running.cancel()
 
     asyncio.run(story())

@@ -9,7 +9,7 @@ from leveret.core.broker.epochs import Epochs
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
 from leveret.model import definitions as d
-from leveret.runtime.cluster.definitions_publication import Sharing
+from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
 
 KEYS = ClusterKeys.under("c")
 
@@ -28,21 +28,21 @@ def shared(*changes: d.Change) -> list[StoreTransaction]:
         known.append(revision)
 
     async def scenario() -> None:
-        idle, told = asyncio.Event(), asyncio.Event()
+        idle, reported = asyncio.Event(), asyncio.Event()
         store: Any = Store()
-        sharing = Sharing(
+        publication = DefinitionsPublication(
             store,
             ClusterState(KEYS),
             Epochs(),
-            held=lambda: Unchanged(KEYS.pen, 3),
+            lock_condition=lambda: Unchanged(KEYS.definitions_lock, 3),
             placed=lambda queue: Placement(queue.epoch, "a", "i", 1),
             all_have=all_have,
             on_idle=idle.set,
             on_lost=lambda reason: None,
         )
-        sharing.share(list(changes), told.set)
+        publication.share(list(changes), reported.set)
         await idle.wait()
-        assert told.is_set()
+        assert reported.is_set()
 
     asyncio.run(scenario())
     assert known == [len(found)]

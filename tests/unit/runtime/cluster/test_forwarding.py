@@ -22,13 +22,13 @@ from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Presence
 from leveret.model import definitions as d
-from leveret.runtime.cluster.forwarding import Relays
+from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.links import MemberLinks
-from leveret.runtime.cluster.listener import ClusterDoor, NodeCredentials
+from leveret.runtime.cluster.listener import ClusterListener, NodeCredentials
 from leveret.runtime.logs.engine import Part
 from leveret.runtime.node.node import Node
 from leveret.session.amqp091.connection import ClientConnection
-from leveret.session.forwarding.leader_server import RelayConsumer
+from leveret.session.forwarding.leader_server import ForwardedChannelConsumer
 from leveret.session.forwarding.remote_ports import RemotePorts
 from leveret.testing.applications.applications import channel_of, parameters
 from leveret.testing.network.ports import LOOPBACK
@@ -51,11 +51,13 @@ class Site:
         own = NodeCredentials(SECRET, f"id-{short}", name, f"run-{short}")
         self.incarnation = own.incarnation
         self.links = MemberLinks(SETTINGS, own, self._answer)
-        self.relays = Relays(name, self.node, self.links.dial, own.incarnation)
-        self.door = ClusterDoor(SETTINGS, own, {"member": self.links.accept, "relay": self.relays.accept})
+        self.forwarding = Forwarding(name, self.node, self.links.dial, own.incarnation)
+        self.follower_server = ClusterListener(
+            SETTINGS, own, {"member": self.links.accept, "relay": self.forwarding.accept}
+        )
         self.node.broker.make_queue = partial(self._make_queue, leaders)
-        self.node.log_store.relays = self.relays
-        self.node.engine.beyond = self
+        self.node.log_store.forwarding = self.forwarding
+        self.node.engine.replication_port = self
 
     def _make_queue(
         self, leaders: dict[str, str], definition: d.Queue, read: Reader, exclusive: bool
@@ -69,15 +71,15 @@ class Site:
     async def start(self) -> None:
         await self.node.start()
         await self.node.amqp.start(LOOPBACK, 0)
-        await self.door.start()
+        await self.follower_server.start()
 
     def presence(self) -> Presence:
-        return Presence(self.incarnation, str(self.door.uri), "", 0, "")
+        return Presence(self.incarnation, str(self.follower_server.uri), "", 0, "")
 
     async def stop(self) -> None:
         self.links.stop()
-        await self.door.stop()
-        await self.relays.stop()
+        await self.follower_server.stop()
+        await self.forwarding.stop()
         await self.node.stop()
 
     @property
@@ -93,18 +95,18 @@ class Site:
         return isinstance(queue, RemoteQueue | RemotePorts)
 
     def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
-        self.relays.when_batch_confirmed(batch, part())
+        self.forwarding.when_batch_confirmed(batch, part())
 
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
         for queue in queues:
             if isinstance(queue, RemoteQueue):
-                self.relays.when_confirmed(queue, part())
+                self.forwarding.when_confirmed(queue, part())
 
     def is_overloaded(self) -> bool:
-        return self.relays.is_overloaded()
+        return self.forwarding.is_overloaded()
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
-        self.relays.when_relieved(callback)
+        self.forwarding.when_relieved(callback)
 
     def taken_down(self, queue: Queue) -> None:
         raise AssertionError(f"{queue.key} is damaged")
@@ -190,7 +192,7 @@ def test_links_that_end_while_messages_are_published_lose_and_double_nothing() -
             try:
                 while not publishing.done():
                     await asyncio.sleep(0.02)
-                    for link in list(there.relays.accepted):
+                    for link in list(there.forwarding.accepted):
                         link.peer.abort()
                         cuts += 1
             finally:
@@ -227,18 +229,18 @@ def test_a_node_that_leads_the_queue_by_now_has_what_its_own_clients_published_m
     async def play() -> None:
         async with sites(QUEUE) as (here, there):
             bodies = [b"%06d" % number for number in range(50)]
-            await there.door.stop()
-            for link in list(there.relays.accepted):
+            await there.follower_server.stop()
+            for link in list(there.forwarding.accepted):
                 link.peer.abort()
             stop = threading.Event()
             publishing = asyncio.create_task(asyncio.to_thread(_publish_all, here, bodies, stop))
-            await until(lambda: here.relays.unconfirmed_bytes)
+            await until(lambda: here.forwarding.unconfirmed_bytes)
             led = make_queue(QUEUE, here.node.log_store.read)
             before = here.node.broker.replace_queue(led)
-            here.relays.led_here(before, led)
+            here.forwarding.led_here(before, led)
             await publishing
             assert [body for run in _all_runs(here) for body in run] == bodies
-            assert (led.sequences.logged, here.relays.unconfirmed_bytes) == ({b"run-here": 1}, 0)
+            assert (led.sequences.logged, here.forwarding.unconfirmed_bytes) == ({b"run-here": 1}, 0)
 
     asyncio.run(play())
 
@@ -300,7 +302,7 @@ def test_a_clients_consumer_is_known_to_the_leader_as_the_clients() -> None:
                 with channel(here) as client:
                     client.basic_consume("q", lambda *_: None, consumer_tag="mine")
                     [consumer] = there.queue("q").consumers
-                    assert isinstance(consumer, RelayConsumer)
+                    assert isinstance(consumer, ForwardedChannelConsumer)
                     assert consumer.client is not None
                     [connection] = here.node.broker.connections
                     assert isinstance(connection, ClientConnection)

@@ -95,11 +95,11 @@ def test_who_is_gone_answers_nobody_and_whose_question_is_forgotten() -> None:
         b.answers = never
         async with started(a, b):
             a.knows(b)
-            asking = asyncio.create_task(a.links.ask("b", "x", {}))
+            leader_client = asyncio.create_task(a.links.ask("b", "x", {}))
             await until(lambda: b.asked)
             a.knows()
             with pytest.raises(Unanswered, match="the link ended"):
-                await asking
+                await leader_client
             with pytest.raises(Unanswered, match="node b does not run"):
                 await a.links.ask("b", "x", {})
             await asyncio.wait_for(given_up.wait(), PATIENCE_S)
@@ -114,17 +114,17 @@ def test_a_node_that_is_not_reached_yet_is_waited_for() -> None:
         a, b = Node("a"), Node("b", replace(SETTINGS, port=port))
         async with started(a):
             a.knows(b=Presence("run-b", f"tcp://{LOOPBACK}:{port}", "", 0, "1"))
-            asking = asyncio.create_task(a.links.ask("b", "x", {}))
+            leader_client = asyncio.create_task(a.links.ask("b", "x", {}))
             await asyncio.sleep(0)
             async with started(b):
-                assert (await asking)["node"] == "b"
+                assert (await leader_client)["node"] == "b"
             # And one that leaves meanwhile is not waited for any longer.
             await until(lambda: not a.links.connected())
-            asking = asyncio.create_task(a.links.ask("b", "x", {}))
+            leader_client = asyncio.create_task(a.links.ask("b", "x", {}))
             await asyncio.sleep(0)
             a.knows()
             with pytest.raises(Unanswered):
-                await asking
+                await leader_client
 
     play(scene())
 
@@ -139,12 +139,12 @@ def test_a_node_that_has_been_missed_for_long_is_not_waited_for(monkeypatch: pyt
                 context.setattr(links_room, "LINK_WAIT_S", 0.2)
                 with pytest.raises(Unanswered, match="is not reached"):
                     await a.links.ask("b", "x", {})
-                asking = asyncio.create_task(a.links.ask("b", "x", {}))
+                leader_client = asyncio.create_task(a.links.ask("b", "x", {}))
                 for _ in range(20):
                     await asyncio.sleep(0)
-                assert asking.done()
+                assert leader_client.done()
                 with pytest.raises(Unanswered, match="is not reached"):
-                    await asking
+                    await leader_client
             async with started(b):
                 await until(lambda: bool(a.links.connected()))
                 assert (await a.links.ask("b", "x", {}))["node"] == "b"
@@ -156,8 +156,8 @@ def test_a_link_that_is_cut_comes_again_and_one_to_another_place_is_made_anew() 
     async def scene() -> None:
         a, b = Node("a"), Node("b")
         async with started(a, b):
-            assert b.door.address
-            with LinkProxy(b.door.address.port) as link:
+            assert b.follower_server.address
+            with LinkProxy(b.follower_server.address.port) as link:
                 a.links.know({"b": b.presence(link.port)})
                 for _ in range(3):
                     assert await a.links.ask("b", "x", {})
@@ -179,8 +179,8 @@ def test_a_node_that_falls_silent_is_noticed_by_both_sides(monkeypatch: pytest.M
     async def scene() -> None:
         a, b = Node("a"), Node("b")
         async with started(a, b):
-            assert b.door.address
-            with LinkProxy(b.door.address.port) as link:
+            assert b.follower_server.address
+            with LinkProxy(b.follower_server.address.port) as link:
                 a.links.know({"b": b.presence(link.port)})
                 peer = await a.links.dial("b", "relay")
                 peer.receiver = near = Other()

@@ -51,8 +51,8 @@ def test_who_does_not_speak_as_a_node_does_is_hung_up_on(octets: bytes) -> None:
     async def scene() -> None:
         a, b = Node("a"), Node("b")
         async with started(a, b):
-            assert b.door.address
-            assert (await says(b.door.address.port, octets)).startswith(GREETING)
+            assert b.follower_server.address
+            assert (await says(b.follower_server.address.port, octets)).startswith(GREETING)
             a.knows(b)
             assert await a.links.ask("b", "x", {})
             assert [asker for asker, _, _ in b.asked] == ["a"]
@@ -66,8 +66,8 @@ def test_who_says_nothing_does_not_stay(monkeypatch: pytest.MonkeyPatch) -> None
     async def scene() -> None:
         b = Node("b")
         async with started(b):
-            assert b.door.address
-            assert await says(b.door.address.port, b"") == GREETING
+            assert b.follower_server.address
+            assert await says(b.follower_server.address.port, b"") == GREETING
 
     play(scene())
 
@@ -78,11 +78,13 @@ def test_of_too_many_who_say_nothing_the_first_goes(monkeypatch: pytest.MonkeyPa
     async def scene() -> None:
         a, b = Node("a"), Node("b")
         async with started(a, b), AsyncExitStack() as stack:
-            assert b.door.address
-            strangers = [await asyncio.open_connection(LOOPBACK, b.door.address.port) for _ in range(3)]
+            assert b.follower_server.address
+            strangers = [
+                await asyncio.open_connection(LOOPBACK, b.follower_server.address.port) for _ in range(3)
+            ]
             for _, writer in strangers:
                 stack.callback(writer.close)
-            await until(lambda: len(b.door.links) == 3)
+            await until(lambda: len(b.follower_server.links) == 3)
             a.knows(b)
             assert await a.links.ask("b", "x", {})
             with suppress(ConnectionError):
@@ -97,14 +99,14 @@ def test_an_address_that_cannot_be_had_is_named() -> None:
     async def scene() -> None:
         a = Node("a")
         async with started(a):
-            assert a.door.address
-            b = Node("b", replace(SETTINGS, port=a.door.address.port))
+            assert a.follower_server.address
+            b = Node("b", replace(SETTINGS, port=a.follower_server.address.port))
             with pytest.raises(
                 LeveretError, match=r"for the other nodes of the cluster: .*; see cluster\.port"
             ):
-                await b.door.start()
+                await b.follower_server.start()
         with pytest.raises(LeveretError, match="door is closed"):
-            _ = a.door.uri
+            _ = a.follower_server.uri
 
     play(scene())
 
@@ -114,8 +116,8 @@ def test_a_node_is_found_where_it_says() -> None:
         elsewhere = NodeUri("tcp", "proxy.example", 7)
         a, b = Node("a"), Node("b", replace(SETTINGS, advertised_uri=elsewhere))
         async with started(a, b):
-            assert a.door.uri == NodeUri("tcp", LOOPBACK, a.door.uri.port)
-            assert b.door.uri == elsewhere
+            assert a.follower_server.uri == NodeUri("tcp", LOOPBACK, a.follower_server.uri.port)
+            assert b.follower_server.uri == elsewhere
 
     play(scene())
 
@@ -140,7 +142,7 @@ def test_with_a_certificate_tls_is_spoken(tmp_path_factory: pytest.TempPathFacto
     async def scene() -> None:
         a, b, c, d = Node("a", checks), Node("b", checks), Node("c", trusts), Node("d", wary)
         async with started(a, b, c, d):
-            assert b.door.uri.scheme == "tls"
+            assert b.follower_server.uri.scheme == "tls"
             for one in (a, c):
                 one.knows(b)
                 assert await one.links.ask("b", "x", {})
@@ -186,7 +188,7 @@ def test_of_two_tls_connections_with_somebody_between_them_none_is_a_link(
 @asynccontextmanager
 async def between(node: Node, settings: Cluster) -> AsyncIterator[int]:
     """Somebody who speaks TLS with both sides, and passes on what they say; his port."""
-    passing: set[asyncio.Task[None]] = set()
+    remote_methods: set[asyncio.Task[None]] = set()
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -196,12 +198,14 @@ async def between(node: Node, settings: Cluster) -> AsyncIterator[int]:
 
     async def visit(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         context = client_context(TlsOptions(), "x")
-        far = await asyncio.open_connection(LOOPBACK, node.door.uri.port, ssl=context)
-        passing.update({asyncio.create_task(pump(reader, far[1])), asyncio.create_task(pump(far[0], writer))})
+        far = await asyncio.open_connection(LOOPBACK, node.follower_server.uri.port, ssl=context)
+        remote_methods.update(
+            {asyncio.create_task(pump(reader, far[1])), asyncio.create_task(pump(far[0], writer))}
+        )
 
     context = server_context(settings.tls, "x")
     async with await asyncio.start_server(visit, LOOPBACK, 0, ssl=context) as server:
         yield server.sockets[0].getsockname()[1]
-    for task in passing:
+    for task in remote_methods:
         task.cancel()
-    await asyncio.gather(*passing, return_exceptions=True)
+    await asyncio.gather(*remote_methods, return_exceptions=True)

@@ -21,7 +21,7 @@ from leveret.core.replication.cluster import (
     encode,
 )
 from leveret.core.replication.election import Holds, PutKey, StoreTransaction
-from leveret.core.replication.placement import RequiredMirrors, Surroundings
+from leveret.core.replication.placement import ClusterView, RequiredMirrors
 from leveret.core.rules.mirror_policy import MAJORITY, WHEN_SYNCED, MirrorPolicy
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
@@ -127,7 +127,7 @@ class LocalQueues:
     def lacks(self, key: QueueKey, node: str) -> Lack:
         return Lack(0, 0) if node in self.ready(key) else Lack(5, 3)
 
-    async def give_to(
+    async def hand_over_to(
         self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False
     ) -> frozenset[str]:
         self.given.append(key)
@@ -151,20 +151,20 @@ class World:
         self.deleted: list[Any] = []
         broker = SimpleNamespace(queues=self.queues, delete_when_writable=self.deleted.append)
         places = SimpleNamespace(policy=lambda definition: self.policy, recorded=lambda key: None)
-        self.placing = PlacementController(
+        self.placement_controller = PlacementController(
             cast(Any, self.store),
             self.state,
             cast(Any, broker),
             cast(Any, places),
             self.hands,
-            self._around,
+            self._cluster_view,
             lambda key, text: None,
         )
         for node in alive:
             self.runs(node)
 
-    def _around(self) -> Surroundings:
-        return Surroundings("a", "a1", list(NAMES), self.state.alive, list)
+    def _cluster_view(self) -> ClusterView:
+        return ClusterView("a", "a1", list(NAMES), self.state.alive, list)
 
     def runs(self, node: str, incarnation: str = "") -> None:
         presence = Presence(incarnation or f"{node}1", "uri", "", 0, "")
@@ -189,9 +189,9 @@ class World:
         for change in self.state.apply(events, self.store.revision):
             match change:
                 case AliveChanged(name):
-                    self.placing.node_changed(name)
+                    self.placement_controller.node_changed(name)
                 case PlacementChanged(key):
-                    self.placing.changed(key)
+                    self.placement_controller.changed(key)
 
     def recorded(self, key: QueueKey = Q) -> Placement:
         return msgspec.json.decode(self.store.entries[self.store.keys.placement(*key)][0], type=Placement)
@@ -217,9 +217,9 @@ def play(story: Callable[[World], Any], **world: Any) -> None:
 
     async def played() -> None:
         made = World(**world)
-        told = story(made)
+        reported = story(made)
         try:
-            await told
+            await reported
         finally:
             for task in asyncio.all_tasks() - {asyncio.current_task()}:
                 task.cancel()
@@ -229,8 +229,8 @@ def play(story: Callable[[World], Any], **world: Any) -> None:
 
 async def begun(world: World) -> None:
     world.hear()
-    await world.placing.begin()
-    world.task = asyncio.create_task(world.placing.run())  # type: ignore[attr-defined]
+    await world.placement_controller.begin()
+    world.task = asyncio.create_task(world.placement_controller.run())  # type: ignore[attr-defined]
 
 
 async def all_synchronised(world: World) -> None:
@@ -326,7 +326,7 @@ def test_a_record_is_followed_before_anything_is_decided_by_it(monkeypatch: pyte
         await world.rest()
         followed = world.hands.followed
         mine = placed("bcd", "bcd", term=4)
-        world.placing.due([first, Q])
+        world.placement_controller.due([first, Q])
         await asyncio.sleep(0)
         # It is looking at the first one.
         world.records(mine)
@@ -343,7 +343,7 @@ def test_what_was_replaced_is_not_followed_any_more() -> None:
         await begun(world)
         await world.rest()
         world.hands.ready_ones[Q] = "b"
-        world.placing.due([Q])
+        world.placement_controller.due([Q])
         await world.rest()
         then = world.hands.then[Q]
         assert then is not None
@@ -353,7 +353,7 @@ def test_what_was_replaced_is_not_followed_any_more() -> None:
         assert world.recorded().synchronised == ("b",)
         assert "b" in world.hands.waits[Q].sets[-1]
         # Not seen yet; something that failed before is tried again.
-        world.placing.changed(Q)
+        world.placement_controller.changed(Q)
         for _ in range(9):
             await asyncio.sleep(0)
         assert any("b" in each for each in world.hands.waits[Q].sets)
@@ -382,7 +382,7 @@ def test_what_somebody_else_wrote_and_was_not_seen_yet_is_not_replaced() -> None
 async def ready(world: World, nodes: str) -> Callable[[], None]:
     """These mirrors have what there is; what is to be called when they have what was promised, too."""
     world.hands.ready_ones[Q] = nodes
-    world.placing.due([Q])
+    world.placement_controller.due([Q])
     await world.rest()
     then = world.hands.then[Q]
     assert then is not None
@@ -409,7 +409,7 @@ def test_that_they_had_it_counts_for_nothing_once_a_record_was_followed_since() 
         await begun(world)
         then = await ready(world, "b")
         then()
-        world.placing.changed(Q)
+        world.placement_controller.changed(Q)
         await world.rest()
         assert world.recorded().synchronised == ()
         assert world.hands.then[Q] is not None
@@ -436,7 +436,7 @@ def test_who_is_gone_is_waited_for_until_the_record_says_so() -> None:
         await all_synchronised(world)
         world.hands.ready_ones[Q] = "bc"
         world.store.is_answering.clear()
-        world.placing.due([Q])
+        world.placement_controller.due([Q])
         await world.rest(hears=False)
         assert world.hands.waits[Q].sets == (frozenset("bcd"),)
         world.store.is_answering.set()
@@ -451,12 +451,12 @@ def test_nothing_is_decided_before_what_was_written_is_seen() -> None:
     async def story(world: World) -> None:
         await all_synchronised(world)
         world.hands.ready_ones[Q] = "bc"
-        world.placing.due([Q])
+        world.placement_controller.due([Q])
         await world.rest(hears=False)
         assert world.recorded().synchronised == ("b", "c")
         waits = world.hands.waits[Q]
         world.hands.ready_ones[Q] = "bcd"
-        world.placing.due([Q])
+        world.placement_controller.due([Q])
         await world.rest(hears=False)
         assert world.hands.waits[Q] is waits
 
@@ -551,7 +551,7 @@ def test_a_queue_is_given_to_who_has_all_of_it_and_only_who_has_stays_recorded()
             world.hands.ready_ones[Q] = "bd"
 
         world.hands.giving = falls_behind
-        assert await world.placing.move(Q, "b")
+        assert await world.placement_controller.move(Q, "b")
         found = world.recorded()
         assert (found.leader, found.term, found.synchronised) == ("b", 4, ("d",))
 
@@ -564,11 +564,11 @@ def test_it_is_not_given_to_who_leads_it_or_is_no_mirror_or_lacks_something_or_d
         before = placed("bd", "b")
         world.records(before)
         world.hands.ready_ones[Q] = "cd"
-        world.placing.is_held = True
+        world.placement_controller.is_held = True
         await begun(world)
         await world.rest()
         assert world.recorded() == before
-        assert not await world.placing.move(Q, to)
+        assert not await world.placement_controller.move(Q, to)
         assert world.hands.given == []
 
     play(story, alive="abc")
@@ -590,7 +590,7 @@ def test_it_is_not_given_when_things_have_changed_by_then(what: str) -> None:
             world.hear()
 
         world.hands.giving = changes
-        assert not await world.placing.move(Q, "b")
+        assert not await world.placement_controller.move(Q, "b")
         assert world.recorded().leader == "a"
         assert world.hands.taken_back == [Q]
 
@@ -602,10 +602,10 @@ def test_it_is_not_given_away_while_its_record_is_written_nor_recorded_while_it_
         await all_synchronised(world)
         world.hands.ready_ones[Q] = "bc"
         world.store.is_answering.clear()
-        world.placing.due([Q])
+        world.placement_controller.due([Q])
         for _ in range(9):
             await asyncio.sleep(0)
-        moving = asyncio.create_task(world.placing.move(Q, "b"))
+        moving = asyncio.create_task(world.placement_controller.move(Q, "b"))
         await world.rest(hears=False)
         assert world.hands.given == []
         world.store.is_answering.set()
@@ -615,7 +615,7 @@ def test_it_is_not_given_away_while_its_record_is_written_nor_recorded_while_it_
 
         def lacks() -> None:
             world.hands.ready_ones[Q] = "b"
-            world.placing.due([Q])
+            world.placement_controller.due([Q])
 
         world.hands.giving = lacks
         await world.rest()
@@ -638,9 +638,9 @@ def test_that_they_had_it_counts_for_nothing_once_it_was_to_be_given_away() -> N
 
         world.hands.giving = refuses
         then()
-        world.placing._due.clear()
+        world.placement_controller._due.clear()
         with pytest.raises(LeveretError):
-            await world.placing.move(Q, "c")
+            await world.placement_controller.move(Q, "c")
         await world.rest()
         assert world.recorded().synchronised == ("c",)
         assert world.hands.then[Q] is not None
@@ -656,7 +656,7 @@ def test_a_queue_that_nobody_may_lead_is_closed_as_it_is_recorded_by_then() -> N
         world.records(placed("bcd", "bcd"), other)
         world.records(placed("bc", ""))
         world.hands.ready_ones[other] = "bcd"
-        world.placing.is_held = True
+        world.placement_controller.is_held = True
         await begun(world)
         await world.rest()
 
@@ -665,7 +665,7 @@ def test_a_queue_that_nobody_may_lead_is_closed_as_it_is_recorded_by_then() -> N
             world.hear()
 
         world.hands.giving = changes
-        leaving = asyncio.create_task(world.placing.leave())
+        leaving = asyncio.create_task(world.placement_controller.leave())
         await world.rest()
         await leaving
         assert world.recorded(other).leader == "b"

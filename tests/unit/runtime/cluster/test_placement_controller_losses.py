@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from leveret.core.replication.cluster import Lost, Presence
-from leveret.core.replication.placement import Surroundings, following
+from leveret.core.replication.placement import ClusterView, following
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from tests.unit.runtime.cluster.test_placement_controller import World, begun, placed, play
 
@@ -17,9 +17,11 @@ def test_a_mirror_that_lacks_messages_and_leads_says_so_until_who_has_them_is_ba
         await world.rest()
         found = world.recorded()
         assert (found.leader, found.lost) == ("a", Lost(found.term, 7, "c"))
-        kept = following(found, world.policy, ["b"], ["b"], world.placing._around()).placement
+        kept = following(
+            found, world.policy, ["b"], ["b"], world.placement_controller._cluster_view()
+        ).placement
         assert kept.lost == found.lost
-        back = following(found, world.policy, [], ["c"], world.placing._around()).placement
+        back = following(found, world.policy, [], ["c"], world.placement_controller._cluster_view()).placement
         assert back.lost == Lost(found.term, 7, "")
 
     play(story, alive="ab", policy=MirrorPolicy(mode="all", promote_on_failure="always"))
@@ -27,11 +29,11 @@ def test_a_mirror_that_lacks_messages_and_leads_says_so_until_who_has_them_is_ba
 
 def test_who_had_led_is_a_mirror_until_what_it_alone_has_is_quarantined() -> None:
     alive = {name: Presence(f"{name}1", "tcp://there", "", 0, "1.0") for name in "abc"}
-    around = Surroundings("a", "a1", "abcd", alive, list)
+    cluster_view = ClusterView("a", "a1", "abcd", alive, list)
     policy = MirrorPolicy(mode="exactly", params=2)
     lossy = placed("b", "b", lost=Lost(2, 7, "c"))
-    assert following(lossy, policy, ["b"], ["b"], around).placement.mirrors == ("b", "c")
-    compared = following(lossy, policy, ["b"], ["b", "c"], around).placement
+    assert following(lossy, policy, ["b"], ["b"], cluster_view).placement.mirrors == ("b", "c")
+    compared = following(lossy, policy, ["b"], ["b", "c"], cluster_view).placement
     assert (compared.mirrors, compared.lost) == (("b",), Lost(2, 7, ""))
     away = placed("b", "b", lost=Lost(2, 7, "d"))
-    assert following(away, policy, ["b"], ["b"], around).placement.mirrors == ("b",)
+    assert following(away, policy, ["b"], ["b"], cluster_view).placement.mirrors == ("b",)

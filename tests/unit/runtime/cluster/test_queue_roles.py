@@ -31,7 +31,7 @@ def keeper(
     *,
     me: str = "a",
     ask: Callable[[str, str, Any], Awaitable[Any]] | None = None,
-    give_timeout_s: float = 10,
+    hand_over_timeout_s: float = 10,
 ) -> tuple[QueueRoles, dict[Any, Any]]:
     """Of a node whose broker has what is in that table."""
     queues: dict[Any, Any] = {}
@@ -48,7 +48,7 @@ def keeper(
         lambda definition: POLICY,
         cast(Any, ask),
         lambda keys: None,
-        give_timeout_s=give_timeout_s,
+        hand_over_timeout_s=hand_over_timeout_s,
     )
     return keeping, queues
 

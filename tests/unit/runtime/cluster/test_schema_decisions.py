@@ -32,7 +32,7 @@ class Pen:
 
     comes: asyncio.Event = field(default_factory=asyncio.Event)
     pins: int = 0
-    held = HELD
+    lock_condition = HELD
 
     @contextmanager
     def pinned(self) -> Iterator[None]:
@@ -51,14 +51,16 @@ class Member:
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
-        self.pen = Pen()
-        self.pen.comes.set()
+        self.definitions_lock = Pen()
+        self.definitions_lock.comes.set()
         self.store = self
         self.found_with = SchemaDecided()
         self.alive: dict[str, Presence] = {}
 
     async def transact(self, transaction: StoreTransaction) -> int:
-        assert (transaction.conditions, self.pen.pins) == ((HELD,), 1), "nobody else decides meanwhile"
+        assert (transaction.conditions, self.definitions_lock.pins) == ((HELD,), 1), (
+            "nobody else decides meanwhile"
+        )
         [write] = transaction.writes
         assert isinstance(write, PutKey)
         revision = self.state.revision + 1
@@ -68,7 +70,7 @@ class Member:
     async def has_taken(self, revision: int) -> None:
         assert self.state.revision >= revision
 
-    def around(self) -> Any:
+    def cluster_view(self) -> Any:
         return SimpleNamespace(members=["a", "b"], alive=self.alive)
 
 
@@ -84,12 +86,12 @@ def test_who_waits_to_decide_undoes_nothing_that_was_decided_meanwhile(tmp_path:
         state = ClusterState(ClusterKeys.under("c"))
         _, own_a, a = node(tmp_path, "a", state)
         member_b, own_b, b = node(tmp_path, "b", state)
-        await a.decide(lambda held: FOLLOWS)
-        member_b.pen.comes.clear()
-        enabling = asyncio.ensure_future(b.decide(lambda held: SchemaDecided(True, held.operating_mode)))
+        await a.decide(lambda now: FOLLOWS)
+        member_b.definitions_lock.comes.clear()
+        enabling = asyncio.ensure_future(b.decide(lambda now: SchemaDecided(True, now.operating_mode)))
         await asyncio.sleep(0)
-        await a.decide(lambda held: SchemaDecided(held.enabled, OperatingMode.UPSTREAM))
-        member_b.pen.comes.set()
+        await a.decide(lambda now: SchemaDecided(now.enabled, OperatingMode.UPSTREAM))
+        member_b.definitions_lock.comes.set()
         await enabling
         assert b.decided == a.decided == SchemaDecided(operating_mode=OperatingMode.UPSTREAM)
         await a.keep()
@@ -106,7 +108,7 @@ def test_copies_that_are_kept_at_once_end_with_what_holds(tmp_path: Path) -> Non
         _, own, deciding = node(tmp_path, "a", ClusterState(ClusterKeys.under("c")))
         for mode in (OperatingMode.DOWNSTREAM, OperatingMode.UPSTREAM, OperatingMode.NONE) * 5:
             keeping = [deciding.keep() for _ in range(3)]
-            decide = deciding.decide(lambda held, mode=mode: SchemaDecided(not held.enabled, mode))  # type: ignore[misc]
+            decide = deciding.decide(lambda now, mode=mode: SchemaDecided(not now.enabled, mode))  # type: ignore[misc]
             await asyncio.gather(*keeping, decide, *(deciding.keep() for _ in range(3)))
         await deciding.keep()
         assert own.decided == deciding.decided == SchemaDecided(False, OperatingMode.NONE)
@@ -127,7 +129,7 @@ def test_what_each_decided_alone_holds_until_anything_is_decided_for_all(tmp_pat
         await a.keep()
         await b.keep()
         assert b.decided == own_b.decided == SchemaDecided()
-        await b.decide(lambda held: FOLLOWS)
+        await b.decide(lambda now: FOLLOWS)
         assert a.decided == FOLLOWS
 
     asyncio.run(scenario())
@@ -137,12 +139,12 @@ def test_nobody_waits_for_ever_for_who_does_not_hand_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
-        monkeypatch.setattr(schema_deciding, "PEN_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(schema_deciding, "DEFINITIONS_LOCK_TIMEOUT_S", 0.05)
         member, _, deciding = node(tmp_path, "a", ClusterState(ClusterKeys.under("c")))
-        member.pen.comes.clear()
+        member.definitions_lock.comes.clear()
         with pytest.raises(ResourceLocked, match="nobody may change definitions, and did not hand over"):
-            await deciding.decide(lambda held: FOLLOWS)
-        assert (deciding.decided, member.pen.pins) == (SchemaDecided(), 0)
+            await deciding.decide(lambda now: FOLLOWS)
+        assert (deciding.decided, member.definitions_lock.pins) == (SchemaDecided(), 0)
 
     asyncio.run(scenario())
 

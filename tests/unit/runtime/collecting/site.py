@@ -142,21 +142,21 @@ class Site:
         messages: dict[tuple[bytes, int], dict[int, bytes]] = {}
         settled: dict[tuple[bytes, int], set[int]] = {}
         for chunk in collected_chunks(outgoing):
-            life, offset = origin(chunk.trailer)
+            incarnation, offset = origin(chunk.trailer)
             if chunk.header.type == ChunkType.TRACKING:
                 for _, first, count in decode_settlements(split_entries(chunk.data)[0]):
-                    settled.setdefault(life, set()).update(range(first, first + count))
+                    settled.setdefault(incarnation, set()).update(range(first, first + count))
                 continue
             for at, entry in enumerate(split_entries(chunk.data), offset):
                 body = decode_message(entry).body
-                assert messages.setdefault(life, {}).setdefault(at, body) == body, (
+                assert messages.setdefault(incarnation, {}).setdefault(at, body) == body, (
                     "one identity, two messages"
                 )
         left: dict[str, list[bytes]] = {}
-        for life, held in sorted(messages.items(), key=lambda item: item[0]):
-            bodies = [body for at, body in sorted(held.items()) if at not in settled.get(life, set())]
+        for incarnation, held in sorted(messages.items(), key=lambda item: item[0]):
+            bodies = [body for at, body in sorted(held.items()) if at not in settled.get(incarnation, set())]
             if bodies:
-                left.setdefault(life[0].decode(), []).extend(bodies)
+                left.setdefault(incarnation[0].decode(), []).extend(bodies)
         return left
 
 

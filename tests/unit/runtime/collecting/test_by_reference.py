@@ -21,7 +21,7 @@ DELETE = d.Delete("queues", ("v", "q"))
 
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing_named, "NAMED_BYTES_MIN", 1)
+    monkeypatch.setattr(outgoing_named, "BY_REFERENCE_BYTES_MIN", 1)
 
 
 def chunks_of(log: OutgoingLog, bytes_max: int = 1000) -> Iterator[memoryview | bytes]:
@@ -64,7 +64,7 @@ def test_messages_are_written_once_and_served_as_if_they_had_been_copied() -> No
             body for body, kind in zip(decoded["body"], decoded["kind"], strict=True) if kind.as_py() == 0
         ]
         assert [body.as_py() for body in bodies] == [b"%08d" % number for number in range(61)]
-        assert log.bytes - log.log.size_bytes == log.named.bytes
+        assert log.bytes - log.log.size_bytes == log.by_reference.bytes
         assert log.bytes > sum(map(len, chunks)) - 20 * len(chunks), "retention counts what it keeps"
         await site.kill()
 
@@ -83,7 +83,7 @@ def test_a_log_without_fsync_is_copied() -> None:
 
 
 def test_a_chunk_that_is_shorter_than_it_is_worth_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing_named, "NAMED_BYTES_MIN", 200)
+    monkeypatch.setattr(outgoing_named, "BY_REFERENCE_BYTES_MIN", 200)
 
     async def scenario(directory: Path) -> None:
         site = await replicating(directory, "q")
@@ -192,12 +192,12 @@ def test_a_queue_that_is_collected_no_more_does_not_keep_for_ever_what_it_settle
             await site.publish(10)
         await site.apply(d.Delete("policies", ("v", "p")))
         log = await served(site)
-        site.node.stream_door.store_offset("v", "eu.1", 30)
+        site.node.stream_server.store_offset("v", "eu.1", 30)
         first = segments(directory)[0]
         await site.ack(50)
         assert segments(directory)[0] == first, "one downstream may yet be asked how it stood before"
         if why == "transferred":
-            site.node.stream_door.store_offset("v", "eu.1", log.committed_offset)
+            site.node.stream_server.store_offset("v", "eu.1", log.committed_offset)
         else:
             site.node.collector._retain_bytes_max = 2000
         for _ in range(30):
@@ -225,7 +225,7 @@ def test_a_queue_that_is_deleted_takes_no_room_for_what_nobody_is_to_get(why: st
             await site.publish(10)
         log = await served(site)
         if why == "transferred":
-            site.node.stream_door.store_offset("v", "eu.1", log.committed_offset)
+            site.node.stream_server.store_offset("v", "eu.1", log.committed_offset)
         else:
             retain(site, 3000)
         await site.apply(DELETE)
@@ -271,11 +271,11 @@ def test_policies_that_come_and_go_collect_nothing_that_is_settled_again() -> No
             await site.publish(10)
         await site.ack(300)
         log = await served(site)
-        before = log.named.bytes
+        before = log.by_reference.bytes
         for _ in range(3):
             await site.apply(d.Delete("policies", ("v", "p")))
             await site.apply(d.Put(POLICY))
-        assert log.named.bytes < before * 1.2
+        assert log.by_reference.bytes < before * 1.2
         held = await site.publish(3)
         assert site.replicated() == {"q": held}
         await site.kill()
@@ -390,7 +390,7 @@ def test_logs_of_deleted_queues_hold_no_descriptors() -> None:
 
 
 def test_nothing_is_dropped_before_its_settlement_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outgoing_named, "NAMED_BYTES_MIN", 1 << 30)
+    monkeypatch.setattr(outgoing_named, "BY_REFERENCE_BYTES_MIN", 1 << 30)
 
     async def scenario(directory: Path) -> None:
         site = await replicating(directory, "q")
@@ -424,7 +424,7 @@ def test_a_log_that_cannot_be_dropped_holds_up_no_other(monkeypatch: pytest.Monk
             raise StorageError("it cannot be deleted")
 
         monkeypatch.setattr(site.node._queues.log(site.queue("q2")), "drop_before", refuse)
-        site.node.stream_door.store_offset("v", "eu.1", log.committed_offset)
+        site.node.stream_server.store_offset("v", "eu.1", log.committed_offset)
         site.node._queues.release()
         assert len(list((directory / "queues").iterdir())) == 1
         await site.kill()

@@ -23,7 +23,7 @@ from leveret.storage.segment import Segment
 from leveret.storage.tree import Tree
 from leveret.testing.network.waiting import until
 from leveret.wire.chunk import ChunkType, decode_chunk
-from leveret.wire.life import epoch_of, numbering_of
+from leveret.wire.incarnation import epoch_of, generation_of
 from tests.unit.runtime.collecting.site import (
     HEAD,
     POLICY,
@@ -266,8 +266,8 @@ def test_a_queue_log_that_lost_its_end_with_the_power_begins_a_new_life() -> Non
         after = await site.publish(2)
         assert site.contents() == [*kept, *after]
         assert site.replicated() == {"q": [*kept, *after]}
-        [(_, life)] = site.node.collector.logs["v"].positions
-        assert numbering_of(life) != epoch_of(life), "its offsets are those of other messages"
+        [(_, incarnation)] = site.node.collector.logs["v"].positions
+        assert generation_of(incarnation) != epoch_of(incarnation), "its offsets are those of other messages"
         await site.kill()
 
     with scratch() as directory:
@@ -419,19 +419,19 @@ def test_only_what_is_durable_is_served_and_readers_are_told(monkeypatch: pytest
         site = await replicating(directory, "q")
         log = site.node.collector.logs["v"]
         assert (log.read(0, 1 << 20), log.committed_offset, log.last_chunk_id) == ([], 0, -1)
-        told: list[int] = []
-        stop = log.on_commit(lambda: told.append(log.committed_offset))
+        reported: list[int] = []
+        stop = log.on_commit(lambda: reported.append(log.committed_offset))
         site.node._tasks[0].cancel()
         await site.publish(2)
         assert log.log.next_offset == 2
         assert log.read(0, 1 << 20) == []
         runner = asyncio.get_running_loop().create_task(site.node.collector.run())
         await until(lambda: log.committed_offset == 2)
-        assert told == [2]
+        assert reported == [2]
         stop()
         await site.publish(3)
         await until(lambda: log.committed_offset == 5)
-        assert told == [2]
+        assert reported == [2]
         chunks = [decode_chunk(octets).header for octets in log.read(0, 1 << 20)]
         assert [(header.chunk_id, header.records) for header in chunks] == [(0, 2), (2, 3)]
         assert log.last_chunk_id == 2
@@ -494,10 +494,10 @@ def test_a_closed_log_says_so_to_its_readers() -> None:
     async def scenario(directory: Path) -> None:
         site = await replicating(directory, "q")
         log = site.node.collector.logs["v"]
-        told: list[bool] = []
-        log.on_commit(lambda: told.append(log.is_closed))
+        reported: list[bool] = []
+        log.on_commit(lambda: reported.append(log.is_closed))
         await site.apply(d.Delete("vhosts", ("v",)))
-        assert told == [True]
+        assert reported == [True]
         with pytest.raises(NotFound, match="outgoing log is closed"):
             log.read(0, 1)
         assert not (directory / "outgoing" / "v").exists()
@@ -583,16 +583,16 @@ class Behind:
 def test_what_followers_in_sync_have_not_is_not_served() -> None:
     async def scenario(directory: Path) -> None:
         site = await replicating(directory, "q")
-        fence = site.node.commits.fence = Behind()
+        replication_barrier = site.node.commits.replication_barrier = Behind()
         await site.publish(3)
         log = site.node.collector.logs["v"]
         await until(lambda: log.committed_offset == log.log.next_offset)
         served = log.committed_offset
-        fence.has_all = False
+        replication_barrier.has_all = False
         log.settle_below(log.key_of(site.queue()), 2, 1, at=1)
         await asyncio.sleep(5 * FLUSH_INTERVAL_S)
         assert (log.committed_offset, log.log.next_offset) == (served, served + 1)
-        fence.has_all = True
+        replication_barrier.has_all = True
         site.node.commits.keep()
         await until(lambda: log.committed_offset == served + 1)
         await site.kill()

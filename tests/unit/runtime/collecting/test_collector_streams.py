@@ -46,15 +46,15 @@ def collected(site: Site) -> list[bytes]:
     held: dict[tuple[tuple[bytes, int], int], bytes] = {}
     settled: set[tuple[tuple[bytes, int], int]] = set()
     for chunk in collected_chunks(site.node.collector.logs["v"]):
-        life, offset = origin(chunk.trailer)
+        incarnation, offset = origin(chunk.trailer)
         if chunk.header.type == ChunkType.TRACKING:
             for _, first, count in decode_settlements(split_entries(chunk.data)[0]):
-                settled |= {(life, each) for each in range(first, first + count)}
+                settled |= {(incarnation, each) for each in range(first, first + count)}
             continue
         for at, stored in enumerate(split_entries(chunk.data), offset):
             entry = unpack_entry(bytes(stored))
             assert entry is not None
-            assert held.setdefault((life, at), entry) == entry
+            assert held.setdefault((incarnation, at), entry) == entry
     return [held[key] for key in sorted(held) if key not in settled]
 
 

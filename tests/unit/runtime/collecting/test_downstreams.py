@@ -27,25 +27,25 @@ async def collecting(directory: Path, messages: int) -> tuple[Site, OutgoingLog]
     return site, await served(site)
 
 
-def told(site: Site, name: str, offset: int) -> None:
-    site.node.stream_door.store_offset("v", name, offset)
+def reported(site: Site, name: str, offset: int) -> None:
+    site.node.stream_server.store_offset("v", name, offset)
 
 
 def test_how_far_downstreams_are_survives_a_restart() -> None:
     async def scenario(directory: Path) -> None:
         site, log = await collecting(directory, 40)
-        told(site, "eu.2", 12)
-        told(site, "eu.3", 40)
-        told(site, "eu.4", log.committed_offset + 1)
+        reported(site, "eu.2", 12)
+        reported(site, "eu.3", 40)
+        reported(site, "eu.4", log.committed_offset + 1)
         site.node.collector.retain()
-        told(site, "eu.2", 16)
+        reported(site, "eu.2", 16)
         await site.restart()
         rows = {row["downstream"]: row for row in site.node.upstream.downstreams()}
         # What was told since the last time they were kept is told again by the downstream.
         assert {name: row["transferred"] for name, row in rows.items()} == {"eu.2": 12, "eu.3": 40}
         assert (rows["eu.2"]["lag_records"], rows["eu.2"]["missing_records"]) == (28, 0)
-        assert site.node.stream_door.query_offset("v", "eu.2") == 12
-        assert site.node.stream_door.query_offset("v", "eu.4") is None, "more than there is"
+        assert site.node.stream_server.query_offset("v", "eu.2") == 12
+        assert site.node.stream_server.query_offset("v", "eu.4") is None, "more than there is"
         assert site.node.upstream.forget_downstream("eu.2")
         assert not site.node.upstream.forget_downstream("eu.2")
         await site.restart()
@@ -58,8 +58,8 @@ def test_how_far_downstreams_are_survives_a_restart() -> None:
 def test_an_upstream_tells_what_it_collects_and_how_far_the_slowest_is() -> None:
     async def scenario(directory: Path) -> None:
         site, log = await collecting(directory, 40)
-        told(site, "eu.2", 12)
-        told(site, "eu.3", 40)
+        reported(site, "eu.2", 12)
+        reported(site, "eu.3", 40)
         [row] = site.node.upstream.collected()
         assert (row["virtual_host"], row["queues"], row["records"], row["kept"]) == ("v", 1, 40, 40)
         assert (row["downstreams"], row["slowest_lag_records"], row["error"]) == (2, 28, "")
@@ -92,15 +92,15 @@ def test_what_all_known_downstreams_have_is_dropped_where_the_operator_chose_tha
     async def scenario(directory: Path) -> None:
         site, log = await collecting(directory, 80)
         collector = site.node.collector
-        told(site, "eu.2", 60)
-        told(site, "eu.3", 30)
+        reported(site, "eu.2", 60)
+        reported(site, "eu.3", 30)
         collector.retain()
         assert log.first_offset == 0, "by default only the limits count"
         collector._truncates = True
         collector.retain()
         assert 0 < log.first_offset <= 30, "the slower one still needs the rest"
         assert collector.downstream_rows()[1]["missing_records"] == 0
-        told(site, "eu.3", 78)
+        reported(site, "eu.3", 78)
         collector.retain()
         assert 30 < log.first_offset <= 60
         site.node.upstream.forget_downstream("eu.2")
@@ -128,12 +128,12 @@ def test_memory_is_kept_for_what_a_downstream_is_still_to_read(monkeypatch: pyte
     async def scenario(directory: Path) -> None:
         monkeypatch.setattr("leveret.runtime.collecting.collector.uncache", note)
         site, log = await collecting(directory, 40)
-        told(site, "eu.2", 30)
-        told(site, "eu.3", 20)
+        reported(site, "eu.2", 30)
+        reported(site, "eu.3", 20)
         await until(lambda: bool(freed))
         assert len(freed) <= log.log.size_bytes - log.log.bytes_from(20)
-        told(site, "eu.2", 40)
-        told(site, "eu.3", 40)
+        reported(site, "eu.2", 40)
+        reported(site, "eu.3", 40)
         await until(lambda: len(freed) == log.log.size_bytes)
         assert log.read(0, 1 << 20), "it can still be read, from the disk"
         await site.kill()
@@ -144,7 +144,7 @@ def test_memory_is_kept_for_what_a_downstream_is_still_to_read(monkeypatch: pyte
 def test_a_downstream_that_retention_overtook_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(directory: Path) -> None:
         site, log = await collecting(directory, 80)
-        told(site, "eu.2", 4)
+        reported(site, "eu.2", 4)
         site.node.collector._retain_bytes_max = 800
         with caplog.at_level(logging.WARNING):
             for _ in range(3):
@@ -163,7 +163,7 @@ def test_nobody_can_make_up_any_number_of_downstreams() -> None:
     async def scenario(directory: Path) -> None:
         site, log = await collecting(directory, 4)
         for number in range(DOWNSTREAMS_MAX + 5):
-            told(site, f"d{number}", 1)
+            reported(site, f"d{number}", 1)
         assert len(log.downstreams.by_name) == DOWNSTREAMS_MAX
         await site.kill()
 

@@ -45,15 +45,15 @@ async def retained(site: Site, bytes_max: int = RETAINED_BYTES) -> OutgoingLog:
     return log
 
 
-def told(site: Site, name: str, offset: int) -> dict[str, object]:
+def reported(site: Site, name: str, offset: int) -> dict[str, object]:
     """A downstream says how far it is; what the upstream shows of it then."""
-    site.node.stream_door.store_offset("v", name, offset)
+    site.node.stream_server.store_offset("v", name, offset)
     return next(row for row in site.node.upstream.downstreams() if row["downstream"] == name)
 
 
 def begin(site: Site, name: str) -> int | None:
     """A downstream that has nothing yet asks where to begin."""
-    return site.node.stream_door.query_offset("v", BEGINNING_PREFIX + name)
+    return site.node.stream_server.query_offset("v", BEGINNING_PREFIX + name)
 
 
 async def with_old_messages(directory: Path) -> tuple[Site, OutgoingLog]:
@@ -126,7 +126,7 @@ def test_a_downstream_that_begins_behind_what_queues_hold_is_told_of(
     async def scenario(directory: Path) -> None:
         site = await replicating(directory, "q")
         await site.publish(1)
-        told(site, "eu.1", 0)
+        reported(site, "eu.1", 0)
         for _ in range(10):
             await site.publish(8)
         log = await retained(site)
@@ -134,10 +134,12 @@ def test_a_downstream_that_begins_behind_what_queues_hold_is_told_of(
         assert 0 < missing < 81
         with caplog.at_level(logging.WARNING):
             for _ in range(2):
-                assert told(site, "eu.2", log.first_offset)["missing_messages"] == missing
+                assert reported(site, "eu.2", log.first_offset)["missing_messages"] == missing
         [line] = [each.getMessage() for each in caplog.records if "begins_incomplete" in each.getMessage()]
         assert f"vhost=v downstream=eu.2 missing_messages={missing}" in line
-        assert told(site, "eu.1", log.committed_offset)["missing_messages"] == 0, "it had all of it in time"
+        assert reported(site, "eu.1", log.committed_offset)["missing_messages"] == 0, (
+            "it had all of it in time"
+        )
         await site.restart()
         assert site.node.collector.logs["v"].missing_messages == lost(site) == missing, "before anybody asks"
         await site.kill()
@@ -152,20 +154,20 @@ def test_what_is_missing_becomes_less_as_it_is_consumed_and_is_nothing_once_coll
             await site.publish(8)
         log = await retained(site)
         missing = log.missing_messages
-        assert told(site, "eu.2", log.first_offset)["missing_messages"] == missing
+        assert reported(site, "eu.2", log.first_offset)["missing_messages"] == missing
         await site.ack(5)
         log = await retained(site)
-        assert told(site, "eu.2", log.committed_offset - 1)["missing_messages"] == missing, "it is behind"
-        assert told(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
+        assert reported(site, "eu.2", log.committed_offset - 1)["missing_messages"] == missing, "it is behind"
+        assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
         for _ in range(5):
             await site.publish(8)
         log = await retained(site)
         assert log.missing_messages > missing, "for one that begins now"
-        assert told(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
+        assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
         site.node.upstream.delete_logs()
         await site.settle()
         await until(lambda: log.committed_offset == log.log.next_offset)
-        assert told(site, "eu.2", log.committed_offset)["missing_messages"] == 0
+        assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == 0
         await site.kill()
 
     play(scenario)
@@ -177,8 +179,8 @@ def test_a_downstream_that_deleted_all_it_had_begins_anew() -> None:
         for _ in range(10):
             await site.publish(8)
         log = await retained(site)
-        assert told(site, "eu.2", log.committed_offset)["missing_messages"] == 0
-        assert told(site, "eu.2", log.first_offset)["missing_messages"] == log.missing_messages > 0
+        assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == 0
+        assert reported(site, "eu.2", log.first_offset)["missing_messages"] == log.missing_messages > 0
         await site.kill()
 
     play(scenario)
@@ -213,8 +215,8 @@ def test_for_a_downstream_that_begins_what_retention_took_is_collected_anew(cras
     async def scenario(directory: Path) -> None:
         site, log = await with_old_messages(directory)
         end = log.log.next_offset
-        told(site, "eu.1", end)
-        told(site, "eu.2", 5)
+        reported(site, "eu.1", end)
+        reported(site, "eu.2", 5)
         assert begin(site, "eu.2") == end, "what it had is deleted"
         if crash:
             await site.restart()
@@ -222,8 +224,8 @@ def test_for_a_downstream_that_begins_what_retention_took_is_collected_anew(cras
         await site.settle()
         assert site.replicated() == {"q1": site.contents("q1")}
         assert len(site.contents("q1")) == 10
-        assert told(site, "eu.2", log.first_offset)["missing_messages"] == 0
-        row = told(site, "eu.1", end)
+        assert reported(site, "eu.2", log.first_offset)["missing_messages"] == 0
+        row = reported(site, "eu.1", end)
         assert (row["missing_records"], row["missing_messages"]) == (0, 0)
         await until(lambda: log.committed_offset == log.log.next_offset)
         again = log.log.next_offset
@@ -242,13 +244,13 @@ def test_what_is_collected_anew_is_nobodys_loss_and_stays(why: str) -> None:
         site, log = await with_old_messages(directory)
         collector = site.node.collector
         first, end = log.first_offset, log.log.next_offset
-        told(site, "eu.1", end - (why == "another one lags"))
+        reported(site, "eu.1", end - (why == "another one lags"))
         if why == "too large":
             collector._retain_bytes_max = 800
         assert begin(site, "eu.2") == first
         assert log.log.next_offset == end
-        assert told(site, "eu.2", first)["missing_messages"] == 10
-        assert told(site, "eu.1", end)["missing_records"] == 0
+        assert reported(site, "eu.2", first)["missing_messages"] == 10
+        assert reported(site, "eu.1", end)["missing_records"] == 0
         await site.kill()
 
     play(scenario)
@@ -298,15 +300,15 @@ def test_of_a_vhost_that_is_not_collected_nothing_begins() -> None:
 def test_the_lowest_offset_from_a_segment_on_is_known_though_offsets_begin_anew(
     steps: list[tuple[int, int]], cut: int
 ) -> None:
-    reach: LowestOffsets[str] = LowestOffsets()
+    last_position: LowestOffsets[str] = LowestOffsets()
     noted, segment = [], 0
     for rolls, offset in steps:
         segment += rolls
-        reach.note("q", segment, offset)
+        last_position.note("q", segment, offset)
         noted.append((segment, offset))
-    reach.forget_before(cut)
-    assert reach.begin_of("q") == min((offset for at, offset in noted if at >= cut), default=None)
-    assert reach.keys == ({"q"} if any(at >= cut for at, _ in noted) else set())
+    last_position.forget_before(cut)
+    assert last_position.begin_of("q") == min((offset for at, offset in noted if at >= cut), default=None)
+    assert last_position.keys == ({"q"} if any(at >= cut for at, _ in noted) else set())
 
 
 def test_a_log_whose_vhost_lost_its_tag_for_a_time_is_retained_as_if_it_had_not() -> None:
@@ -318,7 +320,7 @@ def test_a_log_whose_vhost_lost_its_tag_for_a_time_is_retained_as_if_it_had_not(
             await site.ack(8, "q2")
         log = site.node.collector.logs["v"]
         await until(lambda: log.committed_offset == log.log.next_offset)
-        told(site, "eu.1", 7)
+        reported(site, "eu.1", 7)
         if toggles:
             await site.apply(d.Put(d.Vhost(name="v")))
             await site.apply(d.Put(TAGGED))

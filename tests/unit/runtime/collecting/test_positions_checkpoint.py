@@ -278,7 +278,7 @@ def test_a_queue_that_goes_as_the_log_begins_anew_is_ended(change: d.Change, res
         assert said(log)[key] == KEPT
         await site.restart()
         log = await served(site)
-        assert log.reach_of(key) is None, "it is told once"
+        assert log.last_position_of(key) is None, "it is told once"
         await site.kill()
 
     play(scenario)
@@ -294,14 +294,14 @@ def test_an_end_that_may_be_lost_with_the_power_is_not_forgotten_with_what_is_dr
         key = log.key_of(site.queue("q1"))
         site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
         log.end(key, KEPT, 0)
-        assert log.reach_of(key) is None
+        assert log.last_position_of(key) is None
         again = PositionsCheckpoint(StateFile(directory / "outgoing" / "v" / "positions.json"))
         again.load(log.log)
         assert again.former == {key: KEPT}
-        log._carried.save(log.first_offset)
+        log._checkpoint.save(log.first_offset)
         again.load(log.log)
         assert again.former == {key: KEPT}, "the segment that says so is retained"
-        log._carried.save(log.log.next_offset)
+        log._checkpoint.save(log.log.next_offset)
         again.load(log.log)
         assert again.former == {}
         await site.kill()

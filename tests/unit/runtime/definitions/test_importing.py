@@ -59,11 +59,11 @@ def test_of_a_document_for_one_vhost_nothing_else_is_taken() -> None:
 
 
 def test_what_exists_and_what_is_predeclared_is_passed_over() -> None:
-    held = Held()
-    held.by_kind["queues"][("/", "q")] = Queue(name="q", vhost="/")
-    assert is_passed_over(Queue(name="q", vhost="/", durable=False), held)
-    assert is_passed_over(Exchange(name="amq.own", vhost="/", type="topic"), held)
-    assert not is_passed_over(Queue(name="other", vhost="/"), held)
+    existing = Held()
+    existing.by_kind["queues"][("/", "q")] = Queue(name="q", vhost="/")
+    assert is_passed_over(Queue(name="q", vhost="/", durable=False), existing)
+    assert is_passed_over(Exchange(name="amq.own", vhost="/", type="topic"), existing)
+    assert not is_passed_over(Queue(name="other", vhost="/"), existing)
 
 
 @given(st.dictionaries(st.sampled_from(sorted(KINDS)), JSON))
@@ -86,9 +86,9 @@ def test_bindings_of_what_is_not_in_the_file_are_left_out_and_told(caplog: pytes
     ]
     exchanges = [{"name": "t", "vhost": "/", "type": "topic"}]
     document = {"exchanges": exchanges, "bindings": bindings, "queues": [{"name": "q", "vhost": "/"}]}
-    held = Held()
-    held.by_kind["exchanges"][("/", "held")] = Exchange(name="held", vhost="/", type="topic")
-    kept = without_loose_bindings(entities_of(document, None), held)
+    existing = Held()
+    existing.by_kind["exchanges"][("/", "held")] = Exchange(name="held", vhost="/", type="topic")
+    kept = without_loose_bindings(entities_of(document, None), existing)
     assert [one.destination for one in kept if isinstance(one, Binding)] == ["q", "held"]
     assert "count=2 reason=no_queue_or_exchange first=/ amq.fanout queue amq.gen-1" in caplog.text
 

@@ -47,15 +47,15 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def set_aside(data_dir: Path, at_ms: int, **offsets: int) -> str:
-    aside = Quarantine(
+def quarantine(data_dir: Path, at_ms: int, **offsets: int) -> str:
+    quarantine = Quarantine(
         data_dir, at_ms=at_ms, from_epoch=1, to_epoch=2, node_id="here", leader_id="there",
         leader_uri="tcp://there:5679", name_of=NAMES.get,
     )  # fmt: skip
     for kind, path in (("queue", QUEUE), ("stream", STREAM)):
         if kind in offsets:
-            aside.add(path, offsets[kind])
-    report = aside.finish()
+            quarantine.add(path, offsets[kind])
+    report = quarantine.finish()
     assert report is not None
     return report.id
 
@@ -66,7 +66,7 @@ def test_nothing_was_set_aside(tmp_path: Path) -> None:
 
 
 def test_messages_are_listed_as_they_were_published(data_dir: Path) -> None:
-    report = set_aside(data_dir, 0, queue=2, stream=1)
+    report = quarantine(data_dir, 0, queue=2, stream=1)
     found = list(divergent_messages(data_dir, None))
     assert [
         (row["queue"], row["offset"], row["payload"], row["payload_encoding"], row["settled"])
@@ -88,8 +88,8 @@ def test_messages_are_listed_as_they_were_published(data_dir: Path) -> None:
 
 
 def test_messages_of_one_report_are_listed(data_dir: Path) -> None:
-    earlier = set_aside(data_dir, 5000, stream=1)
-    later = set_aside(data_dir, 90_000, queue=4)
+    earlier = quarantine(data_dir, 5000, stream=1)
+    later = quarantine(data_dir, 90_000, queue=4)
     assert [report["id"] for report in divergent_reports(data_dir)] == [earlier, later]
     assert [row["queue"] for row in divergent_messages(data_dir, later)] == ["q"]
     assert [row["queue"] for row in divergent_messages(data_dir, None)] == ["s", "s", "q"]
@@ -98,7 +98,7 @@ def test_messages_of_one_report_are_listed(data_dir: Path) -> None:
 
 
 def test_damage_is_listed_and_what_is_behind_it(data_dir: Path) -> None:
-    set_aside(data_dir, 0, queue=0)
+    quarantine(data_dir, 0, queue=0)
     (first, *_) = sorted((data_dir / "divergent").glob(f"*/{QUEUE}/*.segment"))
     octets = bytearray(first.read_bytes())
     octets[60] ^= 1
@@ -112,7 +112,7 @@ def test_damage_is_listed_and_what_is_behind_it(data_dir: Path) -> None:
 
 
 def test_files_that_were_taken_away_are_told(data_dir: Path) -> None:
-    set_aside(data_dir, 0, stream=1)
+    quarantine(data_dir, 0, stream=1)
     for path in (data_dir / "divergent").glob(f"*/{STREAM}/*.segment"):
         path.unlink()
     (row,) = divergent_messages(data_dir, None)

@@ -194,25 +194,25 @@ class Held:
         self.begun, self.go_on = threading.Event(), threading.Event()
         real = scrubbing.Pace.__call__
 
-        def held(pace: scrubbing.Pace, octets: int) -> None:
+        def extent(pace: scrubbing.Pace, octets: int) -> None:
             self.begun.set()
             assert self.go_on.wait(10)
             real(pace, octets)
 
-        monkeypatch.setattr(scrubbing.Pace, "__call__", held)
+        monkeypatch.setattr(scrubbing.Pace, "__call__", extent)
 
 
 def test_only_one_scrub_goes_on_and_the_status_shows_it(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Held(monkeypatch)
+    extent = Held(monkeypatch)
     inspected = pair.leader.inspection
 
     async def main() -> None:
         scrub = asyncio.create_task(inspected.scrub())
-        assert await asyncio.to_thread(held.begun.wait, 10)
+        assert await asyncio.to_thread(extent.begun.wait, 10)
         assert inspected.scrub_status()["running"]
         with pytest.raises(PreconditionFailed, match="going on already"):
             await inspected.scrub()
-        held.go_on.set()
+        extent.go_on.set()
         assert (await scrub)["chunks"] == 8
         assert not inspected.scrub_status()["running"]
         assert (await inspected.scrub())["chunks"] == 8
@@ -224,14 +224,14 @@ def test_only_one_scrub_goes_on_and_the_status_shows_it(pair: Pair, monkeypatch:
 
 
 def test_a_node_that_stops_does_not_wait_for_a_scrub(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    held = Held(monkeypatch)
+    extent = Held(monkeypatch)
     inspected = pair.leader.inspection
 
     async def main() -> None:
         scrub = asyncio.create_task(inspected.scrub())
-        assert await asyncio.to_thread(held.begun.wait, 10)
+        assert await asyncio.to_thread(extent.begun.wait, 10)
         inspected.stop()
-        held.go_on.set()
+        extent.go_on.set()
         with pytest.raises(LeveretError, match="the node stops"):
             await asyncio.wait_for(scrub, 10)
         with pytest.raises(LeveretError, match="the node stops"):
@@ -243,7 +243,7 @@ def test_a_node_that_stops_does_not_wait_for_a_scrub(pair: Pair, monkeypatch: py
 def test_a_background_scrub_that_is_cancelled_leaves_no_thread_that_reads_on(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = Held(monkeypatch)
+    extent = Held(monkeypatch)
     pair.leader.interval_ms = 1
     inspected = pair.leader.inspection = pair.leader.inspect()
 
@@ -251,10 +251,10 @@ def test_a_background_scrub_that_is_cancelled_leaves_no_thread_that_reads_on(
         run = asyncio.create_task(inspected.run())
         await asyncio.sleep(0.01)
         pair.leader.now_ms += 1
-        assert await asyncio.to_thread(held.begun.wait, 10)
+        assert await asyncio.to_thread(extent.begun.wait, 10)
         run.cancel()
         await asyncio.gather(run, return_exceptions=True)
-        held.go_on.set()
+        extent.go_on.set()
 
     asyncio.run(main())
     inspected._scrubber._executor.shutdown(wait=True)

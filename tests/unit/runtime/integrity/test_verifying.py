@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from leveret.model.errors import NotFound
-from leveret.runtime.integrity import answering, verifying
+from leveret.runtime.integrity import answers as answering
+from leveret.runtime.integrity import verifying
 from leveret.wire.chunk import HEADER_BYTES
 from tests.unit.runtime.replication.pair import Pair, PairedNode
 from tests.unit.storage.logs import append, scratch

@@ -147,7 +147,7 @@ class Followers:
 def test_a_promise_waits_for_the_followers_too_and_a_confirm_for_enough_of_them(disk: Disk) -> None:
     async def scenario() -> None:
         commit, kept, followers = disk.commit(), list[str](), Followers()
-        commit.fence = followers
+        commit.replication_barrier = followers
         disk.append(commit)
         commit.when_durable(lambda: kept.append("reply"))
         commit.when_confirmable(lambda: kept.append("confirm"))

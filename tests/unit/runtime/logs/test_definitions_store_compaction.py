@@ -314,10 +314,10 @@ def test_marks_of_queues_with_a_log_survive_compaction_as_long_as_their_queue(tm
     store, commit = opened(tmp_path)
     kept = d.Queue(name="kept", vhost="v", epoch=1)
     store.append([d.Put(kept)])
-    store.mark_log(1)
+    store.record_existence(1)
     for number in range(1, 100):
         store.append(churn(number))
-        store.mark_log(number + 1)
+        store.record_existence(number + 1)
         commit.play()
     store.close()
     again, _ = opened(tmp_path)
@@ -330,7 +330,7 @@ def test_marks_of_queues_with_a_log_survive_compaction_as_long_as_their_queue(tm
 
 def test_the_epoch_of_a_mark_is_never_given_again(tmp_path: Path) -> None:
     store, _ = opened(tmp_path)
-    store.mark_log(77)
+    store.record_existence(77)
     store.close()
     again, _ = opened(tmp_path)
     assert again.last_epoch == 77

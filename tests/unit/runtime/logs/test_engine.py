@@ -12,7 +12,7 @@ from pamqp import base, body, commands, frame, header
 from leveret.core.queues.queue import Queue
 from leveret.model.definitions import Change
 from leveret.model.errors import StorageError
-from leveret.runtime.sockets.held_output import HeldOutput
+from leveret.runtime.sockets.buffered_output import BufferedOutput
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.wire.amqp091 import PROTOCOL_HEADER
 from tests.unit.runtime.collecting.site import Site, scratch
@@ -26,7 +26,7 @@ class Client:
     def __init__(self, site: Site) -> None:
         self.engine = site.node.engine
         self.replies: list[base.Frame] = []
-        self.held = HeldOutput()
+        self.waits_for_definitions = BufferedOutput()
         self.on_reply: Callable[[], None] = lambda: None
         self.session = ClientConnection(site.node.amqp_host, peer="test", from_loopback=True, now_ms=0)
         self.engine.peers[self.session] = self
@@ -52,13 +52,13 @@ class Client:
     # -- the engine's peer ----------------------------------------------------------------------
 
     def write(self, octets: bytes, *, hold: int) -> None:
-        if hold or self.held:
-            self.held.add(hold, octets)
+        if hold or self.waits_for_definitions:
+            self.waits_for_definitions.add(hold, octets)
         else:
             self._show(octets)
 
     def release(self, hold: int) -> None:
-        self._show(self.held.release(hold))
+        self._show(self.waits_for_definitions.release(hold))
 
     def _show(self, octets: bytes) -> None:
         while octets:

@@ -30,7 +30,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def on_a_site(play: Play) -> None:
-    """Play with a node in whose vhost `v` are the queues `grave` and `q`, whose dead go there."""
+    """Play with a node in whose vhost `v` are the queues `letter` and `q`, whose dead go there."""
 
     async def main(directory: Path) -> None:
         site = Site(directory)

@@ -22,7 +22,7 @@ UNTAGGED = d.Vhost(name="v")
 @pytest.fixture
 def one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush has time for one queue, and begins or ends to collect one."""
-    monkeypatch.setattr(engine, "time_slice", lambda turn_s: lambda: True)
+    monkeypatch.setattr(engine, "time_slice", lambda slice_s: lambda: True)
     monkeypatch.setattr(engine, "FOLLOWED_AT_ONCE", 1)
 
 

@@ -141,13 +141,13 @@ def test_a_log_from_before_segments_named_it_is_served(
 
 def outcomes(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """What publishers of `q` are told from now on, by the engine's own promise."""
-    told: list[bool] = []
+    reported: list[bool] = []
     engine = site.node.engine
     durable = site.node.commits.when_confirmable
 
     class Channel:
         def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
-            told.append(ok)
+            reported.append(ok)
 
     def publish_too() -> None:
         batch = ConfirmBatch()
@@ -161,7 +161,7 @@ def outcomes(site: Site, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         publish_too()
 
     monkeypatch.setattr(engine, "_promise", promise)
-    return told
+    return reported
 
 
 def remove(log: Path) -> None:
@@ -204,12 +204,12 @@ def test_nothing_is_confirmed_that_went_into_a_file_which_is_gone(
         if idle:
             # As after a start: no descriptor is held, and the next append opens the file by its name.
             site.node._queues.log(site.queue()).close()
-        told = outcomes(site, monkeypatch)
+        reported = outcomes(site, monkeypatch)
         harm(log_of(site))
         await site.publish(1)
         assert site.queue().damage is not None
-        assert told
-        assert not any(told)
+        assert reported
+        assert not any(reported)
         assert not site.node.failed.is_set()
         await site.publish(1, "r")
         assert (site.queue("r").damage, site.queue("r").message_count) == (None, 4)

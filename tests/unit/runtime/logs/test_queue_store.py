@@ -471,16 +471,16 @@ def test_recovered_messages_are_stored_once_however_often_and_after_whatever_the
     async def scenario(directory: Path) -> None:
         site = Site(directory)
         await site.start()
-        door = site.node.stream_door
+        follower_server = site.node.stream_server
         with site.node.internal_user("recovery") as (user, _):
             done: list[int] = []
-            door.recovery_queue(user, "/", "q").append(
+            follower_server.recovery_queue(user, "/", "q").append(
                 "plan", [MessageRun.of(1, [recovered(n) for n in (1, 2, 3)])], lambda: done.append(1)
             )
             await site.settle()
             assert done == [1]
             await site.restart()
-            queue = site.node.stream_door.recovery_queue(user_of(site), "/", "q")
+            queue = site.node.stream_server.recovery_queue(user_of(site), "/", "q")
             assert queue.last_sequence("plan") == 3
             queue.append(
                 "plan", [MessageRun.of(2, [recovered(n) for n in (2, 3, 4)])], lambda: done.append(2)
@@ -517,7 +517,7 @@ def test_a_recovered_message_that_is_none_is_refused_with_all_that_came_with_it(
         site = Site(directory)
         await site.start()
         site.node.authority.internal["job"] = "secret"
-        queue = site.node.stream_door.recovery_queue("job", "/", "q")
+        queue = site.node.stream_server.recovery_queue("job", "/", "q")
         assert isinstance(queue, RecoveryIngest)
         with pytest.raises(ChunkError):
             queue.append("plan", [MessageRun.of(1, [recovered(1)]), bad], lambda: None)
@@ -540,12 +540,12 @@ def test_a_queue_that_would_not_keep_recovered_messages_gets_none(
         site = Site(directory)
         await site.start()
         site.node.authority.internal["job"] = "secret"
-        broker, door = site.node.broker, site.node.stream_door
-        early = door.recovery_queue("job", "/", "q")
+        broker, follower_server = site.node.broker, site.node.stream_server
+        early = follower_server.recovery_queue("job", "/", "q")
         broker.declare_queue(Definition(name="q", vhost="/", durable=durable), owner)
         refusal = f"queue 'q' in vhost '/' is {text}: .*delete it"
         with pytest.raises(PreconditionFailed, match=refusal):
-            door.recovery_queue("job", "/", "q")
+            follower_server.recovery_queue("job", "/", "q")
         with pytest.raises(PreconditionFailed, match=refusal):
             early.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
         assert site.node.broker.queues["/", "q"].message_count == 0
@@ -566,7 +566,7 @@ def test_other_peoples_messages_never_share_a_chunk_with_recovered_ones() -> Non
         await site.start()
         site.node.authority.internal["job"] = "secret"
         held = site.node.broker.declare_queue(Definition(name="q", vhost="/"))
-        queue = site.node.stream_door.recovery_queue("job", "/", "q")
+        queue = site.node.stream_server.recovery_queue("job", "/", "q")
         held.gather(HEAD, [b"ordinary"])
         queue.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
         log: Log = site.node._queues.log(held)

@@ -63,7 +63,7 @@ class Node:
         self.sources = MirrorSources(
             self.tree, self.commits, now_ms, self._state, self._begin_segment, **limits
         )
-        self.commits.fence = ClusterBarrier(lambda: True, self.sources.cut)
+        self.commits.replication_barrier = ClusterBarrier(lambda: True, self.sources.cut)
         self.copies = MirrorCopies(
             self.tree,
             self.commits,
@@ -73,7 +73,7 @@ class Node:
             name_of=lambda name: ("/", name),
             is_led=lambda name: name in self.sources.led,
             has_log=lambda name: name in self.marked,
-            mark_log=lambda name: self.marked.add(name),
+            record_existence=lambda name: self.marked.add(name),
             clock_ms=clock_ms,
         )
         self.via: dict[str, int] = {}
@@ -185,11 +185,11 @@ class Node:
                 self.sources.delivered(name, dice.randint(log.first_offset, log.next_offset))
         self.commits.begin()
 
-    def promise(self, told: list[int], *names: str) -> int:
-        """Promise what was appended last; `told` gets its number when it is kept."""
-        number = len(told) + self.promised
+    def promise(self, describe: list[int], *names: str) -> int:
+        """Promise what was appended last; `describe` gets its number when it is kept."""
+        number = len(describe) + self.promised
         self.promised += 1
-        self.sources.when_acked(names, lambda: told.append(number))
+        self.sources.when_acked(names, lambda: describe.append(number))
         return number
 
     promised = 0

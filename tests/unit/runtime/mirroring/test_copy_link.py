@@ -52,7 +52,7 @@ class Shared:
     def drop_due(self) -> None:
         """Nothing waits."""
 
-    def told(self, copy: Any) -> wire.Copy:
+    def describe(self, copy: Any) -> wire.Copy:
         copy.serial += 1
         copy.is_accepting = False
         return wire.Copy(copy.serial, LogExtent(NAME, 0, 0, b""), None)
@@ -94,7 +94,7 @@ def test_only_the_answer_to_what_was_told_last_is_taken_and_acked_once_it_is_on_
         link, peer, shared, _ = await linked()
         link.received(Type.FRAME, frame(1))
         assert shared.changed == []
-        link.tell(NAME)
+        link.report(NAME)
         link.received(Type.MIRRORING, told_apart(wire.Mirroring(NAME, 1, 9), Type.MIRRORING))
         link.received(Type.FRAME, frame(2))
         assert shared.changed == []
@@ -114,10 +114,10 @@ def test_nothing_is_told_of_what_is_being_set_aside() -> None:
     async def story() -> None:
         link, peer, _, copy = await linked()
         copy.is_busy = True
-        link.received(Type.TELL_AGAIN, told_apart(wire.LogNames([NAME]), Type.TELL_AGAIN))
+        link.received(Type.REPORT_AGAIN, told_apart(wire.LogNames([NAME]), Type.REPORT_AGAIN))
         assert peer.said == [Type.COPIES]
         copy.is_busy = False
-        link.received(Type.TELL_AGAIN, told_apart(wire.LogNames([NAME]), Type.TELL_AGAIN))
+        link.received(Type.REPORT_AGAIN, told_apart(wire.LogNames([NAME]), Type.REPORT_AGAIN))
         assert peer.said == [Type.COPIES] * 2
         link.stop()
 

@@ -138,8 +138,10 @@ def test_a_mirror_whose_messages_are_gone_by_now_is_late_unless_another_led_sinc
         await mirror.stop()
         await leader.stop()
         assert compared(leader, mirror).is_identical
-        aside = [(log.from_offset, log.messages) for each in reports(mirror.directory) for log in each.logs]
-        assert aside == ([(0, 17)] if is_divergent else [])
+        quarantine = [
+            (log.from_offset, log.messages) for each in reports(mirror.directory) for log in each.logs
+        ]
+        assert quarantine == ([(0, 17)] if is_divergent else [])
 
     asyncio.run(scenario())
 
@@ -174,20 +176,20 @@ def test_who_is_counted_on_is_not_wiped_before_the_record_says_that_it_is_not(
             assert leader.log(A).first_offset > log.next_offset
         leader.lead(A, automatic=True)
         leader.sources.wait_for(A, frozenset({"mirror"}))
-        held = octets(mirror.directory)
+        extent = octets(mirror.directory)
         mirror.copies.mirror(A, "leader")
         await until(lambda: leader.state(A, "mirror") is MirrorState.UNSYNCHRONISED, "found out")
         for _ in range(3):
             leader.append(A)
             leader.sources.cut()
             await leader.commits.settle()
-        assert octets(mirror.directory) == held
+        assert octets(mirror.directory) == extent
         leader.sources.wait_for(A, frozenset())
         await until(lambda: leader.is_live("mirror", A), "live again")
         await mirror.stop()
         await leader.stop()
         assert compared(leader, mirror).is_identical
-        assert octets_aside(mirror) == held
+        assert octets_aside(mirror) == extent
 
     asyncio.run(scenario())
 
@@ -201,7 +203,7 @@ def test_a_leader_that_lost_everything_has_nothing_deleted(tmp_path: Path) -> No
         await until(lambda: leader.is_live("mirror", A), "live")
         await leader.stop()
         await mirror.copies.release(A)
-        held = octets(mirror.directory)
+        extent = octets(mirror.directory)
         empty = Node(tmp_path / "empty", "leader", epoch=2)
         mirror.via["leader"] = await empty.listen()
         empty.lead(A, automatic=True)
@@ -212,7 +214,7 @@ def test_a_leader_that_lost_everything_has_nothing_deleted(tmp_path: Path) -> No
         await mirror.stop()
         await empty.stop()
         assert compared(empty, mirror).is_identical
-        assert octets_aside(mirror) == held
+        assert octets_aside(mirror) == extent
 
     asyncio.run(scenario())
 
@@ -262,20 +264,20 @@ def test_what_is_released_can_be_led_and_what_is_discarded_is_gone(tmp_path: Pat
 def test_a_deleted_log_needs_no_mirror_and_one_led_elsewhere_promises_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         leader, mirror = await pair(tmp_path)
-        told: list[int] = []
+        describe: list[int] = []
         leader.lead(A, B)
         for name in (A, B):
             leader.append(name)
             leader.sources.wait_for(name, frozenset({"mirror"}))
             leader.append(name)
-            leader.promise(told, name)
+            leader.promise(describe, name)
         leader.commits.begin()
-        assert told == []
+        assert describe == []
         leader.sources.cease(B)
-        assert told == []
+        assert describe == []
         leader.commits.forget(leader.log(A))
         leader.log(A).delete()
-        assert told == [0]
+        assert describe == [0]
         await mirror.stop()
         await leader.stop()
 
@@ -374,13 +376,13 @@ def test_a_copy_from_before_a_leader_that_lacked_messages_is_quarantined_before_
         leader.lead(A, automatic=True)
         leader.fill(A, 20_000)
         await copied(leader, mirror)
-        held = octets(mirror.directory)
+        extent = octets(mirror.directory)
         await mirror.copies.quarantine(A, "leader", lost_epoch=1)
         assert not reports(mirror.directory), "it was compared with that leader"
         await mirror.copies.quarantine(A, "leader", lost_epoch=2)
         await mirror.copies.discard(A)
         assert A not in logs_of(mirror.directory)
-        assert octets_aside(mirror) == held
+        assert octets_aside(mirror) == extent
         [report] = reports(mirror.directory)
         assert report.summary()["lost"] == sum(log.messages for log in report.logs) > 0
         await mirror.stop()

@@ -45,7 +45,7 @@ def test_a_link_that_is_cut_at_any_octet_or_altered_loses_nothing(tmp_path: Path
     dice = random.Random(seed)
 
     async def scenario(proxy: LinkProxy, leader: Node, mirror: Node) -> None:
-        told: list[int] = []
+        describe: list[int] = []
         names = NAMES[:2]
         for name in names:
             leader.fill(name, 40_000)
@@ -65,7 +65,7 @@ def test_a_link_that_is_cut_at_any_octet_or_altered_loses_nothing(tmp_path: Path
         for _ in range(60):
             for _ in range(8):
                 leader.append(dice.choice(names), dice.choice([3, 900]), dice.randint(1, 5))
-                leader.promise(told, *names)
+                leader.promise(describe, *names)
             leader.commits.begin()
             await asyncio.sleep(0.002)
             if dice.random() < 0.1:
@@ -75,7 +75,7 @@ def test_a_link_that_is_cut_at_any_octet_or_altered_loses_nothing(tmp_path: Path
                 break
         proxy.heal()
         await until(lambda: leader.is_live("mirror", *names), "live at the end")
-        assert len(told) == leader.promised
+        assert len(describe) == leader.promised
         assert proxy.cuts or proxy.accepted > 1
 
     async def run() -> None:
@@ -113,16 +113,16 @@ def test_a_mirror_whose_disk_is_full_goes_on_when_there_is_room(
         leader.lead(A, automatic=True)
         monkeypatch.setattr(os, "pwritev", pwritev)
         mirror.copies.mirror(A, "leader")
-        told: list[int] = []
+        describe: list[int] = []
         leader.sources.wait_for(A, frozenset({"mirror"}))
         while (A, "mirror", MirrorState.GONE) not in leader.states:
             leader.append(A, 900)
-            leader.promise(told, A)
+            leader.promise(describe, A)
             await asyncio.sleep(0.001)
         assert not leader.is_live("mirror", A)
         left[0] = 1 << 40
         await until(lambda: leader.is_live("mirror", A), "live again")
-        assert len(told) == leader.promised
+        assert len(describe) == leader.promised
         assert mirror.log(A).next_offset == leader.log(A).next_offset
         await mirror.stop()
         await leader.stop()

@@ -191,7 +191,7 @@ def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
         proxy.target_port = await leader.listen()
         mirror.via["leader"] = proxy.port
         leader.lead(A, B, automatic=True)
-        told: list[int] = []
+        describe: list[int] = []
         for name in (A, B):
             leader.append(name)
             mirror.copies.mirror(name, "leader")
@@ -200,13 +200,13 @@ def test_a_slow_mirror_is_gone_and_catches_up_from_disk(
         proxy.stall(Direction.BACK)
         while MirrorState.GONE not in [state for _, _, state in leader.states]:
             leader.append(A, 30_000, 4)
-            leader.promise(told, A)
+            leader.promise(describe, A)
             await asyncio.sleep(0)
         leader.commits.begin()
-        assert len(told) < leader.promised
+        assert len(describe) < leader.promised
         # Taken out of the record, and then waited for no longer.
         leader.sources.wait_for(A)
-        assert len(told) == leader.promised
+        assert len(describe) == leader.promised
         for _ in range(30):
             leader.append(A, 30_000, 4)
             leader.append(B)

@@ -18,9 +18,9 @@ def test_what_was_promised_before_a_mirror_began_is_not_kept_before_it_has_the_h
         leader.fill(NAME, 40_000)
         leader.lead(NAME, automatic=True)
         leader.sources.wait_for(NAME, frozenset({"mirror"}))
-        told: list[int] = []
+        describe: list[int] = []
         leader.append(NAME)
-        leader.promise(told, NAME)
+        leader.promise(describe, NAME)
         leader.commits.begin()
         end = leader.log(NAME).next_offset
         mirror.copies.mirror(NAME, "leader")
@@ -31,9 +31,9 @@ def test_what_was_promised_before_a_mirror_began_is_not_kept_before_it_has_the_h
         await until(acked, "it has acked the end, and what it begins with")
         assert leader.state(NAME, "mirror") is MirrorState.SYNCHRONISING
         assert not leader.sources.has_all(NAME, "mirror")
-        assert told == []
+        assert describe == []
         leader.sources.sync_bytes_s_max = 0
-        await until(lambda: told, "it is whole")
+        await until(lambda: describe, "it is whole")
         assert leader.state(NAME, "mirror") is MirrorState.LIVE
         assert leader.sources.has_all(NAME, "mirror")
         await leader.stop()

@@ -91,20 +91,20 @@ def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
 def test_a_promise_waits_for_the_mirrors_it_is_to_wait_for(tmp_path: Path) -> None:
     async def scenario() -> None:
         leader, mirror = await pair(tmp_path)
-        told: list[str] = []
+        describe: list[str] = []
         leader.lead(A, B, automatic=True)
         leader.append(A)
-        leader.sources.when_acked([A, B], lambda: told.append("nobody"))
-        assert told == ["nobody"]
-        leader.sources.wait_for(A, frozenset({"mirror"}), then=lambda: told.append("record"))
+        leader.sources.when_acked([A, B], lambda: describe.append("nobody"))
+        assert describe == ["nobody"]
+        leader.sources.wait_for(A, frozenset({"mirror"}), then=lambda: describe.append("record"))
         leader.append(A)
-        leader.sources.when_acked([A], lambda: told.append("both"))
+        leader.sources.when_acked([A], lambda: describe.append("both"))
         leader.commits.begin()
         await asyncio.sleep(0.05)
-        assert told == ["nobody"]
+        assert describe == ["nobody"]
         mirror.copies.mirror(A, "leader")
-        await until(lambda: len(told) == 3, "told")
-        assert told == ["nobody", "record", "both"]
+        await until(lambda: len(describe) == 3, "told")
+        assert describe == ["nobody", "record", "both"]
         await mirror.stop()
         await leader.stop()
 
@@ -145,13 +145,13 @@ def test_a_mirror_that_lost_its_disk_counts_for_nothing_until_it_is_whole_again(
 
     async def scenario() -> None:
         leader, mirror = await pair(tmp_path)
-        told: list[int] = []
+        describe: list[int] = []
         leader.lead(A)
         mirror.copies.mirror(A, "leader")
         await until(lambda: leader.is_live("mirror", A), "live")
         leader.sources.wait_for(A, frozenset({"mirror", "other"}))
         leader.append(A)
-        leader.promise(told, A)
+        leader.promise(describe, A)
         leader.commits.begin()
         await until(lambda: leader.is_live("mirror", A), "acked")
         await mirror.stop()
@@ -161,12 +161,12 @@ def test_a_mirror_that_lost_its_disk_counts_for_nothing_until_it_is_whole_again(
         def on_state(name: str, node: str, state: MirrorState) -> None:
             if state is MirrorState.JOINING:
                 leader.sources.wait_for(A, frozenset({"mirror"}))
-                assert told == []
+                assert describe == []
 
         leader.on_state = on_state
         again.copies.mirror(A, "leader")
         # It is waited for, so it is sent all of it, though nobody asked for new mirrors to be synchronised.
-        await until(lambda: told == [0], "told")
+        await until(lambda: describe == [0], "told")
         assert leader.is_live("mirror", A)
         await again.stop()
         await leader.stop()
@@ -191,9 +191,9 @@ def test_what_waits_for_the_cut_is_not_sent_behind_a_new_beginning(
         link = leader.sources._links["mirror"]
         data = encode_entry(b"m")
         # The end that it tells of lies before this one, whose frame is not cut.
-        told = mirror.copies.told(mirror.copies._copies[A])
+        describe = mirror.copies.describe(mirror.copies._copies[A])
         leader.log(A).append(ChunkType.USER, 1, 1, data, 1)
-        link.received(Type.COPIES, memoryview(pack_checked(Type.COPIES, MirrorInventory([told])))[5:])
+        link.received(Type.COPIES, memoryview(pack_checked(Type.COPIES, MirrorInventory([describe])))[5:])
         leader.commits.begin()
         await until(lambda: leader.is_live("mirror", A), "live again")
         await mirror.stop()

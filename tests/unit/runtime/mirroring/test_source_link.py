@@ -55,36 +55,36 @@ def play(tmp_path: Path, story: Callable[[Node, Peer, SourceLink, list[int]], An
         await node.commits.settle()
         node.lead(NAME, automatic=True)
         node.sources.wait_for(NAME, frozenset({MIRROR}))
-        told: list[int] = []
-        node.promise(told, NAME)
+        describe: list[int] = []
+        node.promise(describe, NAME)
         node.commits.begin()
         peer = Peer()
         link = cast(SourceLink, node.sources.accept(cast(Any, peer), MIRROR))
         says(link, Type.COPIES, has_nothing(1))
         stream = link.streams[NAME]
         await until(lambda: stream.is_live, "it was sent all")
-        story(node, peer, link, told)
+        story(node, peer, link, describe)
         await node.stop()
 
     asyncio.run(played())
 
 
 def test_who_has_acked_everything_has_it(tmp_path: Path) -> None:
-    def story(node: Node, peer: Peer, link: SourceLink, told: list[int]) -> None:
-        assert told == []
+    def story(node: Node, peer: Peer, link: SourceLink, describe: list[int]) -> None:
+        assert describe == []
         says(link, Type.ACK, wire.Acked(link._position, 0))
-        assert told == [0]
+        assert describe == [0]
         assert node.state(NAME, MIRROR) is MirrorState.LIVE
 
     play(tmp_path, story)
 
 
 def test_acks_of_what_was_sent_before_it_told_anew_do_not_count(tmp_path: Path) -> None:
-    def story(node: Node, peer: Peer, link: SourceLink, told: list[int]) -> None:
+    def story(node: Node, peer: Peer, link: SourceLink, describe: list[int]) -> None:
         before = link._position
         says(link, Type.COPIES, has_nothing(2))
         says(link, Type.ACK, wire.Acked(before, 0))
-        assert told == []
+        assert describe == []
         assert not node.sources.has_all(NAME, MIRROR)
         assert node.state(NAME, MIRROR) is MirrorState.JOINING
 
@@ -92,7 +92,7 @@ def test_acks_of_what_was_sent_before_it_told_anew_do_not_count(tmp_path: Path) 
 
 
 def test_nor_does_what_it_had_acked_before_it_told_anew(tmp_path: Path) -> None:
-    def story(node: Node, peer: Peer, link: SourceLink, told: list[int]) -> None:
+    def story(node: Node, peer: Peer, link: SourceLink, describe: list[int]) -> None:
         says(link, Type.ACK, wire.Acked(link._position, 0))
         assert node.sources.has_all(NAME, MIRROR)
         says(link, Type.COPIES, has_nothing(2))
@@ -102,11 +102,11 @@ def test_nor_does_what_it_had_acked_before_it_told_anew(tmp_path: Path) -> None:
 
 
 def test_of_a_link_that_has_a_follower_nothing_counts(tmp_path: Path) -> None:
-    def story(node: Node, peer: Peer, link: SourceLink, told: list[int]) -> None:
+    def story(node: Node, peer: Peer, link: SourceLink, describe: list[int]) -> None:
         node.sources.accept(cast(Any, Peer()), MIRROR)
         assert peer.is_closed
         assert node.state(NAME, MIRROR) is MirrorState.GONE
         says(link, Type.ACK, wire.Acked(link._position, 0))
-        assert told == []
+        assert describe == []
 
     play(tmp_path, story)

@@ -27,13 +27,13 @@ STEP: st.SearchStrategy[Step] = st.tuples(
 
 
 class Played(Site):
-    """A node whose one queue is taken from; `handed` are offsets that were, `held` those that are unacked."""
+    """A node whose one queue is taken from; `handed` are offsets that were, `existing` those that are unacked."""
 
     handed: set[int]
-    held: list[int]
+    existing: list[int]
 
     async def begin(self, arguments: dict[str, Any]) -> None:
-        self.handed, self.held = set(), []
+        self.handed, self.existing = set(), []
         await self.start()
         await self.apply(d.Put(d.Vhost(name="v")))
         await self.apply(d.Put(d.Queue(vhost="v", name="q", arguments=arguments)))
@@ -43,15 +43,15 @@ class Played(Site):
         runs, redelivered = self.queue().take(limit) if self.queue().ready_count else ([], False)
         found = [offset for run in runs for offset in range(run.first, run.end)]
         self.handed |= set(found)
-        self.held += found
+        self.existing += found
         return [(offset, redelivered) for offset in found]
 
     async def end(self, how: str) -> None:
         """End, and start again; elsewhere is on a copy of the directory, from which another node went on since."""
-        for offset in self.held:
+        for offset in self.existing:
             # As its connection's end has it, which a crash does not wait for.
             self.queue().requeue(offset, 1)
-        self.held = []
+        self.existing = []
         if how == "kill":
             await self.kill()
         else:
@@ -91,8 +91,8 @@ async def live(site: Played, kind: str, steps: list[Step]) -> None:
             await site.end(how)
             # Of what nobody knew once, nothing is known later.
             is_known = is_known and how == "stop" and kind != "priority"
-        elif site.held:
-            offset = site.held.pop(amount % len(site.held))
+        elif site.existing:
+            offset = site.existing.pop(amount % len(site.existing))
             settle = site.queue().settle if what == "ack" else site.queue().requeue
             settle(offset, 1)
             await site.touched()

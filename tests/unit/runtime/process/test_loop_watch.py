@@ -32,38 +32,38 @@ def busy_for(seconds: float) -> None:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
-    monkeypatch.setattr(loop_watch, "_TELL_EVERY_S", 0.0)
+def reported(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> pytest.LogCaptureFixture:
+    monkeypatch.setattr(loop_watch, "_REPORT_EVERY_S", 0.0)
     monkeypatch.setattr(loop_watch, "_INTERVAL_S", 0.05)
     caplog.set_level(logging.WARNING)
     return caplog
 
 
-def test_a_long_step_is_measured_and_named(told: pytest.LogCaptureFixture) -> None:
+def test_a_long_step_is_measured_and_named(reported: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         watch = LoopWatch()
         task = asyncio.create_task(watch.run())
         await asyncio.sleep(0.02)
         busy_for(0.2)
-        await eventually(lambda: "busy_for" in told.text)
+        await eventually(lambda: "busy_for" in reported.text)
         assert watch.long_steps >= 1
         assert watch.long_seconds > 0.1
         assert watch.longest_s > 0.1
         task.cancel()
 
     asyncio.run(main())
-    assert "event_loop_held_up" in told.text
-    assert "test_loop_watch:busy_for" in told.text
+    assert "event_loop_held_up" in reported.text
+    assert "test_loop_watch:busy_for" in reported.text
 
 
-def test_a_pause_of_the_collector_is_told_by_its_name(told: pytest.LogCaptureFixture) -> None:
+def test_a_pause_of_the_collector_is_told_by_its_name(reported: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         task = asyncio.create_task(LoopWatch().run())
         await asyncio.sleep(0.02)
         heap = [[each] for each in range(2_000_000)]
         await asyncio.sleep(0.05)
         gc.collect()
-        await eventually(lambda: "garbage collection of generation 2" in told.text)
+        await eventually(lambda: "garbage collection of generation 2" in reported.text)
         assert heap
         task.cancel()
 
@@ -73,7 +73,7 @@ def test_a_pause_of_the_collector_is_told_by_its_name(told: pytest.LogCaptureFix
 def test_what_is_long_is_told_now_and_then_with_how_often(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop_watch, "_TELL_EVERY_S", 0.6)
+    monkeypatch.setattr(loop_watch, "_REPORT_EVERY_S", 0.6)
 
     async def main() -> None:
         watch = LoopWatch()
@@ -104,12 +104,12 @@ def test_when_it_ends_it_leaves_nothing_behind() -> None:
     asyncio.run(main())
 
 
-def test_a_pattern_that_is_too_costly_is_told(told: pytest.LogCaptureFixture) -> None:
+def test_a_pattern_that_is_too_costly_is_told(reported: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         task = asyncio.create_task(LoopWatch().run())
         assert not Pattern(r"^(?!amq)(a+)+$").covers("a" * 254 + "b")
-        await eventually(lambda: "pattern_too_costly" in told.text)
+        await eventually(lambda: "pattern_too_costly" in reported.text)
         task.cancel()
 
     asyncio.run(main())
-    assert "^(?!amq)(a+)+$" in told.text
+    assert "^(?!amq)(a+)+$" in reported.text

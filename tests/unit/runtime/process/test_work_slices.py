@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import asyncio
 
-from leveret.runtime.process.work_slices import in_turns
+from leveret.runtime.process.work_slices import in_slices
 
 
 def test_others_are_served_while_long_work_goes_on() -> None:
     story: list[str] = []
 
     async def work() -> None:
-        async for item in in_turns(range(3), turn_s=0):
+        async for item in in_slices(range(3), slice_s=0):
             story.append(f"work {item}")
 
     async def other() -> None:
@@ -28,7 +28,7 @@ def test_others_are_served_while_long_work_goes_on() -> None:
 
 def test_short_work_is_done_at_one_go() -> None:
     async def count() -> list[int]:
-        return [item async for item in in_turns(range(5), turn_s=60)]
+        return [item async for item in in_slices(range(5), slice_s=60)]
 
     assert asyncio.run(count()) == list(range(5))
 
@@ -38,7 +38,7 @@ def test_of_all_long_work_one_has_its_turn_in_a_pass_of_the_loop() -> None:
     story: list[str] = []
 
     async def work(name: str) -> None:
-        async for _ in in_turns(range(4), turn_s=0):
+        async for _ in in_slices(range(4), slice_s=0):
             story.append(name)
 
     async def others() -> None:
@@ -57,7 +57,7 @@ def test_of_all_long_work_one_has_its_turn_in_a_pass_of_the_loop() -> None:
 
 def test_work_that_is_given_up_keeps_nobody_waiting() -> None:
     async def work() -> list[int]:
-        return [item async for item in in_turns(range(100), turn_s=0)]
+        return [item async for item in in_slices(range(100), slice_s=0)]
 
     async def main() -> list[int]:
         given_up = asyncio.create_task(work())

@@ -66,7 +66,7 @@ class LeaderSite:
             waits=True,
             compress=dice.random() < 0.3,
         )
-        self.commits.fence = self.feed
+        self.commits.replication_barrier = self.feed
         self.damaged: set[str] = set()
         leading = Leading(
             tree=self.tree,
@@ -195,7 +195,7 @@ class FollowerSite:
         self.identity.identity.seen_epoch = leader.epoch
 
     def _joining(self, leader: ProvenLeader) -> None:
-        self.applier.aside = Quarantine(
+        self.applier.quarantine = Quarantine(
             self.directory,
             at_ms=clock_ms(),
             from_epoch=self.identity.identity.epoch,
@@ -207,8 +207,8 @@ class FollowerSite:
         )
 
     def _joined(self, leader: ProvenLeader) -> None:
-        assert isinstance(self.applier.aside, Quarantine)
-        self.applier.aside.finish()
+        assert isinstance(self.applier.quarantine, Quarantine)
+        self.applier.quarantine.finish()
         self.identity.identity.followed_epoch = self.identity.identity.epoch = leader.epoch
         self.identity.identity.leader_id = leader.leader_id
         self.identity.identity.led = self.identity.identity.rewriting = False

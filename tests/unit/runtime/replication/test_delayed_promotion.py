@@ -21,10 +21,10 @@ def test_what_is_not_applied_is_set_aside(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         follower, leader, moments = await replaced(tmp_path, random.Random(1))
-        held = follower.delaying.held_back()
+        extent = follower.delaying.delayed_changes()
         at_ms, directory = moments[0]
         left = await follower.delaying.left_after(at_ms)
-        assert (left.messages, left.newest_at_ms) == (held.messages, held.newest_at_ms)
+        assert (left.messages, left.newest_at_ms) == (extent.messages, extent.newest_at_ms)
         assert left.messages > 0
         assert "holds changes back" in follower.delaying.why_not(None)
         assert follower.delaying.why_not(at_ms) == ""

@@ -13,7 +13,7 @@ import pytest
 from leveret.model.errors import StorageError
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication import delaying, outbound
-from leveret.runtime.replication.applier import Applier, HeldBack
+from leveret.runtime.replication.applier import Applier, WaitingChanges
 from leveret.runtime.replication.delaying import ALL_MS
 from leveret.storage.divergent_report import reports
 from leveret.storage.log import Log
@@ -81,7 +81,7 @@ def test_at_every_time_it_is_what_its_leader_was(
                 follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
                 follower.at_ms = at_ms + DELAY_MS
         assert not follower.delaying.waits
-        assert follower.delaying.held_back()[:3] == (0, 0, 0)
+        assert follower.delaying.delayed_changes()[:3] == (0, 0, 0)
         await follower.stop()
 
     asyncio.run(scenario())
@@ -97,15 +97,15 @@ def test_what_waits_is_not_sent_again(tmp_path: Path) -> None:
         await until(lambda: has_received(leader), "received")
         [link] = leader.listener.followers
         sent_bytes = link.peer.sent_bytes
-        assert follower.delaying.held_back().messages == 100
+        assert follower.delaying.delayed_changes().messages == 100
         await follower.stop()
         follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
         await until(lambda: has_received(leader), "back")
         [link] = leader.listener.followers
         assert link.peer.sent_bytes < sent_bytes / 4
         assert not leader.feed.in_sync.members
-        held = follower.delaying.held_back()
-        assert (held.messages, held.error) == (100, "")
+        extent = follower.delaying.delayed_changes()
+        assert (extent.messages, extent.error) == (100, "")
         await follower.stop()
         await leader.stop()
 
@@ -120,7 +120,7 @@ def test_a_leader_whose_clock_is_ahead_is_not_kept_back_any_longer(tmp_path: Pat
         follower.at_ms = own_ms = clock_ms() - 600_000
         append(leader, "queues/0000000000000001", b"x")
         await until(lambda: has_received(leader), "received")
-        assert follower.delaying.held_back().newest_at_ms == own_ms
+        assert follower.delaying.delayed_changes().newest_at_ms == own_ms
         follower.at_ms = own_ms + DELAY_MS
         await until(lambda: not follower.delaying.waits, "applied")
         await follower.stop()
@@ -173,7 +173,7 @@ def test_killed_at_any_change_it_goes_on(tmp_path: Path, seed: int, monkeypatch:
             if change.kind is ChangeKind.APPEND:
                 is_in_join = follower.delaying._applied_joining is not None
                 marked.add((is_in_join, follower.identity.identity.rewriting))
-            is_kept = made % 20 == seed or change.kind in delaying._SETS_ASIDE
+            is_kept = made % 20 == seed or change.kind in delaying._QUARANTINES
             if is_kept:
                 keep(follower.directory)
             apply(applier, change)
@@ -220,7 +220,9 @@ def test_a_join_that_was_broken_off_is_not_applied_in_part(
         await follower.apply_until(ALL_MS - DELAY_MS)
         assert_is(follower.directory, tmp_path / "0")
         assert (
-            (await follower.delaying.left_after(ALL_MS)).records == follower.delaying.held_back().records > 0
+            (await follower.delaying.left_after(ALL_MS)).records
+            == follower.delaying.delayed_changes().records
+            > 0
         )
         await follower.stop()
         follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
@@ -308,8 +310,8 @@ def test_what_is_due_and_cannot_be_applied_is_told_and_tried_again(
             patched.setattr(Applier, "apply", full)
             follower.at_ms = at_ms + DELAY_MS
             await until(lambda: "No space left" in follower.inbound.error, "told")
-            assert follower.delaying.held_back().messages == 1
-        await until(lambda: follower.delaying.held_back() == HeldBack(), "applied")
+            assert follower.delaying.delayed_changes().messages == 1
+        await until(lambda: follower.delaying.delayed_changes() == WaitingChanges(), "applied")
         assert_is(follower.directory, tmp_path / "1")
         await follower.stop()
         await leader.stop()

@@ -112,7 +112,7 @@ def test_who_ends_tls_between_two_nodes_is_found_out_whatever_is_verified(
     tmp_path: Path, tls: ssl.SSLContext
 ) -> None:
     """It needs no secret to pass the handshake on, and could change what it likes behind it."""
-    told: list[str] = []
+    reported: list[str] = []
 
     async def scenario() -> None:
         async with leading(tmp_path, tls) as (leader, uri):
@@ -126,15 +126,15 @@ def test_who_ends_tls_between_two_nodes_is_found_out_whatever_is_verified(
                 tmp_path / "deceived",
                 NodeUri("tls", host, port),
                 tls=lambda: client_context(TlsOptions(), "x"),
-                on_hopeless=lambda error: told.append(str(error)),
+                on_hopeless=lambda error: reported.append(str(error)),
             )
-            await until(lambda: told, "found out")
+            await until(lambda: reported, "found out")
             assert [link.node_id for link in leader.listener.followers] == [direct.identity.identity.node_id]
             between.close()
             for follower in (direct, deceived):
                 await follower.stop()
-        assert "the secrets differ" in told[0]
-        assert "something between the two ends it" in told[0]
+        assert "the secrets differ" in reported[0]
+        assert "something between the two ends it" in reported[0]
 
     run(scenario)
 

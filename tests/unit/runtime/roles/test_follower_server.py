@@ -33,7 +33,7 @@ class Site:
         config = load(None, SETTINGS | {f"replication.{key}": value for key, value in settings.items()})
         self.node = Node(config, directory, Tree(directory, epoch=1))
         self.met: list[ProvenFollower] = []
-        self.door = FollowerServer(
+        self.follower_server = FollowerServer(
             lambda: self.node,
             config,
             leads=leads,
@@ -52,7 +52,7 @@ class Site:
         return True
 
     async def close(self) -> None:
-        await self.door.close()
+        await self.follower_server.close()
         self.node.close()
         self.node.tree.close()
 
@@ -64,14 +64,14 @@ def test_publishers_wait_while_too_few_followers_are_in_sync_until_the_door_is_c
     async def scenario() -> None:
         site = Site(tmp_path, leads=True, below_min_in_sync=below)
         node = site.node
-        await site.door.open(LOOPBACK)
+        await site.follower_server.open(LOOPBACK)
         await until(lambda: node.broker.refuses_durable or node.alarms.active, "short of followers")
         assert (node.broker.refuses_durable, bool(node.alarms.active)) == (below == "nack", below == "block")
-        await site.door.close()
+        await site.follower_server.close()
         # Links that end only now are those of a leader that is none any more.
         node.broker.refuses_durable = False
         node.alarms.set_replicas_short(False)
-        site.door.listener._leading.noticed()
+        site.follower_server.listener._leading.noticed()
         assert (node.broker.refuses_durable, bool(node.alarms.active)) == (False, False)
         await site.close()
 
@@ -82,12 +82,12 @@ def test_a_follower_that_is_followed_promises_and_hands_over_nothing(tmp_path: P
     async def scenario() -> None:
         site = Site(tmp_path, leads=False)
         other = ProvenFollower("follow", "f" * 24, "f", 1, 1, False, "", "")
-        site.door.listener._leading.noticed()
+        site.follower_server.listener._leading.noticed()
         assert not site.node.alarms.active
         with pytest.raises(PreconditionFailed, match="does not lead"):
-            site.door.listener._leading.hand_over(other, 2)
+            site.follower_server.listener._leading.hand_over(other, 2)
         assert site.met == []
-        assert site.door.feed.committed() == site.door.feed.position
+        assert site.follower_server.feed.committed() == site.follower_server.feed.position
         await site.close()
 
     asyncio.run(scenario())
@@ -97,9 +97,9 @@ def test_who_takes_over_is_met_as_the_leader_of_the_next_epoch(tmp_path: Path) -
     async def scenario() -> None:
         site = Site(tmp_path, leads=True)
         other = ProvenFollower("follow", "f" * 24, "f", 1, 1, False, "", "")
-        site.door.listener._leading.hand_over(other, 2)
+        site.follower_server.listener._leading.hand_over(other, 2)
         assert [(each.epoch, each.leader_id) for each in site.met] == [(2, other.node_id)]
-        assert site.door.listener._leading.damaged() == {"outgoing/v"}
+        assert site.follower_server.listener._leading.damaged() == {"outgoing/v"}
         await site.close()
 
     asyncio.run(scenario())

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from leveret.runtime.replication import catching_up, comparing, outbound
+from leveret.runtime.replication import catching_up, outbound
+from leveret.runtime.replication import reconciliation as reconciliation
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.wire.link import Octets
@@ -25,7 +26,7 @@ def test_whatever_happens_to_the_link_the_follower_has_what_the_leader_has(
 ) -> None:
     if seed % 3:
         # Much happens while it is compared, and while it catches up.
-        monkeypatch.setattr(comparing, "SLICE_S", 0.0)
+        monkeypatch.setattr(reconciliation, "SLICE_S", 0.0)
         monkeypatch.setattr(outbound, "FINAL_BYTES", 0)
         monkeypatch.setattr(outbound, "STEP_BYTES", 500)
         for name in ("STEP_LOGS", "_STEP_CHANGES", "_NOTED_AT_ONCE"):
@@ -97,11 +98,11 @@ def test_a_diverged_tail_is_set_aside_and_the_rest_stays(tmp_path: Path, seed: i
         await leader.stop()
         found = compare(leader.directory, again.directory)
         assert found.is_identical, found
-        aside = {
+        quarantine = {
             path.parent.relative_to(again.directory / "divergent").parts[1:]
             for path in (again.directory / "divergent").rglob("*.segment")
         }
-        assert aside == {tuple(name.split("/")) for name in divergent}
+        assert quarantine == {tuple(name.split("/")) for name in divergent}
 
     asyncio.run(scenario())
 
@@ -132,11 +133,11 @@ def test_a_leader_that_comes_back_with_nothing_has_nothing_deleted(tmp_path: Pat
         await again.stop()
         await empty.stop()
         assert compare(empty.directory, again.directory).is_identical
-        aside = {
+        quarantine = {
             Path(*path.relative_to(again.directory / "divergent").parent.parts[1:]): path.read_bytes()
             for path in (again.directory / "divergent").rglob("*.segment")
         }
-        assert aside == held
+        assert quarantine == held
 
     asyncio.run(scenario())
 
@@ -171,8 +172,8 @@ def test_what_only_another_leader_of_the_same_epoch_had_is_not_deleted(
         for leader in (one, other):
             await leader.stop()
         assert compare(other.directory, again.directory).is_identical
-        aside = {path.read_bytes() for path in (again.directory / "divergent").rglob("*.segment")}
-        assert held == aside
+        quarantine = {path.read_bytes() for path in (again.directory / "divergent").rglob("*.segment")}
+        assert held == quarantine
 
     asyncio.run(scenario())
 
@@ -221,18 +222,18 @@ def test_what_is_passed_on_is_what_was_received_though_the_buffer_it_came_in_is_
 
     async def scenario() -> None:
         made = LeaderSite(tmp_path / "made", random.Random(1))
-        relay = LeaderSite(tmp_path / "relay", random.Random(1))
+        forwarding = LeaderSite(tmp_path / "relay", random.Random(1))
         made.append("queues/0000000000000001")
         [(segment, header, octets)] = made.log("queues/0000000000000001").read_segments(0, 1)
-        relay.feed.compresses = False
-        relay.feed.followers.append(Last())  # type: ignore[arg-type]
-        relay.feed.count_live()
+        forwarding.feed.compresses = False
+        forwarding.feed.followers.append(Last())  # type: ignore[arg-type]
+        forwarding.feed.count_live()
         buffer = bytearray(octets)
-        relay.log("queues/0000000000000001").append_raw(header, memoryview(buffer), segment)
+        forwarding.log("queues/0000000000000001").append_raw(header, memoryview(buffer), segment)
         buffer[:] = bytes(len(buffer))
-        relay.feed.cut()
+        forwarding.feed.cut()
         assert octets in sent[0]
-        for site in (made, relay):
+        for site in (made, forwarding):
             await site.stop()
 
     asyncio.run(scenario())
@@ -255,7 +256,7 @@ def test_what_a_promise_changes_while_a_follower_falls_behind_is_sent_too(
         leader.append("queues/0000000000000001")
         leader.commits.when_durable(lambda: leader.append("outgoing/v"))
         leader.commits.begin()
-        await until(lambda: leader.commits._held, "on the leader's own disk")
+        await until(lambda: leader.commits._waiting_for_barrier, "on the leader's own disk")
         monkeypatch.setattr(outbound, "LIVE_BYTES_MAX", -1)
         leader.append("queues/0000000000000001")
         leader.commits.begin()

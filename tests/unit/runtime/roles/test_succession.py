@@ -104,11 +104,11 @@ def test_a_leader_that_tells_a_former_one_hears_of_a_later_one(
         former = LeaderSite(tmp_path / "former", random.Random(1), epoch=7)
         one.identity.former_leaders = [str(await former.start())]
         one.succession.take_lead(raises_epoch=True, epoch=2)
-        one.succession.tell_former_leaders("")
+        one.succession.notify_former_leaders("")
         await until(lambda: one.replaced, "told")
         one.succession.stop()
         await former.stop()
-        assert one.replaced[0].reign == (7, former.identity.identity.node_id)
+        assert one.replaced[0].leadership == (7, former.identity.identity.node_id)
 
     asyncio.run(scenario())
     assert not one.leads()

@@ -25,7 +25,7 @@ from leveret.model.definitions import (
 from leveret.model.errors import StorageError
 from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.schema_sync.apply import (
-    CHANGES_PER_TURN,
+    CHANGES_PER_SLICE,
     DeltaOutcome,
     Holding,
     apply,
@@ -46,8 +46,8 @@ def definitions(*entities: AnyEntity) -> Definitions:
 
 
 def found_by(site: Site, *theirs: AnyEntity, force: bool = False) -> Delta:
-    broker, told = site.node.broker, definitions(*theirs)
-    wanted = {kind: told.by_kind[kind] for kind in ("exchanges", "queues", "bindings")}
+    broker, reported = site.node.broker, definitions(*theirs)
+    wanted = {kind: reported.by_kind[kind] for kind in ("exchanges", "queues", "bindings")}
     holding: Container[Key] = frozenset() if force else Holding(broker)
     return delta(broker.definitions, wanted, Locals(), holding, exclusive_in(broker))
 
@@ -66,7 +66,7 @@ def test_what_is_published_while_a_delta_is_applied_stays_with_its_queue() -> No
     async def scenario(directory: Path) -> None:
         site = Site(directory)
         await site.start()
-        names = [*(f"e{number}" for number in range(CHANGES_PER_TURN)), "q"]
+        names = [*(f"e{number}" for number in range(CHANGES_PER_SLICE)), "q"]
         await site.apply(Put(Vhost(name="v")), *(Put(Queue(vhost="v", name=name)) for name in names))
         found = found_by(site, *(Queue(vhost="v", name=name, arguments=CHANGED) for name in names))
         assert found.conflicts == []
@@ -143,13 +143,13 @@ def test_no_message_is_lost_to_a_limit_that_never_was_in_force_at_the_upstream()
         await site.start()
         broker, others = (
             site.node.broker,
-            [User(name=f"u{n}", password_hash="") for n in range(CHANGES_PER_TURN)],
+            [User(name=f"u{n}", password_hash="") for n in range(CHANGES_PER_SLICE)],
         )
         shadowed = limit("a", length=1, priority=0), limit("b", length=100, priority=1)
         await site.apply(Put(Vhost(name="v")), Put(Queue(vhost="v", name="q")), *map(Put, shadowed))
         bodies = await site.publish(3)
-        told = definitions(limit("a", length=100, priority=0), *others).by_kind
-        wanted = {kind: told[kind] for kind in ("users", "policies")}
+        reported = definitions(limit("a", length=100, priority=0), *others).by_kind
+        wanted = {kind: reported[kind] for kind in ("users", "policies")}
         found = delta(broker.definitions, wanted, Locals())
         applying = asyncio.ensure_future(apply(broker, found, Holding(broker)))
         while not applying.done():
@@ -196,7 +196,7 @@ def test_what_a_connection_bound_while_a_delta_was_applied_is_bound_to_the_repla
         site = Site(directory)
         await site.start()
         broker, x = site.node.broker, Exchange(vhost="v", name="x", type="direct")
-        gone = [Queue(vhost="v", name=f"gone{number}") for number in range(CHANGES_PER_TURN)]
+        gone = [Queue(vhost="v", name=f"gone{number}") for number in range(CHANGES_PER_SLICE)]
         await site.apply(Put(Vhost(name="v")), Put(x), *map(Put, gone))
         found = found_by(site, Exchange(vhost="v", name="x", type="topic"))
 
@@ -260,8 +260,8 @@ def test_what_is_nested_too_deep_is_refused_before_what_is_there_is_deleted_for_
 
 
 def _rows(own: list[AnyEntity], theirs: list[AnyEntity]) -> list[tuple[str, str, list[str]]]:
-    held, told = definitions(*own), definitions(*theirs)
-    rows = rows_of(delta(held, told.by_kind, Locals()), held, ())
+    existing, reported = definitions(*own), definitions(*theirs)
+    rows = rows_of(delta(existing, reported.by_kind, Locals()), existing, ())
     return [(row["action"], row["kind"], row["fields"]) for row in rows]
 
 

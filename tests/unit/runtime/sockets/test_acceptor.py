@@ -66,11 +66,11 @@ def test_who_comes_as_it_closes_is_let_go() -> None:
 
     async def visit(turns: int) -> None:
         listening = socket.create_server((LOOPBACK, 0))
-        door = greet(listening, [])
+        follower_server = greet(listening, [])
         peers = [connect(listening) for _ in range(3)]
         for _ in range(turns):
             await asyncio.sleep(0)
-        door.close()
+        follower_server.close()
         await asyncio.sleep(0)
         for peer in peers:
             assert await asyncio.to_thread(end_of, peer) == b""
@@ -101,11 +101,11 @@ def test_without_descriptors_it_tries_again() -> None:
         listening.bind((LOOPBACK, 0))
         listening.listen()
         with patch.object(acceptor, "_ACCEPT_AGAIN_S", 0.05):
-            door = greet(listening, peers)
+            follower_server = greet(listening, peers)
             with connect(listening) as peer:
                 peer.sendall(HEADER)
                 await until(lambda: peers, "to be served")
-        door.close()
+        follower_server.close()
         return peers
 
     [proxied] = uvloop.run(visit())
@@ -134,7 +134,9 @@ def test_who_is_gone_is_not_counted_however_it_went(
         sockets = Sockets(divide(LEAST))
         tally = sockets.tallies[ListenerKind.STREAM]
         listening = listen(LOOPBACK, 0)
-        door = Acceptor(listening, lambda _: Left(), ListenerKind.STREAM, timeout_s=10, sockets=sockets)
+        follower_server = Acceptor(
+            listening, lambda _: Left(), ListenerKind.STREAM, timeout_s=10, sockets=sockets
+        )
         for word in (b"a", b"c", b"", b"a", b"c", b""):
             with connect(listening) as peer:
                 await until(lambda: tally.count == 1, "to be counted")
@@ -150,7 +152,7 @@ def test_who_is_gone_is_not_counted_however_it_went(
         for peer in peers:
             peer.close()
         await until(lambda: tally.count == 0, "all to be let go")
-        door.close()
+        follower_server.close()
 
     run(visit())
 
@@ -167,7 +169,7 @@ def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
         listening = listen(LOOPBACK, 0)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(issued.certfile, issued.keyfile)
-        door = Acceptor(
+        follower_server = Acceptor(
             listening, lambda _: Left(), ListenerKind.AMQP, tls=context, timeout_s=1.0, sockets=sockets
         )
         silent = connect(listening)
@@ -176,7 +178,7 @@ def test_who_fails_at_tls_is_not_counted(tmp_path: Path) -> None:
             peer.sendall(b"GET / HTTP/1.1\r\n\r\n")
             await until(lambda: tally.count == 0, "to be let go")
         silent.close()
-        door.close()
+        follower_server.close()
 
     uvloop.run(visit())
 

@@ -46,13 +46,13 @@ def play(peer_closes: bool, client: Callable[[socket.socket], None]) -> None:
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
-        doors: list[Door] = []
+        listeners: list[Door] = []
 
-        def door() -> Door:
-            doors.append(Door(peer_closes=peer_closes))
-            return doors[-1]
+        def follower_server() -> Door:
+            listeners.append(Door(peer_closes=peer_closes))
+            return listeners[-1]
 
-        server = await loop.create_server(door, "127.0.0.1", 0)
+        server = await loop.create_server(follower_server, "127.0.0.1", 0)
         address = server.sockets[0].getsockname()
 
         def talk() -> None:
@@ -61,7 +61,7 @@ def play(peer_closes: bool, client: Callable[[socket.socket], None]) -> None:
 
         await asyncio.to_thread(talk)
         async with asyncio.timeout(10):
-            await doors[0].lost
+            await listeners[0].lost
         server.close()
 
     uvloop.run(run())

@@ -18,7 +18,7 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.testing.network.waiting import until
 from leveret.testing.sites.standby_archive import freeze_plan
 from leveret.wire.record import decode_message
-from tests.unit.pipeline.recovery.test_survivors import FakeBroker
+from tests.unit.pipeline.recovery.test_unsettled import FakeBroker
 from tests.unit.runtime.collecting.site import POLICY, Site, play, replicating, served
 
 pytestmark = pytest.mark.usefixtures("collection")

@@ -15,7 +15,7 @@ from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.plan import PlanDirectory
 from leveret.pipeline.archive.store import store_range
-from leveret.pipeline.archive.stored_positions import books_at
+from leveret.pipeline.archive.stored_positions import stored_positions_at
 from leveret.pipeline.archive.sweep import sweep
 from leveret.pipeline.archive.tables import read_table
 from leveret.pipeline.jobs.job import Selection
@@ -104,8 +104,8 @@ class Ingesting:
         node = self._site.node
         key = ("v", stream.removeprefix(RECOVERY_STREAM_PREFIX))
         self._reference = reference
-        door = node.stream_door
-        self._ingest = RecoveryIngest(node.broker, key, node.engine, node.commits, door.deleted_at)
+        follower_server = node.stream_server
+        self._ingest = RecoveryIngest(node.broker, key, node.engine, node.commits, follower_server.deleted_at)
         self.last_sequence = self._ingest.last_sequence(reference)
         return self
 
@@ -124,7 +124,9 @@ class Ingesting:
 
 def recover(site: Site, plan: PlanDirectory | None, *, runs: int = 1 << 30) -> None:
     assert plan is not None
-    PlanPublisher(plan, lambda: Ingesting(site, runs), lambda count: None, marks_streams=True).publish(["qs"])
+    PlanPublisher(plan, lambda: Ingesting(site, runs), lambda count: None, numbers_streams=True).publish(
+        ["qs"]
+    )
 
 
 def replace_all(manifest: Manifest, work: Path) -> None:
@@ -132,8 +134,10 @@ def replace_all(manifest: Manifest, work: Path) -> None:
     files = manifest.files()
     manifest.append([compact(manifest.data_dir, files)], removed=[file.path for file in files])
     sweep(manifest, work)
-    assert any(file.books for file in files)
-    assert not any((manifest.data_dir / file.books).exists() for file in files if file.books)
+    assert any(file.stored_positions for file in files)
+    assert not any(
+        (manifest.data_dir / file.stored_positions).exists() for file in files if file.stored_positions
+    )
 
 
 async def used(site: Site, arguments: dict[str, Any]) -> None:
@@ -242,32 +246,32 @@ def test_books_are_those_of_what_arrived_of_a_moment_and_the_same_after_a_compac
         up = Site(directory / "up")
         await used(up, LIMITED)
         manifest = transfer(up, directory / "standby")
-        [book] = books_at(manifest, "v").values()
+        [book] = stored_positions_at(manifest, "v").values()
         place = dict(book.offsets)[b"beyond"]
         assert place < 200
         assert (book.clamped, dict(book.offsets)[b"late"]) == (1, 97)
         assert dict(book.sequences) == {b"gone": 39, b"p": 89, b"q": 99}
-        assert books_at(manifest, "v", as_of_ms=1) == {}
+        assert stored_positions_at(manifest, "v", as_of_ms=1) == {}
         files = manifest.files()
         half = files[: len(files) // 2]
         # As if the clock had been ahead in all chunks but the first.
         since_ms = half[0].min_ms
         compacted = compact(manifest.data_dir, half, since_ms)
         manifest.append([compacted], removed=[each.path for each in half])
-        [held] = books_at(Manifest(manifest.data_dir), "v", as_of_ms=since_ms).values()
-        said = read_table(manifest.data_dir / compacted.books)
+        [held] = stored_positions_at(Manifest(manifest.data_dir), "v", as_of_ms=since_ms).values()
+        said = read_table(manifest.data_dir / compacted.stored_positions)
         assert len(held.offsets) + len(held.sequences) >= said.num_rows > 0
-        [again] = books_at(Manifest(manifest.data_dir), "v").values()
+        [again] = stored_positions_at(Manifest(manifest.data_dir), "v").values()
         assert (sorted(again.offsets), sorted(again.sequences)) == (
             sorted(book.offsets),
             sorted(book.sequences),
         )
         assert again.clamped == 1
-        assert compacted.books in compacted.names
+        assert compacted.stored_positions in compacted.names
         moment = Selection(as_of_ms=half[-1].max_ms)
         plan = freeze_plan(manifest, "v", moment)
         assert plan is not None
-        assert len(plan.load().books) == 1
+        assert len(plan.load().stored_positions) == 1
         await up.kill()
 
     run(scenario)
@@ -328,7 +332,7 @@ def test_of_too_many_publishers_those_that_published_last_are_known(arguments: d
         manifest.append([compact(manifest.data_dir, files)], removed=[each.path for each in files])
         await publish(up, range(310, 311), reference=b"steady")
         manifest = transfer(up, directory / "standby")
-        [book] = books_at(manifest, "v").values()
+        [book] = stored_positions_at(manifest, "v").values()
         last = [b"once-%03d" % number for number in range(300 - 252, 301)]
         assert book.sequences == [*((name, int(name[5:])) for name in last), (b"steady", 310)]
         await down.start()
@@ -359,12 +363,12 @@ def test_a_stream_that_is_made_anew_or_collected_again_has_only_what_was_stored_
         await up.apply(d.Delete("queues", ("v", "qs")))
         await up.apply(queue(KEPT))
         await publish(up, range(2), reference=b"new")
-        [book] = books_at(transfer(up, directory / "standby"), "v").values()
+        [book] = stored_positions_at(transfer(up, directory / "standby"), "v").values()
         assert book.sequences == [(b"new", 1)]
         await up.apply(d.Delete("policies", ("v", "p")))
         await store(up, b"reader", 1)
         await up.apply(d.Put(POLICY))
-        [book] = books_at(transfer(up, directory / "standby"), "v").values()
+        [book] = stored_positions_at(transfer(up, directory / "standby"), "v").values()
         assert (book.sequences, book.offsets) == ([(b"new", 1)], [(b"reader", 1)])
         await up.kill()
 
@@ -415,12 +419,12 @@ def test_a_stream_that_is_made_anew_after_it_was_collected_again_has_its_own_boo
         await store(up, b"reader", 14)
         await publish(up, range(20, 25), reference=b"new")
         manifest = transfer(up, directory / "standby")
-        [book] = books_at(manifest, "v").values()
+        [book] = stored_positions_at(manifest, "v").values()
         assert (book.sequences, book.offsets) == ([(b"new", 24)], [(b"reader", 14)])
         plan = freeze_plan(manifest, "v", Selection(start_from_scratch=True))
         files = manifest.files()
         manifest.append([compact(manifest.data_dir, files)], removed=[each.path for each in files])
-        assert books_at(manifest, "v") == {("qs", book.epoch): book}
+        assert stored_positions_at(manifest, "v") == {("qs", book.epoch): book}
         await down.start()
         await down.apply(d.Put(TAGGED), queue(KEPT))
         recover(down, plan)
@@ -490,7 +494,7 @@ def test_a_recovery_is_no_publisher_to_hand_on_and_a_reader_may_have_any_name() 
         await publish(up, range(10), reference=b"recovery.1")
         await publish(up, range(10, 20), reference=b"p")
         await store(up, b"recovery.reader", 3)
-        [book] = books_at(transfer(up, directory / "standby"), "v").values()
+        [book] = stored_positions_at(transfer(up, directory / "standby"), "v").values()
         assert dict(book.sequences) == {b"p": 19}
         assert dict(book.offsets) == {b"recovery.reader": 3}
         await up.kill()

@@ -53,8 +53,8 @@ def test_a_promoted_node_claims_only_what_it_has_all_of(
         StateFile(directory / "standby.json").save(state)
         site = Site(directory)
         await site.start()
-        assert site.node.stream_door.query_offset("v", f"{TRANSFERRED_PREFIX}7") == has
-        assert site.node.stream_door.query_offset("v", f"{TRANSFERRED_MARK_PREFIX}7") == (
+        assert site.node.stream_server.query_offset("v", f"{TRANSFERRED_PREFIX}7") == has
+        assert site.node.stream_server.query_offset("v", f"{TRANSFERRED_MARK_PREFIX}7") == (
             (has and has + 1) or None
         )
         await site.kill()

@@ -39,7 +39,7 @@ class FakeNode:
     def __init__(self, folder: Path) -> None:
         self.config = load(None, {})
         self.data_dir = folder
-        self.told: list[Any] = []
+        self.answer: list[Any] = []
         self.mode = OperatingMode.UPSTREAM
         self.upstream: tuple[StandbyUpstreamParameter | None, str] = (UPSTREAM, "")
         self.broker = Broker(lambda *asked: [])
@@ -51,28 +51,28 @@ class FakeNode:
             self.broker.apply(Put(Queue(name=name, vhost="v")))
             self.broker.queues["v", name].restore(0, 1, OffsetSet())
         self.collector = SimpleNamespace(logs={"v": SimpleNamespace(log_id=7)})
-        self.maintenance = SimpleNamespace(drain=lambda: self.told.append("drain"), revive=self.revive)
+        self.maintenance = SimpleNamespace(drain=lambda: self.answer.append("drain"), revive=self.revive)
         self.schema_sync = SimpleNamespace(set_mode=self.set_schema_mode, diff=self.diff)
         self.standby: Any = self
 
     async def revive(self) -> None:
-        self.told.append("revive")
+        self.answer.append("revive")
 
     async def commit(self) -> None:
-        self.told.append("commit")
+        self.answer.append("commit")
 
     async def set_schema_mode(self, mode: str) -> None:
-        self.told.append(("schema", mode))
+        self.answer.append(("schema", mode))
 
     async def diff(self) -> list[dict[str, Any]]:
         raise NotFound("vhost 'rabbitmq_schema_definition_sync' does not exist")
 
     async def set_mode(self, mode: str) -> None:
         self.mode = OperatingMode(mode)
-        self.told.append(("standby", mode))
+        self.answer.append(("standby", mode))
 
     async def keep_former_archive(self) -> None:
-        self.told.append("archive")
+        self.answer.append("archive")
 
     def link_job(self, upstream: StandbyUpstreamParameter) -> dict[str, Any]:
         return {"endpoints": upstream.endpoints, "credentials": {}, "tls": None}
@@ -97,7 +97,7 @@ def way_back(node: FakeNode) -> Rejoin:
 def refused(node: FakeNode) -> str:
     with pytest.raises(PreconditionFailed) as caught:
         asyncio.run(way_back(node).rejoin())
-    assert node.told == [], "and nothing was touched"
+    assert node.answer == [], "and nothing was touched"
     assert node.queues == ["a", "b"]
     return str(caught.value)
 
@@ -232,12 +232,12 @@ def test_of_what_the_promoted_node_has_nothing_is_set_aside(monkeypatch: pytest.
         await site.publish(3, "q2")
         await served(site)
         promoted.position = site.node.collector.logs["v"].committed_offset
-        unseen = await site.publish(2, "q2")
+        untransferred = await site.publish(2, "q2")
         await served(site)
         promoted.unlink()
-        told = await site.node.rejoin.rejoin()
-        assert kept(site) == {"q2": unseen}
-        assert (told["messages"], told["reports"]) == (2, [told["report"]])
+        answer = await site.node.rejoin.rejoin()
+        assert kept(site) == {"q2": untransferred}
+        assert (answer["messages"], answer["reports"]) == (2, [answer["report"]])
         assert (site.node.broker.queues, site.node.standby.mode) == ({}, "downstream")
         assert not site.node.maintenance.is_draining
         await site.kill()
@@ -268,9 +268,9 @@ def test_who_took_the_place_of_who_took_ours_is_followed_with_all_set_aside(
         promoted.unlink()
         with pytest.raises(PreconditionFailed):
             await site.node.rejoin.rejoin()
-        told = await site.node.rejoin.rejoin(set_all_aside=True)
+        answer = await site.node.rejoin.rejoin(set_all_aside=True)
         assert kept(site) == bodies
-        assert (told["messages"], site.node.standby.mode) == (10, "downstream")
+        assert (answer["messages"], site.node.standby.mode) == (10, "downstream")
         await site.kill()
 
     play(story)
@@ -341,9 +341,9 @@ def test_what_the_schema_sync_is_to_delete_is_set_aside(monkeypatch: pytest.Monk
             return [gone("v", "made later"), gone("v", "emptied"), gone("other")]
 
         monkeypatch.setattr(site.node.schema_sync, "diff", diff)
-        told = await site.node.rejoin.rejoin()
+        answer = await site.node.rejoin.rejoin()
         assert kept(site) == {"made later": bodies["made later"]}
-        assert [row["queue"] for row in told["queues"]] == ["made later"]
+        assert [row["queue"] for row in answer["queues"]] == ["made later"]
         assert [name for _, name in site.node.broker.queues] == ["known there"]
         assert site.contents("known there") == bodies["known there"]
         await site.kill()
@@ -359,10 +359,10 @@ def test_what_is_collected_and_not_served_yet_was_never_seen(monkeypatch: pytest
         await served(site)
         promoted.position = site.node.collector.logs["v"].committed_offset
         site.node._tasks[0].cancel()  # the outgoing log's own fdatasync comes too late
-        unseen = await site.publish(2, "q1")
+        untransferred = await site.publish(2, "q1")
         promoted.unlink()
         await site.node.rejoin.rejoin()
-        assert kept(site) == {"q1": unseen}
+        assert kept(site) == {"q1": untransferred}
         await site.kill()
 
     play(story)
@@ -403,13 +403,13 @@ def test_what_comes_between_setting_aside_and_deleting_is_kept_too(monkeypatch: 
             await until(lambda: not site.queue("retry").message_count)
 
         monkeypatch.setattr(node.standby, "keep_former_archive", archive)
-        told, _ = await asyncio.gather(node.rejoin.rejoin(), publish())
+        answer, _ = await asyncio.gather(node.rejoin.rejoin(), publish())
         found = kept(site)
         assert len(sent) > 10
         assert found["q"][: len(sent)] == sent, "each that was answered"
         assert found["q-last"] == dying
-        assert told["messages"] == len(found["q"]) + len(dying)
-        assert len(told["reports"]) > 1
+        assert answer["messages"] == len(found["q"]) + len(dying)
+        assert len(answer["reports"]) > 1
         await site.kill()
 
     play(story)
@@ -427,7 +427,7 @@ def test_other_downstreams_learn_nothing_of_the_emptying(
         promoted.unlink()
         node = site.node
         before = node.collector.logs["v"]
-        assert not node.stream_door.is_downstream
+        assert not node.stream_server.is_downstream
         modes: list[str] = []
         deleted = node.broker.apply
 
@@ -452,7 +452,7 @@ def test_other_downstreams_learn_nothing_of_the_emptying(
             await node.rejoin.rejoin()
         assert modes == ["none", "none"]
         after = site.node.collector.logs["v"]
-        assert site.node.stream_door.is_downstream
+        assert site.node.stream_server.is_downstream
         assert after.log_id != before.log_id, (
             "what a downstream has of the former is not continued by this one"
         )
@@ -479,8 +479,8 @@ def test_a_vhost_without_messages_does_not_have_to_be_known_to_the_promoted_node
         with pytest.raises(PreconditionFailed, match="never took the place of this one in vhost 'v'"):
             await site.node.rejoin.rejoin()
         await site.ack(1)
-        told = await site.node.rejoin.rejoin()
-        assert (told["messages"], kept(site), site.node.standby.mode) == (0, {}, "downstream")
+        answer = await site.node.rejoin.rejoin()
+        assert (answer["messages"], kept(site), site.node.standby.mode) == (0, {}, "downstream")
         await site.kill()
 
     play(story)
@@ -558,18 +558,18 @@ def test_what_a_crash_interrupted_is_finished_before_anybody_is_let_in(
         await site.kill()
         state = [["v", "q1", queue.epoch, end], ["v", "q2"], ["v", "q3", 12345, end], ["v", "gone meanwhile"]]
         StateFile(directory / "rejoin.json").save({"queues": state})
-        doors: list[bool] = []
+        listeners: list[bool] = []
         opened = AmqpListener.start
 
         async def start(self: AmqpListener, address: str, port: int, tls: Any = None) -> None:
-            doors.append(bool(site.node.broker.queues))
+            listeners.append(bool(site.node.broker.queues))
             await opened(self, address, port, tls)
 
         monkeypatch.setattr(AmqpListener, "start", start)
         monkeypatch.setattr(TransferSupervisor, "start", lambda self: _nothing())
         monkeypatch.setattr(SchemaSync, "start", lambda self: _nothing())
         await site.start(listeners="127.0.0.1:0")
-        assert doors == [False], "all was deleted before"
+        assert listeners == [False], "all was deleted before"
         assert kept(site) == {"q1": since, "q2": bodies["q2"], "q3": bodies["q3"]}
         assert (site.node.standby.mode, site.node.rejoin._state_file.load()) == ("downstream", {})
         await site.node.stop()

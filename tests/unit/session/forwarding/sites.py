@@ -15,25 +15,25 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model import definitions as d
 from leveret.session.amqp091.connection import AmqpState
 from leveret.session.amqp091.connection_base import ConfirmingChannel
-from leveret.session.forwarding.leader_client import Asking
-from leveret.session.forwarding.leader_server import RelayConnection
-from leveret.session.forwarding.leaders import RelayedLeaders
+from leveret.session.forwarding.leader_client import LeaderClient
+from leveret.session.forwarding.leader_server import ForwardedConnection
+from leveret.session.forwarding.leaders import RemoteLeaders
 from tests.unit.session.amqp091.fakes import FakeNode, connect, decode, frame
 
 
 class Link:
     """A relay between two nodes, and the octets that are on their way."""
 
-    def __init__(self, asker: RelayNode, leader: RelayNode, asking: Asking) -> None:
-        self.asker, self.leader, self.asking = asker, leader, asking
-        self.serving = RelayConnection(leader, node=asker.node_name, now_ms=0)
+    def __init__(self, asker: RelayNode, leader: RelayNode, leader_client: LeaderClient) -> None:
+        self.asker, self.leader, self.leader_client = asker, leader, leader_client
+        self.serving = ForwardedConnection(leader, node=asker.node_name, now_ms=0)
         self.to_leader = self.to_asker = b""
-        leader.relayed.serving.add(self.serving)
-        asker.relayed.connected(asking)
+        leader.forwarded.serving.add(self.serving)
+        asker.forwarded.connected(leader_client)
 
     def carry(self, most: int | None = None) -> bool:
         """Let octets arrive, `most` in each direction; tell whether there were any."""
-        self.to_leader += self.asking.take_output()
+        self.to_leader += self.leader_client.take_output()
         self.to_asker += self.serving.take_output()
         there, self.to_leader = self.to_leader[:most], self.to_leader[len(self.to_leader[:most]) :]
         back, self.to_asker = self.to_asker[:most], self.to_asker[len(self.to_asker[:most]) :]
@@ -42,15 +42,15 @@ class Link:
         if there:
             self.serving.receive(there, 0)
         if back:
-            self.asking.receive(back)
+            self.leader_client.receive(back)
         return bool(there or back)
 
     def cut(self) -> None:
         """What is on its way is lost, and both ends learn of it."""
-        self.leader.relayed.serving.discard(self.serving)
+        self.leader.forwarded.serving.discard(self.serving)
         self.serving.lost()
         self.serving.take_output()
-        self.asker.relayed.lost(self.asking)
+        self.asker.forwarded.lost(self.leader_client)
 
 
 class RelayNode(FakeNode):
@@ -59,31 +59,31 @@ class RelayNode(FakeNode):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.node_name = name
-        self.relayed = RelayedLeaders(name, self.broker, self.outbox, f"{name}-1".encode(), self._dial)
-        self.leaders = self.relayed
+        self.forwarded = RemoteLeaders(name, self.broker, self.outbox, f"{name}-1".encode(), self._dial)
+        self.leaders = self.forwarded
         self.broker.make_queue = self._make_queue
         self.leader_of: dict[str, str] = {}
-        self.dialled: list[Asking] = []
+        self.dialled: list[LeaderClient] = []
         self.clients: list[Client] = []
-        self._inside: list[tuple[Asking, RelayConnection]] = []
+        self._inside: list[tuple[LeaderClient, ForwardedConnection]] = []
 
     def _make_queue(self, definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
         leader = self.leader_of.get(definition.name, self.node_name)
         return make_queue(definition, read) if leader == self.node_name else RemoteQueue(definition, leader)
 
-    def _dial(self, asking: Asking) -> None:
-        if asking.leader != self.node_name:
-            self.dialled.append(asking)
+    def _dial(self, leader_client: LeaderClient) -> None:
+        if leader_client.leader != self.node_name:
+            self.dialled.append(leader_client)
             return
-        serving = RelayConnection(self, node=self.node_name, now_ms=0)
-        self.relayed.serving.add(serving)
-        self._inside.append((asking, serving))
+        serving = ForwardedConnection(self, node=self.node_name, now_ms=0)
+        self.forwarded.serving.add(serving)
+        self._inside.append((leader_client, serving))
 
         def push() -> None:
-            serving.receive(asking.take_output(), 0)
+            serving.receive(leader_client.take_output(), 0)
 
-        asking.push = push
-        asking.up()
+        leader_client.push = push
+        leader_client.up()
 
     def remote_queue(self, name: str) -> RemoteQueue:
         queue = self.queue(name)
@@ -92,7 +92,7 @@ class RelayNode(FakeNode):
 
     def append_now(self, queue: Queue) -> None:
         if isinstance(queue, RemoteQueue):
-            self.relayed.append_messages(queue)
+            self.forwarded.append_messages(queue)
             return
         numbered = queue.sequences.take_numbered()
         super().append_now(queue)
@@ -105,15 +105,15 @@ class RelayNode(FakeNode):
                 client.is_woken = False
                 client.session.go_on(0)
         self.flush()
-        serving = [*self.relayed.serving]
+        serving = [*self.forwarded.serving]
         for session in [*serving, *(client.session for client in self.clients)]:
             confirming, session.confirming = session.confirming, {}
             for channel in confirming:
                 for batch in channel.close_batches():
                     self._promise(channel, batch)
-        for asking, inside in self._inside:
-            inside.receive(asking.take_output(), 0)
-            asking.receive(inside.take_output())
+        for leader_client, inside in self._inside:
+            inside.receive(leader_client.take_output(), 0)
+            leader_client.receive(inside.take_output())
         for client in self.clients:
             if client.session.is_paused or client.session.is_throttled:
                 client.session.resume()
@@ -122,7 +122,7 @@ class RelayNode(FakeNode):
     def _promise(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
         if batch.refused:
             channel.confirm(batch, ok=False)
-        elif not self.relayed.when_batch_confirmed(batch, partial(channel.confirm, batch)):
+        elif not self.forwarded.when_batch_confirmed(batch, partial(channel.confirm, batch)):
             channel.confirm(batch, ok=True)
 
 
@@ -184,30 +184,30 @@ class Cluster:
             held = node.broker.queues.get(("/", name))
             if held is not None:
                 node.broker.apply(d.Delete("queues", ("/", name)))
-                node.relayed.ceased(held)
+                node.forwarded.ceased(held)
 
     def connect(self) -> None:
         """Make all links that are wanted."""
         for node in self.nodes.values():
             dialled, node.dialled = node.dialled, []
-            for asking in dialled:
-                self.links.append(Link(node, self.nodes[asking.leader], asking))
+            for leader_client in dialled:
+                self.links.append(Link(node, self.nodes[leader_client.leader], leader_client))
 
     def cut(self, link: Link) -> None:
         """A link ends; it is dialled again if it is wanted."""
         self.links.remove(link)
         link.cut()
-        if link.asker.relayed.wants(link.asking):
-            link.asker.dialled.append(link.asking)
+        if link.asker.forwarded.wants(link.leader_client):
+            link.asker.dialled.append(link.leader_client)
         else:
-            link.asker.relayed.discard(link.asking)
+            link.asker.forwarded.discard(link.leader_client)
 
     def settle(self) -> None:
         """Go on until nothing more happens."""
         for _ in range(5_000):
             self.connect()
             for node in self.nodes.values():
-                node.relayed.tick(0)
+                node.forwarded.tick(0)
                 node.turn()
             carried = [link.carry() for link in self.links]
             woken = [client for node in self.nodes.values() for client in node.clients if client.is_woken]
@@ -228,7 +228,7 @@ class Cluster:
         before.flush()
         stands = RemoteQueue(old.definition, before.node_name)
         before.broker.replace_queue(stands)
-        before.relayed.waits(old, stands)
+        before.forwarded.waits(old, stands)
         led = make_queue(old.definition, after.read)
         after.logs[led] = list(before.logs.get(old, []))
         settled = OffsetSet()
@@ -238,12 +238,12 @@ class Cluster:
         led.restore(0, len(after.logs[led]), settled)
         led.sequences.logged = dict(old.sequences.logged)
         replaced = after.broker.replace_queue(led)
-        after.relayed.led_here(replaced, led)
+        after.forwarded.led_here(replaced, led)
         after.broker.dirty[led] = None
         for node in self.nodes.values():
             queue = node.broker.queues[key]
             if isinstance(queue, RemoteQueue):
-                node.relayed.led_by(queue, leader)
+                node.forwarded.led_by(queue, leader)
 
 
 def methods(client: Client) -> list[str]:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pamqp import base, commands
 
 from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.session.forwarding.leader_server import ForwardedChannelConsumer
 from leveret.session.forwarding.leader_server import ForwardedConsumer as RelayClient
-from leveret.session.forwarding.leader_server import RelayConsumer
 from tests.unit.session.amqp091.fakes import publish
 from tests.unit.session.forwarding.sites import CONFIRM, Client, Cluster, methods
 
@@ -35,7 +35,7 @@ def upset(cluster: Cluster, dice: random.Random) -> None:
         case "crash":
             _move(cluster, dice, crash=True)
         case "tick":
-            cluster[dice.choice(NODES)].relayed.tick(0)
+            cluster[dice.choice(NODES)].forwarded.tick(0)
 
 
 def _move(cluster: Cluster, dice: random.Random, *, crash: bool) -> None:
@@ -74,7 +74,7 @@ def test_each_publish_is_stored_once_in_its_order_and_confirmed(seed: int, steps
         assert [int(number) for name, number in found if int(name) == who] == list(range(count))
         assert not clients[who].told(B.Nack)
         assert sum(1 for _ in _confirmed(clients[who])) == count
-    assert all(not node.relayed.kept.size_bytes for node in cluster.nodes.values())
+    assert all(not node.forwarded.kept.size_bytes for node in cluster.nodes.values())
 
 
 def _confirmed(client: Client) -> list[int]:
@@ -193,7 +193,7 @@ def test_a_consumer_that_asked_for_it_is_cancelled_at_a_fail_over() -> None:
     assert methods(asked) == ["Basic.ConsumeOk", "Basic.Cancel"]
     assert methods(carries_on) == ["Basic.ConsumeOk", "Basic.Deliver"]
     [registered] = cluster["c"].queue("q").consumers
-    assert isinstance(registered, RelayConsumer)
+    assert isinstance(registered, ForwardedChannelConsumer)
     assert registered.client == RelayClient("y", "test", 1, "guest", "a")
 
 
@@ -253,14 +253,14 @@ def test_a_leader_that_takes_its_queue_back_has_what_was_unacknowledged() -> Non
     assert queue.unacked_count == 2
     stands = RemoteQueue(queue.definition, "b")
     node.broker.replace_queue(stands)
-    node.relayed.waits(queue, stands)
+    node.forwarded.waits(queue, stands)
     there.send(*publish(b"3"))
     local.send(*publish(b"4"))
     cluster["a"].turn()
     node.turn()
     assert queue.unacked_count == 0
     node.broker.replace_queue(queue)
-    node.relayed.led_here(stands, queue)
+    node.forwarded.led_here(stands, queue)
     cluster.settle()
     assert [each.delivery_tag for each in there.told(B.Ack)][-1] == 3
     assert sorted(body for _, _, body in node.messages()["q"]) == [b"1", b"2", b"3", b"4"]
@@ -303,7 +303,7 @@ def test_of_a_queue_that_rejects_what_nobody_knows_is_not_confirmed(leader: str)
     cluster["a"].turn()
     for _ in range(3):
         for link in cluster.links:
-            link.to_leader += link.asking.take_output()
+            link.to_leader += link.leader_client.take_output()
             link.serving.receive(link.to_leader, 0)
             link.to_leader = b""
         cluster["b"].flush()

@@ -7,11 +7,11 @@ from pamqp import commands, frame
 
 from leveret.core.queues.queue_settings import REJECT_PUBLISH_DLX
 from leveret.model.errors import PeerError
-from leveret.session.amqp091.stalls import Stall
+from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.forwarding import publication
-from leveret.session.forwarding.leader_server import RelayConnection
+from leveret.session.forwarding.leader_server import ForwardedConnection
 from leveret.wire import amqp091 as wire
-from leveret.wire import relay
+from leveret.wire import forwarding as forwarding
 from tests.unit.session.amqp091.fakes import publish
 from tests.unit.session.forwarding.sites import CONFIRM, Client, Cluster, methods
 
@@ -37,7 +37,7 @@ def test_publishes_arrive_in_order_and_are_confirmed(cluster: Cluster) -> None:
     cluster.settle()
     assert [body for _, _, body in cluster["b"].messages()["q"]] == [b"%d" % n for n in range(20)]
     assert client.told(B.Ack)[-1].delivery_tag == 20
-    assert cluster["a"].relayed.kept.size_bytes == 0
+    assert cluster["a"].forwarded.kept.size_bytes == 0
 
 
 def test_a_confirm_of_one_message_is_not_taken_for_all_before_it(cluster: Cluster) -> None:
@@ -47,11 +47,11 @@ def test_a_confirm_of_one_message_is_not_taken_for_all_before_it(cluster: Cluste
     client.send(*publish(b"2"), *publish(b"3"), *publish(b"4"))
     cluster["a"].turn()
     [link] = cluster.links
-    [number] = link.asking.channels
+    [number] = link.leader_client.channels
     with pytest.raises(PeerError, match="a confirm of message 3 alone, where 1 was the last"):
-        link.asking.receive(wire.ack(number, 3, False))
+        link.leader_client.receive(wire.ack(number, 3, False))
     assert client.told(B.Ack)[-1].delivery_tag == 1
-    link.asking.receive(wire.ack(number, 2, False) + wire.ack(number, 4, True))
+    link.leader_client.receive(wire.ack(number, 2, False) + wire.ack(number, 4, True))
     cluster["a"].turn()
     assert client.told(B.Ack)[-1].delivery_tag == 4
 
@@ -72,7 +72,7 @@ def test_messages_keep_their_exchange_routing_key_and_header(cluster: Cluster) -
 def test_a_consumer_gets_its_messages_and_acknowledges_them(cluster: Cluster) -> None:
     client, there = Client(cluster["a"]), Client(cluster["b"])
     client.send(B.Consume(queue="q", consumer_tag="c", arguments={"x-priority": 3}))
-    assert client.session.stall is Stall.REMOTE
+    assert client.session.blocked_reason is BlockedReason.REMOTE
     cluster.settle()
     assert methods(client) == ["Basic.ConsumeOk"]
     [consumer] = cluster["b"].queue("q").consumers
@@ -263,14 +263,14 @@ def test_a_rolled_back_acknowledgement_is_none(cluster: Cluster) -> None:
 def test_a_queue_that_nobody_leads_is_refused_in_rabbitmqs_words(cluster: Cluster) -> None:
     client = Client(cluster["a"])
     queue = cluster["a"].remote_queue("q")
-    cluster["a"].relayed.down(queue)
+    cluster["a"].forwarded.down(queue)
     client.send(Q.Declare(queue="q", passive=True))
     cluster.settle()
     [close] = client.told(commands.Channel.Close)
     assert close.reply_text == (
         "NOT_FOUND - home node 'b' of durable queue 'q' in vhost '/' is down or inaccessible"
     )
-    cluster["a"].relayed.led_by(queue, "b")
+    cluster["a"].forwarded.led_by(queue, "b")
     again = Client(cluster["a"])
     again.send(Q.Declare(queue="q", passive=True))
     cluster.settle()
@@ -279,14 +279,14 @@ def test_a_queue_that_nobody_leads_is_refused_in_rabbitmqs_words(cluster: Cluste
 
 def test_what_waits_for_a_leader_is_nacked_when_the_queue_is_deleted(cluster: Cluster) -> None:
     client = Client(cluster["a"])
-    cluster["a"].relayed.down(cluster["a"].remote_queue("q"))
+    cluster["a"].forwarded.down(cluster["a"].remote_queue("q"))
     client.send(CONFIRM, *publish(b"x"))
     cluster.settle()
     assert not client.told(B.Nack)
     cluster.delete("q")
     cluster.settle()
     assert client.told(B.Nack)[0].delivery_tag == 1
-    assert cluster["a"].relayed.kept.size_bytes == 0
+    assert cluster["a"].forwarded.kept.size_bytes == 0
 
 
 def test_a_queue_that_is_down_costs_no_other_queue_its_publishers(
@@ -294,37 +294,37 @@ def test_a_queue_that_is_down_costs_no_other_queue_its_publishers(
 ) -> None:
     """What is published to it waits as far as there is room for it; what waited before that is refused."""
     monkeypatch.setattr(publication, "DOWN_BYTES_MAX", 1000)
-    client, relayed = Client(cluster["a"]), cluster["a"].relayed
+    client, forwarded = Client(cluster["a"]), cluster["a"].forwarded
     queue = cluster["a"].remote_queue("q")
     client.send(CONFIRM, *publish(b"0" * 500))
     cluster["a"].turn()
-    assert relayed.kept.expected_bytes == relayed.kept.size_bytes == 500
-    relayed.down(queue)
+    assert forwarded.kept.expected_bytes == forwarded.kept.size_bytes == 500
+    forwarded.down(queue)
     for text in (b"1" * 500, b"2" * 500, b"3" * 500):
         client.send(*publish(text))
         cluster.settle()
-    assert relayed.kept.expected_bytes == 0
-    assert relayed.kept.size_bytes <= 1000
+    assert forwarded.kept.expected_bytes == 0
+    assert forwarded.kept.size_bytes <= 1000
     assert [refused.delivery_tag for refused in client.told(B.Nack)] == [1, 2]
     assert not client.told(B.Ack)
-    relayed.led_by(queue, "b")
-    assert relayed.kept.expected_bytes == relayed.kept.size_bytes
+    forwarded.led_by(queue, "b")
+    assert forwarded.kept.expected_bytes == forwarded.kept.size_bytes
     cluster.settle()
     assert [body[:1] for _, _, body in cluster["b"].messages()["q"]] == [b"2", b"3"]
     assert client.told(B.Ack)[-1].delivery_tag == 4
-    assert relayed.kept.size_bytes == 0
+    assert forwarded.kept.size_bytes == 0
 
 
 def test_a_change_of_definitions_waits_for_the_pen(cluster: Cluster) -> None:
     client = Client(cluster["a"])
-    cluster["a"].broker.pen.is_here = False
+    cluster["a"].broker.definitions_lock.is_here = False
     wanted: list[bool] = []
-    cluster["a"].broker.pen.on_wanted = lambda: wanted.append(True)
+    cluster["a"].broker.definitions_lock.on_wanted = lambda: wanted.append(True)
     client.send(Q.Declare(queue="q", durable=True), Q.Declare(queue="new"), B.Qos(0, 1))
     cluster.settle()
     assert methods(client) == ["Queue.DeclareOk"]
-    assert (client.session.stall, wanted) == (Stall.PEN, [True])
-    cluster["a"].broker.pen.arrived()
+    assert (client.session.blocked_reason, wanted) == (BlockedReason.DEFINITIONS_LOCK, [True])
+    cluster["a"].broker.definitions_lock.arrived()
     client.session.go_on(0)
     cluster.settle()
     assert methods(client) == ["Queue.DeclareOk", "Queue.DeclareOk", "Basic.QosOk"]
@@ -338,17 +338,17 @@ def test_alarms_of_the_leader_block_those_who_publish_to_it(cluster: Cluster) ->
     cluster["b"].alarms.set_elsewhere(("memory",))
     link.serving.alarms_changed(0)
     cluster.settle()
-    assert not link.asking.blocked_by
+    assert not link.leader_client.blocked_by
     cluster["b"].alarms.set_replicas_short(True)
     link.serving.alarms_changed(0)
     client.send(*publish(b"y"))
     cluster.settle()
-    assert [*link.asking.blocked_by] == ["in-sync followers"]
+    assert [*link.leader_client.blocked_by] == ["in-sync followers"]
     assert len(cluster["b"].messages()["q"]) == 2
     cluster["b"].alarms.set_replicas_short(False)
     link.serving.alarms_changed(0)
     cluster.settle()
-    assert not link.asking.blocked_by
+    assert not link.leader_client.blocked_by
 
 
 def test_dlx_of_a_rejected_publish_is_the_leaders(cluster: Cluster) -> None:
@@ -485,10 +485,10 @@ def test_a_leader_takes_publishes_for_the_queue_that_is_meant_and_for_no_other_o
     cluster.declare("q", "b")
     leader = cluster["b"]
     assert leader.broker.queues["/", "q"].epoch == 2
-    serving = RelayConnection(leader, node="a", now_ms=0)
+    serving = ForwardedConnection(leader, node="a", now_ms=0)
     for number, method in ((0, commands.Connection.Open("/")), (1, commands.Channel.Open())):
         serving.receive(frame.marshal(method, number), 0)
     serving.take_output()
-    serving.receive(relay.target(1, b"q", epoch, b"a"), 0)
-    is_taken = serving.take_output() == relay.target_ok(1, 0)
+    serving.receive(forwarding.target(1, b"q", epoch, b"a"), 0)
+    is_taken = serving.take_output() == forwarding.target_ok(1, 0)
     assert is_taken is (epoch == 2)

@@ -17,11 +17,11 @@ NOWHERE = "192.0.2.1"
 NOBODY = "nobody.invalid"
 
 
-def inside(program: str, doors: str = "") -> subprocess.CompletedProcess[str]:
+def inside(program: str, listeners: str = "") -> subprocess.CompletedProcess[str]:
     """Run a program as a suite's pytest would be run."""
     return subprocess.run(
         [sys.executable, "-c", f"import socket, suite_doors\n{program}"],
-        env={**os.environ, "PYTHONPATH": str(INSIDE), "SUITE_DOORS": doors},
+        env={**os.environ, "PYTHONPATH": str(INSIDE), "SUITE_DOORS": listeners},
         capture_output=True,
         text=True,
         timeout=30,

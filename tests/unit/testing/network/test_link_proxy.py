@@ -20,21 +20,21 @@ class Echo:
     """A server that sends back what it gets, and keeps it."""
 
     def __init__(self) -> None:
-        self._door = socket.create_server((LOOPBACK, 0))
-        self.port: int = self._door.getsockname()[1]
+        self._listening = socket.create_server((LOOPBACK, 0))
+        self.port: int = self._listening.getsockname()[1]
         self.got: list[bytearray] = []
         self.ended = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
         # A close alone does not wake who waits in accept.
-        self._door.shutdown(socket.SHUT_RDWR)
-        self._door.close()
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
 
     def _accept(self) -> None:
         while True:
             try:
-                peer, _ = self._door.accept()
+                peer, _ = self._listening.accept()
             except OSError:
                 return
             threading.Thread(target=self._serve, args=(peer,), daemon=True).start()

@@ -38,9 +38,9 @@ def test_every_door_of_the_node_answers_on_loopback_alone(rabbit: RabbitNode) ->
     assert speaks_amqp(rabbit.amqp_port)
     assert accepts(rabbit.management_port)
     assert accepts(rabbit.stream_port)
-    doors = (rabbit.amqp_port, rabbit.management_port, rabbit.stream_port)
+    listeners = (rabbit.amqp_port, rabbit.management_port, rabbit.stream_port)
     inner = (rabbit.dist_port, rabbit.epmd_port)
-    assert [port for port in doors + inner if not loopback_only(port)] == []
+    assert [port for port in listeners + inner if not loopback_only(port)] == []
 
 
 @pytest.mark.rabbitmq

@@ -45,9 +45,9 @@ async def put_vhost(call: Call) -> Response:
 async def delete_vhost(call: Call) -> Response:
     """Lift a limit of a vhost; one that is not there is no error, as in RabbitMQ."""
     vhost, name = call.vhost(), call.path("name")
-    held = _of_vhost(call, vhost)
-    if name in held:
-        await _set_vhost(call, vhost, {key: value for key, value in held.items() if key != name})
+    existing = _of_vhost(call, vhost)
+    if name in existing:
+        await _set_vhost(call, vhost, {key: value for key, value in existing.items() if key != name})
     return done()
 
 
@@ -83,13 +83,13 @@ async def delete_user(call: Call) -> Response:
 
 
 def _vhost_rows(call: Call, vhosts: list[str]) -> list[dict[str, Any]]:
-    held = ((vhost, _of_vhost(call, vhost)) for vhost in vhosts)
-    return [{"vhost": vhost, "value": limits} for vhost, limits in held if limits]
+    existing = ((vhost, _of_vhost(call, vhost)) for vhost in vhosts)
+    return [{"vhost": vhost, "value": limits} for vhost, limits in existing if limits]
 
 
 def _of_vhost(call: Call, vhost: str) -> dict[str, Any]:
-    held = call.definitions["parameters"].get((vhost, VHOST_LIMITS, LIMITS_NAME))
-    return held.value if isinstance(held, Parameter) and isinstance(held.value, dict) else {}
+    existing = call.definitions["parameters"].get((vhost, VHOST_LIMITS, LIMITS_NAME))
+    return existing.value if isinstance(existing, Parameter) and isinstance(existing.value, dict) else {}
 
 
 async def _set_vhost(call: Call, vhost: str, limits: dict[str, Any]) -> None:
@@ -101,8 +101,8 @@ def _user_rows(users: list[User]) -> list[dict[str, Any]]:
 
 
 def _user(call: Call) -> User | None:
-    held = call.definitions["users"].get((call.path("user"),))
-    return held if isinstance(held, User) else None
+    existing = call.definitions["users"].get((call.path("user"),))
+    return existing if isinstance(existing, User) else None
 
 
 def _known_user(call: Call) -> User:

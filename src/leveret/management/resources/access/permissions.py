@@ -27,7 +27,7 @@ async def show_all(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     """One user's permissions in one vhost."""
-    return call.show(msgspec.to_builtins(call.definitions["permissions"][_held(call)]))
+    return call.show(msgspec.to_builtins(call.definitions["permissions"][_existing(call)]))
 
 
 async def put(call: Call) -> Response:
@@ -51,11 +51,11 @@ async def put(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Take all permissions in a vhost from a user."""
-    await call.apply(Delete("permissions", _held(call)))
+    await call.apply(Delete("permissions", _existing(call)))
     return done()
 
 
-def _held(call: Call) -> tuple[str, str]:
+def _existing(call: Call) -> tuple[str, str]:
     key = (call.path("vhost"), call.path("user"))
     if key not in call.definitions["permissions"]:
         raise NotFound(f"user '{key[1]}' has no permissions in vhost '{key[0]}'")

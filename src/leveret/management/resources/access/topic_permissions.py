@@ -27,7 +27,7 @@ async def show_all(call: Call) -> Response:
 
 async def show(call: Call) -> Response:
     """A user's topic permissions in a vhost."""
-    return await call.list_entities(_held(call))
+    return await call.list_entities(_existing(call))
 
 
 async def put(call: Call) -> Response:
@@ -48,16 +48,18 @@ async def put(call: Call) -> Response:
 
 async def delete(call: Call) -> Response:
     """Take a user's topic permissions in a vhost."""
-    await call.apply(*(Delete("topic_permissions", each.key) for each in _held(call)))
+    await call.apply(*(Delete("topic_permissions", each.key) for each in _existing(call)))
     return done()
 
 
-def _held(call: Call) -> list[AnyEntity]:
+def _existing(call: Call) -> list[AnyEntity]:
     vhost, user = call.path("vhost"), call.path("user")
-    held = [each for each in call.definitions["topic_permissions"].values() if each.key[:2] == (vhost, user)]
-    if not held:
+    existing = [
+        each for each in call.definitions["topic_permissions"].values() if each.key[:2] == (vhost, user)
+    ]
+    if not existing:
         raise NotFound(f"user '{user}' has no topic permissions in vhost '{vhost}'")
-    return held
+    return existing
 
 
 ROUTES = [

@@ -39,10 +39,10 @@ async def put(call: Call) -> Response:
     """Add a user, or replace one but for the limits."""
     name = call.new_name("user")
     wanted = await call.body(WantedUser)
-    held = call.definitions["users"].get((name,))
-    limits = held.limits if isinstance(held, User) else {}
+    existing = call.definitions["users"].get((name,))
+    limits = existing.limits if isinstance(existing, User) else {}
     await call.apply(Put(user_of(name, wanted, limits)))
-    return put_reply(existed=held is not None)
+    return put_reply(existed=existing is not None)
 
 
 async def delete(call: Call) -> Response:
@@ -82,8 +82,8 @@ async def show_permissions(call: Call) -> Response:
 async def show_topic_permissions(call: Call) -> Response:
     """Which routing keys the user may use, by vhost and exchange."""
     name = _user(call).key[0]
-    held = call.definitions["topic_permissions"].values()
-    return await call.list_entities(each for each in held if each.key[1] == name)
+    existing = call.definitions["topic_permissions"].values()
+    return await call.list_entities(each for each in existing if each.key[1] == name)
 
 
 async def show_without_permissions(call: Call) -> Response:

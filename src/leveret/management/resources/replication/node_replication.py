@@ -5,7 +5,7 @@
                                 last two for a delayed follower; 400 and why not, with what would be lost
     POST verify                 {"follower": null, "deep": false}; a row a follower and log
     POST scrub                  read all that is stored, mend what is damaged
-    GET  divergent              reports of what was set aside
+    GET  divergent              reports of what was quarantined
     GET  divergent/messages     its messages, `?report=ID` those of one report; a JSON object a line
 
 All of them are answered by any node. The messages come as they are read, so that no number of them takes
@@ -28,7 +28,7 @@ from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import json_reply
 from leveret.model.errors import InvalidCommand, LeveretError
-from leveret.runtime.process.work_slices import in_turns
+from leveret.runtime.process.work_slices import in_slices
 
 logger = logging.getLogger(__name__)
 
@@ -85,12 +85,12 @@ async def scrub(call: Call) -> Response:
 
 
 async def show_divergent(call: Call) -> Response:
-    """What was set aside, a row a report."""
+    """What was quarantined, a row a report."""
     return await call.plain_list(call.node.replication.divergent(), "at_ms")
 
 
 async def show_messages(call: Call) -> Response:
-    """The messages that were set aside."""
+    """The messages that were quarantined."""
     messages = call.node.replication.divergent_messages(call.query.get("report"))
     # The first is looked for while a status can still be chosen.
     first = list(islice(messages, 1))
@@ -102,7 +102,7 @@ async def _lines(messages: Iterable[dict[str, Any]]) -> AsyncIterator[bytes]:
     waiting: list[bytes] = []
     size = 0
     try:
-        async for message in in_turns(messages):
+        async for message in in_slices(messages):
             line = encode(message)
             waiting += (line, b"\n")
             size += len(line)

@@ -88,15 +88,15 @@ async def promote(call: Call) -> Response:
     wanted, target = body.wanted(), body.target()
     standby = call.node.standby
     if target is None:
-        return await _answer(lambda tell: standby.promote(wanted, tell))
-    return await _answer(lambda tell: standby.recoveries.into(wanted, target, tell))
+        return await _answer(lambda report: standby.promote(wanted, report))
+    return await _answer(lambda report: standby.recoveries.into(wanted, target, report))
 
 
 async def dry_run(call: Call) -> Response:
     """Say what a promotion would bring back."""
     body = await call.body(Body)
     wanted, target = body.wanted(), body.target()
-    return await _answer(lambda tell: call.node.standby.recoveries.dry_run(wanted, target, tell))
+    return await _answer(lambda report: call.node.standby.recoveries.dry_run(wanted, target, report))
 
 
 async def rehearse(call: Call) -> Response:
@@ -105,7 +105,7 @@ async def rehearse(call: Call) -> Response:
     if body.to is not None:
         raise InvalidCommand("a rehearsal recovers into this node; there is no target")
     wanted = body.wanted()
-    return await _answer(lambda tell: call.node.standby.recoveries.rehearse(wanted, tell))
+    return await _answer(lambda report: call.node.standby.recoveries.rehearse(wanted, report))
 
 
 async def inspect(call: Call) -> Response:
@@ -127,7 +127,7 @@ async def show_summary(call: Call) -> Response:
 async def _answer(begin: Callable[[Callable[[dict[str, Any]], None]], Work]) -> Response:
     """Do it, and tell how it goes on."""
     steps: Steps = asyncio.Queue()
-    work = asyncio.create_task(begin(lambda news: steps.put_nowait({"progress": news})))
+    work = asyncio.create_task(begin(lambda progress: steps.put_nowait({"progress": progress})))
     _UNDER_WAY.add(work)
     work.add_done_callback(partial(_end, steps))
     first = await steps.get()

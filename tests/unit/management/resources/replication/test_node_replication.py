@@ -42,7 +42,7 @@ def test_a_follower_is_promoted(admin: Client, node: FakeNode) -> None:
         "set_aside": None,
         "reason": None,
     }
-    assert node.replication.told == [("promote", False, False, None)]
+    assert node.replication.reported == [("promote", False, False, None)]
 
 
 def test_of_a_delayed_follower_it_is_said_what_it_applies_first(admin: Client, node: FakeNode) -> None:
@@ -52,10 +52,10 @@ def test_of_a_delayed_follower_it_is_said_what_it_applies_first(admin: Client, n
         == 200
     )
     assert admin.post(f"{REPLICATION}/promote", dry_run=True, apply_delayed=True).status_code == 200
-    told = [until_ms for *_, until_ms in node.replication.told]
-    assert (told[0], told[1] > 1 << 60) == (1_700_000_000_000, True)
+    reported = [until_ms for *_, until_ms in node.replication.reported]
+    assert (reported[0], reported[1] > 1 << 60) == (1_700_000_000_000, True)
     both = admin.post(f"{REPLICATION}/promote", apply_delayed=True, apply_until_ms=1)
-    assert (both.status_code, len(node.replication.told)) == (400, 2)
+    assert (both.status_code, len(node.replication.reported)) == (400, 2)
     assert admin.post(f"{REPLICATION}/promote", apply_until_ms=-1).status_code == 400
 
 
@@ -88,7 +88,7 @@ def test_logs_are_compared_and_told_by_follower(admin: Client, node: FakeNode) -
     ]
     rows = admin.post(f"{REPLICATION}/verify", follower="b", deep=True).json()
     assert [(row["follower"], row["log"]) for row in rows] == [("b", "a"), ("b", "z"), ("c", "a"), ("c", "z")]
-    assert node.replication.told == [("verify", "b", True)]
+    assert node.replication.reported == [("verify", "b", True)]
 
 
 def test_a_follower_that_is_not_there_is_not_compared_with(admin: Client) -> None:
@@ -98,18 +98,18 @@ def test_a_follower_that_is_not_there_is_not_compared_with(admin: Client) -> Non
 
 def test_a_scrub_tells_what_it_found(admin: Client, node: FakeNode) -> None:
     found = admin.post(f"{REPLICATION}/scrub").json()
-    assert (found["chunks"], found["unrepaired"], node.replication.told) == (40, [], ["scrub"])
+    assert (found["chunks"], found["unrepaired"], node.replication.reported) == (40, [], ["scrub"])
 
 
 def test_reports_of_what_was_set_aside_are_listed(admin: Client, node: FakeNode) -> None:
-    node.replication.set_aside(message(7))
+    node.replication.quarantine(message(7))
     assert admin.get(f"{REPLICATION}/divergent").json() == node.replication.reports
 
 
 def test_messages_that_were_set_aside_come_one_a_line(admin: Client, node: FakeNode) -> None:
     odd = message(8, payload="two\nlines\u2028", payload_encoding="string")
-    node.replication.set_aside(message(7), odd)
-    node.replication.set_aside(message(9, report="r2"), report="r2")
+    node.replication.quarantine(message(7), odd)
+    node.replication.quarantine(message(9, report="r2"), report="r2")
     reply = admin.get(MESSAGES)
     assert reply.headers["content-type"] == "application/x-ndjson"
     assert lines(reply.text) == node.replication.messages
@@ -133,7 +133,7 @@ def test_a_report_that_is_not_there_is_not_found(admin: Client) -> None:
 def test_a_message_that_cannot_be_read_ends_the_lines_with_the_reason(
     admin: Client, node: FakeNode, failure: Exception
 ) -> None:
-    node.replication.set_aside(message(7))
+    node.replication.quarantine(message(7))
     node.replication.failure = failure
     first, last = lines(admin.get(MESSAGES).text)
     assert first["offset"] == 7
@@ -143,7 +143,7 @@ def test_a_message_that_cannot_be_read_ends_the_lines_with_the_reason(
 def test_messages_are_read_no_faster_than_they_are_taken(node: FakeNode) -> None:
     """However many there are, only a few are held."""
     replication = node.replication
-    replication.set_aside(*(message(offset, payload="x" * 1000) for offset in range(1000)))
+    replication.quarantine(*(message(offset, payload="x" * 1000) for offset in range(1000)))
 
     async def take_one() -> bytes:
         return await anext(_lines(replication.divergent_messages(None)))

@@ -51,21 +51,21 @@ class Notes(Protocol):
     def delete(self, name: str) -> None:
         """The leader has deleted the log."""
 
-    def set_aside(self, name: str) -> None:
+    def quarantine(self, name: str) -> None:
         """The whole log is divergent."""
 
     def spare(self, name: str) -> None:
         """The leader cannot read the log."""
 
 
-class Comparing:
+class Reconciliation:
     """One follower's logs; also core.replication.join.LeaderLogs, for what is here."""
 
     def __init__(
         self,
         tree: Tree,
-        lacking: Notes,
-        held: Sequence[LogExtent],
+        plan: Notes,
+        extent: Sequence[LogExtent],
         spared: set[str],
         *,
         is_clean: bool,
@@ -73,12 +73,12 @@ class Comparing:
         ask: Callable[[link.ProbeHeaders], None],
         paths: Callable[[], Iterable[str]] | None = None,
     ) -> None:
-        """Of a follower that has `held`; `lacking` is told what to do.
+        """Of a follower that has `extent`; `plan` is told what to do.
 
         Args:
             tree: the leader's.
-            lacking: notes what the follower lacks, from now on.
-            held: the follower's logs.
+            plan: notes what the follower lacks, from now on.
+            extent: the follower's logs.
             spared: logs that the leader cannot read.
             is_clean: see core.replication.join.
             unreadable: told of another one that the leader cannot read, which is spared then, unless that raises.
@@ -89,7 +89,7 @@ class Comparing:
             LinkError: a log comes twice.
         """
         self._tree = tree
-        self._lacking = lacking
+        self._plan = plan
         self._unreadable = unreadable
         self._ask = ask
         self._paths = paths
@@ -98,9 +98,9 @@ class Comparing:
         for path in spared:
             self._join.spare(path)
         # Definitions go first: taken from the end.
-        ordered = sorted(held, key=lambda each: each.path == DEFINITIONS)
+        ordered = sorted(extent, key=lambda each: each.path == DEFINITIONS)
         self._due = {each.path: each for each in ordered}
-        if len(self._due) < len(held):
+        if len(self._due) < len(extent):
             raise LinkError("a log comes twice in an inventory")
         for path in spared:
             self._due.pop(path, None)
@@ -122,9 +122,9 @@ class Comparing:
         """
         until_s = time.perf_counter() + SLICE_S
         while self._due and not is_closed():
-            path, held = self._due.popitem()
+            path, extent = self._due.popitem()
             with self._sparing(path):
-                self._compare(held)
+                self._compare(extent)
             if time.perf_counter() >= until_s:
                 await asyncio.sleep(0)
                 until_s = time.perf_counter() + SLICE_S
@@ -132,9 +132,9 @@ class Comparing:
             self._take(self._join.rest())
             self._is_compared = True
 
-    def _compare(self, held: LogExtent) -> None:
-        steps = self._join.compare(held)
-        if held.path == DEFINITIONS and any(not isinstance(step, Continue | DropBefore) for step in steps):
+    def _compare(self, extent: LogExtent) -> None:
+        steps = self._join.compare(extent)
+        if extent.path == DEFINITIONS and any(not isinstance(step, Continue | DropBefore) for step in steps):
             # That a log is gone is the definitions' word. If the follower's do not lead to this node's, it
             # is this node that lost something: it came back from an old copy, or with nothing.
             self._join.doubt()
@@ -155,24 +155,24 @@ class Comparing:
             yield
         except StorageError as error:
             self._unreadable(path, error)
-            self._lacking.spare(path)
+            self._plan.spare(path)
 
     def _take(self, steps: list[Step]) -> None:
-        lacking = self._lacking
+        plan = self._plan
         for step in steps:
             match step:
                 case Continue(path, at):
-                    lacking.go_on(path, at)
+                    plan.go_on(path, at)
                 case Begin(path, at):
-                    lacking.begin(path, at)
+                    plan.begin(path, at)
                 case Truncate(path, at):
-                    lacking.cut(path, at)
+                    plan.cut(path, at)
                 case DropBefore(path, at):
-                    lacking.drop(path, at)
+                    plan.drop(path, at)
                 case DeleteLog(path):
-                    lacking.delete(path)
+                    plan.delete(path)
                 case QuarantineLog(path):
-                    lacking.set_aside(path)
+                    plan.quarantine(path)
                 case Probe(path, before, chunks_max):
                     self._ask(link.ProbeHeaders(path, before, chunks_max))
 

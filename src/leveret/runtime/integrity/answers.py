@@ -37,7 +37,7 @@ CHUNKS_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of one answer; a chunk that is larger comes alone."""
 
 
-class HeldLog(msgspec.Struct, frozen=True, array_like=True):
+class LogEntry(msgspec.Struct, frozen=True, array_like=True):
     """A log and the offsets it holds: from the first up to, and without, the next."""
 
     name: str
@@ -45,7 +45,7 @@ class HeldLog(msgspec.Struct, frozen=True, array_like=True):
     next_offset: int
 
 
-class HeldFile(msgspec.Struct, frozen=True, array_like=True):
+class FileEntry(msgspec.Struct, frozen=True, array_like=True):
     """A state file."""
 
     name: str
@@ -133,18 +133,18 @@ class Answers:
         state = self._state()
         if about.path is not None:
             log = tree.logs.get(about.path)
-            held = [HeldLog(about.path, log.first_offset, log.next_offset)] if log is not None else []
+            extent = [LogEntry(about.path, log.first_offset, log.next_offset)] if log is not None else []
             on_disk = log is not None or bool(starts(tree.path_of(about.path)))
-            return {"logs": msgspec.msgpack.encode(held), "on_disk": on_disk, "state": state}
+            return {"logs": msgspec.msgpack.encode(extent), "on_disk": on_disk, "state": state}
         logs = tree.logs.copy()
         names = nsmallest(PAGE_LOGS, (name for name in logs if name > about.after))
-        held = [HeldLog(name, logs[name].first_offset, logs[name].next_offset) for name in names]
-        return {"logs": msgspec.msgpack.encode(held), "is_last": len(held) < PAGE_LOGS, "state": state}
+        extent = [LogEntry(name, logs[name].first_offset, logs[name].next_offset) for name in names]
+        return {"logs": msgspec.msgpack.encode(extent), "is_last": len(extent) < PAGE_LOGS, "state": state}
 
     def _files(self) -> Found:
         state = self._state()
-        held = [HeldFile(name, len(octets), crc32(octets)) for name, octets in self._tree().files()]
-        return {"files": msgspec.msgpack.encode(held), "state": state}
+        extent = [FileEntry(name, len(octets), crc32(octets)) for name, octets in self._tree().files()]
+        return {"files": msgspec.msgpack.encode(extent), "state": state}
 
     # -- what is in it ------------------------------------------------------------------------
 

@@ -24,11 +24,11 @@ from leveret.wire.stream.publish import MessageRun
 from leveret.wire.stream_entry import PROPERTIES, is_entry, mark_entry
 
 
-class Marks:
+class Fingerprints:
     """The marks of one stream's messages, by their publishing ids."""
 
-    def __init__(self, order: QueueOrder, books: list[StoredPositions]) -> None:
-        """`books`: of the lives of this stream; those of the last one count."""
+    def __init__(self, order: QueueOrder, stored_positions: list[StoredPositions]) -> None:
+        """`stored_positions`: of the incarnations of this stream; those of the last one count."""
         begins = np.ones(len(order), np.bool_)
         begins[1:] = (np.diff(order.epochs) != 0) | (np.diff(order.offsets) != 1)
         firsts = np.flatnonzero(begins)
@@ -36,7 +36,7 @@ class Marks:
         self._offsets: Int64s = order.offsets[firsts]
         self._stored: defaultdict[int, list[bytes]] = defaultdict(list)
         epoch = int(order.epochs[-1])
-        for book in books:
+        for book in stored_positions:
             if book.epoch == epoch:
                 self._store(book, np.flatnonzero(order.epochs[firsts] == epoch))
 
@@ -67,7 +67,7 @@ class Marks:
 
 
 def is_of_stream(messages: pa.Table) -> bool:
-    """Whether the first of these is an entry of a stream: all of one life are, or none is."""
+    """Whether the first of these is an entry of a stream: all of one incarnation are, or none is."""
     return messages.num_rows > 0 and _is_entry(messages, 0)
 
 

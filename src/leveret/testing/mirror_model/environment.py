@@ -28,7 +28,7 @@ from leveret.testing.mirror_model.parts import (
 _SLOW: Final = 0.06
 
 
-class ModelSurroundings:
+class ModelEnvironment:
     """The world, as a node sees it.
 
     Attributes:
@@ -126,14 +126,14 @@ class ModelCopy(ABC):
     """A node's copy of the log, as the world and the streams to mirrors see it.
 
     Attributes:
-        unseen: how many of its own writes of the record it has not seen yet.
+        unobserved: how many of its own writes of the record it has not seen yet.
         stamp: the epoch of what it appends.
         since: the revision before which a mirror's answers do not count, by mirror.
         on_disk: what waits for the next sync.
         is_due: whether it has to look at the record again.
     """
 
-    world: ModelSurroundings
+    world: ModelEnvironment
     name: str
     log: ModelLog
     incarnation: str
@@ -142,7 +142,7 @@ class ModelCopy(ABC):
     is_open: bool
     is_due: bool
     placement: Placement
-    unseen: int
+    unobserved: int
     stamp: int
     acks: MirrorAcks[Callable[[], None]]
     since: dict[str, int]
@@ -152,7 +152,7 @@ class ModelCopy(ABC):
     def mark(self) -> None:
         """Begin a segment with a record that settles itself only (QueueStore.begin_segment)."""
 
-    def keep(self, told: list[Callable[[], None]]) -> None:
+    def keep(self, extent: list[Callable[[], None]]) -> None:
         """Promises that are due."""
-        for each in told:
+        for each in extent:
             each()

@@ -1,6 +1,6 @@
-"""What relay connections speak beside AMQP 0-9-1: a node with clients asks the leader of a queue.
+"""What forwarding connections speak beside AMQP 0-9-1: a node with clients asks the leader of a queue.
 
-A relay connection carries AMQP's frames in messages of a link (wire.link). It has one vhost, begins with
+A forwarding connection carries AMQP's frames in messages of a link (wire.link). It has one vhost, begins with
 connection.open, and no frame is too long for it, so a message's body is one frame. The methods of class 200:
 
     200,10  target      short queue | u64 epoch | short reference     this channel publishes into that queue
@@ -14,7 +14,8 @@ connection.open, and no frame is too long for it, so a message's body is one fra
     200,60  active      short consumer tag                            from now on it is served, no other of its queue
 
 A target's publishes are confirmed by basic.ack and basic.nack, whose tags count them from 1. On its other channels,
-shadows of clients' channels, a consumer begins with `CREDIT_FIRST`, and its arguments may have a table `CLIENT`.
+remote channels of clients' channels, a consumer begins with `CREDIT_FIRST`, and its arguments may have a table
+`CLIENT`.
 
 A channel that is closed with `NOT_LED` asked for a queue that this node does not lead, or does not lead yet.
 
@@ -75,7 +76,7 @@ _QOS: Final = struct.Struct(">IHB")
 
 
 class ForwardingTarget(NamedTuple):
-    """The arguments of relay.target: a queue's name and epoch, and who publishes."""
+    """The arguments of forwarding.target: a queue's name and epoch, and who publishes."""
 
     queue: str
     epoch: int
@@ -83,47 +84,47 @@ class ForwardingTarget(NamedTuple):
 
 
 def target(channel: int, queue: bytes, epoch: int, reference: bytes) -> bytes:
-    """relay.target."""
+    """forwarding.target."""
     return _method(channel, TARGET + shortstr(queue) + _U64.pack(epoch) + shortstr(reference))
 
 
 def target_ok(channel: int, number: int) -> bytes:
-    """relay.target-ok."""
+    """forwarding.target-ok."""
     return _method(channel, TARGET_OK + _U64.pack(number))
 
 
 def numbers(channel: int, number: int, again: int) -> bytes:
-    """relay.numbers."""
+    """forwarding.numbers."""
     return _method(channel, NUMBERS + _U64.pack(number) + _U64.pack(again))
 
 
 def credit(channel: int, consumer_tag: bytes, count: int) -> bytes:
-    """relay.credit."""
+    """forwarding.credit."""
     return _method(channel, CREDIT + shortstr(consumer_tag) + _U32.pack(count))
 
 
 def settle(channel: int) -> bytes:
-    """relay.settle."""
+    """forwarding.settle."""
     return _method(channel, SETTLE)
 
 
 def settle_ok(channel: int) -> bytes:
-    """relay.settle-ok."""
+    """forwarding.settle-ok."""
     return _method(channel, SETTLE_OK)
 
 
 def moved(channel: int, consumer_tag: bytes) -> bytes:
-    """relay.moved."""
+    """forwarding.moved."""
     return _method(channel, MOVED + shortstr(consumer_tag))
 
 
 def active(channel: int, consumer_tag: bytes) -> bytes:
-    """relay.active."""
+    """forwarding.active."""
     return _method(channel, ACTIVE + shortstr(consumer_tag))
 
 
 def decode_target(payload: bytes) -> ForwardingTarget:
-    """The arguments of relay.target.
+    """The arguments of forwarding.target.
 
     Raises:
         SyntaxFault: it is cut short, or goes on.
@@ -139,7 +140,7 @@ def decode_target(payload: bytes) -> ForwardingTarget:
 
 
 def decode_number(payload: bytes) -> int:
-    """The number of relay.target-ok.
+    """The number of forwarding.target-ok.
 
     Raises:
         SyntaxFault: there is none, or more.
@@ -150,7 +151,7 @@ def decode_number(payload: bytes) -> int:
 
 
 def decode_numbers(payload: bytes) -> tuple[int, int]:
-    """The arguments of relay.numbers.
+    """The arguments of forwarding.numbers.
 
     Raises:
         SyntaxFault: they are cut short, or go on.
@@ -163,7 +164,7 @@ def decode_numbers(payload: bytes) -> tuple[int, int]:
 
 
 def decode_tag(payload: bytes) -> bytes:
-    """The consumer tag of relay.moved and relay.active.
+    """The consumer tag of forwarding.moved and forwarding.active.
 
     Raises:
         SyntaxFault: it is cut short, or goes on.
@@ -177,7 +178,7 @@ def decode_tag(payload: bytes) -> bytes:
 
 
 def decode_credit(payload: bytes) -> tuple[bytes, int]:
-    """Consumer tag and count of relay.credit.
+    """Consumer tag and count of forwarding.credit.
 
     Raises:
         SyntaxFault: it is cut short, or goes on.

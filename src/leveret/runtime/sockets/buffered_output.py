@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 
-class HeldOutput:
+class BufferedOutput:
     """What a socket may not be given yet.
 
     Attributes:

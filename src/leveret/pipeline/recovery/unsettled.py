@@ -1,8 +1,8 @@
-"""Finding the survivors: messages that no settlement names.
+"""Finding the unsettled messages: messages that no settlement names.
 
 The driver merges the sidecars into masks, a few octets a queue; tasks read the key columns of the files
 and keep what the masks do not have. Files that the masks cover wholly - most of a long history - are not
-even opened. Only survivors' keys and references are written, as runs (`plan`); no rows go through Spark.
+even opened. Only unsettled messages' keys and references are written, as runs (`plan`); no rows go through Spark.
 """
 
 from __future__ import annotations
@@ -20,25 +20,32 @@ import pyarrow.parquet as pq
 
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline.archive.decode import MESSAGE, RECORDS, SETTLEMENT
+from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
-from leveret.pipeline.archive.origins import Origins
 from leveret.pipeline.archive.plan import (
-    SURVIVORS,
+    UNSETTLED,
     PlanDirectory,
     RunPart,
     covered_number,
     cut_from_scratch,
     finished,
-    survivors_crc32,
+    unsettled_crc32,
 )
-from leveret.pipeline.archive.settled import NOTHING, Int64s, Mask, QueueLife, SettledRanges, rows_by_life
+from leveret.pipeline.archive.settled import (
+    NOTHING,
+    Int64s,
+    Mask,
+    QueueIncarnation,
+    SettledRanges,
+    rows_by_incarnation,
+)
 from leveret.pipeline.archive.tables import RESTORE, messages_in, read_table
 from leveret.pipeline.files.files import Place, keep, opened, sync_directory, written_beside
 from leveret.pipeline.jobs.job import EVERYTHING, PLANS, Selection
-from leveret.wire.life import epoch_of, in_order, numbering_of
+from leveret.wire.incarnation import epoch_of, generation_of, in_order
 from leveret.wire.record import decode_settlements
 
-Masks = dict[QueueLife, Mask]
+Masks = dict[QueueIncarnation, Mask]
 _KEYS = ["queue", "queue_epoch", "queue_offset", "kind", "timestamp_ms"]
 
 
@@ -71,36 +78,37 @@ def not_to_recover(
         for file in manifest.ever_added(vhost, covered_number(manifest, vhost, plans)):
             for part in file.queues:
                 firsts, counts = zip(*part.ranges, strict=True)
-                ranges.add(QueueLife(vhost, part.queue, part.epoch), firsts, counts)
+                ranges.add(QueueIncarnation(vhost, part.queue, part.epoch), firsts, counts)
     return ranges.masks()
 
 
 def _add_recovered(
     ranges: SettledRanges, manifest: Manifest, vhost: str, directories: list[PlanDirectory]
 ) -> None:
-    """What plans recovered, and what later lives of its queues copied of it.
+    """What plans recovered, and what later incarnations of its queues copied of it.
 
-    Not so what a plan saw and left out, as it was settled: by the end of the policy perhaps, and a later life has it.
+    Not so what a plan saw and left out, as it was settled: by the end of the policy perhaps, and a later incarnation
+    has it.
     """
     if not directories:
         return
     recovered = SettledRanges()
     for directory in directories:
         recovered.add_settlements(vhost, directory.recovered())
-    lives: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
+    incarnations: defaultdict[tuple[str, int], set[int]] = defaultdict(set)
     for file in manifest.files_of(vhost):
         for part in file.queues:
-            lives[part.queue, numbering_of(part.epoch)].add(part.epoch)
-    for life, starts, ends in recovered.merged():
-        for same in lives[life.queue, numbering_of(life.epoch)] | {life.epoch}:
-            ranges.add(life._replace(epoch=same), starts, ends - starts)
+            incarnations[part.queue, generation_of(part.epoch)].add(part.epoch)
+    for incarnation, starts, ends in recovered.merged():
+        for same in incarnations[incarnation.queue, generation_of(incarnation.epoch)] | {incarnation.epoch}:
+            ranges.add(incarnation._replace(epoch=same), starts, ends - starts)
 
 
 def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:
-    """What a life of a queue held at the moment of `ranges` is not what a later life of the same queue copied of it.
+    """Subtract from a later incarnation of a queue the messages that it copied from an earlier one.
 
     A queue whose policy comes back is collected anew, each message with the time at which it once arrived, and of a
-    moment before that the former life knows best. One that had ended by then is settled, and holds nothing.
+    moment before that the former incarnation knows best. One that had ended by then is settled, and holds nothing.
     """
     held: defaultdict[tuple[str, int], defaultdict[int, list[tuple[int, int]]]] = defaultdict(
         lambda: defaultdict(list)
@@ -108,18 +116,18 @@ def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:
     for file in manifest.files_of(vhost):
         for part in file.queues:
             held[part.queue, epoch_of(part.epoch)][part.epoch] += part.ranges
-    several = {queue: lives for (queue, _), lives in held.items() if len(lives) > 1}
+    several = {queue: incarnations for (queue, _), incarnations in held.items() if len(incarnations) > 1}
     if not several:
         return
     settled = ranges.masks()
-    for queue, lives in several.items():
+    for queue, incarnations in several.items():
         former: list[Int64s] = []
-        for life in sorted(lives, key=in_order):
+        for incarnation in sorted(incarnations, key=in_order):
             if former:
                 offsets = np.concatenate(former)
-                ranges.add(QueueLife(vhost, queue, life), offsets, np.ones_like(offsets))
-            mask = settled.get(QueueLife(vhost, queue, life), NOTHING)
-            for first, count in lives[life]:
+                ranges.add(QueueIncarnation(vhost, queue, incarnation), offsets, np.ones_like(offsets))
+            mask = settled.get(QueueIncarnation(vhost, queue, incarnation), NOTHING)
+            for first, count in incarnations[incarnation]:
                 offsets = np.arange(first, first + count)
                 former.append(offsets[~mask.contains(offsets)])
 
@@ -128,7 +136,9 @@ def _check_known(manifest: Manifest, vhost: str, selection: Selection) -> None:
     """Refuse a moment of which nobody knows what was settled by then."""
     if selection.as_of_ms is None:
         return
-    since_ms = max(manifest.history_from_ms(vhost), Origins(manifest.data_dir).history_from_ms(vhost))
+    since_ms = max(
+        manifest.history_from_ms(vhost), UpstreamIdentities(manifest.data_dir).history_from_ms(vhost)
+    )
     if selection.as_of_ms < since_ms:
         since = datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds")
         raise PreconditionFailed(
@@ -138,14 +148,14 @@ def _check_known(manifest: Manifest, vhost: str, selection: Selection) -> None:
         )
 
 
-def may_have_survivors(file: StoredFile, masks: Masks, selection: Selection = EVERYTHING) -> bool:
+def may_have_unsettled(file: StoredFile, masks: Masks, selection: Selection = EVERYTHING) -> bool:
     """Whether a file must be opened; seldom true in vain."""
     return any(
         part.messages
         and selection.wants(part.queue)
         and (selection.as_of_ms is None or part.min_ms <= selection.as_of_ms)
         and not all(
-            masks.get(QueueLife(file.vhost, part.queue, part.epoch), NOTHING).covers(first, count)
+            masks.get(QueueIncarnation(file.vhost, part.queue, part.epoch), NOTHING).covers(first, count)
             for first, count in part.ranges
         )
         for part in file.queues
@@ -153,20 +163,20 @@ def may_have_survivors(file: StoredFile, masks: Masks, selection: Selection = EV
 
 
 class NumberedFile(NamedTuple):
-    """A file that survivors refer to by a number."""
+    """A file that unsettled messages refer to by a number."""
 
     number: int
     path: str
     records: int
 
 
-class Survivors(msgspec.Struct):
-    """What was found in some files: where the survivors are now, and of how many records of a file nobody knows."""
+class UnsettledMessages(msgspec.Struct):
+    """The unsettled messages found in some files, and how many records of each file could not be read."""
 
     parts: list[RunPart]
     unreadable: dict[str, int]
 
-    def add(self, others: Survivors) -> None:
+    def add(self, others: UnsettledMessages) -> None:
         """Take in what was found in other files."""
         self.parts += others.parts
         self.unreadable |= others.unreadable
@@ -179,8 +189,8 @@ def write_run(
     masks: Masks,
     run: Place,
     selection: Selection = EVERYTHING,
-) -> Survivors:
-    """Write the survivors in files to `run`; nothing is written when there are none.
+) -> UnsettledMessages:
+    """Write the unsettled messages in files to `run`; nothing is written when there are none.
 
     With `all_available` what cannot be read is left out, and each message is looked at whole: what is planned can be
     published.
@@ -196,39 +206,39 @@ def write_run(
         )
         if lost := records - keys.num_rows:
             unreadable[name] = lost
-        for life, rows in _survivors_of(keys, vhost, masks, selection):
+        for incarnation, rows in _unsettled_of(keys, vhost, masks, selection):
             batch = rows.append_column("file", pa.array(np.full(rows.num_rows, number, np.int32)))
-            found.setdefault(life.queue, []).extend(batch.select(SURVIVORS.names).to_batches())
+            found.setdefault(incarnation.queue, []).extend(batch.select(UNSETTLED.names).to_batches())
     if not found:
-        return Survivors([], unreadable)
+        return UnsettledMessages([], unreadable)
     parts = []
     with written_beside(run.parent) as beside:
-        with pa.OSFile(str(beside), "wb") as sink, pa.ipc.new_file(sink, SURVIVORS) as writer:
+        with pa.OSFile(str(beside), "wb") as sink, pa.ipc.new_file(sink, UNSETTLED) as writer:
             for index, (queue, batches) in enumerate(found.items()):
-                [batch] = pa.Table.from_batches(batches).cast(SURVIVORS).combine_chunks().to_batches()
+                [batch] = pa.Table.from_batches(batches).cast(UNSETTLED).combine_chunks().to_batches()
                 writer.write_batch(batch)
-                parts.append(RunPart(run.name, index, queue, batch.num_rows, survivors_crc32(batch)))
+                parts.append(RunPart(run.name, index, queue, batch.num_rows, unsettled_crc32(batch)))
         keep(beside, run)
     sync_directory(run.parent)
-    return Survivors(parts, unreadable)
+    return UnsettledMessages(parts, unreadable)
 
 
-def _survivors_of(
+def _unsettled_of(
     keys: pa.Table, vhost: str, masks: Masks, selection: Selection
-) -> list[tuple[QueueLife, pa.Table]]:
-    """Keys of the survivors among these; by queue and epoch."""
+) -> list[tuple[QueueIncarnation, pa.Table]]:
+    """Keys of the unsettled messages among these; by queue and epoch."""
     is_wanted = keys.column("kind").to_numpy() == MESSAGE
     if selection.as_of_ms is not None:
         is_wanted &= keys.column("timestamp_ms").to_numpy() <= selection.as_of_ms
     offsets = keys.column("queue_offset").to_numpy()
     found = []
-    for life, rows in rows_by_life(vhost, keys):
-        if not selection.wants(life.queue):
+    for incarnation, rows in rows_by_incarnation(vhost, keys):
+        if not selection.wants(incarnation.queue):
             continue
-        kept = rows[is_wanted[rows] & ~masks.get(life, NOTHING).contains(offsets[rows])]
+        kept = rows[is_wanted[rows] & ~masks.get(incarnation, NOTHING).contains(offsets[rows])]
         if len(kept):
             columns = keys.select(["queue_epoch", "queue_offset", "timestamp_ms", "row"])
-            found.append((life, columns.take(pa.array(kept))))
+            found.append((incarnation, columns.take(pa.array(kept))))
     return found
 
 
@@ -291,6 +301,6 @@ def _add_settled_by(ranges: SettledRanges, path: Place, vhost: str, as_of_ms: in
             page_checksum_verification=True,
         )
     bodies = records.column("body").to_pylist()
-    for life, rows in rows_by_life(vhost, records):
+    for incarnation, rows in rows_by_incarnation(vhost, records):
         settled = [each for row in rows for each in decode_settlements(bodies[row])]
-        ranges.add(life, [each.first for each in settled], [each.count for each in settled])
+        ranges.add(incarnation, [each.first for each in settled], [each.count for each in settled])

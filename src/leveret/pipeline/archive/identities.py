@@ -15,7 +15,7 @@ from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline.archive.documents import read_document, write_document
 from leveret.pipeline.files.files import Place, make_directory
 
-ORIGINS: Final = "origins.json"
+UPSTREAM_IDENTITIES: Final = "origins.json"
 
 
 class AnotherLog(PreconditionFailed):
@@ -41,7 +41,7 @@ class OtherEnd(PreconditionFailed):
         )
 
 
-class Origin(msgspec.Struct):
+class UpstreamIdentity(msgspec.Struct):
     """Where a vhost's data came from.
 
     Attributes:
@@ -60,7 +60,7 @@ class Origin(msgspec.Struct):
     is_replaced: bool = False
 
 
-class Origins:
+class UpstreamIdentities:
     """The file's content; whoever transfers is the only one to write it."""
 
     def __init__(self, data_dir: Place) -> None:
@@ -69,9 +69,9 @@ class Origins:
         Raises:
             StorageError: it is damaged.
         """
-        self._path: Place = data_dir / ORIGINS
+        self._path: Place = data_dir / UPSTREAM_IDENTITIES
         try:
-            self.by_vhost = read_document(self._path, dict[str, Origin])
+            self.by_vhost = read_document(self._path, dict[str, UpstreamIdentity])
         except FileNotFoundError:
             self.by_vhost = {}
         except (OSError, msgspec.DecodeError) as error:
@@ -90,7 +90,7 @@ class Origins:
             AnotherLog: what is here came from another one.
             OtherEnd: it lost the end of what is here.
         """
-        known = self.by_vhost.setdefault(vhost, Origin())
+        known = self.by_vhost.setdefault(vhost, UpstreamIdentity())
         before = msgspec.structs.replace(known)
         if not has_data or not known.log_id:
             known.log_id, known.missing = log_id, 0 if not has_data else known.missing
@@ -105,37 +105,37 @@ class Origins:
 
     def log_id(self, vhost: str) -> int:
         """What the upstream calls the log that the data of a vhost came from; 0 if that is not known."""
-        return self.by_vhost.get(vhost, Origin()).log_id
+        return self.by_vhost.get(vhost, UpstreamIdentity()).log_id
 
     def note_missing(self, vhost: str, missing: int) -> None:
         """So many records in front of what the upstream retains never came."""
-        known = self.by_vhost.setdefault(vhost, Origin())
+        known = self.by_vhost.setdefault(vhost, UpstreamIdentity())
         if known.missing != missing:
             known.missing = missing
             self._save()
 
     def missing(self, vhost: str) -> int:
         """So many records in front of what the upstream retains never came, when it was last heard."""
-        return self.by_vhost.get(vhost, Origin()).missing
+        return self.by_vhost.get(vhost, UpstreamIdentity()).missing
 
     def missing_messages(self, vhost: str) -> int:
         """At most so many messages of the upstream's queues are not here, and do not come."""
-        return self.by_vhost.get(vhost, Origin()).missing_messages
+        return self.by_vhost.get(vhost, UpstreamIdentity()).missing_messages
 
     def note_missing_messages(self, vhost: str, messages: int) -> None:
         """At most so many messages that the upstream's queues hold are in its log no more, nor here."""
-        known = self.by_vhost.setdefault(vhost, Origin())
+        known = self.by_vhost.setdefault(vhost, UpstreamIdentity())
         if known.missing_messages != messages:
             known.missing_messages = messages
             self._save()
 
     def history_from_ms(self, vhost: str) -> int:
         """How a vhost's queues stood before this never came; 0: what came goes back to the log's begin."""
-        return self.by_vhost.get(vhost, Origin()).history_from_ms
+        return self.by_vhost.get(vhost, UpstreamIdentity()).history_from_ms
 
     def note_begin(self, vhost: str, at_ms: int, *, is_whole: bool) -> None:
         """The transfer begins now, with a log that goes back to its begin or with the rest of one."""
-        known = self.by_vhost.setdefault(vhost, Origin())
+        known = self.by_vhost.setdefault(vhost, UpstreamIdentity())
         history_from_ms = 0 if is_whole else at_ms
         if known.history_from_ms != history_from_ms:
             known.history_from_ms = history_from_ms

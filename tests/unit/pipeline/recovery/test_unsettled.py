@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline.archive.decode import RECORDS
+from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.origins import Origins
 from leveret.pipeline.archive.plan import (
     PlanDirectory,
     PlanOutcome,
@@ -30,10 +30,10 @@ from leveret.pipeline.files.files import Place, opened
 from leveret.pipeline.jobs.job import EVERYTHING, Selection
 from leveret.pipeline.recovery import publish
 from leveret.pipeline.recovery.publish import PlanPublisher
-from leveret.pipeline.recovery.survivors import may_have_survivors, not_to_recover
+from leveret.pipeline.recovery.unsettled import may_have_unsettled, not_to_recover
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
-from leveret.wire.life import LIFE_BITS, next_count
+from leveret.wire.incarnation import INCARNATION_BITS, next_count
 from leveret.wire.record import decode_message
 from leveret.wire.stream.publish import MessageRun
 
@@ -149,7 +149,7 @@ def play(upstream: StandbyUpstream, played: list[Any], base: int = 0) -> None:
         elif step == "again":
             upstream.copy_again(VHOST, queue, argument)
         else:
-            upstream.begin_life(VHOST, queue)
+            upstream.begin_incarnation(VHOST, queue)
 
 
 def expected(upstream: StandbyUpstream) -> dict[str, list[bytes]]:
@@ -185,17 +185,23 @@ def test_a_later_promotion_recovers_only_what_is_newer(
     standby.promote()
     recovered = {queue: set(messages) for queue, messages in standby.broker.queues.items()}
     first_part = {queue: list(messages) for queue, messages in standby.broker.queues.items()}
-    lives = {key: [set(life.messages) for life in logs] for key, logs in upstream.lives.items()}
+    incarnations = {
+        key: [set(incarnation.messages) for incarnation in logs]
+        for key, logs in upstream.incarnations.items()
+    }
     play(upstream, after, base=1000)
     standby.transfer(upstream)
     standby.promote()
     for queue in QUEUES:
         newer = [
             message
-            for index, life in enumerate(upstream.lives.get((VHOST, queue), []))
-            for offset, message in life.messages.items()
-            if offset not in life.settled
-            and not (index < len(lives.get((VHOST, queue), [])) and offset in lives[VHOST, queue][index])
+            for index, incarnation in enumerate(upstream.incarnations.get((VHOST, queue), []))
+            for offset, message in incarnation.messages.items()
+            if offset not in incarnation.settled
+            and not (
+                index < len(incarnations.get((VHOST, queue), []))
+                and offset in incarnations[VHOST, queue][index]
+            )
         ]
         assert standby.broker.queues.get(queue, []) == first_part.get(queue, []) + newer
         assert not recovered.get(queue, set()) & set(newer)
@@ -233,8 +239,8 @@ def test_a_moment_before_a_transfer_that_found_only_a_part_began_is_refused(data
     assert file is not None
     part.manifest.append([file])
     begun_ms = upstream.now_ms + 5
-    Origins(data_dir / "whole").note_begin(VHOST, begun_ms, is_whole=True)
-    Origins(data_dir / "part").note_begin(VHOST, begun_ms, is_whole=False)
+    UpstreamIdentities(data_dir / "whole").note_begin(VHOST, begun_ms, is_whole=True)
+    UpstreamIdentities(data_dir / "part").note_begin(VHOST, begun_ms, is_whole=False)
     for moment_ms in (0, upstream.now_ms - 3, upstream.now_ms, begun_ms - 1):
         whole.plan(Selection(as_of_ms=moment_ms))
         with pytest.raises(
@@ -243,7 +249,7 @@ def test_a_moment_before_a_transfer_that_found_only_a_part_began_is_refused(data
             part.plan(Selection(as_of_ms=moment_ms))
     assert part.promote(as_of_ms=begun_ms) == 1
     part.manifest.forget([VHOST])
-    Origins(data_dir / "part").forget([VHOST])
+    UpstreamIdentities(data_dir / "part").forget([VHOST])
     again = store_range(data_dir / "part", VHOST, chunks)
     assert again is not None
     part.manifest.append([again])
@@ -323,7 +329,7 @@ def test_a_file_all_of_whose_messages_are_settled_is_not_opened(data_dir: Place)
     standby = Standby(data_dir, chunks_per_file=1)
     standby.transfer(upstream)
     masks = not_to_recover(standby.manifest, VHOST)
-    assert [may_have_survivors(file, masks) for file in standby.manifest.files()] == [False, False]
+    assert [may_have_unsettled(file, masks) for file in standby.manifest.files()] == [False, False]
 
 
 def test_a_vhost_is_recovered_once_however_long_its_name_is(data_dir: Place) -> None:
@@ -454,16 +460,16 @@ def test_a_plan_that_was_never_frozen_counts_for_nothing(data_dir: Place) -> Non
 
 def test_order_is_epoch_then_offset_wherever_the_rows_lie(data_dir: Place) -> None:
     upstream = StandbyUpstream()
-    upstream.begin_life(VHOST, "a")
-    old = upstream.lives[VHOST, "a"][0]
+    upstream.begin_incarnation(VHOST, "a")
+    old = upstream.incarnations[VHOST, "a"][0]
     upstream.publish(VHOST, "a", [stored_message(b"old%d" % i) for i in range(3)])
-    upstream.lives[VHOST, "a"].append(type(old)(epoch=old.epoch + 1))
+    upstream.incarnations[VHOST, "a"].append(type(old)(epoch=old.epoch + 1))
     upstream.publish(VHOST, "a", [stored_message(b"new%d" % i) for i in range(3)])
     # The log may have them the other way round: a copy made late.
     offset, bodies, kind, at_ms = old.copies[0]
     upstream.logs[VHOST] = type(upstream.logs[VHOST])()
-    life = upstream.lives[VHOST, "a"][1]
-    upstream.logs[VHOST].append_copy("a", life.epoch, 0, life.copies[0][1], kind, at_ms)
+    incarnation = upstream.incarnations[VHOST, "a"][1]
+    upstream.logs[VHOST].append_copy("a", incarnation.epoch, 0, incarnation.copies[0][1], kind, at_ms)
     upstream.logs[VHOST].append_copy("a", old.epoch, offset, bodies, kind, at_ms)
     standby = Standby(data_dir, chunks_per_file=1)
     standby.transfer(upstream)
@@ -486,10 +492,10 @@ def test_only_of_another_numbering_is_a_recovered_offset_another_message(
     upstream.publish(VHOST, "a", [stored_message(b"%d" % i) for i in range(3)])
     standby.transfer(upstream)
     assert standby.promote() == 3
-    former = upstream.lives[VHOST, "a"][0]
+    former = upstream.incarnations[VHOST, "a"][0]
     upstream.settle(VHOST, "a", [(0, 3)], reason=2)
     count = next_count(0, renumbers=renumbers)
-    upstream.lives[VHOST, "a"].append(type(former)(epoch=former.epoch + (count << LIFE_BITS)))
+    upstream.incarnations[VHOST, "a"].append(type(former)(epoch=former.epoch + (count << INCARNATION_BITS)))
     upstream.publish(VHOST, "a", [stored_message(b"again %d" % i) for i in range(4)])
     standby.transfer(upstream)
     assert standby.promote() == (4 if renumbers else 1)

@@ -9,14 +9,14 @@ if TYPE_CHECKING:
     from leveret.core.broker.broker import Broker
 
 
-class Stall(Enum):
+class BlockedReason(Enum):
     """See the module."""
 
     ALARM = auto()
     """The alarm's end."""
     OUTPUT = auto()
     """Its output's going."""
-    PEN = auto()
+    DEFINITIONS_LOCK = auto()
     """That this node may change definitions."""
     REMOTE = auto()
     """An answer from another node."""
@@ -27,18 +27,18 @@ class Stall(Enum):
 class Postponed(Exception):
     """The frame that was being taken has to wait, and is taken again from its beginning: nothing was done for it."""
 
-    def __init__(self, stall: Stall) -> None:
-        """`stall` is what it waits for."""
-        super().__init__(stall.name)
-        self.stall = stall
+    def __init__(self, blocked_reason: BlockedReason) -> None:
+        """`blocked_reason` is what it waits for."""
+        super().__init__(blocked_reason.name)
+        self.blocked_reason = blocked_reason
 
 
-def need_pen(broker: Broker) -> None:
+def need_definitions_lock(broker: Broker) -> None:
     """Ask before the first change: another node of the cluster may be the one that may change definitions.
 
     Raises:
         Postponed: it is; the method is taken again when this node may.
     """
-    if not broker.pen.is_here:
-        broker.pen.want()
-        raise Postponed(Stall.PEN)
+    if not broker.definitions_lock.is_here:
+        broker.definitions_lock.want()
+        raise Postponed(BlockedReason.DEFINITIONS_LOCK)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from leveret.wire import amqp091 as wire
-from leveret.wire import relay
+from leveret.wire import forwarding as forwarding
 from leveret.wire.properties import SyntaxFault
 
 SHORT = st.binary(max_size=255)
@@ -32,24 +32,24 @@ def decoded(frame: bytes) -> Any:
 
 @given(st.text(max_size=60), U64, SHORT, st.integers(0, 2**32 - 1))
 def test_its_own_methods_come_back_as_they_were(name: str, number: int, octets: bytes, count: int) -> None:
-    target = payload(relay.target(7, name.encode(), number, octets))
-    assert relay.decode_target(target) == (name, number, octets)
-    assert relay.decode_number(payload(relay.target_ok(7, number))) == number
-    assert relay.decode_numbers(payload(relay.numbers(7, number, 5))) == (number, 5)
-    assert relay.decode_credit(payload(relay.credit(7, octets, count))) == (octets, count)
-    assert relay.decode_tag(payload(relay.moved(7, octets))) == octets
-    assert relay.decode_tag(payload(relay.active(7, octets))) == octets
+    target = payload(forwarding.target(7, name.encode(), number, octets))
+    assert forwarding.decode_target(target) == (name, number, octets)
+    assert forwarding.decode_number(payload(forwarding.target_ok(7, number))) == number
+    assert forwarding.decode_numbers(payload(forwarding.numbers(7, number, 5))) == (number, 5)
+    assert forwarding.decode_credit(payload(forwarding.credit(7, octets, count))) == (octets, count)
+    assert forwarding.decode_tag(payload(forwarding.moved(7, octets))) == octets
+    assert forwarding.decode_tag(payload(forwarding.active(7, octets))) == octets
 
 
 @pytest.mark.parametrize(
     ("decode", "begin"),
     [
-        (relay.decode_target, relay.TARGET),
-        (relay.decode_number, relay.TARGET_OK),
-        (relay.decode_numbers, relay.NUMBERS),
-        (relay.decode_credit, relay.CREDIT),
-        (relay.decode_tag, relay.MOVED),
-        (relay.decode_tag, relay.ACTIVE),
+        (forwarding.decode_target, forwarding.TARGET),
+        (forwarding.decode_number, forwarding.TARGET_OK),
+        (forwarding.decode_numbers, forwarding.NUMBERS),
+        (forwarding.decode_credit, forwarding.CREDIT),
+        (forwarding.decode_tag, forwarding.MOVED),
+        (forwarding.decode_tag, forwarding.ACTIVE),
     ],
 )
 @given(rest=st.binary(max_size=40))
@@ -67,18 +67,18 @@ def test_what_is_no_method_is_refused_and_nothing_else_happens(
 def test_methods_of_amqps_are_what_every_client_would_send() -> None:
     name = 'any name, ünd "this"?'
     octets = name.encode()
-    assert decoded(relay.qos(7, 9, for_channel=True)).global_
-    assert decoded(relay.get(7, octets, no_ack=True)).queue == name
-    assert decoded(relay.purge(7, octets)).queue == name
-    delete = decoded(relay.delete(7, octets, if_unused=False, if_empty=True))
+    assert decoded(forwarding.qos(7, 9, for_channel=True)).global_
+    assert decoded(forwarding.get(7, octets, no_ack=True)).queue == name
+    assert decoded(forwarding.purge(7, octets)).queue == name
+    delete = decoded(forwarding.delete(7, octets, if_unused=False, if_empty=True))
     assert (delete.queue, delete.if_unused, delete.if_empty, delete.nowait) == (name, False, True, False)
-    declare = decoded(relay.declare(7, octets))
+    declare = decoded(forwarding.declare(7, octets))
     assert (declare.queue, declare.passive, declare.nowait) == (name, True, False)
-    nack = decoded(relay.nack(7, 5, multiple=True, requeue=False))
+    nack = decoded(forwarding.nack(7, 5, multiple=True, requeue=False))
     assert (nack.delivery_tag, nack.multiple, nack.requeue) == (5, True, False)
-    assert isinstance(decoded(relay.channel_open(7)), commands.Channel.Open)
-    assert decoded(relay.channel_close(7)).reply_code == 200
-    assert isinstance(decoded(relay.channel_close_ok(7)), commands.Channel.CloseOk)
+    assert isinstance(decoded(forwarding.channel_open(7)), commands.Channel.Open)
+    assert decoded(forwarding.channel_close(7)).reply_code == 200
+    assert isinstance(decoded(forwarding.channel_close_ok(7)), commands.Channel.CloseOk)
 
 
 def test_a_consumer_has_its_arguments_whatever_they_are() -> None:
@@ -94,7 +94,7 @@ def test_a_consumer_has_its_arguments_whatever_they_are() -> None:
         "raw": b"\xff",
         "at": datetime(2026, 1, 2, tzinfo=UTC),
     }
-    found = decoded(relay.consume(7, b"q", b"c", no_ack=True, exclusive=False, arguments=arguments))
+    found = decoded(forwarding.consume(7, b"q", b"c", no_ack=True, exclusive=False, arguments=arguments))
     assert (found.queue, found.consumer_tag, found.no_ack, found.exclusive) == ("q", "c", True, False)
     changed = {"huge": str(2**70), "price": "1.5", "raw": found.arguments["raw"]}
     assert found.arguments == arguments | changed
@@ -104,7 +104,7 @@ def test_a_consumer_has_its_arguments_whatever_they_are() -> None:
 def test_publishes_of_one_head_are_frames_as_any_client_sends_them(size: int, count: int) -> None:
     header = b"\0\x3c\0\0" + size.to_bytes(8, "big") + b"\x10\0\2"
     bodies = [bytes([number]) * size for number in range(count)]
-    octets = relay.publishes(relay.publish_head(7, b"\1e\1k", header, size), bodies, size)
+    octets = forwarding.publishes(forwarding.publish_head(7, b"\1e\1k", header, size), bodies, size)
     position = 0
     for body in bodies:
         for kind, expected in ((1, None), (2, header), *([(3, body)] if size else [])):

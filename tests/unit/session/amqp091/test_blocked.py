@@ -7,8 +7,8 @@ from pamqp import commands
 
 from leveret.core.broker.alarms import Watermark
 from leveret.session.amqp091 import connection as module
+from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
-from leveret.session.amqp091.stalls import Stall
 from tests.unit.session.amqp091.fakes import HANDSHAKE, FakeNode, connect, frame, publish, take
 
 ALARMED, CALM = Watermark(ratio=0.0), Watermark()
@@ -26,10 +26,10 @@ class Alarmed:
         self.node.alarms.measure(1, 1)
         self.node.alarms.set_memory(ALARMED)
 
-    def gone_on(self) -> Stall | None:
+    def gone_on(self) -> BlockedReason | None:
         """What is waited for after things have changed."""
         self.session.go_on(9)
-        return self.session.stall
+        return self.session.blocked_reason
 
     def stored(self) -> int:
         self.node.flush(self.session)
@@ -39,7 +39,7 @@ class Alarmed:
 def test_a_publish_in_an_alarm_waits_until_it_is_over_and_nothing_overtakes_it() -> None:
     one = Alarmed()
     one.session.receive(b"".join([*publish(b"1"), frame(commands.Basic.Qos())]), 0)
-    assert one.session.stall is Stall.ALARM
+    assert one.session.blocked_reason is BlockedReason.ALARM
     assert [dict(reply) for _, reply in take(one.session)] == [{"reason": "low on memory"}]
     one.session.receive(b"".join(publish(b"2")), 1)
     one.session.go_on(2)
@@ -64,7 +64,7 @@ def test_a_client_that_cannot_hear_of_it_is_blocked_in_silence() -> None:
     one = Alarmed()
     one.session.client_properties = {}
     one.session.receive(b"".join(publish(b"1")), 0)
-    assert (one.session.stall, take(one.session)) == (Stall.ALARM, [])
+    assert (one.session.blocked_reason, take(one.session)) == (BlockedReason.ALARM, [])
     assert one.session.shown_state(0) == "blocked"
     one.node.alarms.set_memory(CALM)
     one.session.go_on(1)
@@ -78,14 +78,14 @@ def test_a_message_under_way_when_the_alarm_begins_is_taken() -> None:
     one.session.receive(method + header, 0)
     one.node.alarms.set_memory(ALARMED)
     one.session.receive(body + method, 1)
-    assert (one.session.stall, one.stored()) == (Stall.ALARM, 1)
+    assert (one.session.blocked_reason, one.stored()) == (BlockedReason.ALARM, 1)
 
 
 def test_a_blocked_connection_can_be_closed() -> None:
     one = Alarmed()
     one.session.receive(b"".join(publish(b"1")), 0)
     one.session.force_close("because")
-    assert (one.session.state, one.session.stall) == (AmqpState.CLOSING, None)
+    assert (one.session.state, one.session.blocked_reason) == (AmqpState.CLOSING, None)
     one.session.receive(frame(commands.Connection.CloseOk(), 0), 1)
     assert one.session.state is AmqpState.CLOSED
 
@@ -116,12 +116,12 @@ def test_answers_are_made_only_as_fast_as_they_go(monkeypatch: pytest.MonkeyPatc
     while True:
         assert session.out_bytes < 5000 + 1200
         answers += sum(isinstance(reply, commands.Basic.GetOk) for _, reply in take(session))
-        if session.stall is None:
+        if session.blocked_reason is None:
             break
-        assert session.stall is Stall.OUTPUT
+        assert session.blocked_reason is BlockedReason.OUTPUT
         session.go_on(0)
         rounds += 1
-    assert (answers, session.stall) == (50, None)
+    assert (answers, session.blocked_reason) == (50, None)
     assert rounds >= 9
 
 
@@ -144,7 +144,7 @@ def test_of_what_takes_long_no_more_is_taken_in_a_row_than_a_turn_has() -> None:
     opened = [frame(commands.Channel.Open(), number) for number in range(1, 26)]
     session.receive(b"".join(opened), 0)
     counts = []
-    while session.stall is Stall.TURN:
+    while session.blocked_reason is BlockedReason.TURN:
         counts.append(len(take(session)))
         session.go_on(1)
     counts.append(len(take(session)))
@@ -160,7 +160,7 @@ def test_what_comes_while_others_have_their_turn_is_taken_behind_the_rest() -> N
         frame(commands.Queue.Declare(queue="a")) + frame(commands.Queue.Declare(queue="b"))[:9], 0
     )
     session.receive(frame(commands.Queue.Declare(queue="b"))[9:] + frame(commands.Queue.Delete(queue="a")), 0)
-    while session.stall is Stall.TURN:
+    while session.blocked_reason is BlockedReason.TURN:
         session.go_on(1)
     assert [type(reply) for _, reply in take(session)] == [
         commands.Queue.DeclareOk,

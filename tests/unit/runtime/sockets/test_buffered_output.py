@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.runtime.sockets.held_output import HeldOutput
+from leveret.runtime.sockets.buffered_output import BufferedOutput
 
 
 def test_a_later_hold_is_not_released_by_an_earlier_promise() -> None:
-    held = HeldOutput()
+    held = BufferedOutput()
     held.add(1, b"first")
     held.add(0, b" after")
     held.add(2, b"second")
@@ -26,7 +26,7 @@ def test_a_later_hold_is_not_released_by_an_earlier_promise() -> None:
 def test_octets_leave_in_their_order_and_never_before_their_promise(
     parts: list[tuple[bool, bytes]], data: st.DataObject
 ) -> None:
-    held = HeldOutput()
+    held = BufferedOutput()
     expected: list[tuple[int, bytes]] = []
     for number, (waits, octets) in enumerate(parts, 1):
         held.add(number if waits else 0, octets)

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+import pytest
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.archive.identities import UPSTREAM_IDENTITIES, AnotherLog, UpstreamIdentities
+from leveret.pipeline.files.files import Place
+
+
+def test_the_log_that_data_came_from_is_told_from_every_other_one(data_dir: Place) -> None:
+    identities = UpstreamIdentities(data_dir / "standby")
+    identities.check("v", 5, has_data=False)
+    identities.check("v", 6, has_data=False)
+    identities.check("v", 6, has_data=True)
+    with pytest.raises(AnotherLog, match="delete_orphaned_data_on_standby_replication_downstream_cluster"):
+        identities.check("v", 7, has_data=True)
+    again = UpstreamIdentities(data_dir / "standby")
+    assert again.by_vhost["v"].is_replaced
+    again.check("v", 6, has_data=True)
+    assert not UpstreamIdentities(data_dir / "standby").by_vhost["v"].is_replaced, (
+        "the upstream is the old one again"
+    )
+    again.forget(["v", "w"])
+    UpstreamIdentities(data_dir / "standby").check("v", 7, has_data=True)
+
+
+def test_data_from_before_logs_had_names_takes_the_name_that_is_told(data_dir: Place) -> None:
+    identities = UpstreamIdentities(data_dir)
+    identities.check("v", 5, has_data=True)
+    with pytest.raises(AnotherLog):
+        identities.check("v", 6, has_data=True)
+
+
+def test_what_is_missing_is_remembered_until_it_is_not(data_dir: Place) -> None:
+    identities = UpstreamIdentities(data_dir)
+    identities.note_missing("v", 20)
+    assert UpstreamIdentities(data_dir).by_vhost["v"].missing == 20
+    identities.note_missing("v", 0)
+    assert UpstreamIdentities(data_dir).by_vhost["v"].missing == 0
+    identities.note_missing_messages("v", 9)
+    identities.note_missing("v", 3)
+    assert UpstreamIdentities(data_dir).missing_messages("v") == 9
+    identities.note_missing_messages("v", 0)
+    assert (
+        UpstreamIdentities(data_dir).missing_messages("v"),
+        UpstreamIdentities(data_dir).missing_messages("w"),
+    ) == (0, 0)
+
+
+def test_since_when_history_is_whole_is_remembered_until_the_transfer_begins_anew(data_dir: Place) -> None:
+    UpstreamIdentities(data_dir).note_begin("v", 5, is_whole=False)
+    assert UpstreamIdentities(data_dir).history_from_ms("v") == 5
+    UpstreamIdentities(data_dir).note_begin("v", 9, is_whole=True)
+    assert (
+        UpstreamIdentities(data_dir).history_from_ms("v"),
+        UpstreamIdentities(data_dir).history_from_ms("w"),
+    ) == (0, 0)
+
+
+def test_a_damaged_file_says_what_to_do(data_dir: Place) -> None:
+    (data_dir / UPSTREAM_IDENTITIES).write_bytes(b"{")
+    with pytest.raises(StorageError, match="remove it"):
+        UpstreamIdentities(data_dir)
