@@ -52,7 +52,10 @@ CASES = sorted(
 def settings_lines(path: Path) -> list[str]:
     """The code blocks of a document that are settings, each as the text of a file."""
     blocks = [
-        [line for line in block.splitlines() if SETTING.match(line)] for block in documents.code_blocks(path)
+        [line for line in block.splitlines() if SETTING.match(line)]
+        for block in documents.code_blocks(path)
+        # Mutations are TOML.
+        if not block.lstrip().startswith("[[")
     ]
     return ["\n".join(lines) for lines in blocks if lines]
 
