@@ -2,7 +2,7 @@
 
 `make check` runs it. A relative link has to lead to a file or directory of the project, and its anchor to a heading,
 spelled as GitHub spells it. A test file or test function named in `code` has to exist. Decisions (docs/adr) are not
-edited once accepted, so only their links are checked.
+edited once accepted, so only their links are checked. Every page of the site has a place in its navigation.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from markdown_it.token import Token
 
 PATTERNS = ("*.md", "docs/**/*.md", "packaging/*.md")
 DECISIONS = Path("docs/adr")
+NAVIGATION = Path("docs/conf.py")
 # Test functions of other projects, by name.
 FOREIGN_TESTS = Path("docs/conformance.md")
 
@@ -130,6 +131,15 @@ def findings(root: Path, document: Path) -> Iterator[str]:
         yield from (f"{document}:{line}: {missing}" for missing in missing_tests(root, named))
 
 
+def pages_without_a_place(root: Path) -> Iterator[str]:
+    """Pages that no section of the site names; `make docs` refuses them, and takes a minute to say so."""
+    sections = (root / NAVIGATION).read_text(encoding="utf-8")
+    for page in sorted((root / "docs").glob("*.md")):
+        name = page.relative_to(root).with_suffix("")
+        if f'"{name}"' not in sections:
+            yield f"{name}.md:1: NAVIGATION in {NAVIGATION} does not name this page"
+
+
 def documents(root: Path) -> list[Path]:
     """The project's documents, relative to its root, in a stable order."""
     return sorted({path.relative_to(root) for pattern in PATTERNS for path in root.glob(pattern)})
@@ -138,6 +148,7 @@ def documents(root: Path) -> list[Path]:
 def main(root: Path) -> int:
     """Print what was found; the exit status is 1 when something has to change."""
     found = [finding for document in documents(root) for finding in findings(root, document)]
+    found += pages_without_a_place(root)
     for finding in found:
         print(finding)
     print(f"documents: {len(found)} to change")

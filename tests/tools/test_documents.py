@@ -77,3 +77,13 @@ def test_a_decision_keeps_the_names_of_its_day_and_its_links_are_checked(project
     assert found(project, text, "docs/adr/0001-x.md") == [
         "docs/adr/0001-x.md:1: gone.md: there is no such file"
     ]
+
+
+def test_a_page_has_a_place_in_the_navigation_of_the_site(project: Path) -> None:
+    (project / "docs/conf.py").write_text('NAVIGATION = {"All": ["docs/other"]}\n')
+    (project / "docs/adr/0001-first.md").write_text("# First\n")
+    assert list(documents.pages_without_a_place(project)) == []
+    (project / "docs/page.md").write_text("# Page\n")
+    assert list(documents.pages_without_a_place(project)) == [
+        "docs/page.md:1: NAVIGATION in docs/conf.py does not name this page"
+    ]
