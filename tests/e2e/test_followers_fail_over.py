@@ -20,7 +20,7 @@ from leveret.pipeline.upstream.stream_client import StreamClient, connect
 from leveret.runtime.replication.inbound import SILENCE_S
 from leveret.testing.network.ports import LOOPBACK, accepts, speaks_amqp, wait_until
 from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
-from leveret.wire.record import EPOCH_PREFIX, MARK_PREFIX, OUTGOING_STREAM
+from leveret.wire.record import EPOCH_PREFIX, FINGERPRINT_PREFIX, OUTGOING_STREAM
 from tests.conformance.rawclient import Peer
 from tests.e2e.follower_clients import (
     PERSISTENT,
@@ -180,7 +180,7 @@ def served(member: FollowerSiteNode, end: int = 0) -> dict[str, int]:
         wait_until(lambda: client.stats(OUTGOING_STREAM)["committed_offset"] >= end, "collection", PATIENCE_S)
         stats = client.stats(OUTGOING_STREAM)
         at = end or stats["committed_offset"]
-        reported = {"epoch": EPOCH_PREFIX, "mark": MARK_PREFIX}
+        reported = {"epoch": EPOCH_PREFIX, "mark": FINGERPRINT_PREFIX}
         return stats | {
             name: client.query_offset(f"{prefix}{at}", OUTGOING_STREAM) or 0
             for name, prefix in reported.items()

@@ -195,7 +195,7 @@ def _place(position: int) -> str:
     return f" at byte {position}" if position else ""
 
 
-def mark_of(header: Header) -> int:
+def fingerprint_of(header: Header) -> int:
     """Tells a chunk from any other that could be in its place, for who keeps no more of it: 62 bits, never 0.
 
     Its octets are no part of it, as a chunk may stand somewhere without its data.

@@ -16,7 +16,7 @@ from leveret.pipeline.transfer.sink import StoreWriter, TransferCut
 from leveret.pipeline.transfer.source import TransferOptions, UpstreamReader
 from leveret.pipeline.upstream.link import BACKOFF_MIN_S
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
-from leveret.wire.record import EPOCH_PREFIX, MARK_PREFIX
+from leveret.wire.record import EPOCH_PREFIX, FINGERPRINT_PREFIX
 
 LIMIT: Any = None
 
@@ -49,7 +49,7 @@ def test_an_upstream_that_lost_the_end_of_what_came_says_so_and_nothing_is_skipp
         assert (mark != 0, epoch) == (True, 1)
         # Its node was started again, with all that came: that is no reason to stop.
         made.logs["/"].writer = 5
-        made.host.offsets["/", f"{MARK_PREFIX}40"] = mark
+        made.host.offsets["/", f"{FINGERPRINT_PREFIX}40"] = mark
         made.host.offsets["/", f"{EPOCH_PREFIX}40"] = 7
         made.publish("/", "q", [stored_message(b"more")] * 10)
         assert look(job) == 50
@@ -63,9 +63,9 @@ def test_an_upstream_that_lost_the_end_of_what_came_says_so_and_nothing_is_skipp
         time.sleep(BACKOFF_MIN_S)
         # A follower was promoted that had 30 of the 40, and it chose the same epoch; or the chunk is retained no more.
         made.host.offsets["/", f"{EPOCH_PREFIX}40"] = 1
-        made.host.offsets["/", f"{MARK_PREFIX}40"] = mark ^ 2
+        made.host.offsets["/", f"{FINGERPRINT_PREFIX}40"] = mark ^ 2
         assert look(job) == 40
-        del made.host.offsets["/", f"{MARK_PREFIX}40"]
+        del made.host.offsets["/", f"{FINGERPRINT_PREFIX}40"]
         time.sleep(2 * BACKOFF_MIN_S)
         assert look(job) == 50
         made.host.offsets["/", f"{EPOCH_PREFIX}40"] = 7

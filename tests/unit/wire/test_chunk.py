@@ -21,7 +21,7 @@ from leveret.wire.chunk import (
     encode_entry,
     encode_header,
     encode_trailer,
-    mark_of,
+    fingerprint_of,
     split_entries,
 )
 
@@ -88,11 +88,11 @@ def test_a_chunk_reads_back_as_it_was_written(
 @pytest.mark.parametrize("field", ["epoch", "chunk_id", "timestamp_ms", "records"])
 def test_a_mark_tells_who_wrote_what_when_and_nothing_of_where_it_stands(field: str) -> None:
     header = decode_header(encode_header(1, 2, 3, 4, 5, 6, 7, 8, 9))
-    assert mark_of(header) == mark_of(
+    assert fingerprint_of(header) == fingerprint_of(
         header._replace(crc=0, data_bytes=0, trailer_bytes=0, type=2, entries=1)
     )
-    assert mark_of(header) != mark_of(header._replace(**{field: 99}))
-    assert 0 < mark_of(header) < 2**63
+    assert fingerprint_of(header) != fingerprint_of(header._replace(**{field: 99}))
+    assert 0 < fingerprint_of(header) < 2**63
 
 
 def test_every_flipped_bit_of_a_chunk_is_found() -> None:

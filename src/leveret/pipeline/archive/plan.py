@@ -108,7 +108,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queues(self) -> dict[str, int]:
-        """Survivors of each queue; the same message twice counts twice here."""
+        """Unsettled messages of each queue; the same message twice counts twice here."""
         totals: dict[str, int] = {}
         for part in self.parts:
             totals[part.queue] = totals.get(part.queue, 0) + part.rows

@@ -33,7 +33,7 @@ from leveret.pipeline.files.files import (
     vhost_directory,
     written_beside,
 )
-from leveret.wire.chunk import mark_of
+from leveret.wire.chunk import fingerprint_of
 
 RUN_BYTES_MAX: Final = 16_000_000
 ROW_GROUP_ROWS: Final = 16_384
@@ -84,7 +84,7 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
         min_ms=min(part.min_ms for part in parts),
         max_ms=max(part.max_ms for part in parts),
         queues=parts,
-        mark=mark_of(last),
+        mark=fingerprint_of(last),
         epoch=last.epoch,
     )
 

@@ -22,7 +22,7 @@ from leveret.pipeline.archive.plan import PlanDirectory, QueueOrder, QueueOutcom
 from leveret.pipeline.archive.settled import Int64s
 from leveret.pipeline.archive.tables import RESTORE, messages_in
 from leveret.pipeline.files.files import Place, opened, uncache
-from leveret.pipeline.recovery.fingerprints import Fingerprints, is_of_stream
+from leveret.pipeline.recovery.entry_positions import EntryPositions, is_of_stream
 from leveret.pipeline.recovery.message_runs import BODY, SHAPE, message_runs
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 from leveret.wire.stream.publish import MessageRun
@@ -60,7 +60,7 @@ class PlanPublisher:
     Args:
         connect: makes a connection to the plan's vhost; called once for every 200 queues.
         progress: told now and then how many messages were sent since.
-        numbers_streams: tell a node where entries of streams were, and what was stored there (`fingerprints`).
+        numbers_streams: tell a node where entries of streams were, and what was stored there (`entry_positions`).
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class PlanPublisher:
         self._connect = connect
         self._progress = progress
         self._numbers_streams = numbers_streams
-        self._fingerprints: dict[int, Fingerprints] = {}
+        self._entry_positions: dict[int, EntryPositions] = {}
         self._clients: list[IngestClient] = []
         self._files_kept = FILES_KEPT
         self._sent = 0
@@ -130,13 +130,17 @@ class PlanPublisher:
             for group in self._row_groups(orders, pieces):
                 last_ids: dict[int, int] = {}
                 for index, first_id, messages in group:
-                    if self._numbers_streams and index not in self._fingerprints and is_of_stream(messages):
+                    if (
+                        self._numbers_streams
+                        and index not in self._entry_positions
+                        and is_of_stream(messages)
+                    ):
                         stored_positions = [
                             book for book in self._plan.stored_positions if book.queue == queues[index]
                         ]
-                        self._fingerprints[index] = Fingerprints(orders[index], stored_positions)
-                    fingerprints = self._fingerprints.get(index)
-                    for run in (message_runs if fingerprints is None else fingerprints.runs)(
+                        self._entry_positions[index] = EntryPositions(orders[index], stored_positions)
+                    entry_positions = self._entry_positions.get(index)
+                    for run in (message_runs if entry_positions is None else entry_positions.runs)(
                         messages, first_id
                     ):
                         publishers[index].publish(run)

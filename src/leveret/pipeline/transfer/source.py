@@ -28,7 +28,7 @@ from leveret.pipeline.jobs.progress import report
 from leveret.pipeline.spark.worker import spare_modules
 from leveret.pipeline.upstream.link import NEEDS_OPERATOR, UpstreamLink, link_of, state_of
 from leveret.pipeline.upstream.stream_client import GapError, StreamClient
-from leveret.wire.record import BEGINNING_PREFIX, EPOCH_PREFIX, MARK_PREFIX, OUTGOING_STREAM
+from leveret.wire.record import BEGINNING_PREFIX, EPOCH_PREFIX, FINGERPRINT_PREFIX, OUTGOING_STREAM
 
 WAIT_S: Final = 1.0
 POLL_MIN_S: Final = 0.02
@@ -274,7 +274,7 @@ class UpstreamReader(DataSourceStreamReader):
         assert self._manifest is not None
         mark, epoch = self._manifest.last_chunk(vhost)
         # By its epoch a chunk is known that is retained no more; not by it alone, as two nodes may choose the same.
-        for prefix, ours in ((MARK_PREFIX, mark), (EPOCH_PREFIX, epoch)):
+        for prefix, ours in ((FINGERPRINT_PREFIX, mark), (EPOCH_PREFIX, epoch)):
             theirs = client.query_offset(f"{prefix}{stored}", OUTGOING_STREAM) if ours else None
             if theirs is not None:
                 return stored if theirs != ours else None

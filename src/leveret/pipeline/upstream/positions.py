@@ -8,7 +8,7 @@ from __future__ import annotations
 from leveret.pipeline.jobs.job import PositionsJob
 from leveret.pipeline.jobs.tls import client_context
 from leveret.pipeline.upstream.stream_client import connect
-from leveret.wire.record import OUTGOING_STREAM, TRANSFERRED_MARK_PREFIX, TRANSFERRED_PREFIX
+from leveret.wire.record import OUTGOING_STREAM, TRANSFERRED_FINGERPRINT_PREFIX, TRANSFERRED_PREFIX
 
 
 def ask_positions(job: PositionsJob) -> dict[str, dict[str, int | None]]:
@@ -32,5 +32,5 @@ def ask_positions(job: PositionsJob) -> dict[str, dict[str, int | None]]:
             tls=client_context(job.tls) if job.tls is not None else None,
         ) as client:
             positions[vhost] = client.query_offset(f"{TRANSFERRED_PREFIX}{log_id}", OUTGOING_STREAM)
-            marks[vhost] = client.query_offset(f"{TRANSFERRED_MARK_PREFIX}{log_id}", OUTGOING_STREAM)
+            marks[vhost] = client.query_offset(f"{TRANSFERRED_FINGERPRINT_PREFIX}{log_id}", OUTGOING_STREAM)
     return {"positions": positions, "marks": marks}

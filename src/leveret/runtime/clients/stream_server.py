@@ -41,9 +41,9 @@ from leveret.session.stream.types import Operation
 from leveret.wire.record import (
     BEGINNING_PREFIX,
     EPOCH_PREFIX,
-    MARK_PREFIX,
+    FINGERPRINT_PREFIX,
     OUTGOING_STREAM,
-    TRANSFERRED_MARK_PREFIX,
+    TRANSFERRED_FINGERPRINT_PREFIX,
     TRANSFERRED_PREFIX,
 )
 
@@ -87,7 +87,7 @@ class StreamServer:
         """What is not configured of the advertised addresses is the listeners'; see `listening`."""
         self.node_name = node_name
         self.transferred: Callable[[str, int], int | None] = _nothing_transferred
-        self.transferred_mark: Callable[[str, int], int | None] = _nothing_transferred
+        self.transferred_fingerprint: Callable[[str, int], int | None] = _nothing_transferred
         self.deleted_at: DeletedAt = never_deleted
         self.standby_mode: Callable[[], OperatingMode] = lambda: OperatingMode.NONE
         self.mechanisms = mechanisms
@@ -349,13 +349,16 @@ class StreamServer:
         if reference.startswith(TRANSFERRED_PREFIX):
             log_id = reference.removeprefix(TRANSFERRED_PREFIX)
             return self.transferred(vhost, int(log_id)) if log_id.isdecimal() else None
-        if reference.startswith(TRANSFERRED_MARK_PREFIX):
-            log_id = reference.removeprefix(TRANSFERRED_MARK_PREFIX)
-            return self.transferred_mark(vhost, int(log_id)) if log_id.isdecimal() else None
+        if reference.startswith(TRANSFERRED_FINGERPRINT_PREFIX):
+            log_id = reference.removeprefix(TRANSFERRED_FINGERPRINT_PREFIX)
+            return self.transferred_fingerprint(vhost, int(log_id)) if log_id.isdecimal() else None
         if reference.startswith(BEGINNING_PREFIX):
             return self._collector.begin_downstream(vhost, reference.removeprefix(BEGINNING_PREFIX))
         log = self._collector.logs.get(vhost)
-        for prefix, ask in ((EPOCH_PREFIX, OutgoingLog.epoch_before), (MARK_PREFIX, OutgoingLog.mark_before)):
+        for prefix, ask in (
+            (EPOCH_PREFIX, OutgoingLog.epoch_before),
+            (FINGERPRINT_PREFIX, OutgoingLog.fingerprint_before),
+        ):
             at = reference.removeprefix(prefix)
             if reference.startswith(prefix):
                 return ask(log, int(at)) if log is not None and at.isdecimal() else None

@@ -12,7 +12,7 @@ behind, or a record was written. What it does for a queue depends on who leads i
 - another node: this one copies the log if the record names it, and keeps its copy as long as it is named at all.
 
 Who cannot read what it has does not lead. It says so in the record before its copy is put away: until then others
-take it for one that has everything (`core.replication.placement.stood_aside`; a leader has a mirror follow that has
+take it for one that has everything (`core.replication.placement.withdrawn`; a leader has a mirror follow that has
 all).
 
 A write that fails, or of which nothing is known, is followed by another look: the record itself says what became of
@@ -316,7 +316,7 @@ class PlacementController:
         return with_loss(before, after, begins_at)
 
     async def _most_advanced(self, placement: Placement, promoted: QueuePromotion) -> Placement:
-        """See core.replication.placement.led_after_asking. Raises LeveretError: too few say what they have."""
+        """See core.replication.placement.led_by_most_complete. Raises LeveretError: too few say what they have."""
         asked = (promoted.leader or "", *promoted.asks)
         ends = await self.ends(asked, placement)
         after = led_by_most_complete(placement, promoted, ends, self._cluster_view())
@@ -326,7 +326,7 @@ class PlacementController:
         return after
 
     async def ends(self, nodes: Sequence[str], placement: Placement) -> dict[str, tuple[int, int]]:
-        """How far those of these nodes that say so have a queue, see core.replication.placement.led_after_asking."""
+        """The ends of a queue on those of these nodes that answer; see placement.led_by_most_complete."""
         found = await asyncio.gather(
             *(self._local_queues.end_of(node, placement) for node in nodes), return_exceptions=True
         )

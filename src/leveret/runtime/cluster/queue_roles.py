@@ -1,4 +1,4 @@
-"""Does at this node what the records of queues say: lead, mirror, stand in, hand over (placing.LocalQueues)."""
+"""Does at this node what the records of queues say: lead, mirror, stand in, hand over (local_queues.LocalQueues)."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ class QueueRoles:
             return
         if name is not None:
             policy = self._policy(queue.definition)
-            # All of them, until placing has looked at it; not while the queue is given away (give_to).
+            # All of them, until the placement controller has looked at it; not while the queue is handed over.
             is_mirrored = policy.is_mirrored or bool(placement.mirrors)
             if key not in self._given and (is_mirrored or name in self._sources.led):
                 self._begin_leading(key, name, policy, placement)

@@ -5,8 +5,8 @@ A large chunk of messages stands in the outgoing log with its header and its tra
 log. Why it is there then:
 
 - a chunk is named after the fdatasync that made it durable in its queue's log;
-- from the first chunk on that is named (`Named.first_of`) a queue's log drops no segment, and it outlives its queue;
-  only the outgoing log's own retention lets go of both;
+- from the first chunk on that is copied by reference (`ByReference.first_of`) a queue's log drops no segment, and
+  it outlives its queue; only the outgoing log's own retention lets go of both;
 - where nothing waits for the queue's log to be on disk (durability = os) nothing is named, all is copied.
 
 What is not there nevertheless is nothing that is wanted: a follower that lost its power may have the name and not the

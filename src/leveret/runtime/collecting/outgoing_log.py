@@ -47,7 +47,7 @@ from leveret.wire.chunk import (
     encode_attribute,
     encode_entry,
     encode_trailer,
-    mark_of,
+    fingerprint_of,
 )
 from leveret.wire.incarnation import INCARNATION_BITS, epoch_of, next_count
 from leveret.wire.record import COUNT_MAX, Settlement, decode_settlements, encode_settlements
@@ -130,7 +130,7 @@ class OutgoingLog(CommittedLog):
         """See the class."""
         return self._identity.log_id
 
-    def mark_before(self, offset: int) -> int | None:
+    def fingerprint_before(self, offset: int) -> int | None:
         """The mark of the chunk that ends at `offset` (`chunk.mark_of`), 0 if none does; None: that is not retained.
 
         Raises:
@@ -139,7 +139,7 @@ class OutgoingLog(CommittedLog):
         if not self.log.first_offset < offset <= self.log.next_offset:
             return None
         [(header, _)] = self.log.headers_before(offset, 1)
-        return mark_of(header) if header.next_offset == offset else 0
+        return fingerprint_of(header) if header.next_offset == offset else 0
 
     def epoch_before(self, offset: int) -> int | None:
         """In which epoch the record before `offset` was written; None if that is not known."""

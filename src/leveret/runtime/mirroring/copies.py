@@ -50,7 +50,7 @@ class Ends(NamedTuple):
 
 
 class _Kept:
-    """applier.Aside: what is to go to quarantine is there already."""
+    """applier.QuarantineFactory: the chunks that are to go to quarantine are there already."""
 
     def add(self, path: str, at_offset: int = 0) -> object:
         """Nothing is left to be done."""

@@ -245,7 +245,7 @@ class Node:
         self.maintenance = Maintenance(self.amqp, self.streams)
         self.standby = StandbyDownstream(self, self.tree.file(self.data_dir / "standby.json"))
         self.stream_server.transferred = self.standby.decided.transferred
-        self.stream_server.transferred_mark = self.standby.decided.transferred_mark
+        self.stream_server.transferred_fingerprint = self.standby.decided.transferred_fingerprint
         self.stream_server.deleted_at = self.standby.decided.deleted_at
         self.stream_server.standby_mode = lambda: self.standby.mode
         self.engine.on_deleted = self.standby.decided.note_deleted

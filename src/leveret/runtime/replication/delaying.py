@@ -52,7 +52,7 @@ _WITH_MESSAGES: Final = ("queues/", "streams/")
 
 @dataclass(slots=True)
 class _Amount:
-    """How much of what a leader did; see applier.HeldBack."""
+    """How much of what a leader did; see applier.WaitingChanges."""
 
     messages: int = 0
     records: int = 0

@@ -34,7 +34,7 @@ SLICE_S: Final = 0.01
 
 
 class Notes(Protocol):
-    """Who notes what is to be done, log by log: a catching_up.Lacking, or what stands in front of one."""
+    """Who notes what is to be done, log by log: a catching_up.CatchUpPlan, or what stands in front of one."""
 
     def go_on(self, name: str, offset: int) -> None:
         """What the follower has up to there is the leader's."""

@@ -174,7 +174,7 @@ class StandbyDecided:
         last = self._furthest(vhost, log_id)
         return 0 if last is None else last.transferred[vhost][1]
 
-    def transferred_mark(self, vhost: str, log_id: int) -> int | None:
+    def transferred_fingerprint(self, vhost: str, log_id: int) -> int | None:
         """The mark of the last chunk of that; None: there is none, or it was not kept."""
         last = self._furthest(vhost, log_id) if self.transferred(vhost, log_id) else None
         return None if last is None else last.marks.get(vhost) or None

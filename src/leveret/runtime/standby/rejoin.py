@@ -409,7 +409,7 @@ class Rejoin:
         Nothing is awaited between looking at the log and at how far it has each queue: what is collected meanwhile
         would be in neither.
         """
-        position, own = seen.position, log.mark_before(seen.position)
+        position, own = seen.position, log.fingerprint_before(seen.position)
         is_other = seen.mark is not None and own is not None and seen.mark != own
         untransferred = None if is_other else await first_untransferred(log, position)
         queues = self._replicated(vhost)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from leveret.storage.state_file import StateFile
-from leveret.wire.record import TRANSFERRED_MARK_PREFIX, TRANSFERRED_PREFIX
+from leveret.wire.record import TRANSFERRED_FINGERPRINT_PREFIX, TRANSFERRED_PREFIX
 from tests.unit.runtime.collecting.site import Site, play
 
 
@@ -54,7 +54,7 @@ def test_a_promoted_node_claims_only_what_it_has_all_of(
         site = Site(directory)
         await site.start()
         assert site.node.stream_server.query_offset("v", f"{TRANSFERRED_PREFIX}7") == has
-        assert site.node.stream_server.query_offset("v", f"{TRANSFERRED_MARK_PREFIX}7") == (
+        assert site.node.stream_server.query_offset("v", f"{TRANSFERRED_FINGERPRINT_PREFIX}7") == (
             (has and has + 1) or None
         )
         await site.kill()

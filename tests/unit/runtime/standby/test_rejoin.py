@@ -657,7 +657,7 @@ def test_all_is_set_aside_if_the_promoted_node_has_the_end_of_another_writer(
         promoted.position = log.committed_offset
         await site.publish(2)
         await served(site)
-        mark = log.mark_before(promoted.position)
+        mark = log.fingerprint_before(promoted.position)
         assert mark
         promoted.mark = mark if is_same else mark ^ 2
         await site.node.rejoin.rejoin()

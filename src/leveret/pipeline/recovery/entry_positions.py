@@ -1,4 +1,4 @@
-"""Marks on a stream's entries on their way back: where they were, and what readers and publishers had stored there.
+"""Where entries of a stream were, on their way back, and what readers and publishers had stored there.
 
 A stream's offsets jump where something else than a message took one, where retention took the begin, and behind
 batches. Only where they do has the receiver to be told one: behind that its own run in step. Such a place is the first
@@ -24,7 +24,7 @@ from leveret.wire.stream.publish import MessageRun
 from leveret.wire.stream_entry import PROPERTIES, is_entry, mark_entry
 
 
-class Fingerprints:
+class EntryPositions:
     """The marks of one stream's messages, by their publishing ids."""
 
     def __init__(self, order: QueueOrder, stored_positions: list[StoredPositions]) -> None:
