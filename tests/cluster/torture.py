@@ -116,6 +116,9 @@ class Story(Stage):
         if self._chance.random() < 0.5:
             self._chance.shuffle(order)
         for each in order:
+            # Its policy synchronises nothing by itself: the operator does, or the wait would have no end.
+            # A queue that has all its mirrors, or none, refuses.
+            each.ctl("sync_queue", LOSSY, check=False)
             for wait in ("await_online_synchronized_mirror", "await_online_quorum_plus_one"):
                 self._wait(partial(self._succeeds, each, wait), f"{wait} at {each.node}")
             each.stop()
