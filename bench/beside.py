@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Final
 
 import httpx
 from pamqp import commands, frame
@@ -17,6 +17,7 @@ from pamqp import commands, frame
 from bench.client import CHANNEL, LOOPBACK, Connection, LoadError
 from bench.contenders import LEVERET, RABBITMQ, Node
 from bench.load import ConsumeJob, PublishJob
+from bench.queues import definitions
 from bench.rows import LATENCY_RATE, WINDOW, Reading, Row, Scenario, Settings
 from bench.workers import QUEUE, together
 
@@ -49,30 +50,8 @@ def call(node: Node, method: str, path: str, body: object = None) -> None:
         raise LoadError(f"{method} {path}: {answer.status_code} {answer.text}")
 
 
-def definitions(count: int) -> dict[str, Any]:
-    """A document of as many durable queues, each bound once."""
-    names = [f"beside-{number}" for number in range(count)]
-    return {
-        "queues": [
-            {"name": name, "vhost": "beside", "durable": True, "auto_delete": False, "arguments": {}}
-            for name in names
-        ],
-        "bindings": [
-            {
-                "source": "amq.direct",
-                "vhost": "beside",
-                "destination": name,
-                "destination_type": "queue",
-                "routing_key": name,
-                "arguments": {},
-            }
-            for name in names
-        ],
-    }
-
-
 def _import(node: Node, count: int, stopped: Stopped) -> None:
-    call(node, "POST", "/api/definitions", definitions(count))
+    call(node, "POST", "/api/definitions", definitions(count, vhost="beside", exchange="amq.direct"))
     call(node, "DELETE", "/api/vhosts/beside")
     _make_vhost(node)
 
@@ -162,7 +141,7 @@ def _beside(
         count = QUICK_QUEUES if settings.quick else QUEUES
         _make_vhost(node)
         if standing:
-            call(node, "POST", "/api/definitions", definitions(count))
+            call(node, "POST", "/api/definitions", definitions(count, vhost="beside", exchange="amq.direct"))
         port = node.amqp_port
         job = PublishJob(port, QUEUE, window=WINDOW, seconds=settings.seconds, rate=LATENCY_RATE)
         consume = ConsumeJob(port, QUEUE, ack_every=1, stamped=True, warmup_s=settings.warmup_s)

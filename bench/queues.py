@@ -25,18 +25,20 @@ IMPORT_TIMEOUT_S: Final = 300.0
 START_TIMEOUT_S: Final = 120.0
 
 
-def definitions(count: int) -> dict[str, list[dict[str, Any]]]:
+def definitions(
+    count: int, *, vhost: str = "/", exchange: str = "amq.topic"
+) -> dict[str, list[dict[str, Any]]]:
     """Return a definitions file's content: so many durable queues, each bound with a key of its own."""
     names = [f"queue-{number:05}" for number in range(count)]
     return {
         "queues": [
-            {"name": name, "vhost": "/", "durable": True, "auto_delete": False, "arguments": {}}
+            {"name": name, "vhost": vhost, "durable": True, "auto_delete": False, "arguments": {}}
             for name in names
         ],
         "bindings": [
             {
-                "source": "amq.topic",
-                "vhost": "/",
+                "source": exchange,
+                "vhost": vhost,
                 "destination": name,
                 "destination_type": "queue",
                 "routing_key": f"{name}.#",
