@@ -223,6 +223,19 @@ def test_a_killed_driver_is_followed_by_another(aftermath: Aftermath) -> None:
     assert len(set(aftermath.drivers)) == 3
 
 
+def test_what_is_left_of_a_killed_promotion_is_counted_after_a_restart_too(aftermath: Aftermath) -> None:
+    planned = BULK_MESSAGES * len(BULK) + aftermath.books.total.recovered
+    for attempt in (aftermath.recovery_killed, aftermath.node_killed):
+        promotion = attempt.status["promotion"]
+        assert (promotion["is_running"], promotion["plans_error"]) == (False, "")
+        [row] = promotion["vhosts"]
+        assert (row["virtual_host"], row["messages"]) == (VHOST, planned)
+        assert row["queues"] >= row["queues_left"] > 0
+        # The bulk queues are not all that comes back.
+        assert planned - attempt.recovered - aftermath.books.total.recovered <= row["messages_left"]
+        assert row["messages_left"] <= planned - attempt.recovered
+
+
 def test_a_promotion_whose_recovery_is_killed_says_so_and_the_node_stays(aftermath: Aftermath) -> None:
     attempt = aftermath.recovery_killed
     assert HALF_WAY <= attempt.recovered < BULK_MESSAGES * len(BULK)

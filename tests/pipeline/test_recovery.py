@@ -111,12 +111,19 @@ def test_vhosts_left_out_are_recovered_by_a_later_promotion(
     upstream, node = busy_upstream(10, vhosts), StandbyUpstream(vhosts)
     transfer(upstream, tmp_path / "standby")
     with node.serving() as port:
-        summary = finished(start_pipeline("recover", recover_job(port, exclude=["other"])))
+        child = start_pipeline(
+            "recover", recover_job(port, exclude=["other"], queues=[f"q{i}" for i in range(4)])
+        )
+        summary = finished(child)
+        [left] = [event["vhosts"] for event in child.events if event["event"] == "left_out"]
+        counts = [(row["virtual_host"], row["queues"], row["messages"]) for row in left]
+        others = sum(len(upstream.unsettled("other", f"q{i}")) for i in range(5))
+        assert counts == [("/", 1, len(upstream.unsettled("/", "q4"))), ("other", 5, others)]
         assert [row["virtual_host"] for row in summary] == ["/"]
-        assert_recovered_once_in_order(upstream, node)
         assert not any(vhost == "other" for vhost, _ in node.host.queues)
-        summary = finished(start_pipeline("recover", recover_job(port)))
-        assert [row["message_count"] > 0 for row in summary] == [False, True]
+        child = start_pipeline("recover", recover_job(port))
+        assert [row["message_count"] for row in finished(child)] == [row["messages"] for row in left]
+        assert not any(event["event"] == "left_out" for event in child.events)
     assert_recovered_once_in_order(upstream, node)
     assert_recovered_once_in_order(upstream, node, "other")
 

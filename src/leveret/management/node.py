@@ -114,6 +114,9 @@ class StandbyOperations(Protocol):
     def status(self) -> dict[str, Any]:
         """Mode, state, endpoints, and `vhosts` with a row each."""
 
+    async def details(self) -> dict[str, Any]:
+        """The status, and of a promotion that has begun how much it has to recover."""
+
     def promotion_summary(self) -> list[dict[str, Any]]:
         """One row a vhost that was recovered."""
 

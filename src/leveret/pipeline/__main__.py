@@ -22,6 +22,7 @@ from leveret.pipeline.jobs.job import (
     DeleteJob,
     ForgetJob,
     InspectJob,
+    Job,
     PositionsJob,
     RecoverJob,
     RetireArchiveJob,
@@ -36,6 +37,7 @@ TASKS: Final = (
     "transfer",
     "recover",
     "contents",
+    "plans",
     "inspect",
     "forget",
     "delete",
@@ -102,6 +104,10 @@ def _answer(task: str, line: bytes) -> dict[str, Any]:
 
         wanted = msgspec.json.decode(line, type=ContentsJob)
         return contents(wanted.root, with_queues=wanted.with_queues)
+    if task == "plans":
+        from leveret.pipeline.archive.contents import unfinished_plans
+
+        return {"rows": unfinished_plans(msgspec.json.decode(line, type=Job).root)}
     if task == "positions":
         from leveret.pipeline.upstream.positions import ask_positions
 

@@ -188,6 +188,9 @@ class FakeStandby:
         if self.failure is not None:
             raise self.failure
 
+    async def details(self) -> dict[str, Any]:
+        return self.status()
+
     def status(self) -> dict[str, Any]:
         return {
             "node": "leveret@test",

@@ -19,6 +19,8 @@ _DOWNSTREAMS: Final = (
     "missing_messages",
     "last_seen",
 )
+_MISSING: Final = ("missing_records", "missing_messages")
+"""Shown to people only where there are any: a terminal may have 80 columns."""
 
 
 @command(
@@ -45,7 +47,10 @@ def delete_internal_streams_on_standby_replication_upstream_cluster(ctl: Session
 def list_standby_replication_downstreams(ctl: Session) -> Table:
     """List who transfers messages from here, how far they are, and what they missed."""
     rows = ctl.api.get("replication", "standby", "downstreams")
-    return Table.of(_DOWNSTREAMS, rows, unknown=None)
+    columns: tuple[str, ...] = _DOWNSTREAMS
+    if ctl.for_people and not any(row[name] for row in rows for name in _MISSING):
+        columns = tuple(name for name in columns if name not in _MISSING)
+    return Table.of(columns, rows, unknown=None)
 
 
 @command("Forgetting downstream {downstream} ...", "forget_standby_replication_downstream eu.2")

@@ -23,15 +23,20 @@ from leveret.cli.values import ReportLines, Table
 
 TO_PASSWORD: Final = "LEVERETCTL_TO_PASSWORD"
 _SUMMARY: Final = ("first_timestamp", "last_timestamp", "message_count", "virtual_host")
+_COUNTS: Final = {
+    "reader_offsets": "readers of streams go on where they were",
+    "publisher_ids": "publishers of streams go on where they were",
+    "clamped_offsets": "of those readers had stored an offset beyond the end, and go on there",
+    "unreadable_records": "records could not be read and are left out",
+}
+"""What has no column for people, whose terminal may have 80: a line says it where it is not 0."""
 _STORED_POSITIONS: Final = ("reader_offsets", "publisher_ids")
-"""How many readers and publishers of streams go on where they were."""
 _QUEUES: Final = ("virtual_host", "queue", "message_count", "first_timestamp", "last_timestamp")
-_STREAMS: Final = (*_STORED_POSITIONS, "clamped_offsets")
 _UNREADABLE: Final = "unreadable_records"
 _PROMOTION: Final = "the promotion; promote again, it goes on from there"
 _LEFT_OUT: Final = (
-    "What this left out is kept: promote_standby_replication_downstream --dry-run tells how much that is, and "
-    "without --dry-run brings it back"
+    "What this left out is kept: promote_standby_replication_downstream without these options brings it back, and "
+    "with --dry-run lists it by queue"
 )
 _SPOKEN_EVERY_S: Final = 5.0
 _LOOK: Final = "that; nothing was changed"
@@ -93,12 +98,13 @@ def promote_standby_replication_downstream(
     if dry_run:
         ctl.announce("Counting the recoverable messages ...")
         found = carry_out(ctl, "dry-run", body, _LOOK)
-        lines = [("Would come back", _amount(found["queues"])), *_losses(found)]
-        return ReportLines(lines, found, _queues(found))
+        come_back = ("Would come back", _amount(found["queues"]))
+        lines = [come_back, *_counts(found["queues"]), *_losses(found)]
+        return ReportLines(lines, found, _queues(ctl, found))
     if to is not None:
         ctl.announce(f"Recovering into {urlsplit(to).hostname} ...")
         rows = carry_out(ctl, "promote", body, "that; do it again, it goes on from there")
-        return _summary((*_SUMMARY, "in_doubt"), rows)
+        return _summary(ctl, (*_SUMMARY, "in_doubt"), rows)
     _warn_of_alive(ctl, yes=yes)
     ctl.announce("Will promote cluster to upstream...")
     rows = carry_out(ctl, "promote", body, _PROMOTION)
@@ -106,7 +112,10 @@ def promote_standby_replication_downstream(
         ctl.announce("Nothing was transferred to this node: no message was recovered")
     if exclude_virtual_hosts or queues or as_of:
         ctl.announce(_LEFT_OUT)
-    return _summary((*_SUMMARY, *_STORED_POSITIONS), rows)
+        left_out = ctl.api.get("replication", "standby", "details").get("left_out")
+        for title, text in left_out_lines(left_out or {}):
+            ctl.announce(f"{title}: {text}")
+    return _summary(ctl, (*_SUMMARY, *_STORED_POSITIONS), rows)
 
 
 def _warn_of_alive(ctl: Session, *, yes: bool) -> None:
@@ -143,29 +152,50 @@ def rehearse_promotion(
     lines = [
         ("Recovered", f"{found['compared']} messages in {found['recovered_s']:.1f} s"),
         ("Compared", f"all of them, each as it was transferred, in {found['compared_s']:.1f} s"),
+        *_counts(found["queues"]),
         *_losses(found),
     ]
-    return ReportLines(lines, found, _queues(found))
+    return ReportLines(lines, found, _queues(ctl, found))
 
 
 @command("Displaying standby promotion summary ...", "display_standby_promotion_summary")
 def display_standby_promotion_summary(ctl: Session) -> Table:
     """Show what promotions recovered."""
-    return _summary((*_SUMMARY, *_STORED_POSITIONS), ctl.api.get("replication", "standby", "summary"))
+    rows = ctl.api.get("replication", "standby", "summary")
+    return _summary(ctl, (*_SUMMARY, *_STORED_POSITIONS), rows)
 
 
-def _summary(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Table:
+def _summary(ctl: Session, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Table:
     """A row a virtual host; how much could not be read only where that is so."""
     if any(row.get(_UNREADABLE) for row in rows):
         columns = (*columns, _UNREADABLE)
+    if ctl.for_people and not ctl.quiet:
+        columns = tuple(name for name in columns if name not in _COUNTS)
+        for title, text in _counts(rows):
+            ctl.announce(f"{title}: {text}")
     return Table.of(columns, rows, unknown=None)
 
 
-def _queues(found: dict[str, Any]) -> Table:
+def _counts(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """What rows have that is no column for people, together by virtual host."""
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        mine = found.setdefault(row["virtual_host"], {})
+        for name in _COUNTS:
+            mine[name] = mine.get(name, 0) + (row.get(name) or 0)
+    return [
+        (f"Of {vhost}", ", ".join(f"{count} {_COUNTS[name]}" for name, count in mine.items() if count))
+        for vhost, mine in found.items()
+        if any(mine.values())
+    ]
+
+
+def _queues(ctl: Session, found: dict[str, Any]) -> Table:
     """A row a queue; what is stored of streams only where there is any."""
     rows = found["queues"]
-    has_stored_positions = any(row.get(name) for row in rows for name in _STREAMS)
-    return Table.of((*_QUEUES, *_STREAMS) if has_stored_positions else _QUEUES, rows, unknown=None)
+    streams = (*_STORED_POSITIONS, "clamped_offsets")
+    is_needed = not ctl.for_people and any(row.get(name) for row in rows for name in streams)
+    return Table.of((*_QUEUES, *streams) if is_needed else _QUEUES, rows, unknown=None)
 
 
 def _body(
@@ -214,6 +244,21 @@ def _target(uri: str) -> str:
 
 def _password() -> str:
     return os.environ.get(TO_PASSWORD) or password_of(None)
+
+
+def left_out_lines(left_out: dict[str, Any]) -> list[tuple[str, str]]:
+    """How much a later promotion would recover of what the last one left out, if that was counted."""
+    rows = left_out.get("vhosts")
+    if rows == []:
+        return [("Left out", "nothing that is not recovered")]
+    return [(f"Left out of {row['virtual_host']}", _left_out(row)) for row in rows or []]
+
+
+def _left_out(row: dict[str, Any]) -> str:
+    text = f"{row['messages']} messages in {row['queues']} queues"
+    if row["unreadable_records"]:
+        text += f", and what is in {row['unreadable_records']} records that cannot be read"
+    return text
 
 
 def _amount(queues: list[dict[str, Any]]) -> str:

@@ -8,7 +8,7 @@ from typing import Any, Final
 from leveret.cli.ages import age
 from leveret.cli.command import Session, command
 from leveret.cli.commands.links import Endpoints, Mode, side_lines
-from leveret.cli.commands.standby_promotion import carry_out, heard, newest
+from leveret.cli.commands.standby_promotion import carry_out, heard, left_out_lines, newest
 from leveret.cli.secrets import text_of
 from leveret.cli.values import ReportLines, Table
 
@@ -35,7 +35,7 @@ _AGAIN: Final = (
     "promote_standby_replication_downstream goes on where it was, delete_all_data_on_standby_replication_cluster "
     "gives it up"
 )
-_LEFT: Final = "promote_standby_replication_downstream --dry-run tells how much that is"
+_LEFT: Final = "promote_standby_replication_downstream brings it back, with --dry-run it is listed by queue"
 _UNTAGGED: Final = (
     "not replicated: a policy asks for it, but the virtual host does not have the tag standby_replication; "
     "see update_vhost_metadata"
@@ -88,21 +88,32 @@ def standby_replication_status(ctl: Session) -> ReportLines:
 
 
 def _promotion(status: dict[str, Any]) -> list[tuple[str, str]]:
-    """How far the promotion is that has begun; what those that are done left out."""
+    """How far the promotion is that has begun, and what is left of it; what partial ones leave to a later one."""
     lines = []
     if promotion := status.get("promotion"):
         begun = f"begun {age(time.time() * 1000 - promotion['begun_ms'])} ago"
         if promotion["is_running"]:
-            text = f"{promotion['step']}: {promotion['recovered']} of {promotion['messages']} messages"
-            lines.append(("Promotion", f"{begun}; {text} of {promotion['queues']} queues"))
+            lines.append(("Promotion", f"{begun}; {promotion['step']}"))
         else:
             lines.append(("Promotion", f"{begun}, was interrupted and does not run: {_AGAIN}"))
+        lines += [(f"Left of {row['virtual_host']}", _left(row)) for row in promotion["vhosts"]]
+        if promotion["plans_error"]:
+            lines.append(("Left", f"not known, its plans cannot be read: {promotion['plans_error']}"))
+        elif not promotion["vhosts"]:
+            lines.append(("Left", "not counted yet"))
     if left_out := status.get("left_out"):
         only = [("all queues but", left_out["only_queues"]), ("virtual hosts", left_out["exclude"])]
         said = [f"{what} {', '.join(names)}" for what, names in only if names]
         said += ["what came since the moment that was named"] if left_out["as_of_ms"] else []
         lines.append(("Left out by the last promotion", f"{'; '.join(said)} ({_LEFT})"))
+        lines += left_out_lines(left_out)
     return lines
+
+
+def _left(row: dict[str, Any]) -> str:
+    """How much of a virtual host a promotion that has begun is still to recover."""
+    messages, queues = (f"{row[f'{name}_left']} of {row[name]} {name}" for name in ("messages", "queues"))
+    return f"{messages}, in {queues}"
 
 
 def _collected(row: dict[str, Any]) -> str:

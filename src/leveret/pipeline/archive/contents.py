@@ -1,4 +1,4 @@
-"""What was transferred, by queue and by vhost, from the manifest alone: quick enough for metrics."""
+"""What was transferred, by queue and by vhost, from the manifest alone: quick enough for metrics; and frozen plans."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 from leveret.pipeline.archive.identities import UpstreamIdentities, UpstreamIdentity
 from leveret.pipeline.archive.manifest import Manifest
+from leveret.pipeline.archive.plan import unfinished
 from leveret.pipeline.files.files import Place
 
 
@@ -63,3 +64,13 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
         "queues": [queues[key] for key in sorted(queues)],
         "vhosts": [vhosts[key] for key in sorted(vhosts)],
     }
+
+
+def unfinished_plans(data_dir: Place) -> list[dict[str, Any]]:
+    """A row for each plan of a promotion that is frozen and not carried out: vhost, plan_id, queues (messages of each).
+
+    Raises:
+        StorageError: one cannot be read.
+    """
+    plans = [directory.load() for directory in unfinished(data_dir)]
+    return [{"vhost": plan.vhost, "plan_id": plan.plan_id, "queues": plan.queues} for plan in plans]

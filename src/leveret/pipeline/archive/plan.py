@@ -94,6 +94,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
         number: the manifest entry that the plan pins.
         files: Parquet files that unsettled messages refer to by their place here, in the order of the log.
         unreadable: how many records of files could not be read, and are left out.
+        messages: unsettled messages of each queue, each counted once; empty in plans of before there was a count.
         stored_positions: what readers and publishers of the streams among the queues stored.
     """
 
@@ -104,11 +105,14 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
     files: list[str]
     parts: list[RunPart]
     unreadable: dict[str, int] = {}
+    messages: dict[str, int] = {}
     stored_positions: list[StoredPositions] = msgspec.field(name="books", default_factory=list)
 
     @property
     def queues(self) -> dict[str, int]:
-        """Unsettled messages of each queue; the same message twice counts twice here."""
+        """Unsettled messages of each queue; without a count of `messages`, one that is stored twice counts twice."""
+        if self.messages:
+            return self.messages
         totals: dict[str, int] = {}
         for part in self.parts:
             totals[part.queue] = totals.get(part.queue, 0) + part.rows

@@ -3,7 +3,8 @@
 A promotion takes over the Spark of the transfer that it ends. Else, while Java starts, the settlements are merged; when
 nothing can have survived, Spark is not started at all.
 Plans that an earlier attempt left unfinished are finished first. On standard output: `started`, `planned`
-(a vhost's plan is frozen), `published` (so many more), `done` with the summary.
+(a vhost's plan is frozen, or taken up again, with the number of messages of each queue), `left_out` (what a partial
+promotion leaves to a later one), `published` (so many more), `done` with the summary.
 
 Spark runs two jobs over a handful of descriptors each: tasks that scan groups of files, and tasks that own
 whole queues and publish them. A task that fails is run again, a plan that was interrupted goes on; the
@@ -53,6 +54,13 @@ from leveret.pipeline.files.files import Place, delete_tree, locked, make_direct
 from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import SCRATCH, RecoverJob
 from leveret.pipeline.jobs.progress import Inbox, report
+from leveret.pipeline.recovery.left_out import (
+    VhostRest,
+    count_left_out,
+    count_rests,
+    leaves_out,
+    rests,
+)
 from leveret.pipeline.recovery.outcomes import outcome_of, summarise
 from leveret.pipeline.recovery.publish import (
     PUBLISHERS_PER_CLIENT,
@@ -84,6 +92,15 @@ class ScanTask(NamedTuple):
     vhost: str
     run: Place
     files: list[NumberedFile]
+
+
+class CountTask(NamedTuple):
+    """A queue whose messages tasks may have found twice, to be counted by one task."""
+
+    vhost: str
+    queue: str
+    runs: Place
+    parts: list[RunPart]
 
 
 class PublishTask(NamedTuple):
@@ -195,6 +212,9 @@ class RecoveryRun:
         self._check_queues({plan.vhost: plan.queues for plan in resumed})
         plans = list(zip(left, resumed, strict=True))
         outcomes = [self._cut_short(directory, plan) for directory, plan in plans if self._ends(plan)]
+        for plan in resumed:
+            if not self._ends(plan):
+                self._say_planned(plan)
         return outcomes + self._publish([each for each in plans if not self._ends(each[1])])
 
     def _ends(self, plan: RecoveryPlan) -> bool:
@@ -286,6 +306,7 @@ class RecoveryRun:
         self._check_target(drafts)
         found = self._scan(drafts)
         self._check_queues({vhost: {part.queue for part in each.parts} for vhost, each in found.items()})
+        counted = self._counted({vhost: (drafts[vhost][0], each) for vhost, each in found.items()})
         plans = []
         for vhost, (directory, files, _) in drafts.items():
             parts = found[vhost].parts
@@ -297,12 +318,54 @@ class RecoveryRun:
                 files=[file.path for file in files],
                 parts=sorted(parts, key=lambda part: (part.run, part.batch)),
                 unreadable=found[vhost].unreadable,
+                messages=counted[vhost],
                 stored_positions=self._stored_positions(vhost, {part.queue for part in parts}),
             )
             directory.freeze(plan)
-            self._console.say("planned", vhost=vhost, plan_id=plan.plan_id, queues=plan.queues)
+            self._say_planned(plan)
             plans.append((directory, plan))
+        if leaves_out(self._job):
+            self._console.say("left_out", vhosts=self._left_out())
         return plans
+
+    def _say_planned(self, plan: RecoveryPlan) -> None:
+        self._console.say("planned", vhost=plan.vhost, plan_id=plan.plan_id, queues=plan.queues)
+
+    def _counted(
+        self, found: dict[str, tuple[PlanDirectory, UnsettledMessages]]
+    ) -> dict[str, dict[str, int]]:
+        """By vhost, the messages of each queue; those that tasks may have found twice are read again by one task."""
+        counts: dict[str, dict[str, int]] = {}
+        tasks: list[CountTask] = []
+        for vhost, (directory, unsettled) in found.items():
+            counts[vhost], doubtful = unsettled.counted()
+            for queue in sorted(doubtful):
+                parts = [part for part in unsettled.parts if part.queue == queue]
+                tasks.append(CountTask(vhost, queue, directory.runs, parts))
+
+        def count(task: CountTask) -> tuple[str, str, int]:
+            return task.vhost, task.queue, len(read_order(task.runs, task.parts))
+
+        for vhost, queue, messages in self._run(tasks, count, tuple[str, str, int]):
+            counts[vhost][queue] = messages
+        return counts
+
+    def _left_out(self) -> list[dict[str, Any]]:
+        """A row a vhost of what this promotion leaves to a later one (`count_rests`)."""
+        found = rests(self._manifest, self._job)
+        if not found:
+            return []
+        root = self._job.root
+        groups = self._spark.sparkContext.defaultParallelism * GROUPS_PER_CORE
+
+        def split(rest: VhostRest) -> Iterator[VhostRest]:
+            for group in _grouped(list(enumerate(rest.files)), groups):
+                yield rest._replace(files=[file for _, file in group])
+
+        def count(part: VhostRest) -> tuple[str, UnsettledMessages]:
+            return part.vhost, count_left_out(root, part)
+
+        return count_rests(found, split, lambda parts: self._run(parts, count, tuple[str, UnsettledMessages]))
 
     def _stored_positions(self, vhost: str, queues: set[str]) -> list[StoredPositions]:
         """What goes along with these queues; no broker but ours takes it."""

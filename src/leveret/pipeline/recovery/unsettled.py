@@ -170,16 +170,51 @@ class NumberedFile(NamedTuple):
     records: int
 
 
+class OffsetSpan(NamedTuple):
+    """The lowest and the highest offset of messages of one incarnation of a queue, and their number."""
+
+    queue: str
+    epoch: int
+    first: int
+    last: int
+    messages: int
+
+
 class UnsettledMessages(msgspec.Struct):
-    """The unsettled messages found in some files, and how many records of each file could not be read."""
+    """The unsettled messages found in some files, and how many records of each file could not be read.
+
+    Attributes:
+        spans: of each incarnation, once for each group of files; each message counts once within the group.
+    """
 
     parts: list[RunPart]
     unreadable: dict[str, int]
+    spans: list[OffsetSpan] = []
 
     def add(self, others: UnsettledMessages) -> None:
         """Take in what was found in other files."""
         self.parts += others.parts
         self.unreadable |= others.unreadable
+        self.spans = self.spans + others.spans
+
+    def counted(self) -> tuple[dict[str, int], set[str]]:
+        """Messages of each queue; and the queues of which two groups of files may have the same message."""
+        totals: dict[str, int] = {}
+        doubtful: set[str] = set()
+        last: dict[tuple[str, int], int] = {}
+        for span in sorted(self.spans):
+            totals[span.queue] = totals.get(span.queue, 0) + span.messages
+            if span.first <= last.get(span[:2], -1):
+                doubtful.add(span.queue)
+            last[span[:2]] = max(span.last, last.get(span[:2], -1))
+        return totals, doubtful
+
+
+def span_of(queue: str, epoch: int, offsets: Int64s) -> OffsetSpan:
+    """Of these offsets, of which there is one at least; each counts once."""
+    if np.any(np.diff(offsets) <= 0):
+        offsets = np.unique(offsets)
+    return OffsetSpan(queue, epoch, int(offsets[0]), int(offsets[-1]), len(offsets))
 
 
 def write_run(
@@ -201,9 +236,7 @@ def write_run(
     found: dict[str, list[pa.RecordBatch]] = {}
     unreadable: dict[str, int] = {}
     for number, name, records in files:
-        keys = (
-            _keys_of(data_dir / name) if not selection.all_available else _readable_keys_of(data_dir / name)
-        )
+        keys = keys_of(data_dir / name) if not selection.all_available else _readable_keys_of(data_dir / name)
         if lost := records - keys.num_rows:
             unreadable[name] = lost
         for incarnation, rows in _unsettled_of(keys, vhost, masks, selection):
@@ -211,16 +244,20 @@ def write_run(
             found.setdefault(incarnation.queue, []).extend(batch.select(UNSETTLED.names).to_batches())
     if not found:
         return UnsettledMessages([], unreadable)
-    parts = []
+    parts, spans = [], []
     with written_beside(run.parent) as beside:
         with pa.OSFile(str(beside), "wb") as sink, pa.ipc.new_file(sink, UNSETTLED) as writer:
             for index, (queue, batches) in enumerate(found.items()):
                 [batch] = pa.Table.from_batches(batches).cast(UNSETTLED).combine_chunks().to_batches()
                 writer.write_batch(batch)
                 parts.append(RunPart(run.name, index, queue, batch.num_rows, unsettled_crc32(batch)))
+                epochs, offsets = (batch.column(name).to_numpy() for name in ("queue_epoch", "queue_offset"))
+                spans += [
+                    span_of(queue, each, offsets[epochs == each]) for each in np.unique(epochs).tolist()
+                ]
         keep(beside, run)
     sync_directory(run.parent)
-    return UnsettledMessages(parts, unreadable)
+    return UnsettledMessages(parts, unreadable, spans)
 
 
 def _unsettled_of(
@@ -242,8 +279,12 @@ def _unsettled_of(
     return found
 
 
-def _keys_of(path: Place) -> pa.Table:
-    """Keys of a file's rows, with their numbers."""
+def keys_of(path: Place) -> pa.Table:
+    """Keys of a file's rows, with their numbers.
+
+    Raises:
+        StorageError: the file cannot be read.
+    """
     try:
         with opened(path) as source, messages_in(source, dictionaries=["queue"]) as file:
             return _with_rows(file.read(_KEYS), 0)

@@ -67,6 +67,15 @@ class StandbyArchive:
         rows: list[dict[str, Any]] = (await ask("inspect", job, report))["rows"]
         return rows
 
+    async def unfinished_plans(self) -> list[Event]:
+        """A row for each plan of a promotion that is frozen and not carried out: vhost, plan_id, queues.
+
+        Raises:
+            PipelineFailed: why they cannot be read.
+        """
+        rows: list[Event] = (await ask("plans", self.place))["rows"]
+        return rows
+
     async def missing(self) -> dict[str, dict[str, int]]:
         """By vhost, what never came because the upstream retained it no longer: missing_records, missing_messages."""
         rows = await self._vhosts()

@@ -34,6 +34,8 @@ class PromotionAttempt(msgspec.Struct, kw_only=True):
         summary: a row for each vhost once it is done.
         transferred: by vhost, the id of the former upstream's outgoing log, and up to which offset it is here.
         marks: by vhost, the mark (`wire.chunk.mark_of`) of the last chunk of that.
+        left_out: a row a vhost of what it was not asked for and a later one would recover: virtual_host, queues,
+            messages, unreadable_records; None: it is not counted.
         error: why it stopped short.
     """
 
@@ -43,6 +45,7 @@ class PromotionAttempt(msgspec.Struct, kw_only=True):
     summary: list[dict[str, Any]] = []
     transferred: dict[str, tuple[int, int]] = {}
     marks: dict[str, int] = {}
+    left_out: list[dict[str, Any]] | None = None
     error: str = ""
 
     def log_id(self, vhost: str) -> int | None:
@@ -152,11 +155,17 @@ class StandbyDecided:
         self.save()
 
     def left_out(self) -> dict[str, Any] | None:
-        """What the promotions left to a later one, as the last of them was asked; None if nothing is left so."""
-        if not self.is_partial or not self.promotions:
+        """What promotions leave to a later one, as the last of them was asked; None if nothing is left so."""
+        last = self.promoting or (self.promotions[-1] if self.is_partial and self.promotions else None)
+        if last is None or last.is_whole():
             return None
-        wanted = self.promotions[-1].wanted
-        return {"exclude": wanted.exclude, "only_queues": wanted.queues, "as_of_ms": wanted.as_of_ms}
+        wanted = last.wanted
+        return {
+            "exclude": wanted.exclude,
+            "only_queues": wanted.queues,
+            "as_of_ms": wanted.as_of_ms,
+            "vhosts": last.left_out,
+        }
 
     def transferred(self, vhost: str, log_id: int) -> int | None:
         """Up to which offset all of a former upstream's outgoing log is in the queues here; None: it is no former one.

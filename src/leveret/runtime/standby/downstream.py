@@ -32,7 +32,7 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import PromotionAttempt, StandbyDecided
 from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, PipelineProcess, ask
-from leveret.runtime.standby.progress import PromotionProgress
+from leveret.runtime.standby.progress import PlannedMessages, PromotionProgress, amounts
 from leveret.runtime.standby.recovery import (
     EVERYTHING,
     Recoveries,
@@ -113,6 +113,7 @@ class StandbyDownstream:
         self.recoveries = Recoveries(node, self.archive, self._losses)
         self._lock = asyncio.Lock()
         self._progress: PromotionProgress | None = None
+        self._interrupted: list[PlannedMessages] | None = None
 
     # -- life ---------------------------------------------------------------------------------
 
@@ -211,9 +212,13 @@ class StandbyDownstream:
             self.decided.save()
             logger.info("standby_promotion_begun data_dir=%s", self.archive.place["data_dir"])
             progress = self._progress = PromotionProgress()
+            self._interrupted = None
 
             def report(event: Event) -> None:
                 progress.take(event)
+                if event.get("event") == "left_out":
+                    promotion.left_out = event["vhosts"]
+                    self.decided.save()
                 (on_progress or _ignore)(event)
 
             try:
@@ -308,13 +313,43 @@ class StandbyDownstream:
         promoting, progress = self.decided.promoting, self._progress
         if promoting is None:
             return None
-        reported = {} if progress is None else progress.row()
+        reported = {} if progress is None else {"step": progress.step}
         return {
             "is_running": progress is not None,
             "begun_ms": promoting.begun_ms,
             "error": promoting.error,
             **reported,
         }
+
+    async def details(self) -> dict[str, Any]:
+        """The status, and of a promotion that has begun a row a vhost of how much it has to recover (`amounts`)."""
+        status = self.status()
+        if status["promotion"] is not None:
+            status["promotion"] |= await self._amounts()
+        return status
+
+    async def _amounts(self) -> dict[str, Any]:
+        promoting, progress, error = self.decided.promoting, self._progress, ""
+        plans = self._interrupted or [] if progress is None else progress.plans
+        if progress is None and self._interrupted is None:
+            try:
+                plans = [PlannedMessages.of(row) for row in await self.archive.unfinished_plans()]
+            except PipelineFailed as failure:
+                error = str(failure)
+            else:
+                is_the_same = self.decided.promoting is promoting and self._progress is None
+                self._interrupted = plans if is_the_same else None
+        found: list[dict[str, Any]] = []
+        for rows in amounts(plans, self._recovered):
+            found = rows
+            await asyncio.sleep(0)
+        return {"vhosts": found, "plans_error": error}
+
+    def _recovered(self, key: tuple[str, str], reference: str) -> int:
+        """How many of a plan's messages a queue has, or had when it was deleted."""
+        queue = self._node.broker.queues.get(key)
+        there = 0 if queue is None else queue.sequences.logged.get(reference.encode(), 0)
+        return max(there, self.decided.deleted_at(key, reference))
 
     def promotion_summary(self) -> list[dict[str, Any]]:
         """What promotions recovered, oldest first; rows as `promote` returns them."""
@@ -460,6 +495,7 @@ class StandbyDownstream:
 
     def _give_up_promotion(self) -> None:
         """Forget one that has begun, once its plans are gone: the next one would carry them out first."""
+        self._interrupted = None
         self.decided.end_promoting(is_partial=False)
 
     def _check_downstream(self, what: str) -> None:

@@ -1,25 +1,49 @@
-"""How far the promotion is that runs now, for whoever asks: not only for the shell that began it."""
+"""How far the promotion is that has begun, for whoever asks: not only for the shell that began it.
+
+Its plans say how many messages each queue gets, and the node's own queues say how many of them they have: so it is told
+exactly after a crash, too, and wherever Spark's workers are.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
 
 from leveret.runtime.standby.pipeline_process import Event
+from leveret.wire.record import RECOVERY_REFERENCE_PREFIX
+
+_QUEUES_A_STEP: Final = 5_000
+"""So many queues are looked at before the event loop does something else."""
+
+
+_AMOUNTS: Final = ("queues", "messages", "queues_left", "messages_left")
+
+
+class PlannedMessages(NamedTuple):
+    """A frozen plan: its vhost and reference (`RecoveryPlan.reference`), and how many messages each queue gets."""
+
+    vhost: str
+    reference: str
+    queues: dict[str, int]
+
+    @classmethod
+    def of(cls, row: Event) -> PlannedMessages:
+        """From what a pipeline process says of it."""
+        return cls(row["vhost"], RECOVERY_REFERENCE_PREFIX + row["plan_id"], row["queues"])
 
 
 class PromotionProgress:
-    """What its pipeline has said so far.
+    """What the pipeline of a promotion that runs has said so far.
 
     Attributes:
         step: what it does now, in words.
-        queues, messages: how many of both it is to recover, as far as is known.
-        recovered: how many messages are recovered.
+        plans: those that are frozen.
     """
 
     def __init__(self) -> None:
         """Nothing yet."""
         self.step = "ending the links"
-        self.queues = self.messages = self.recovered = 0
+        self.plans: list[PlannedMessages] = []
 
     def take(self, event: Event) -> None:
         """Take what the pipeline said."""
@@ -28,16 +52,32 @@ class PromotionProgress:
                 self.step = "looking for what was not consumed"
             case "planned":
                 self.step = "recovering"
-                self.queues += len(event["queues"])
-                self.messages += sum(event["queues"].values())
-            case "published":
-                self.recovered += event["messages"]
+                self.plans.append(PlannedMessages.of(event))
 
-    def row(self) -> dict[str, Any]:
-        """For the status."""
-        return {
-            "step": self.step,
-            "queues": self.queues,
-            "messages": self.messages,
-            "recovered": self.recovered,
-        }
+
+def amounts(
+    plans: Iterable[PlannedMessages], recovered: Callable[[tuple[str, str], str], int]
+) -> Iterator[list[dict[str, Any]]]:
+    """Count in bounded steps how much plans are to recover, and how much of that is left; the last rows are the answer.
+
+    Args:
+        plans: those that are frozen.
+        recovered: how many of the messages of a reference a queue has.
+
+    Yields:
+        A row a vhost: virtual_host; queues, messages (in all); queues_left, messages_left.
+    """
+    rows: dict[str, dict[str, Any]] = {}
+    looked_at = 0
+    for plan in plans:
+        row = rows.setdefault(plan.vhost, {"virtual_host": plan.vhost, **dict.fromkeys(_AMOUNTS, 0)})
+        for queue, messages in plan.queues.items():
+            left = max(0, messages - recovered((plan.vhost, queue), plan.reference))
+            row["queues"] += 1
+            row["messages"] += messages
+            row["queues_left"] += left > 0
+            row["messages_left"] += left
+            looked_at += 1
+            if looked_at % _QUEUES_A_STEP == 0:
+                yield []
+    yield [rows[vhost] for vhost in sorted(rows)]

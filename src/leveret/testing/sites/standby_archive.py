@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.plan import PlanDirectory, RecoveryPlan
+from leveret.pipeline.archive.plan import PlanDirectory, RecoveryPlan, read_order
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.archive.stored_positions import stored_positions_at
 from leveret.pipeline.files.files import Place
@@ -46,6 +46,10 @@ def freeze_plan(
         mine = [NumberedFile(number, file.path, file.records)]
         some = write_run(manifest.data_dir, vhost, mine, masks, run, selection)
         found.add(some)
+    counted, doubtful = found.counted()
+    for queue in doubtful:
+        parts = [part for part in found.parts if part.queue == queue]
+        counted[queue] = len(read_order(directory.runs, parts))
     plan = RecoveryPlan(
         plan_id=directory.path.name,
         vhost=vhost,
@@ -54,6 +58,7 @@ def freeze_plan(
         files=[file.path for file in files],
         parts=found.parts,
         unreadable=found.unreadable,
+        messages=counted,
         stored_positions=list(stored_positions_at(manifest, vhost, selection.as_of_ms).values()),
     )
     directory.freeze(plan)

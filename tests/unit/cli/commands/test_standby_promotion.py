@@ -15,6 +15,7 @@ from leveret.cli.command import Session
 from leveret.cli.commands import rejoin
 from leveret.cli.commands import standby_promotion as commands
 from leveret.cli.commands.standby_promotion import TO_PASSWORD, follow
+from leveret.cli.formatters import as_table
 from leveret.cli.values import ReportLines
 
 ROW = {"first_timestamp": "a", "last_timestamp": "b", "message_count": 3, "virtual_host": "v"}
@@ -40,9 +41,10 @@ class FakeApi:
         self.answer = answer
         self.asked: list[tuple[str, Any]] = []
         self.links: list[dict[str, Any]] = []
+        self.left_out: dict[str, Any] | None = None
 
     def get(self, *path: str) -> Any:
-        return {"vhosts": self.links}
+        return self.answer if path[-1] == "summary" else {"vhosts": self.links, "left_out": self.left_out}
 
     def post_slowly(self, *path: str, body: Any) -> Any:
         self.asked.append((path[-1], body))
@@ -313,8 +315,33 @@ def test_in_a_pipe_each_step_and_the_end_are_lines(capsys: pytest.CaptureFixture
     ]
 
 
-def test_what_was_left_out_is_said_with_how_to_get_it(capsys: pytest.CaptureFixture[str]) -> None:
-    ctl = session(FakeApi([ROW]))
+def test_what_was_left_out_is_counted_with_how_to_get_it(capsys: pytest.CaptureFixture[str]) -> None:
+    api = FakeApi([ROW])
+    api.left_out = {"vhosts": [{"virtual_host": "tmp", "queues": 2, "messages": 9, "unreadable_records": 0}]}
+    ctl = session(api)
     ctl.quiet = False
     commands.promote_standby_replication_downstream.action(ctl, queues="q")
-    assert "--dry-run tells how much" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "without these options brings it back" in said
+    assert "Left out of tmp: 9 messages in 2 queues" in said
+
+
+@pytest.mark.parametrize(
+    "command", ["promote_standby_replication_downstream", "display_standby_promotion_summary"]
+)
+def test_a_summary_fits_a_terminal_and_hides_nothing(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = ROW | {"virtual_host": "orders", "reader_offsets": 2, "publisher_ids": 0, "unreadable_records": 7}
+    ctl = session(FakeApi([row]))
+    ctl.quiet = False
+    table = getattr(commands, command).action(ctl)
+    assert all(len(line.expandtabs(8)) <= 80 for line in as_table(table, headers=True).splitlines())
+    said = capsys.readouterr().out
+    assert (
+        "Of orders: 2 readers of streams go on where they were, 7 records could not be read and are left out\n"
+        in said
+    )
+    ctl.formatter = "json"
+    for_programs = getattr(commands, command).action(ctl)
+    assert {"reader_offsets", "publisher_ids", "unreadable_records"} < {*for_programs.columns}

@@ -92,18 +92,31 @@ def test_what_is_here_is_told_in_words(fields: dict[str, Any], text: str) -> Non
 
 
 def test_a_promotion_is_told_from_any_shell_and_one_that_ended_half_way_is_not_told_as_running() -> None:
-    begun = {"begun_ms": time.time() * 1000 - 12_000, "error": ""}
-    runs = {**begun, "is_running": True, "step": "recovering", "queues": 2, "messages": 9, "recovered": 4}
-    assert shown(promotion=runs)["Promotion"] == "begun 12 s ago; recovering: 4 of 9 messages of 2 queues"
-    reported = shown(promotion={**begun, "is_running": False})["Promotion"]
-    assert "was interrupted and does not run" in reported
-    assert "goes on where it was" in reported
+    begun = {"begun_ms": time.time() * 1000 - 12_000, "error": "", "plans_error": "", "vhosts": []}
+    row = {"virtual_host": "orders", "queues": 2, "messages": 9, "queues_left": 1, "messages_left": 5}
+    runs = shown(promotion={**begun, "is_running": True, "step": "recovering", "vhosts": [row]})
+    assert runs["Promotion"] == "begun 12 s ago; recovering"
+    assert runs["Left of orders"] == "5 of 9 messages, in 1 of 2 queues"
+    ended = shown(promotion={**begun, "is_running": False, "vhosts": [row]})
+    assert "was interrupted and does not run" in ended["Promotion"]
+    assert "goes on where it was" in ended["Promotion"]
+    assert ended["Left of orders"] == "5 of 9 messages, in 1 of 2 queues"
+    assert shown(promotion={**begun, "is_running": False})["Left"] == "not counted yet"
+    damaged = shown(promotion={**begun, "is_running": False, "plans_error": "plan.json: gone"})
+    assert damaged["Left"] == "not known, its plans cannot be read: plan.json: gone"
 
 
-def test_what_promotions_left_out_is_told() -> None:
-    left = {"exclude": ["tmp"], "only_queues": ["q", "r"], "as_of_ms": None}
-    reported = shown(operating_mode="upstream", left_out=left)["Left out by the last promotion"]
-    assert reported.startswith("all queues but q, r; virtual hosts tmp (")
+def test_what_promotions_left_out_is_named_and_counted() -> None:
+    left: dict[str, Any] = {"exclude": ["tmp"], "only_queues": ["q", "r"], "as_of_ms": None}
+    row = {"virtual_host": "tmp", "queues": 2, "messages": 9, "unreadable_records": 0}
+    told = shown(operating_mode="upstream", left_out={**left, "vhosts": [row]})
+    assert told["Left out by the last promotion"].startswith("all queues but q, r; virtual hosts tmp (")
+    assert told["Left out of tmp"] == "9 messages in 2 queues"
+    damaged = shown(left_out={**left, "vhosts": [row | {"unreadable_records": 3}]})["Left out of tmp"]
+    assert damaged == "9 messages in 2 queues, and what is in 3 records that cannot be read"
+    assert shown(left_out={**left, "vhosts": []})["Left out"] == "nothing that is not recovered"
+    before_there_was_a_count = shown(left_out={**left, "vhosts": None})
+    assert not {"Left out", "Left out of tmp"} & before_there_was_a_count.keys()
 
 
 def test_a_virtual_host_that_is_replicated_in_vain_is_told() -> None:

@@ -106,6 +106,7 @@ class Standby:
         plan = directory.load()
         publisher = PlanPublisher(directory, self.broker.connect, lambda count: None)
         queues = publisher.publish(sorted(plan.queues)) if plan.queues else []
+        assert {queue.queue: queue.messages for queue in queues} == plan.queues, "as it was counted before"
         outcome = PlanOutcome(
             plan_id=plan.plan_id,
             vhost=VHOST,

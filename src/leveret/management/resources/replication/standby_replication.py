@@ -28,7 +28,7 @@ async def show_status(call: Call) -> Response:
 
 async def show_details(call: Call) -> Response:
     """All that is known about the standby of this node, and, of one that is none, about what it collects."""
-    status = call.node.standby.status()
+    status = await call.node.standby.details()
     is_downstream = status["operating_mode"] == "downstream"
     collected = [] if is_downstream else call.node.upstream.collected()
     downstreams = [] if is_downstream else call.node.upstream.downstreams()

@@ -1,0 +1,147 @@
+"""Counting what a partial promotion leaves to a later one, when its plans are frozen.
+
+That is what is unsettled, was recovered by no promotion before, and is not asked for by this one: other queues
+(`--queues`), virtual hosts (`--exclude-virtual-hosts`), what came after a moment (`--as-of`). Tasks read the key
+columns of the files and return counts; nothing is written. A file that cannot be read stops no promotion that does
+without it: its records are counted as unreadable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from leveret.model.errors import StorageError
+from leveret.pipeline.archive.decode import MESSAGE
+from leveret.pipeline.archive.manifest import Manifest, StoredFile
+from leveret.pipeline.archive.settled import NOTHING, Int64s, QueueIncarnation, rows_by_incarnation
+from leveret.pipeline.files.files import Place
+from leveret.pipeline.jobs.job import EVERYTHING, RecoverJob, Selection
+from leveret.pipeline.recovery.unsettled import (
+    Masks,
+    UnsettledMessages,
+    keys_of,
+    may_have_unsettled,
+    not_to_recover,
+    span_of,
+)
+
+_ALL_THAT_IS_KNOWN: Final = Selection(all_available=True)
+
+
+class VhostRest(NamedTuple):
+    """Where what is left out of a vhost may be.
+
+    Attributes:
+        selection: what is asked for of the vhost; None: nothing.
+    """
+
+    vhost: str
+    files: list[StoredFile]
+    masks: Masks
+    selection: Selection | None
+
+
+def leaves_out(job: RecoverJob) -> bool:
+    """Whether a job is a promotion of less than all."""
+    return job.to is None and not job.scratch and bool(job.exclude or not job.selection.is_of_all)
+
+
+def rests(manifest: Manifest, job: RecoverJob) -> list[VhostRest]:
+    """The vhosts of which something may be left out.
+
+    Raises:
+        StorageError: it cannot be read how an earlier plan ended.
+    """
+    found = []
+    for vhost in sorted(manifest.next_by_vhost):
+        selection = job.selection if job.wants(vhost) else None
+        if selection is not None and selection.is_of_all:
+            continue
+        masks = not_to_recover(manifest, vhost, _ALL_THAT_IS_KNOWN, job.plans_of(vhost))
+        files = [
+            file
+            for file in manifest.files_of(vhost)
+            if may_have_unsettled(file, masks, EVERYTHING) and _may_be_left(file, selection)
+        ]
+        if files:
+            found.append(VhostRest(vhost, files, masks, selection))
+    return found
+
+
+def _may_be_left(file: StoredFile, selection: Selection | None) -> bool:
+    return selection is None or any(
+        not selection.wants(part.queue)
+        or (selection.as_of_ms is not None and part.max_ms > selection.as_of_ms)
+        for part in file.queues
+    )
+
+
+def count_left_out(data_dir: Place, rest: VhostRest) -> UnsettledMessages:
+    """The spans of what is left out of a vhost in these files; of one that cannot be read, how many records it has."""
+    offsets: dict[tuple[str, int], list[Int64s]] = {}
+    unreadable: dict[str, int] = {}
+    for file in rest.files:
+        try:
+            keys = keys_of(data_dir / file.path)
+        except StorageError:
+            unreadable[file.path] = file.records
+            continue
+        for incarnation, mine in _left_of(keys, rest):
+            offsets.setdefault((incarnation.queue, incarnation.epoch), []).append(mine)
+    spans = [span_of(queue, epoch, np.concatenate(found)) for (queue, epoch), found in offsets.items()]
+    return UnsettledMessages([], unreadable, spans)
+
+
+def _left_of(keys: pa.Table, rest: VhostRest) -> Iterator[tuple[QueueIncarnation, Int64s]]:
+    """The offsets that are left out, by incarnation."""
+    is_message = keys.column("kind").to_numpy() == MESSAGE
+    offsets, timestamps = (keys.column(name).to_numpy() for name in ("queue_offset", "timestamp_ms"))
+    for incarnation, rows in rows_by_incarnation(rest.vhost, keys):
+        left = rows[is_message[rows] & ~rest.masks.get(incarnation, NOTHING).contains(offsets[rows])]
+        if rest.selection is not None and rest.selection.wants(incarnation.queue):
+            since_ms = rest.selection.as_of_ms
+            left = left[timestamps[left] > since_ms] if since_ms is not None else left[:0]
+        if len(left):
+            yield incarnation, offsets[left]
+
+
+def count_rests(
+    found: list[VhostRest],
+    split: Callable[[VhostRest], Iterable[VhostRest]],
+    count: Callable[[list[VhostRest]], Iterable[tuple[str, UnsettledMessages]]],
+) -> list[dict[str, Any]]:
+    """Count by tasks, each of a part of the files; what two tasks may both have found is counted again by one.
+
+    Args:
+        found: where to look.
+        split: makes the parts.
+        count: runs the tasks, `count_left_out` each; results come with their vhosts.
+
+    Returns:
+        A row a vhost: virtual_host, queues, messages, unreadable_records.
+    """
+    counted = _summed(count([part for rest in found for part in split(rest)]))
+    again = [rest for rest in found if counted[rest.vhost].counted()[1]]
+    counted |= _summed(count(again))
+    return [_row_of(vhost, each) for vhost, each in counted.items() if each.spans or each.unreadable]
+
+
+def _summed(results: Iterable[tuple[str, UnsettledMessages]]) -> dict[str, UnsettledMessages]:
+    counted: dict[str, UnsettledMessages] = {}
+    for vhost, some in results:
+        counted.setdefault(vhost, UnsettledMessages([], {})).add(some)
+    return counted
+
+
+def _row_of(vhost: str, found: UnsettledMessages) -> dict[str, Any]:
+    totals, _ = found.counted()
+    return {
+        "virtual_host": vhost,
+        "queues": len(totals),
+        "messages": sum(totals.values()),
+        "unreadable_records": sum(found.unreadable.values()),
+    }
