@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 
 _BACKLOG: Final = 128
 _STOP_TIMEOUT_S: Final = 5
+_TICK_S: Final = 1
 _PRIVATE_UMASK: Final = 0o177
 
 
@@ -59,6 +60,18 @@ class _Server(uvicorn.Server):
         self._accept = accept
         self._deadlines = deadlines
         self._acceptor: Acceptor | None = None
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Serve no longer."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Write the header `Date` anew once a second; uvicorn looks ten times whether it is to end."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), _TICK_S)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Accept."""
@@ -170,7 +183,7 @@ class ManagementServer:
         if self._sampling is not None:
             self._sampling.cancel()
         for server, _ in self._running:
-            server.should_exit = True
+            server.end()
         for _, task in self._running:
             await task
         if self._running:

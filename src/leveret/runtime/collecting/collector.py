@@ -92,6 +92,7 @@ class Collector:
         `truncates`: what all known downstreams have is dropped, whatever else is retained.
         """
         self.logs: dict[str, OutgoingLog] = {}
+        self._has_logs = asyncio.Event()
         self._tree = tree
         self._directory = tree.root / "outgoing"
         self._clock_ms = clock_ms
@@ -139,6 +140,7 @@ class Collector:
                 raise
             log.has_stopped = self._has_stopped
             self.logs[vhost] = log
+            self._has_logs.set()
         return log
 
     def resign(self) -> None:
@@ -400,10 +402,13 @@ class Collector:
     # -- durability and retention -------------------------------------------------------------
 
     async def run(self) -> None:
-        """Sync and serve, every FLUSH_INTERVAL_S, until cancelled."""
+        """Sync and serve, every FLUSH_INTERVAL_S while there is an outgoing log, until cancelled."""
         loop = asyncio.get_running_loop()
         refused = ""
         while True:
+            if not self.logs:
+                self._has_logs.clear()
+                await self._has_logs.wait()
             await asyncio.sleep(FLUSH_INTERVAL_S)
             try:
                 pending = self._begin_commits()
