@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from leveret.pipeline.files.files import place_of
-from leveret.pipeline.spark import workers
+from leveret.pipeline.spark import worker_modules, workers
 from leveret.pipeline.spark.errors import SparkFailed
-from leveret.testing.network.ports import LOOPBACK, free_port
+from leveret.testing.applications.books import Books
+from leveret.testing.applications.parcels import declare
+from leveret.testing.network.ports import LOOPBACK, free_port, wait_until
 from leveret.testing.servers.spark_cluster import CONF, SparkCluster, python_without_us
-from leveret.testing.sites.standby_upstream import StandbyUpstream
-from tests.pipeline.test_transfer import assert_all_is_there_once, publish_some
+from leveret.testing.sites.standby_pair import PROMOTE_TIMEOUT_S, StandbyPair
+from tests.e2e.site import Site, background, drain_all
+from tests.e2e.test_disaster_crashes import BULK, BULK_MESSAGES, QUEUES, VHOST, fill
 
 Start = Callable[[str, dict[str, Any]], Any]
 Job = Callable[..., dict[str, Any]]
@@ -33,37 +35,53 @@ def cluster(tmp_path: Path) -> Iterator[SparkCluster]:
 
 
 @pytest.mark.torture  # Six JVMs take minutes of two cores.
-@pytest.mark.timeout(600)
-def test_on_workers_that_know_nothing_of_us_it_transfers_and_recovers_though_one_of_them_is_lost(
-    cluster: SparkCluster, start_pipeline: Start, transfer_job: Job, recover_job: Job, tmp_path: Path
+@pytest.mark.timeout(900)
+def test_on_workers_that_know_nothing_of_us_it_transfers_and_promotes_though_one_of_them_is_lost(
+    cluster: SparkCluster, tmp_path: Path
 ) -> None:
-    spark = {"master": cluster.master, "conf": CONF, "python": str(cluster.python)}
-    upstream, node = StandbyUpstream(), StandbyUpstream()
-    rng = random.Random(24)
+    spark = {"spark.master": cluster.master, "spark.python": str(cluster.python)}
+    spark |= {f"spark.conf.{key}": text for key, text in CONF.items()}
+    with StandbyPair(VHOST, tmp_path, downstream_config=spark) as pair:
+        site = Site(pair.upstream, VHOST, tmp_path, seed=24)
+        pair.start()
+        pair.replicate("osr", "^.*")
+        with site.channel() as channel:
+            declare(channel, QUEUES)
+        pair.follow(PROMOTE_TIMEOUT_S)
+        publisher, consumer = site.publisher(QUEUES, rate=500), site.consumer(QUEUES, rate=300)
+        with background(publisher, consumer):
+            pair.wait_transferred()
+            cluster.workers[0].kill9()
+            site.wait_confirmed(site.confirmed() + 1000)
+            pair.wait_transferred()
+            publisher.stop()
+            consumer.stop()
+        fill(pair, Books(tmp_path / "bulk"))
+        pair.wait_transferred()
+        covered = pair.covered(QUEUES)
+        pair.upstream.kill9()
+        cluster.start_worker(0)
+        with ThreadPoolExecutor(1) as pool:
+            promotion = pool.submit(pair.promote)
+            wait_until(lambda: promotion.done() or left(pair), "a promotion half-way", PROMOTE_TIMEOUT_S)
+            assert not promotion.done(), promotion.result()
+            cluster.workers[1].kill9()
+            ended = promotion.result()
+        assert ended.returncode == 0, ended.stderr
+        total = site.audit(drain_all(pair.downstream, VHOST, QUEUES, keep=False), covered).total
+        assert (total.lost_unlawfully, total.resurrected, total.duplicated) == (0, 0, 0), total
+        assert (total.altered, total.disordered) == (0, 0), total
+        assert total.recovered > 100
+        assert total.acked > 100
+        for queue, found in drain_all(pair.downstream, VHOST, BULK, keep=False).items():
+            assert [message.number for message in found] == list(range(BULK_MESSAGES)), queue
 
-    with upstream.serving() as port:
-        transfer = start_pipeline("transfer", transfer_job(port, spark=spark))
 
-        def all_came() -> None:
-            end = upstream.logs["/"].committed_offset
-            transfer.wait_for(lambda event: event["event"] == "stored" and event["next"] == end)
-
-        publish_some(upstream, 20, rng)
-        all_came()
-        cluster.workers[0].kill9()
-        publish_some(upstream, 20, rng)
-        all_came()
-        transfer.kill9()
-    assert_all_is_there_once(place_of(str(tmp_path / "standby")), upstream)
-
-    cluster.start_worker(0)
-    with node.serving() as port:
-        recovery = start_pipeline("recover", recover_job(port, spark=spark))
-        recovery.wait_for(lambda event: event["event"] == "planned")
-        cluster.workers[1].kill9()
-        assert recovery.wait() == 0, recovery.events[-3:]
-    for queue in ("a", "b"):
-        assert node.recovered("/", queue) == upstream.unsettled("/", queue)
+def left(pair: StandbyPair) -> bool:
+    """Whether some messages of a promotion that runs are recovered, and some are left."""
+    promotion = pair.status()["promotion"]
+    rows = promotion["vhosts"] if promotion is not None else []
+    return any(0 < row["messages_left"] < row["messages"] for row in rows)
 
 
 @pytest.mark.torture  # Six JVMs take minutes of two cores.
@@ -118,16 +136,38 @@ def test_a_worker_needs_no_more_than_is_listed(tmp_path: Path) -> None:
     """In a Python with the listed wheels, and Spark, all that tasks use is imported from the zip file."""
     python = python_without_us(tmp_path / "python")
     [there] = (tmp_path / "python").glob("lib/*/site-packages")
-    kept = {*workers.WHEELS, "pyspark", "py4j", "typing_extensions", "dateutil", "pytz", "six", "tzdata"}
+    kept = {
+        *worker_modules.WHEELS,
+        "pyspark",
+        "py4j",
+        "typing_extensions",
+        "dateutil",
+        "pytz",
+        "six",
+        "tzdata",
+    }
     for each in there.iterdir():
         is_of_a_wheel = each.name.split(".")[0] in kept or each.suffix in (".libs", ".so")
         if each.is_symlink() and not is_of_a_wheel:
             each.unlink()
     code = f"import sys; sys.path.insert(0, {str(workers.pack(tmp_path))!r})\n"
-    code += "from leveret.pipeline.spark.workers import look_around\nfound = look_around(None)\n"
+    code += "from leveret.pipeline.spark.worker_modules import look_around\nfound = look_around(None)\n"
     code += (
         "import leveret; assert '.zip' in leveret.__file__, leveret.__file__\nassert not found.missing, found"
     )
     done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 0, done.stderr
     shutil.rmtree(tmp_path / "python")
+
+
+def test_a_worker_without_wheels_finds_out_what_it_lacks(tmp_path: Path) -> None:
+    """In a Python with nothing installed at all, which imports what the first task names."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "bare")], check=True)
+    code = f"import sys; sys.path.insert(0, {str(workers.pack(tmp_path))!r})\n"
+    code += f"from {worker_modules.look_around.__module__} import look_around\n"
+    code += "print(*look_around(None).missing, sep='\\n')\n"
+    python = tmp_path / "bare" / "bin" / "python"
+    done = subprocess.run([python, "-I", "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stdout.splitlines() == [f"the Python module {name}" for name in worker_modules.WHEELS], (
+        done.stderr
+    )

@@ -1,8 +1,8 @@
 """Spark's workers on other machines: they get this package with the job, and what else they lack is said at once.
 
-A worker needs a Python of the driver's minor version and the `WHEELS`, which have compiled parts and so cannot be sent
-along; everything of ours goes to it as a zip file. A task on each of the first executors looks whether that is so,
-before any other: else each task would fail for itself, with a stack, and be tried again and again.
+A worker needs a Python of the driver's minor version and some wheels (`worker_modules`), which have compiled parts and
+so cannot be sent along; everything of ours goes to it as a zip file. A task on each of the first executors looks
+whether that is so, before any other: else each task would fail for itself, with a stack, and be tried again and again.
 """
 
 from __future__ import annotations
@@ -14,37 +14,21 @@ import zipfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
-from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from pyspark import SparkContext
 
 import leveret
 from leveret.pipeline.files.files import make_directory
 from leveret.pipeline.spark.errors import SparkFailed, cause_of
+from leveret.pipeline.spark.worker_modules import WorkerModules, look_around
 
-WHEELS: Final = ("hdfs_native", "isal", "msgspec", "numpy", "obstore", "pamqp", "pandas", "pyarrow")
-"""What tasks import beyond Spark and this package, by the names of the modules."""
-USED: Final = (
-    "leveret.pipeline.transfer.sink",
-    "leveret.pipeline.transfer.source",
-    "leveret.pipeline.recovery.driver",
-)
 CONNECT_TIMEOUT_S: Final = 5.0
 FIRST_TASK_TIMEOUT_S: Final = 120.0
 _TASKS_PER_CORE: Final = 2
 _STANDALONE: Final = "spark://"
 _PORT: Final = 7077
-
-
-class WorkerModules(NamedTuple):
-    """What one worker is like: where, with which Python, and what it lacks."""
-
-    host: str
-    python: str
-    missing: list[str]
 
 
 def check_master(master: str) -> None:
@@ -129,17 +113,3 @@ def check_workers(context: SparkContext, store: Path | None) -> None:
 
 
 _HINT: Final = "see spark.python, and docs/spark-cluster.md for what workers need"
-
-
-def look_around(store: str | None) -> WorkerModules:
-    """What the machine that this runs on lacks."""
-    missing = [f"the Python module {name}" for name in WHEELS if find_spec(name) is None]
-    if not missing:
-        for name in USED:
-            try:
-                import_module(name)
-            except ImportError as error:
-                missing.append(f"{name} ({error})")
-    if store is not None and not os.access(store, os.W_OK):
-        missing.append(f"the directory {store}, which all of them have to share and may write")
-    return WorkerModules(socket.gethostname(), sys.executable, missing)

@@ -59,7 +59,7 @@ def run_transfer(job: TransferJob, console: Console) -> SparkSession:
         spark = start_session("transfer", job.spark, scratch, store=job.root)
         spark.dataSource.register(UpstreamSource)
         spark.dataSource.register(StoreSink)
-        console.say("started")
+        console.say("started", is_local=(spark.sparkContext.master or "").startswith("local"))
         Transfer(job, spark, inbox, console).run()
         return spark
 

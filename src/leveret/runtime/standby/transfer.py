@@ -309,7 +309,7 @@ class TransferSupervisor:
                 self._works()
                 self._lag_of(event["vhost"]).stored(event["next"], event["newest_ms"])
                 self._lags_ms.append(max(0, event["at_ms"] - event["oldest_ms"]))
-            case "started" if self._warming is None:
+            case "started" if self._warming is None and event["is_local"]:
                 self._warming = asyncio.create_task(_warm(), name="standby warm")
             case "compacted":
                 logger.info(

@@ -88,10 +88,10 @@ class StandbyPair:
         policy = ["--vhost", self.vhost, name, pattern, definition, "--apply-to", "queues"]
         self.upstream.ctl("set_policy", *policy)
 
-    def follow(self) -> None:
+    def follow(self, timeout_s: float = FOLLOW_TIMEOUT_S) -> None:
         """Point the downstream at the upstream; wait until it is connected."""
         self.point(self.downstream)
-        self.wait_connected()
+        self.wait_connected(timeout_s)
 
     def point(self, node: LeveretProcess) -> None:
         """Point a node at the upstream, with both links."""
@@ -143,9 +143,9 @@ class StandbyPair:
         found: dict[str, Any] = get(self.downstream, "replication/standby/details")
         return found
 
-    def wait_connected(self) -> None:
+    def wait_connected(self, timeout_s: float = FOLLOW_TIMEOUT_S) -> None:
         """Wait until the link of the vhost is up."""
-        wait_until(self._is_connected, "the downstream to follow", FOLLOW_TIMEOUT_S)
+        wait_until(self._is_connected, "the downstream to follow", timeout_s)
 
     def _is_connected(self) -> bool:
         rows = self.status()["vhosts"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
@@ -48,6 +49,26 @@ def test_a_transfer_that_lags_is_logged_now_and_then(clock: Clock, caplog: pytes
     for log_s in (1.0, LAG_LOG_INTERVAL_S, LAG_LOG_INTERVAL_S + 1.0):
         transfer._log_lags(log_s)
     assert caplog.text.count("standby_lags vhost=v lag_records=7 lag_ms=10000") == 2
+
+
+def test_spark_elsewhere_is_warmed_up_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    warmed: list[str] = []
+
+    async def warm() -> None:
+        warmed.append("here")
+
+    monkeypatch.setattr(standby_transfer, "_warm", warm)
+
+    async def scenario() -> None:
+        transfer = TransferSupervisor(lambda: (None, ""))
+        transfer._take({"event": "started", "is_local": False})
+        await asyncio.sleep(0)
+        assert warmed == []
+        transfer._take({"event": "started", "is_local": True})
+        await asyncio.sleep(0)
+
+    asyncio.run(scenario())
+    assert warmed == ["here"]
 
 
 def stored(vhost: str, newest_ms: int = 1) -> Event:

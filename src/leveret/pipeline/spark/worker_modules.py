@@ -1,0 +1,43 @@
+"""What a worker of a Spark elsewhere lacks, found out by the worker itself.
+
+A worker that lacks wheels imports this module all the same: it needs Python alone, and so do the packages above it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Final, NamedTuple
+
+WHEELS: Final = ("hdfs_native", "isal", "msgspec", "numpy", "obstore", "pamqp", "pandas", "pyarrow")
+"""What tasks import beyond Spark and this package, by the names of the modules."""
+USED: Final = (
+    "leveret.pipeline.transfer.sink",
+    "leveret.pipeline.transfer.source",
+    "leveret.pipeline.recovery.driver",
+)
+
+
+class WorkerModules(NamedTuple):
+    """What one worker is like: where, with which Python, and what it lacks."""
+
+    host: str
+    python: str
+    missing: list[str]
+
+
+def look_around(store: str | None) -> WorkerModules:
+    """What the machine that this runs on lacks."""
+    missing = [f"the Python module {name}" for name in WHEELS if find_spec(name) is None]
+    if not missing:
+        for name in USED:
+            try:
+                import_module(name)
+            except ImportError as error:
+                missing.append(f"{name} ({error})")
+    if store is not None and not os.access(store, os.W_OK):
+        missing.append(f"the directory {store}, which all of them have to share and may write")
+    return WorkerModules(socket.gethostname(), sys.executable, missing)
