@@ -21,21 +21,22 @@ from leveret.config import gather
 pytestmark = pytest.mark.process
 
 SCHEMA = (
-    '{"endpoints": ["a.rabbitmq.eu-1.local:5672"], "username": "schema-replicator", "password": "s3kRe7"}'
+    '{"endpoints": ["a.rabbitmq.eu-1.local:5672","b.rabbitmq.eu-1.local:5672","c.rabbitmq.eu-1.local:5672"], '
+    '"username": "schema-replicator", "password": "s3kRe7"}'
 )
-STANDBY = (
-    '{"endpoints": ["a.rabbitmq.eu-1.local:5552"], "username": "offsite-replicator", "password": "s3kRe7"}'
-)
-LINES = rf"""
+STANDBY = SCHEMA.replace("5672", "5552").replace("schema-replicator", "offsite-replicator")
+MIRRORING = r"""
 rabbitmqctl list_queues name policy pid mirror_pids
 rabbitmq-diagnostics check_if_cluster_has_classic_queue_mirroring_policy
 rabbitmq-diagnostics list_policies_with_classic_queue_mirroring -s --formatter=pretty_table
-rabbitmqctl set_policy ha-two "^two\." '{{"ha-mode":"exactly","ha-params":2,"ha-sync-mode":"automatic"}}'
-rabbitmqctl set_policy ha-all "^ha\." '{{"ha-mode":"all"}}'
-rabbitmqctl set_policy ha-nodes "^nodes\." '{{"ha-mode":"nodes","ha-params":["rabbit@nodeA", "rabbit@nodeB"]}}'
+rabbitmqctl set_policy ha-two "^two\." '{"ha-mode":"exactly","ha-params":2,"ha-sync-mode":"automatic"}'
+rabbitmqctl set_policy ha-all "^ha\." '{"ha-mode":"all"}'
+rabbitmqctl set_policy ha-nodes "^nodes\." '{"ha-mode":"nodes","ha-params":["rabbit@nodeA", "rabbit@nodeB"]}'
 rabbitmqctl list_queues name mirror_pids synchronised_mirror_pids
-rabbitmqctl sync_queue "{{name}}"
-rabbitmqctl cancel_sync_queue "{{name}}"
+rabbitmqctl sync_queue "{name}"
+rabbitmqctl cancel_sync_queue "{name}"
+""".strip().splitlines()
+REPLICATION = rf"""
 rabbitmq-plugins enable rabbitmq_schema_definition_sync --offline
 rabbitmq-plugins enable rabbitmq_standby_replication --offline
 rabbitmqctl add_vhost rabbitmq_schema_definition_sync
@@ -58,12 +59,13 @@ rabbitmqctl list_vhosts_available_for_standby_replication_recovery
 rabbitmqctl promote_standby_replication_downstream
 rabbitmqctl promote_standby_replication_downstream --start-from-scratch
 rabbitmqctl promote_standby_replication_downstream --all-available --exclude-virtual-hosts "vhost1,vhost2"
+rabbitmqctl promote_standby_replication_downstream --exclude-virtual-hosts \"vhost1,vhost2\"
 rabbitmqctl display_standby_promotion_summary
 rabbitmqctl delete_orphaned_data_on_standby_replication_downstream_cluster
 rabbitmqctl delete_all_data_on_standby_replication_cluster
 rabbitmqctl delete_internal_streams_on_standby_replication_upstream_cluster
 rabbitmq-diagnostics inspect_local_data_available_for_standby_replication_recovery
-"""
+""".strip().splitlines()
 
 
 def parsed(line: str) -> str:
@@ -84,7 +86,7 @@ def parsed(line: str) -> str:
             return rest[0]
 
 
-@pytest.mark.parametrize("line", LINES.strip().splitlines())
+@pytest.mark.parametrize("line", [*MIRRORING, *REPLICATION])
 def test_a_line_of_the_guides_is_understood(line: str) -> None:
     assert parsed(line)
 

@@ -38,6 +38,7 @@ _LEFT_OUT: Final = (
     "What this left out is kept: promote_standby_replication_downstream without these options brings it back, and "
     "with --dry-run lists it by queue"
 )
+_NOTHING: Final = "Nothing was transferred to this node: no message was recovered"
 _SPOKEN_EVERY_S: Final = 5.0
 _LOOK: Final = "that; nothing was changed"
 
@@ -104,12 +105,14 @@ def promote_standby_replication_downstream(
     if to is not None:
         ctl.announce(f"Recovering into {urlsplit(to).hostname} ...")
         rows = carry_out(ctl, "promote", body, "that; do it again, it goes on from there")
+        if not rows:
+            ctl.announce(_NOTHING)
         return _summary(ctl, (*_SUMMARY, "in_doubt"), rows)
     _warn_of_alive(ctl, yes=yes)
     ctl.announce("Will promote cluster to upstream...")
     rows = carry_out(ctl, "promote", body, _PROMOTION)
     if not rows:
-        ctl.announce("Nothing was transferred to this node: no message was recovered")
+        ctl.announce(_NOTHING)
     if exclude_virtual_hosts or queues or as_of:
         ctl.announce(_LEFT_OUT)
         left_out = ctl.api.get("replication", "standby", "details").get("left_out")
@@ -215,7 +218,13 @@ def _body(
 
 
 def _names(option: str, text: str | None) -> list[str]:
-    return [] if text is None else [name for name in _given(option, text).split(",") if name]
+    """The names of a list, without quotes about it, which RabbitMQ's guide prints for a shell to pass on."""
+    if text is None:
+        return []
+    given = _given(option, text)
+    if len(given) > 1 and given.startswith('"') and given.endswith('"'):
+        given = _given(option, given[1:-1])
+    return [name for name in given.split(",") if name]
 
 
 def _given(option: str, text: str) -> str:

@@ -345,3 +345,22 @@ def test_a_summary_fits_a_terminal_and_hides_nothing(
     ctl.formatter = "json"
     for_programs = getattr(commands, command).action(ctl)
     assert {"reader_offsets", "publisher_ids", "unreadable_records"} < {*for_programs.columns}
+
+
+@pytest.mark.parametrize("options", [{}, {"to": "amqp://guest@a.example"}])
+def test_that_nothing_was_there_to_recover_is_said(
+    options: dict[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(TO_PASSWORD, "s3kRe7")
+    ctl = session(FakeApi([]))
+    ctl.quiet = False
+    commands.promote_standby_replication_downstream.action(ctl, **options)
+    assert "Nothing was transferred to this node: no message was recovered" in capsys.readouterr().out
+
+
+def test_quotes_that_a_guide_prints_about_a_list_are_no_part_of_its_names() -> None:
+    api = FakeApi([ROW])
+    promote(api, exclude_virtual_hosts='"a,b"')
+    assert api.asked[-1][1]["exclude_virtual_hosts"] == ["a", "b"]
+    with pytest.raises(CtlError, match="--exclude-virtual-hosts is empty"):
+        promote(api, exclude_virtual_hosts='""')
