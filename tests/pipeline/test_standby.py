@@ -21,7 +21,7 @@ from leveret.config import Config, load
 from leveret.config.kinds import Address
 from leveret.core.broker.broker import Broker
 from leveret.core.schema.operating_mode import OperatingMode
-from leveret.model.definitions import Definitions, GlobalParameter, Put, Vhost
+from leveret.model.definitions import Definitions, GlobalParameter, Put, Queue, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
 from leveret.pipeline.archive.contents import contents
 from leveret.pipeline.archive.identities import AnotherLog, UpstreamIdentities
@@ -335,6 +335,27 @@ def test_a_moment_before_all_that_is_known_is_refused_with_the_earliest_one(
             "downstream",
         )
         await standby.recoveries.check_wanted(RecoveryRequest(**wanted, as_of_ms=oldest))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("wanted", [{}, {"queues": ["empty"]}, {"exclude": ["/"]}])
+def test_a_moment_of_queues_of_which_nothing_is_here_is_refused(
+    node: FakeNode, wanted: dict[str, Any]
+) -> None:
+    node.definitions.apply(Put(Vhost(name="/")))
+    node.definitions.apply(Put(Queue(name="empty", vhost="/")))
+    if wanted:
+        upstream = StandbyUpstream()
+        upstream.publish("/", "full", [stored_message(b"x")])
+        transfer(upstream, node.data_dir / "standby")
+    node.streams.addresses = [Address("127.0.0.1", 1)]
+
+    async def scenario() -> None:
+        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+        with pytest.raises(PreconditionFailed, match="nothing of these queues was transferred"):
+            await standby.promote(RecoveryRequest(**wanted, as_of_ms=5))
+        assert (standby.mode, standby.decided.promoting) == ("downstream", None)
 
     asyncio.run(scenario())
 

@@ -361,12 +361,17 @@ def _check_moment(wanted: RecoveryRequest, as_of_ms: int, contents: Event) -> No
     vhosts = [row for row in contents["vhosts"] if row["vhost"] not in wanted.exclude]
     names = {row["vhost"] for row in vhosts}
     known_from_ms = max((row["known_from_ms"] for row in vhosts), default=0)
-    oldest = (
+    oldest = [
         row["oldest_ms"]
         for row in contents["queues"]
         if row["vhost"] in names and (not wanted.queues or row["queue"] in wanted.queues)
-    )
-    earliest_ms = max(known_from_ms, min(oldest, default=0))
+    ]
+    if not oldest:
+        raise PreconditionFailed(
+            "nothing of these queues was transferred to this node, so it is not known how they stood at any moment. "
+            "Nothing was changed; see inspect_standby_downstream_metrics"
+        )
+    earliest_ms = max(known_from_ms, min(oldest))
     if as_of_ms < earliest_ms:
         earliest = datetime.fromtimestamp(earliest_ms / 1000, UTC).isoformat(timespec="milliseconds")
         raise PreconditionFailed(
