@@ -12,6 +12,9 @@ contenders  the brokers that are measured, behind one small interface
 workers     starts the load generator's processes, together, and reads rates off their samples
 process     what those processes have in common
 load        a publisher and a consumer on raw sockets
+traffic     messages that differ, and where in their octets everything stands
+traffic_load  publishers and consumers of such messages, who check each of them
+mixed       the rows of such messages
 failover    the row of a leader that dies where etcd elects
 mirrors     the rows of a cluster of three nodes
 pacer       a publisher at a steady rate that notes when confirms came

@@ -19,12 +19,13 @@ import leveret
 from bench import report, runner, selftest
 from bench.backlog import BACKLOG, LARGE_BACKLOG
 from bench.beside import BESIDE
-from bench.contenders import LEVERET, MAKERS, RABBITMQ
+from bench.contenders import LEVERET, MAKERS, RABBITMQ, Checkout
 from bench.disk import DRAINED, STRAGGLER
 from bench.failover import FAILOVER
 from bench.followers import FOLLOWER, JOIN
 from bench.many import MANY
 from bench.mirrors import MIRRORED, MIRRORED_FAILOVER, MIRRORED_SYNC
+from bench.mixed import MIXED
 from bench.queues import QUEUES_SCENARIO
 from bench.report import Record
 from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
@@ -35,12 +36,14 @@ from bench.streams import STREAMS
 
 BUILD: Final = Path("build")
 RECORD: Final = BUILD / "bench.json"
+PAIRED_RECORD: Final = BUILD / "bench-paired.json"
 PAGE: Final = Path("docs/performance.md")
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     PUBLISH,
     TOGETHER,
     MANY,
     SMALL,
+    *MIXED,
     LATENCY,
     *BESIDE,
     STREAMS,
@@ -72,6 +75,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, help="rounds on each broker, in turns (default 3, quick 1)")
     parser.add_argument("--backlog", type=int, help="messages of the backlog (default 1000000, quick 50000)")
     parser.add_argument("--brokers", default=f"{LEVERET},{RABBITMQ}", help="default: %(default)s")
+    parser.add_argument(
+        "--paired",
+        metavar="DIR",
+        help="compare with the checkout in DIR, round by round, instead of with RabbitMQ",
+    )
     parser.add_argument("--formatter", choices=("table", "json"), default="table")
     parser.add_argument("--selftest", action="store_true", help="show what the load generator can do")
     parser.add_argument(
@@ -81,7 +89,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     )
     reported = parser.parse_args(arguments)
     reported.rows = reported.rows.split(",") if reported.rows else ROW_NAMES
-    reported.brokers = reported.brokers.split(",")
+    reported.brokers = [LEVERET] if reported.paired else reported.brokers.split(",")
+    try:
+        reported.before = Checkout(Path(reported.paired)) if reported.paired else None
+    except ValueError as missing:
+        parser.error(f"--paired: {missing}")
     for option, values, known in (
         ("rows", reported.rows, ROW_NAMES),
         ("brokers", reported.brokers, list(MAKERS)),
@@ -121,7 +133,12 @@ def measure(reported: argparse.Namespace) -> Record:
                 print(text, file=sys.stderr)
 
         return runner.run(
-            chosen, reported.brokers, settings_of(reported), lambda row: row.name in reported.rows, say
+            chosen,
+            reported.brokers,
+            settings_of(reported),
+            lambda row: row.name in reported.rows,
+            say,
+            reported.before,
         )
 
 
@@ -150,12 +167,15 @@ def main(arguments: list[str] | None = None) -> int:
     if reported.write_docs:
         return write_docs()
     record = measure(reported)
-    report.write_json(record, RECORD)
+    report.write_json(record, PAIRED_RECORD if reported.paired else RECORD)
     if reported.formatter == "json":
         print(json.dumps(record, indent=1))
+    elif reported.paired:
+        report.print_paired(record)
     else:
         report.print_table(record)
-    missed = any(row["met"] is False for row in record["rows"]) and not reported.quick
+    asked = not reported.quick and not reported.paired
+    missed = asked and any(row["met"] is False for row in record["rows"])
     return 1 if missed or record["errors"] else 0
 
 

@@ -17,7 +17,7 @@ import contextlib
 import random
 import socket
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from pamqp import base, body, commands, frame, header
 
@@ -54,9 +54,26 @@ class Connection:
             self.socket.close()
             raise
 
-    def declare_queue(self, queue: str, *, durable: bool = True) -> None:
-        """Declare a queue of the default type."""
-        self._call(commands.Queue.Declare(queue=queue, durable=durable), commands.Queue.DeclareOk)
+    def declare_queue(
+        self, queue: str, *, durable: bool = True, arguments: dict[str, Any] | None = None
+    ) -> None:
+        """Declare a queue, of the default type unless the arguments name one."""
+        declare = commands.Queue.Declare(queue=queue, durable=durable, arguments=arguments or {})
+        self._call(declare, commands.Queue.DeclareOk)
+
+    def declare_exchange(self, exchange: str, kind: str) -> None:
+        """Declare a durable exchange."""
+        declare = commands.Exchange.Declare(exchange=exchange, exchange_type=kind, durable=True)
+        self._call(declare, commands.Exchange.DeclareOk)
+
+    def bind_queue(self, queue: str, exchange: str, routing_key: str) -> None:
+        """Bind a queue."""
+        bind = commands.Queue.Bind(queue=queue, exchange=exchange, routing_key=routing_key)
+        self._call(bind, commands.Queue.BindOk)
+
+    def delete_exchange(self, exchange: str) -> None:
+        """Delete an exchange with its bindings."""
+        self._call(commands.Exchange.Delete(exchange=exchange), commands.Exchange.DeleteOk)
 
     def ready_messages(self, queue: str) -> int:
         """Ask how many messages wait in a queue that exists."""
@@ -84,13 +101,11 @@ class Connection:
         self._call(commands.Basic.Qos(0, prefetch, False), commands.Basic.QosOk)
         self._call(commands.Basic.Consume(queue=queue, consumer_tag="c"), commands.Basic.ConsumeOk)
 
-    def consume_each(self, queues: list[str], *, prefetch: int) -> None:
-        """Become a consumer of each queue, with tags of one size; `pending` as with `consume`."""
+    def consume_each(self, queues: dict[str, str], *, prefetch: int) -> None:
+        """Become a consumer of each queue, by its tag; `pending` as with `consume`. All but the last are empty."""
         self._call(commands.Basic.Qos(0, prefetch, False), commands.Basic.QosOk)
-        for number, queue in enumerate(queues):
-            self._call(
-                commands.Basic.Consume(queue=queue, consumer_tag=f"{number:03}"), commands.Basic.ConsumeOk
-            )
+        for tag, queue in queues.items():
+            self._call(commands.Basic.Consume(queue=queue, consumer_tag=tag), commands.Basic.ConsumeOk)
 
     def close(self) -> None:
         """End the connection in order; answers that still come in are thrown away."""

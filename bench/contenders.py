@@ -6,7 +6,10 @@ plugins that the rows need, as many schedulers as RabbitMQ likes, data on the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import os
+import subprocess
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Final, Protocol
@@ -17,6 +20,8 @@ from leveret.testing.servers.rabbitmq import RabbitNode
 
 LEVERET: Final = "leveret"
 RABBITMQ: Final = "rabbitmq"
+BEFORE: Final = "before"
+"""Leveret of another checkout, to compare this one with."""
 RABBITMQ_PLUGINS: Final = ("rabbitmq_management", "rabbitmq_shovel", "rabbitmq_stream")
 
 
@@ -60,6 +65,40 @@ MAKERS: Final[dict[str, Callable[[Path], Node]]] = {
     LEVERET: make_leveret,
     RABBITMQ: make_rabbitmq,
 }
+
+
+class Checkout:
+    """Another checkout of Leveret, whose nodes run in the interpreter of this one."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the checkout in `folder`.
+
+        Raises:
+            ValueError: none is there.
+        """
+        self.folder = folder.resolve()
+        self.sources = self.folder / "src"
+        if not (self.sources / "leveret").is_dir():
+            raise ValueError(f"{folder}: no checkout of Leveret, it has no src/leveret")
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Whatever node or command is started meanwhile, a follower's or a cluster's too, is of this checkout."""
+        kept = os.environ.get("PYTHONPATH")
+        os.environ["PYTHONPATH"] = str(self.sources)
+        try:
+            yield
+        finally:
+            if kept is None:
+                del os.environ["PYTHONPATH"]
+            else:
+                os.environ["PYTHONPATH"] = kept
+
+    def version(self) -> str:
+        """Return the commit that is checked out."""
+        command = ["git", "-C", str(self.folder), "rev-parse", "--short", "HEAD"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return done.stdout.strip() or "unknown"
 
 
 def unavailable(name: str) -> str | None:

@@ -97,7 +97,7 @@ class Consuming:
 
     def __init__(self, job: ManyJob, place: int) -> None:
         self.connection = Connection(job.port, vhost=job.vhost)
-        queues = [queue_name(place, number) for number in range(job.queues)]
+        queues = {f"{number:03}": queue_name(place, number) for number in range(job.queues)}
         self.connection.consume_each(queues, prefetch=job.window)
         self.socket = self.connection.socket
         self.socket.settimeout(None)

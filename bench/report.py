@@ -3,7 +3,7 @@
 bench.json
     {"date", "machine": {...}, "settings": {...}, "versions": {broker: version},
      "rows": [{"name", "title", "unit", "higher_is_better", "ratio", "target", "met",
-               "leveret": {"median", "min", "max", "rounds": [...], "cpu_us", "details": [...]},
+               "leveret": {"median", "min", "max", "rounds": [...], "cpu_us", "cpu_rounds": [...], "details": [...]},
                "rabbitmq": {... the same} }],
      "errors": {"scenario or row on broker": "text"}}
 
@@ -22,10 +22,12 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from bench.contenders import LEVERET, RABBITMQ
+from bench.contenders import BEFORE, LEVERET, RABBITMQ
 from bench.rows import Reading, Row
 
 ERROR_CHARS: Final = 400
+CPU_S_OF_US: Final = 0.1
+"""Microseconds a message as seconds for 100,000 messages."""
 COLUMNS: Final = ("row", "unit", "Leveret", "RabbitMQ", "ratio", "CPU us/msg", "target")
 DOCS_BEGIN: Final = "<!-- bench: begin -->"
 DOCS_END: Final = "<!-- bench: end -->"
@@ -44,6 +46,7 @@ def summary(readings: Sequence[Reading]) -> dict[str, Any]:
         "max": max(values),
         "rounds": values,
         "cpu_us": statistics.median(cpu) if cpu else None,
+        "cpu_rounds": cpu,
         "details": [reading.details for reading in readings],
     }
 
@@ -141,9 +144,37 @@ def print_table(record: Record) -> None:
         widths = [max(len(one[at]) for one in [COLUMNS, *rows]) for at in range(len(COLUMNS))]
         for row in [COLUMNS, *rows]:
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    _print_errors(record)
+
+
+def _print_errors(record: Record) -> None:
     for where, text in record["errors"].items():
         # The whole text, often the end of a log, is in bench.json.
         print(f"not measured: {where}: {text[:ERROR_CHARS]}", file=sys.stderr)
+
+
+def print_paired(record: Record) -> None:
+    """Write the rows of a paired run: rates, and seconds of the node's processor for 100,000 messages.
+
+    A ratio is the median of the rounds' ratios, this checkout by the one before: a slow minute is slow for both.
+    """
+    print(f"before {record['versions'][BEFORE]}; {heading(record)}")
+    for row in record["rows"]:
+        if LEVERET not in row or BEFORE not in row:
+            continue
+        before, after = row[BEFORE], row[LEVERET]
+        print(f"{row['name']:24} {row['unit']:6} {_paired(before['rounds'], after['rounds'])}")
+        if before["cpu_us"] is not None and after["cpu_us"] is not None:
+            cpu = [[one * CPU_S_OF_US for one in each["cpu_rounds"]] for each in (before, after)]
+            print(f"{'':24} {'CPU s':6} {_paired(*cpu)}")
+    _print_errors(record)
+
+
+def _paired(before: Sequence[float], after: Sequence[float]) -> str:
+    ratios = [_quotient(new, old) or 0.0 for old, new in zip(before, after, strict=False)]
+    medians = (number(statistics.median(one)) for one in (before, after, ratios))
+    old, new, ratio = (each.rjust(10) for each in medians)
+    return f"before {old}  after {new}  ratio {ratio} ({number(min(ratios))}-{number(max(ratios))})"
 
 
 def write_json(record: Record, target: Path) -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from bench import contenders, machine, report
 from bench.client import LoadError
-from bench.contenders import Node
+from bench.contenders import BEFORE, LEVERET, Checkout, Node
 from bench.report import Record, RowRecord
 from bench.rows import Reading, Row, Scenario, Settings
 from leveret.model.errors import LeveretError
@@ -29,15 +29,23 @@ def run(
     settings: Settings,
     wanted: Callable[[Row], bool],
     say: Callable[[str], None],
+    before: Checkout | None = None,
 ) -> Record:
-    """Measure; return the record that becomes bench.json. `say` is told what runs now."""
+    """Measure; return the record that becomes bench.json. `say` is called with the step that runs now.
+
+    With `before`, the nodes of that checkout are one more broker, the first of each round.
+    """
     settings.folder.mkdir(parents=True, exist_ok=True)
     facts = machine.facts(settings.folder)
     errors = {name: why for name in brokers if (why := contenders.unavailable(name))}
     present = [name for name in brokers if name not in errors]
+    versions = {name: contenders.version(name) for name in present}
+    if before is not None:
+        present.insert(0, BEFORE)
+        versions[BEFORE] = before.version()
     rows: list[RowRecord] = []
     for scenario in scenarios:
-        readings = _scenario(scenario, present, settings, errors, say)
+        readings = _scenario(scenario, present, settings, errors, say, before)
         filled = [row for row in scenario.rows if wanted(row) and any(readings[row.name].values())]
         rows += [report.row_record(row, readings[row.name], rows) for row in filled]
     return {
@@ -51,7 +59,7 @@ def run(
             "large_backlog": settings.large_backlog,
             "quick": settings.quick,
         },
-        "versions": {name: contenders.version(name) for name in present},
+        "versions": versions,
         "rows": rows,
         "errors": errors,
     }
@@ -63,29 +71,39 @@ def _scenario(
     settings: Settings,
     errors: dict[str, str],
     say: Callable[[str], None],
+    before: Checkout | None,
 ) -> Readings:
     """Run one scenario in turns on a fresh node of each broker."""
     title = scenario.rows[0].name
-    brokers = [name for name in present if name in scenario.brokers]
+    brokers = [name for name in present if _kind(name) in scenario.brokers]
     readings: Readings = {row.name: {name: [] for name in brokers} for row in scenario.rows}
     with contextlib.ExitStack() as stack:
         nodes: dict[str, Node] = {}
         for name in brokers:
             say(f"{title}: starting {name}")
             with _noting(errors, f"{title} on {name}"):
-                node = (scenario.makers or contenders.MAKERS)[name](settings.folder)
+                node = (scenario.makers or contenders.MAKERS)[_kind(name)](settings.folder)
                 stack.callback(node.close)
-                node.start()
+                with _sources(name, before):
+                    node.start()
                 nodes[name] = node
         for turn in range(1 if scenario.once else settings.rounds):
             for name, node in list(nodes.items()):
                 say(f"{title}: {name}, round {turn + 1}")
-                with _noting(errors, f"{title} on {name}"):
+                with _noting(errors, f"{title} on {name}"), _sources(name, before):
                     for row, reading in scenario.run(node, settings).items():
                         readings[row][name].append(reading)
                 if f"{title} on {name}" in errors:
                     del nodes[name]
     return readings
+
+
+def _kind(name: str) -> str:
+    return LEVERET if name == BEFORE else name
+
+
+def _sources(name: str, before: Checkout | None) -> contextlib.AbstractContextManager[None]:
+    return before.running() if before is not None and name == BEFORE else contextlib.nullcontext()
 
 
 @contextlib.contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ from bench.process import Result
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 RESULT_TIMEOUT_S: Final = 120.0
+_OWN_ENVIRONMENT: Final = dict(os.environ)
+"""Not that of the nodes, which may be of another checkout (bench.contenders.Checkout)."""
 QUEUE: Final = "bench"
 
 
@@ -66,6 +69,7 @@ class Worker:
         self._process = subprocess.Popen(
             [sys.executable, "-m", module, json.dumps(dataclasses.asdict(job))],
             cwd=ROOT,
+            env=_OWN_ENVIRONMENT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -211,15 +215,17 @@ def drained(node: Node, consumer: Worker, count: int) -> Throughput:
     )
 
 
-def measured(node: Node, publisher: Worker, consumer: Worker, warmup_s: float, seconds: float) -> Throughput:
-    """Let both work, measure `seconds` after the warm-up, and see that all that went in came out."""
+def measured(
+    node: Node, publisher: Worker, consumer: Worker, warmup_s: float, seconds: float, copies: int = 1
+) -> Throughput:
+    """Let both work, measure `seconds` after the warm-up, and see that all that went in came out, `copies` times."""
     consumer.ready().go()
     publisher.ready().go()
     start, end, cpu_s = _watch(node, warmup_s, seconds)
     published = publisher.result()
-    consumer.report(published.count)
+    consumer.report(copies * published.count)
     consumed = consumer.result()
-    _expect(published.count, consumed.count, "delivered")
+    _expect(copies * published.count, consumed.count, "delivered")
     return _throughput(published, consumed, start, end, cpu_s)
 
 

@@ -57,6 +57,18 @@ def test_only_a_full_run_gets_into_the_docs(
     assert "run `python -m bench` first" in reported
 
 
+def test_paired_with_another_checkout_only_leveret_runs() -> None:
+    reported = parse(["--paired", str(ROOT)])
+    assert reported.brokers == ["leveret"]
+    assert reported.before.sources == ROOT / "src"
+
+
+def test_paired_with_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        parse(["--paired", str(tmp_path)])
+    assert "no checkout of Leveret" in capsys.readouterr().err
+
+
 def test_the_page_has_the_marks_and_names_every_row() -> None:
     text = (ROOT / PAGE).read_text()
     assert text.index(DOCS_BEGIN) < text.index(DOCS_END)

@@ -114,3 +114,18 @@ def test_json_round_trips(tmp_path: Path) -> None:
     target = tmp_path / "build" / "bench.json"
     report.write_json(record(), target)
     assert report.read_json(target) == record()
+
+
+def test_a_paired_table_has_the_ratios_of_rounds(capsys: pytest.CaptureFixture[str]) -> None:
+    # A slow second round: medians alone would say that this checkout is no faster.
+    readings = {
+        "before": rounds(100.0, 10.0, 100.0),
+        "leveret": [*rounds(200.0, 20.0), Reading(250.0, cpu_us=4.0)],
+    }
+    paired = record(report.row_record(FASTER, readings))
+    paired["versions"] = {"leveret": "0.1.0", "before": "abc1234"}
+    report.print_paired(paired)
+    heading, rate, cpu = capsys.readouterr().out.splitlines()
+    assert heading.startswith("before abc1234; ")
+    assert rate.split() == ["fast", "msg/s", "before", "100", "after", "200", "ratio", "2.00", "(2.00-2.50)"]
+    assert cpu.split() == ["CPU", "s", "before", "0.20", "after", "0.20", "ratio", "1.00", "(1.00-2.00)"]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from bench import contenders, runner
 from bench.client import LoadError
-from bench.contenders import Node
+from bench.contenders import Checkout, Node
 from bench.rows import Reading, Row, Scenario, Settings, Target
 from bench.runner import run
 from bench.selftest import SinkNode
@@ -85,3 +86,22 @@ def test_a_row_can_have_a_target_that_is_a_share_of_one_before_it(settings: Sett
     part = Scenario((half,), lambda node, settings: {"half": Reading(4.0)})
     record = run([whole, part], ["leveret"], settings, lambda row: True, lambda text: None)
     assert [row["met"] for row in record["rows"]] == [None, False]
+
+
+def test_another_checkout_runs_first_in_each_round_with_its_own_sources(
+    settings: Settings, tmp_path: Path
+) -> None:
+    (tmp_path / "src" / "leveret").mkdir(parents=True)
+    before = Checkout(tmp_path)
+    sources: list[str | None] = []
+
+    def look(node: Node, settings: Settings) -> dict[str, Reading]:
+        sources.append(os.environ.get("PYTHONPATH"))
+        return {"row": Reading(1.0)}
+
+    given = os.environ.get("PYTHONPATH")
+    scenario = Scenario((ROW,), look)
+    record = run([scenario], ["leveret"], settings, lambda row: True, lambda text: None, before)
+    assert sources == [str(before.sources), given] * 2
+    assert len(record["rows"][0]["before"]["rounds"]) == 2
+    assert os.environ.get("PYTHONPATH") == given
