@@ -27,7 +27,7 @@ from leveret.config.tls import TlsOptions
 from leveret.core.broker.broker import STANDBY_TAG
 from leveret.core.schema.operating_mode import OperatingMode, operating_mode
 from leveret.model.definitions import GlobalParameter, Vhost
-from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed
+from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed, StorageError
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import PromotionAttempt, StandbyDecided
@@ -217,8 +217,7 @@ class StandbyDownstream:
             def report(event: Event) -> None:
                 progress.take(event)
                 if event.get("event") == "left_out":
-                    promotion.left_out = event["vhosts"]
-                    self.decided.save()
+                    self._note_left_out(promotion, event["vhosts"])
                 (on_progress or _ignore)(event)
 
             try:
@@ -356,6 +355,14 @@ class StandbyDownstream:
         return self.decided.promotion_summary()
 
     # -- inside -------------------------------------------------------------------------------
+
+    def _note_left_out(self, promotion: PromotionAttempt, rows: list[dict[str, Any]]) -> None:
+        """Keep the count over restarts; a full disk stops no promotion for that, as its end is saved again."""
+        promotion.left_out = rows
+        try:
+            self.decided.save()
+        except StorageError as error:
+            logger.warning("standby_promotion_left_out_not_kept error=%s", error)
 
     async def _carry_out(self, promotion: PromotionAttempt, endpoint: str, report: Progress) -> None:
         """End both links and recover."""

@@ -17,13 +17,15 @@ from leveret.config.kinds import Address
 from leveret.core.broker.broker import Broker
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.definitions import Change, Definitions, Delete, GlobalParameter, Put, Vhost
-from leveret.model.errors import NotAllowed
+from leveret.model.errors import NotAllowed, StorageError
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK
 from leveret.pipeline.files.files import locked
+from leveret.runtime.standby import downstream
+from leveret.runtime.standby.decisions import StandbyDecided
 from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER, StandbyDownstream
 from leveret.runtime.standby.pipeline_process import PipelineFailed, PipelineProcess
-from leveret.runtime.standby.recovery import EVERYTHING, RecoveryTarget
+from leveret.runtime.standby.recovery import EVERYTHING, RecoveryRequest, RecoveryTarget
 from leveret.storage.state_file import StateFile
 from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
@@ -121,6 +123,37 @@ def test_a_promotion_ends_what_goes_on_and_nothing_begins_while_it_drains(
         assert (await dry_run(standby))["queues"] == [], "afterwards it may be asked for"
 
     asyncio.run(scenario())
+
+
+def test_a_full_disk_stops_no_promotion_for_the_count_of_what_it_leaves_out(
+    standby: StandbyDownstream, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    row = {"virtual_host": "tmp", "queues": 1, "messages": 2, "unreadable_records": 0}
+    save, saved = standby.decided.save, 0
+
+    async def recover(task: str, job: Any, report: Any, process: Any) -> dict[str, Any]:
+        report({"event": "left_out", "vhosts": [row]})
+        return {"summary": [], "transferred": {}, "marks": {}}
+
+    async def is_there(wanted: RecoveryRequest) -> None:
+        """What is named was not transferred, nor is it defined."""
+
+    def save_with_a_full_disk() -> None:
+        nonlocal saved
+        saved += 1
+        if saved == 2:
+            raise StorageError("no space left on device")
+        save()
+
+    monkeypatch.setattr(downstream, "ask", recover)
+    monkeypatch.setattr(standby.recoveries, "check_wanted", is_there)
+    monkeypatch.setattr(standby.decided, "save", save_with_a_full_disk)
+    asyncio.run(standby.promote(RecoveryRequest(exclude=["tmp"])))
+    assert "standby_promotion_left_out_not_kept error=no space left" in caplog.text
+    kept = StandbyDecided(standby.decided._state_file, OperatingMode.DOWNSTREAM)
+    left_out = kept.left_out()
+    assert left_out is not None
+    assert (left_out["exclude"], left_out["vhosts"]) == (["tmp"], [row])
 
 
 def test_data_is_not_deleted_under_the_hands_of_a_dry_run_and_all_of_it_only_when_that_has_ended(
