@@ -6,6 +6,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -113,6 +114,18 @@ def test_a_master_that_is_dead_is_said_before_spark_is_started(others: int) -> N
         workers.check_master(f"spark://{','.join(addresses)}")
     assert time.monotonic() - began_s < 15
     assert all(address in str(caught.value) for address in addresses)
+
+
+def test_masters_that_are_silent_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = threading.Barrier(6, timeout=10)
+
+    def connect(address: tuple[str, int], timeout_s: float) -> socket.socket:
+        asked.wait()
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    with pytest.raises(SparkFailed, match=r"no Spark master answers at .*h5:7077: timed out\)"):
+        workers.check_master("spark://" + ",".join(f"h{number}:7077" for number in range(6)))
 
 
 def test_one_master_of_several_is_enough() -> None:

@@ -39,18 +39,23 @@ def check_master(master: str) -> None:
     """
     if not master.startswith(_STANDALONE):
         return
-    said = []
-    for address in master.removeprefix(_STANDALONE).split(","):
-        host, _, port = address.rpartition(":")
-        try:
-            socket.create_connection(
-                (host or address, int(port) if host else _PORT), CONNECT_TIMEOUT_S
-            ).close()
-        except (OSError, ValueError) as error:
-            said.append(f"{address}: {error}")
-        else:
-            return
-    raise SparkFailed(f"no Spark master answers at {master} ({'; '.join(said)}); see spark.master")
+    addresses = master.removeprefix(_STANDALONE).split(",")
+    # All at once: machines that are gone answer nothing, each for as long as it is waited for.
+    with ThreadPoolExecutor(len(addresses)) as threads:
+        said = list(threads.map(_why_not, addresses))
+    if all(said):
+        each = "; ".join(f"{address}: {why}" for address, why in zip(addresses, said, strict=True))
+        raise SparkFailed(f"no Spark master answers at {master} ({each}); see spark.master")
+
+
+def _why_not(address: str) -> str:
+    """Why nothing takes a connection there; empty if something does."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host or address, int(port) if host else _PORT), CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError) as error:
+        return str(error) or type(error).__name__
+    return ""
 
 
 def choose_python(python: str | None, environment: os._Environ[str]) -> None:
