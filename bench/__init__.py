@@ -14,7 +14,10 @@ process     what those processes have in common
 load        a publisher and a consumer on raw sockets
 traffic     messages that differ, and where in their octets everything stands
 traffic_load  publishers and consumers of such messages, who check each of them
-mixed       the rows of such messages
+mixed       the rows of such messages, and of other loads that are checked as they are
+round_trips  what one client waits for
+lavinmq     a LavinMQ node, where there is one
+plot        the plot of a run
 failover    the row of a leader that dies where etcd elects
 mirrors     the rows of a cluster of three nodes
 pacer       a publisher at a steady rate that notes when confirms came

@@ -16,10 +16,10 @@ from typing import Final
 from rich.console import Console
 
 import leveret
-from bench import report, runner, selftest
+from bench import plot, report, runner, selftest
 from bench.backlog import BACKLOG, LARGE_BACKLOG
 from bench.beside import BESIDE
-from bench.contenders import LEVERET, MAKERS, RABBITMQ, Checkout
+from bench.contenders import LEVERET, MAKERS, RABBITMQ, Checkout, present
 from bench.disk import DRAINED, STRAGGLER
 from bench.failover import FAILOVER
 from bench.followers import FOLLOWER, JOIN
@@ -28,16 +28,19 @@ from bench.mirrors import MIRRORED, MIRRORED_FAILOVER, MIRRORED_SYNC
 from bench.mixed import MIXED
 from bench.queues import QUEUES_SCENARIO
 from bench.report import Record
+from bench.round_trips import ROUND_TRIPS
 from bench.rows import LATENCY, PUBLISH, SMALL, TOGETHER, Scenario, Settings
 from bench.schema import SCHEMA
 from bench.settled import SETTLED
-from bench.standby import COLLECTION, STANDBY
+from bench.standby import COLLECTION, MIXED_STANDBY, STANDBY
 from bench.streams import STREAMS
 
 BUILD: Final = Path("build")
 RECORD: Final = BUILD / "bench.json"
 PAIRED_RECORD: Final = BUILD / "bench-paired.json"
 PAGE: Final = Path("docs/performance.md")
+PLOT: Final = Path("docs/performance.svg")
+FRONT_PAGE: Final = Path("README.md")
 SCENARIOS: Final[tuple[Scenario, ...]] = (
     PUBLISH,
     TOGETHER,
@@ -45,6 +48,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     SMALL,
     *MIXED,
     LATENCY,
+    *ROUND_TRIPS,
     *BESIDE,
     STREAMS,
     BACKLOG,
@@ -55,6 +59,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     SCHEMA,
     COLLECTION,
     STANDBY,
+    MIXED_STANDBY,
     SETTLED,
     FOLLOWER,
     JOIN,
@@ -74,7 +79,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, help="measured span of a round (default 5, quick 1)")
     parser.add_argument("--rounds", type=int, help="rounds on each broker, in turns (default 3, quick 1)")
     parser.add_argument("--backlog", type=int, help="messages of the backlog (default 1000000, quick 50000)")
-    parser.add_argument("--brokers", default=f"{LEVERET},{RABBITMQ}", help="default: %(default)s")
+    parser.add_argument(
+        "--brokers", help=f"default: {LEVERET},{RABBITMQ}, and lavinmq where one is on the PATH"
+    )
     parser.add_argument(
         "--paired",
         metavar="DIR",
@@ -85,11 +92,13 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--write-docs",
         action="store_true",
-        help=f"put the last full run's table into {PAGE}; measures nothing",
+        help=f"put the last full run's table into {PAGE} and its plot beside it; measures nothing",
     )
     reported = parser.parse_args(arguments)
     reported.rows = reported.rows.split(",") if reported.rows else ROW_NAMES
-    reported.brokers = [LEVERET] if reported.paired else reported.brokers.split(",")
+    reported.brokers = reported.brokers.split(",") if reported.brokers else present()
+    if reported.paired:
+        reported.brokers = [LEVERET]
     try:
         reported.before = Checkout(Path(reported.paired)) if reported.paired else None
     except ValueError as missing:
@@ -143,7 +152,7 @@ def measure(reported: argparse.Namespace) -> Record:
 
 
 def write_docs() -> int:
-    """Put the last run's table into the documentation, if it was a full run; return the exit status."""
+    """Put the last run's table and plot into the documentation, if it was a full run; return the exit status."""
     wrong = "there is none"
     if RECORD.exists():
         record = report.read_json(RECORD)
@@ -152,7 +161,9 @@ def write_docs() -> int:
         if record["settings"]["quick"]:
             wrong = "it is of a quick run"
         if not wrong:
-            report.write_docs(record, PAGE)
+            plot.write(record, PLOT)
+            report.write_docs(record, PAGE, PLOT.relative_to(PAGE.parent))
+            report.write_plot_link(FRONT_PAGE, PLOT)
             return 0
     print(f"{RECORD}: {wrong}; run `python -m bench` first", file=sys.stderr)
     return 1

@@ -92,6 +92,14 @@ class Connection:
         assert isinstance(content, body.ContentBody)
         return content.value
 
+    def get(self, queue: str) -> bytes:
+        """Get and acknowledge the first message, of one body frame; return its body."""
+        found = self._call(commands.Basic.Get(queue=queue), commands.Basic.GetOk)
+        self._read_frame()
+        content = self._read_frame()[_FRAME_HEAD_BYTES:-1]
+        self._send(commands.Basic.Ack(found.delivery_tag or 0))
+        return content
+
     def confirm_select(self) -> None:
         """Ask for publisher confirms."""
         self._call(commands.Confirm.Select(), commands.Confirm.SelectOk)

@@ -1,6 +1,6 @@
 """The brokers that are measured, behind one small interface.
 
-Both run as an operator would start them: own process, default settings but for ports, folders and the
+All run as an operator would start them: own process, default settings but for ports, folders and the
 plugins that the rows need, as many schedulers as RabbitMQ likes, data on the same disk.
 """
 
@@ -14,12 +14,14 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final, Protocol
 
+from bench import lavinmq
 from leveret.testing.servers import rabbitmq
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.rabbitmq import RabbitNode
 
 LEVERET: Final = "leveret"
 RABBITMQ: Final = "rabbitmq"
+LAVINMQ: Final = "lavinmq"
 BEFORE: Final = "before"
 """Leveret of another checkout, to compare this one with."""
 RABBITMQ_PLUGINS: Final = ("rabbitmq_management", "rabbitmq_shovel", "rabbitmq_stream")
@@ -64,6 +66,7 @@ def make_rabbitmq(folder: Path) -> Node:
 MAKERS: Final[dict[str, Callable[[Path], Node]]] = {
     LEVERET: make_leveret,
     RABBITMQ: make_rabbitmq,
+    LAVINMQ: lavinmq.LavinNode,
 }
 
 
@@ -103,11 +106,20 @@ class Checkout:
 
 def unavailable(name: str) -> str | None:
     """Return None if this broker can be run here, else why not."""
+    if name == LAVINMQ:
+        return lavinmq.available()
     return rabbitmq.available() if name == RABBITMQ else None
+
+
+def present() -> list[str]:
+    """Return the brokers that are measured unless others are asked for: LavinMQ where there is one."""
+    return [LEVERET, RABBITMQ] if lavinmq.available() else [LEVERET, RABBITMQ, LAVINMQ]
 
 
 def version(name: str) -> str:
     """Return the version of a broker that can be run here."""
     if name == LEVERET:
         return metadata.version("leveret")
+    if name == LAVINMQ:
+        return lavinmq.version()
     return rabbitmq.version()

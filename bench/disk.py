@@ -17,6 +17,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from bench.client import LoadError
 from bench.contenders import Node
+from bench.lavinmq import LavinNode
 from bench.rows import Reading, Row, Scenario, Settings, Target
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.rabbitmq import RabbitNode
@@ -36,8 +37,8 @@ _BLOCK_BYTES: Final = 512
 
 
 def _mb_on_disk(node: Node) -> float:
-    assert isinstance(node, LeveretProcess | RabbitNode)
-    root = node.data_dir if isinstance(node, LeveretProcess) else node.home / "mnesia"
+    assert isinstance(node, LeveretProcess | RabbitNode | LavinNode)
+    root = node.home / "mnesia" if isinstance(node, RabbitNode) else node.data_dir
     total = 0
     for folder, _, names in os.walk(root):
         for name in names:

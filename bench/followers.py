@@ -30,8 +30,10 @@ from bench.backlog import fill
 from bench.client import Connection, LoadError
 from bench.contenders import LEVERET, Node
 from bench.load import ConsumeJob, PublishJob
+from bench.mixed import declared, published_and_consumed
 from bench.pacer import RATE, PaceJob, longest_pause_s
 from bench.rows import LATENCY_RATE, WINDOW, Reading, Row, Scenario, Settings, Target, paced, reading
+from bench.traffic import Load
 from bench.workers import QUEUE, Throughput, Worker, publish_only, together
 from leveret.storage import reserve
 from leveret.testing.network.link_proxy import LinkProxy
@@ -178,19 +180,28 @@ def give_secret(leader: LeveretProcess, node: LeveretProcess) -> None:
 
 def _run(node: Node, settings: Settings) -> dict[str, Reading]:
     if not isinstance(node, LeveretProcess):
-        return _readings(
+        readings = _readings(
             reading(_publish(node, settings)), reading(_together(node, settings)), paced(node, settings)
         )
+        return readings | {"follower-mixed": reading(_mixed(node, settings))}
     lead(node)
-    without = _publish(node, settings)
+    without, mixed_without = _publish(node, settings), _mixed(node, settings)
     with Follower(node, settings.folder) as follower:
         follower.start()
         publish = _followed(follower, lambda: _publish(node, settings))
         both = _followed(follower, lambda: _together(node, settings))
+        mixed = _followed(follower, lambda: _mixed(node, settings))
         ages = paced(node, settings)
         follower.stayed()
-    share = Reading(publish.value / without.rate, details={"without": without.rate, "with": publish.value})
-    return _readings(publish, both, ages) | {"follower-share": share}
+    return _readings(publish, both, ages) | {
+        "follower-share": _share(publish, without),
+        "follower-mixed": mixed,
+        "follower-mixed-share": _share(mixed, mixed_without),
+    }
+
+
+def _share(found: Reading, without: Throughput) -> Reading:
+    return Reading(found.value / without.rate, details={"without": without.rate, "with": found.value})
 
 
 def _publish(node: Node, settings: Settings) -> Throughput:
@@ -201,6 +212,12 @@ def _publish(node: Node, settings: Settings) -> Throughput:
 def _together(node: Node, settings: Settings) -> Throughput:
     job = PublishJob(node.amqp_port, QUEUE, window=WINDOW, seconds=settings.seconds)
     return together(node, job, ConsumeJob(node.amqp_port, QUEUE), settings.warmup_s)
+
+
+def _mixed(node: Node, settings: Settings) -> Throughput:
+    load = Load()
+    with declared(node.amqp_port, load):
+        return published_and_consumed(node, load, settings)
 
 
 def _followed(follower: Follower, run: Callable[[], Throughput]) -> Reading:
@@ -369,6 +386,19 @@ FOLLOWER: Final = Scenario(
             f"publish and consume together with one in-sync follower (RabbitMQ: no replica), {LOAD}",
             "msg/s",
             True,
+        ),
+        Row(
+            "follower-mixed",
+            "mixed messages with one in-sync follower (RabbitMQ: no replica)",
+            "msg/s",
+            True,
+        ),
+        Row(
+            "follower-mixed-share",
+            "that rate by the rate without the follower",
+            "share",
+            True,
+            Target("value", SHARE_MIN),
         ),
         Row(
             "follower-latency-p50",

@@ -26,8 +26,10 @@ from bench.client import Connection, LoadError
 from bench.contenders import LEVERET, RABBITMQ, Node
 from bench.failover import FAILOVER_S_MAX, first_confirm
 from bench.load import ConsumeJob, PublishJob
+from bench.mixed import declared, published_and_consumed
 from bench.pacer import RATE, PaceJob, longest_pause_s
 from bench.rows import Reading, Row, Scenario, Settings, Target, reading
+from bench.traffic import Load, queue_name
 from bench.workers import QUEUE, Worker, alone, measured
 from leveret.testing.network.ports import NotReady
 from leveret.testing.sites import cluster_site
@@ -41,7 +43,7 @@ RATIO_MIN: Final = 4.0
 SYNC_PAUSE_MS_MAX: Final = 100.0
 SYNC_TIMEOUT_S: Final = 300.0
 POLICY: Final = "ha"
-PATTERN: Final = f"^{QUEUE}$"
+PATTERN: Final = f"^({QUEUE}|{queue_name(0)})$"
 READY_TIMEOUT_S: Final = 60.0
 
 
@@ -142,7 +144,16 @@ def _run(node: Node, settings: Settings) -> dict[str, Reading]:
         raise LoadError(f"{publish.published} messages published, {found} in the queue")
     with _mirrored(node), Worker(ConsumeJob(node.amqp_port, QUEUE)) as consumer, Worker(job) as publisher:
         both = measured(node, publisher, consumer, warmup_s, seconds)
-    return {"mirrored": reading(publish), "mirrored-together": reading(both)}
+    load = Load()
+    with declared(node.amqp_port, load):
+        _wait_synchronised(node, queue=queue_name(0))
+        mixed = published_and_consumed(node, load, settings)
+        _assert_synchronised(node, queue_name(0))
+    return {
+        "mirrored": reading(publish),
+        "mirrored-together": reading(both),
+        "mirrored-mixed": reading(mixed),
+    }
 
 
 @contextmanager
@@ -160,14 +171,16 @@ def _mirrored(node: ClusterContender) -> Iterator[Connection]:
         connection.close()
 
 
-def _wait_synchronised(node: ClusterContender, timeout_s: float = READY_TIMEOUT_S) -> None:
+def _wait_synchronised(
+    node: ClusterContender, timeout_s: float = READY_TIMEOUT_S, queue: str = QUEUE
+) -> None:
     node.cluster.wait_placed(
-        QUEUE, node.first, mirrors=node.others, synchronised=node.others, timeout_s=timeout_s
+        queue, node.first, mirrors=node.others, synchronised=node.others, timeout_s=timeout_s
     )
 
 
-def _assert_synchronised(node: ClusterContender) -> None:
-    placed = node.cluster.queue(QUEUE)
+def _assert_synchronised(node: ClusterContender, queue: str = QUEUE) -> None:
+    placed = node.cluster.queue(queue)
     if placed is None or placed.leader != node.first.node or len(placed.synchronised) != NODES - 1:
         raise LoadError(f"a mirror fell behind: {placed}")
 
@@ -257,6 +270,7 @@ MIRRORED: Final = Scenario(
             True,
             Target("ratio", RATIO_MIN),
         ),
+        Row("mirrored-mixed", "mixed messages, a queue mirrored on 3 nodes", "msg/s", True),
     ),
     _run,
     makers=MAKERS,

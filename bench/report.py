@@ -22,13 +22,15 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from bench.contenders import BEFORE, LEVERET, RABBITMQ
+from bench.contenders import BEFORE, LAVINMQ, LEVERET, RABBITMQ
 from bench.rows import Reading, Row
 
 ERROR_CHARS: Final = 400
 CPU_S_OF_US: Final = 0.1
 """Microseconds a message as seconds for 100,000 messages."""
-COLUMNS: Final = ("row", "unit", "Leveret", "RabbitMQ", "ratio", "CPU us/msg", "target")
+_COLUMNS: Final = ("row", "unit", "Leveret", "RabbitMQ", "ratio", "CPU us/msg", "target")
+_LAVINMQ_AT: Final = 4
+"""The column of LavinMQ, in a run that had one."""
 DOCS_BEGIN: Final = "<!-- bench: begin -->"
 DOCS_END: Final = "<!-- bench: end -->"
 
@@ -96,6 +98,15 @@ def number(value: float) -> str:
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
+def table(record: Record) -> list[tuple[str, ...]]:
+    """Return the table as text, its heads first."""
+    lines = [_COLUMNS, *(cells(one) for one in record["rows"])]
+    if LAVINMQ not in record["versions"]:
+        return lines
+    own = ["LavinMQ", *(_span(one.get(LAVINMQ)) for one in record["rows"])]
+    return [(*line[:_LAVINMQ_AT], cell, *line[_LAVINMQ_AT:]) for line, cell in zip(lines, own, strict=True)]
+
+
 def cells(record: RowRecord) -> tuple[str, ...]:
     """Return one row of the table as text, a cell a column."""
     ratio = "" if record["ratio"] is None else f"{record['ratio']:.2f}"
@@ -132,17 +143,17 @@ def heading(record: Record) -> str:
 
 def print_table(record: Record) -> None:
     """Write the table: drawn on a terminal, columns between blanks in a pipe."""
-    rows = [cells(one) for one in record["rows"]]
+    heads, *rows = table(record)
     console = Console()
     if console.is_terminal:
-        table = Table(*COLUMNS, caption=heading(record))
+        drawn = Table(*heads, caption=heading(record))
         for row in rows:
-            table.add_row(*row)
-        console.print(table)
+            drawn.add_row(*row)
+        console.print(drawn)
     else:
         print(heading(record))
-        widths = [max(len(one[at]) for one in [COLUMNS, *rows]) for at in range(len(COLUMNS))]
-        for row in [COLUMNS, *rows]:
+        widths = [max(len(one[at]) for one in [heads, *rows]) for at in range(len(heads))]
+        for row in [heads, *rows]:
             print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     _print_errors(record)
 
@@ -189,24 +200,41 @@ def read_json(source: Path) -> Record:
     return record
 
 
-def write_docs(record: Record, page: Path) -> None:
-    """Put the table of a run between the two marks in the page.
+def write_docs(record: Record, page: Path, plot: Path) -> None:
+    """Put the table of a run between the two marks in the page, and a link to its plot, which lies beside the page.
 
     Raises:
         ValueError: the page lacks a mark.
     """
-    text = page.read_text()
-    before, begin, rest = text.partition(DOCS_BEGIN)
+    _put_between_marks(page, f"{_plot_link(plot)}\n\n{markdown(record)}")
+
+
+def write_plot_link(page: Path, plot: Path) -> None:
+    """Put a link to the plot between the two marks in the page.
+
+    Raises:
+        ValueError: the page lacks a mark.
+    """
+    _put_between_marks(page, _plot_link(plot))
+
+
+def _plot_link(plot: Path) -> str:
+    return f"![Rates and times of Leveret by those of RabbitMQ]({plot})"
+
+
+def _put_between_marks(page: Path, content: str) -> None:
+    before, begin, rest = page.read_text().partition(DOCS_BEGIN)
     _, end, after = rest.partition(DOCS_END)
     if not begin or not end:
         raise ValueError(f"{page}: the marks {DOCS_BEGIN} and {DOCS_END} must stand in it, in order")
-    page.write_text(f"{before}{begin}\n{markdown(record)}\n{end}{after}")
+    page.write_text(f"{before}{begin}\n{content}\n{end}{after}")
 
 
 def markdown(record: Record) -> str:
     """Write the table for the documentation."""
-    lines = [heading(record) + ".", "", _pipes(COLUMNS), _pipes(["---"] * len(COLUMNS))]
-    lines += [_pipes(cells(one)) for one in record["rows"]]
+    heads, *rows = table(record)
+    lines = [heading(record) + ".", "", _pipes(heads), _pipes(["---"] * len(heads))]
+    lines += [_pipes(row) for row in rows]
     return "\n".join(lines)
 
 

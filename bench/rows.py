@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from bench.client import LoadError
-from bench.contenders import LEVERET, RABBITMQ, Node
+from bench.contenders import LAVINMQ, LEVERET, RABBITMQ, Node
 from bench.load import ConsumeJob, PublishJob
 from bench.workers import QUEUE, Throughput, publish_only, together
 
@@ -99,7 +99,7 @@ class Scenario:
     rows: tuple[Row, ...]
     run: Callable[[Node, Settings], dict[str, Reading]]
     once: bool = False
-    brokers: tuple[str, ...] = (LEVERET, RABBITMQ)
+    brokers: tuple[str, ...] = (LEVERET, RABBITMQ, LAVINMQ)
     makers: Mapping[str, Callable[[Path], Node]] | None = None
 
 

@@ -75,14 +75,15 @@ def _scenario(
 ) -> Readings:
     """Run one scenario in turns on a fresh node of each broker."""
     title = scenario.rows[0].name
-    brokers = [name for name in present if _kind(name) in scenario.brokers]
+    makers = scenario.makers or contenders.MAKERS
+    brokers = [name for name in present if _kind(name) in scenario.brokers and _kind(name) in makers]
     readings: Readings = {row.name: {name: [] for name in brokers} for row in scenario.rows}
     with contextlib.ExitStack() as stack:
         nodes: dict[str, Node] = {}
         for name in brokers:
             say(f"{title}: starting {name}")
             with _noting(errors, f"{title} on {name}"):
-                node = (scenario.makers or contenders.MAKERS)[_kind(name)](settings.folder)
+                node = makers[_kind(name)](settings.folder)
                 stack.callback(node.close)
                 with _sources(name, before):
                     node.start()

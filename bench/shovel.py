@@ -11,7 +11,6 @@ from typing import Final
 
 import httpx
 
-from bench.backlog import fill
 from bench.client import Connection, LoadError
 from bench.contenders import Node
 from bench.rows import Reading
@@ -26,13 +25,12 @@ _MEASURED: Final = (0.1, 0.9)
 """The part of the messages whose rate is told: a shovel starts slowly, and ends with what it waits for."""
 
 
-def shovelled(node: Node, count: int) -> Reading:
-    """Have a shovel move so many persistent messages of 1000 bytes; messages a second."""
-    fill(node, count)
+def shovelled(node: Node, count: int, source: str = QUEUE) -> Reading:
+    """Have a shovel move so many persistent messages, which are in the source; messages a second."""
     connection = Connection(node.amqp_port)
     connection.declare_queue(DESTINATION)
     samples: list[tuple[float, int]] = []
-    _declare(node)
+    _declare(node, source)
 
     def moved() -> bool:
         samples.append((time.monotonic(), connection.ready_messages(DESTINATION)))
@@ -41,7 +39,7 @@ def shovelled(node: Node, count: int) -> Reading:
     try:
         wait_until(moved, f"{count} messages shovelled", TIMEOUT_S, interval_s=POLL_S)
     finally:
-        connection.delete_queue(QUEUE)
+        connection.delete_queue(source)
         connection.delete_queue(DESTINATION)
         connection.close()
     start, end = (next(at for at, seen in samples if seen >= part * count) for part in _MEASURED)
@@ -50,12 +48,12 @@ def shovelled(node: Node, count: int) -> Reading:
     return Reading(rate_between(samples, start, end), details={"messages": float(count)})
 
 
-def _declare(node: Node) -> None:
+def _declare(node: Node, source: str) -> None:
     uri = f"amqp://{LOOPBACK}:{node.amqp_port}"
     value = {
         "src-protocol": "amqp091",
         "src-uri": uri,
-        "src-queue": QUEUE,
+        "src-queue": source,
         "src-prefetch-count": PREFETCH,
         "dest-protocol": "amqp091",
         "dest-uri": uri,

@@ -21,12 +21,16 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from bench.backlog import fill
 from bench.client import Connection, LoadError
-from bench.contenders import LEVERET, Node
+from bench.contenders import LEVERET, RABBITMQ, Node
 from bench.load import PublishJob
+from bench.mixed import declare, declared, published_and_consumed, taken
+from bench.mixed import fill as traffic_fill
 from bench.process import Result
 from bench.rows import WINDOW, Reading, Row, Scenario, Settings, Target
 from bench.shovel import shovelled
+from bench.traffic import Load, queue_name
 from bench.workers import Worker, count_at, publish_only, rate_between, sleep_until
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.servers.broker import LeveretProcess
@@ -39,6 +43,7 @@ FOLLOW_SPANS: Final = 3
 FOLLOW_SHARE_MIN: Final = 0.9
 COLLECTED_SHARE_MIN: Final = 0.75
 SHOVEL_RATIO_MIN: Final = 10.0
+MIXED_SHOVEL_RATIO_MIN: Final = 8.0
 # Slow as it is, a tenth of the backlog tells its rate.
 SHOVELLED_PART: Final = 10
 POLL_S: Final = 0.05
@@ -144,7 +149,9 @@ class Pair:
 
 def _run(node: Node, settings: Settings) -> dict[str, Reading]:
     if not isinstance(node, LeveretProcess):
-        return dict.fromkeys(("transfer", "promotion"), shovelled(node, settings.backlog // SHOVELLED_PART))
+        count = settings.backlog // SHOVELLED_PART
+        fill(node, count)
+        return dict.fromkeys(("transfer", "promotion"), shovelled(node, count))
     with LeveretProcess(config=DOWNSTREAM, parent_dir=settings.folder) as downstream:
         pair = Pair(node, downstream)
         pair.connect()
@@ -159,10 +166,51 @@ def _run_collection(node: Node, settings: Settings) -> dict[str, Reading]:
     assert isinstance(node, LeveretProcess)
     job = PublishJob(node.amqp_port, QUEUE, window=WINDOW, seconds=settings.seconds)
     without = publish_only(node, job, settings.warmup_s).rate
+    mixed_without = _mixed_rate(node, settings)
     node.ctl("set_vhost_tags", "/", "standby_replication")
     node.ctl("set_policy", "standby", ".*", '{"remote-dc-replicate": true}', "--apply-to", "queues")
     collected = publish_only(node, job, settings.warmup_s).rate
-    return {"collection": Reading(collected / without, details={"without": without, "with": collected})}
+    mixed = _mixed_rate(node, settings)
+    return {
+        "collection": Reading(collected / without, details={"without": without, "with": collected}),
+        "collection-mixed": Reading(mixed / mixed_without, details={"without": mixed_without, "with": mixed}),
+    }
+
+
+def _mixed_rate(node: Node, settings: Settings) -> float:
+    load = Load()
+    with declared(node.amqp_port, load):
+        return published_and_consumed(node, load, settings).rate
+
+
+def _run_mixed(node: Node, settings: Settings) -> dict[str, Reading]:
+    """Transfer and promotion of messages that differ; each that was recovered is checked, and their order."""
+    load = Load()
+    if not isinstance(node, LeveretProcess):
+        count = settings.backlog // SHOVELLED_PART
+        with declared(node.amqp_port, load):
+            traffic_fill(node.amqp_port, load, count)
+            return dict.fromkeys(("mixed-transfer", "mixed-promotion"), shovelled(node, count, queue_name(0)))
+    with LeveretProcess(config=DOWNSTREAM, parent_dir=settings.folder) as downstream:
+        pair = Pair(node, downstream)
+        pair.connect()
+        connection = Connection(node.amqp_port, vhost=VHOST)
+        declare(connection, load)
+        connection.close()
+        started = time.monotonic()
+        traffic_fill(node.amqp_port, load, settings.backlog, VHOST)
+        confirmed = time.monotonic()
+        pair.published = settings.backlog
+        done = pair.wait_transferred()
+        node.kill9()
+        promotion = _take_over(pair, queue_name(0))
+        taken(downstream, load, settings.backlog, VHOST)
+    details = {
+        "upstream_rate": settings.backlog / (confirmed - started),
+        "after_the_last_s": done - confirmed,
+    }
+    transfer = Reading(settings.backlog / (done - started), details=details)
+    return {"mixed-transfer": transfer, "mixed-promotion": promotion}
 
 
 def _follow(pair: Pair, settings: Settings) -> dict[str, Reading]:
@@ -208,7 +256,7 @@ def _burst(pair: Pair, settings: Settings) -> Reading:
     return Reading(result.count / (done - start), details=details)
 
 
-def _take_over(pair: Pair) -> Reading:
+def _take_over(pair: Pair, queue: str = QUEUE) -> Reading:
     """Measure a promotion; make sure that everything is there after it."""
     asked = time.monotonic()
     started = ended = 0.0
@@ -221,7 +269,7 @@ def _take_over(pair: Pair) -> Reading:
     if not started:
         raise LoadError("promotion: it did not say when Spark had started")
     connection = Connection(pair.downstream.amqp_port, vhost=VHOST)
-    found = connection.ready_messages(QUEUE)
+    found = connection.ready_messages(queue)
     connection.close()
     if found != pair.published:
         raise LoadError(f"{pair.published} messages confirmed and transferred, {found} after the promotion")
@@ -234,6 +282,13 @@ COLLECTION: Final = Scenario(
         Row(
             "collection",
             "publish to a queue that is collected for a standby, by the rate before it was",
+            "share",
+            True,
+            Target("value", COLLECTED_SHARE_MIN),
+        ),
+        Row(
+            "collection-mixed",
+            "mixed messages through a queue that is collected for a standby, by the rate before it was",
             "share",
             True,
             Target("value", COLLECTED_SHARE_MIN),
@@ -276,4 +331,26 @@ STANDBY: Final = Scenario(
     ),
     _run,
     once=True,
+    brokers=(LEVERET, RABBITMQ),
+)
+MIXED_STANDBY: Final = Scenario(
+    (
+        Row(
+            "mixed-transfer",
+            "transfer to the standby of a burst of mixed messages (RabbitMQ: a shovel)",
+            "msg/s",
+            True,
+            Target("ratio", MIXED_SHOVEL_RATIO_MIN),
+        ),
+        Row(
+            "mixed-promotion",
+            "promotion, mixed messages, after Spark has started (RabbitMQ: a shovel)",
+            "msg/s",
+            True,
+            Target("ratio", MIXED_SHOVEL_RATIO_MIN),
+        ),
+    ),
+    _run_mixed,
+    once=True,
+    brokers=(LEVERET, RABBITMQ),
 )

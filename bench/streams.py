@@ -22,7 +22,7 @@ from typing import Any, Final
 from isal.isal_zlib import crc32
 
 from bench.client import LOOPBACK, TIMEOUT_S, LoadError
-from bench.contenders import Node
+from bench.contenders import LEVERET, RABBITMQ, Node
 from bench.load import ROOM_PARTS
 from bench.process import Result, Sampler, main, total_told, wait_for_go
 from bench.rows import Reading, Row, Scenario, Settings, reading
@@ -191,6 +191,7 @@ STREAMS: Final = Scenario(
         Row("stream-read", "read that stream from its first message", "msg/s", True),
     ),
     _run,
+    brokers=(LEVERET, RABBITMQ),
 )
 
 

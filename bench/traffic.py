@@ -52,6 +52,8 @@ class Load:
         body_bytes: smallest and largest body; sizes between them are spread evenly by their logarithm.
         kind: of the exchange: `topic` gives each message to one queue, `fanout` to all.
         window: most messages without confirm, of each publisher.
+        consumers: connections that consume; queues are dealt out to them, or they to queues, whichever are more.
+        consumers_each: consumers that such a connection has of each of its queues.
         prefetch: of each consumer of a queue.
         ack_every: deliveries that one `multiple` ack settles; 1 acknowledges each alone.
         priorities: so many priorities, spread evenly; 0 for none.
@@ -63,6 +65,7 @@ class Load:
     queues: int = 1
     publishers: int = 1
     consumers: int = 1
+    consumers_each: int = 1
     body_bytes: tuple[int, int] = (120, 4_000)
     kind: str = "topic"
     window: int = 1_000

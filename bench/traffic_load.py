@@ -44,12 +44,13 @@ CHECK_MESSAGES: Final = 1_000
 DECODED_EVERY: Final = 64
 """Where a broker alters headers, the properties of one message in so many are decoded and compared."""
 TAG_DIGITS: Final = 5
+"""A consumer tag is the queue's number, then the consumer's among those that the connection has of it."""
 _AT_DIGIT: Final = np.arange(TAG_DIGITS)
 _DIGITS: Final = 10 ** np.arange(TAG_DIGITS - 1, -1, -1)
 _HEADER: Final = struct.Struct(">I4xQ")
 """From a header frame's size on: the size, class and weight, the body's size."""
 _CONSUMER_TAG_AT: Final = FRAME_HEAD_BYTES + 4 + 1
-_DELIVERY_TAG_AT: Final = _CONSUMER_TAG_AT + TAG_DIGITS
+_DELIVERY_TAG_AT: Final = _CONSUMER_TAG_AT + 2 * TAG_DIGITS
 _REDELIVERED_AT: Final = _DELIVERY_TAG_AT + 8
 _ACKS: Final = np.dtype([("head", "S11"), ("tag", ">u8"), ("multiple", "u1"), ("end", "u1")])
 
@@ -181,7 +182,11 @@ class Consuming:
         self._views = [memoryview(ring.octets) for ring in rings]
         self._altered = load.altered
         self.connection = Connection(job.port, vhost=job.vhost)
-        names = {f"{number:0{TAG_DIGITS}}": queue_name(number) for number in _queues_of(load, place)}
+        names = {
+            f"{number:0{TAG_DIGITS}}{consumer:0{TAG_DIGITS}}": queue_name(number)
+            for number in _queues_of(load, place)
+            for consumer in range(load.consumers_each)
+        }
         self.connection.consume_each(names, prefetch=load.prefetch)
         self.socket = self.connection.socket
         self.socket.settimeout(None)

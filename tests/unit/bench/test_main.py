@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from bench import report
-from bench.__main__ import PAGE, RECORD, ROW_NAMES, main, parse, settings_of
+from bench import lavinmq, report
+from bench.__main__ import FRONT_PAGE, PAGE, PLOT, RECORD, ROW_NAMES, main, parse, settings_of
 from bench.report import DOCS_BEGIN, DOCS_END
 from bench.workers import ROOT
 
 
-def test_without_arguments_everything_is_measured_on_both() -> None:
+def test_without_arguments_everything_is_measured_on_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lavinmq, "available", lambda: "none here")
     reported = parse([])
     assert reported.rows == ROW_NAMES
     assert reported.brokers == ["leveret", "rabbitmq"]
@@ -57,6 +58,29 @@ def test_only_a_full_run_gets_into_the_docs(
     assert "run `python -m bench` first" in reported
 
 
+def test_a_full_run_gets_into_the_docs_with_its_plot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "docs").mkdir()
+    for page in (PAGE, FRONT_PAGE):
+        page.write_text(f"{DOCS_BEGIN}\n{DOCS_END}\n")
+    row = {"title": "t", "unit": "s", "higher_is_better": True, "ratio": None, "target": None, "met": None}
+    rows = [row | {"name": name} for name in ROW_NAMES]
+    machine = dict.fromkeys(("processor", "cores", "memory_gb", "file_system", "kernel", "python"), "x")
+    settings = {"quick": False, "rounds": 3, "seconds": 5.0, "backlog": 10}
+    record = {
+        "settings": settings,
+        "rows": rows,
+        "versions": {"leveret": "1"},
+        "date": "d",
+        "machine": machine,
+    }
+    report.write_json(record, RECORD)
+    assert main(["--write-docs"]) == 0
+    assert "](performance.svg)" in PAGE.read_text()
+    assert "](docs/performance.svg)" in FRONT_PAGE.read_text()
+    assert PLOT.read_text().startswith("<svg")
+
+
 def test_paired_with_another_checkout_only_leveret_runs() -> None:
     reported = parse(["--paired", str(ROOT)])
     assert reported.brokers == ["leveret"]
@@ -70,6 +94,8 @@ def test_paired_with_no_checkout_is_refused(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_the_page_has_the_marks_and_names_every_row() -> None:
+    for page in (PAGE, FRONT_PAGE):
+        text = (ROOT / page).read_text()
+        assert text.index(DOCS_BEGIN) < text.index(DOCS_END)
     text = (ROOT / PAGE).read_text()
-    assert text.index(DOCS_BEGIN) < text.index(DOCS_END)
     assert [name for name in ROW_NAMES if f"`{name}`" not in text] == []

@@ -94,19 +94,43 @@ def test_the_docs_get_the_table_between_the_marks_and_keep_the_rest(tmp_path: Pa
     page.write_text(f"before\n{report.DOCS_BEGIN}\nold\n{report.DOCS_END}\nafter\n")
     row = report.row_record(FASTER, {"leveret": rounds(100.0), "rabbitmq": rounds(20.0)})
     for _ in range(2):
-        report.write_docs(record(row), page)
+        report.write_docs(record(row), page, Path("performance.svg"))
     text = page.read_text()
     assert text.startswith(f"before\n{report.DOCS_BEGIN}\n")
     assert text.endswith(f"\n{report.DOCS_END}\nafter\n")
     assert "| how fast | msg/s | 100 | 20.0 | 5.00 | 2.00 / 2.00 | >= 4x (met) |" in text
+    assert "](performance.svg)\n" in text
     assert "old" not in text
+
+
+def test_the_front_page_gets_a_link_to_the_plot_alone(tmp_path: Path) -> None:
+    page = tmp_path / "README.md"
+    page.write_text(f"before\n{report.DOCS_BEGIN}\n{report.DOCS_END}\nafter\n")
+    for _ in range(2):
+        report.write_plot_link(page, Path("docs/performance.svg"))
+    assert (
+        page.read_text().splitlines()[2]
+        == "![Rates and times of Leveret by those of RabbitMQ](docs/performance.svg)"
+    )
+    assert len(page.read_text().splitlines()) == 5
+
+
+def test_where_lavinmq_was_measured_it_has_a_column() -> None:
+    row = report.row_record(
+        FASTER, {"leveret": rounds(100.0), "rabbitmq": rounds(20.0), "lavinmq": rounds(50.0)}
+    )
+    run = record(row)
+    run["versions"]["lavinmq"] = "2.9.1"
+    heads, cells = report.table(run)
+    assert heads[2:6] == ("Leveret", "RabbitMQ", "LavinMQ", "ratio")
+    assert cells[2:6] == ("100", "20.0", "50.0", "5.00")
 
 
 def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
     page = tmp_path / "performance.md"
     page.write_text("nothing here\n")
     with pytest.raises(ValueError, match="marks"):
-        report.write_docs(record(), page)
+        report.write_docs(record(), page, Path("performance.svg"))
     assert page.read_text() == "nothing here\n"
 
 
