@@ -36,7 +36,11 @@ class Backlog:
         next_offset: where the log ends.
         window_bytes: octets of messages held in memory, about.
         window_count: how many messages these are.
+        unsorted: what came back and has no place yet; always empty where its offset is its place.
+        runs_read: how many were read from the log, each of which takes time.
     """
+
+    unsorted: Sequence[tuple[int, int]] = ()
 
     def __init__(self, read: Callable[[int], list[Run]], has_expired: Callable[[Run], bool]) -> None:
         """`read` gives runs at and after an offset; what `has_expired` is never taken behind what has not."""
@@ -46,7 +50,8 @@ class Backlog:
         self.returned = OffsetRanges()
         self.window_bytes = 0
         self.window_count = 0
-        self._read = read
+        self.runs_read = 0
+        self._read_log = read
         self._has_expired = has_expired
         self._window: deque[Run] = deque()
         self._reread: list[Run] = []
@@ -128,6 +133,15 @@ class Backlog:
             run = self.find(first)
             yield run.cut(first, min(end, run.end))
             first = run.end
+
+    def _read(self, offset: int) -> list[Run]:
+        runs = self._read_log(offset)
+        self.runs_read += len(runs)
+        return runs
+
+    def sort_some(self) -> bool:
+        """Give some of what came back its place; whether any is left."""
+        return False
 
     def find(self, offset: int) -> Run:
         """The run in the log that holds a message."""

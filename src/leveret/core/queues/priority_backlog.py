@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from leveret.core.queues.backlog import DELIVERY_BYTES_MAX, RUN_OVERHEAD_BYTES, Backlog, Batch
 from leveret.core.queues.head import Head, Run
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.ranges import OffsetRanges
+
+SORTED_AT_ONCE: Final = 256
+"""As many runs are read, or get their place, in one go: what takes messages waits, others are served between."""
 
 
 class _Level:
@@ -38,7 +42,7 @@ class PriorityBacklog(Backlog):
         super().__init__(read, has_expired)
         self._top = priority_max
         self._levels = [_Level() for _ in range(priority_max + 1)]
-        self._unsorted: list[tuple[int, int]] = []
+        self.unsorted: list[tuple[int, int]] = []
 
     def _level_of(self, head: Head) -> _Level:
         return self._levels[self._top - min(head.priority, self._top)]
@@ -71,8 +75,8 @@ class PriorityBacklog(Backlog):
         self.next_offset = self.cursor = offset
 
     def ready_ranges(self) -> Iterator[tuple[int, int]]:
-        """See Backlog; by priority."""
-        self._sort()
+        """See Backlog; by priority, but for what came back just now."""
+        yield from self.unsorted
         for level in self._levels:
             yield from level.returned
             for run in level.recent:
@@ -82,13 +86,13 @@ class PriorityBacklog(Backlog):
     def clear(self) -> None:
         """See Backlog."""
         self._levels = [_Level() for _ in self._levels]
-        self._unsorted.clear()
+        self.unsorted.clear()
         self.cursor = self.next_offset
         self.window_bytes = self.window_count = 0
 
     def put_back(self, first: int, end: int) -> None:
         """See Backlog."""
-        self._unsorted.append((first, end))
+        self.unsorted.append((first, end))
 
     def give_back_before(self, offset: int) -> None:
         """See Backlog."""
@@ -109,17 +113,26 @@ class PriorityBacklog(Backlog):
 
     def _sort(self) -> None:
         """Put what came back on its level; not when it came, for that may need the log, and reading may fail."""
+        while self.sort_some():
+            pass
+
+    def sort_some(self) -> bool:
+        """See Backlog."""
+        unsorted, read_before = self.unsorted, self.runs_read
         # In the order of the log: each read of it serves those that follow.
-        self._unsorted.sort(reverse=True)
-        while self._unsorted:
-            first, end = self._unsorted[-1]
+        unsorted.sort(reverse=True)
+        for _ in range(SORTED_AT_ONCE):
+            if not unsorted or self.runs_read - read_before >= SORTED_AT_ONCE:
+                break
+            first, end = unsorted[-1]
             run = self.find(first)
             stop = min(end, run.end)
             self._level_of(run.head).returned.add(first, stop)
             if stop == end:
-                self._unsorted.pop()
+                unsorted.pop()
             else:
-                self._unsorted[-1] = (stop, end)
+                unsorted[-1] = (stop, end)
+        return bool(unsorted)
 
     def take(self, limit: int) -> tuple[list[Run], bool]:
         """See Backlog; of one priority at a time."""

@@ -385,6 +385,10 @@ class Queue:
             self._used_ms = now_ms
         if self.dying.condemned:
             self.dying.add_condemned(self.backlog.find)
+        if self.backlog.unsorted and self.backlog.sort_some():
+            # Which message is the first is not known yet.
+            self.deadline_ms = now_ms
+            return
         if self._unsized or self._must_count_bytes:
             self._count_bytes()
         if self.may_expire:
@@ -407,10 +411,12 @@ class Queue:
             if dealt >= DEALT_AT_ONCE:
                 self._deals_on = True
                 return
+            read_before = self.backlog.runs_read
             runs = self._deal_to(consumer, capacity, willing_count)
             if not runs:
                 return
-            dealt += count_of(runs) + len(runs) * RUN_COSTS
+            # To find those of one priority, many more may have been read.
+            dealt += count_of(runs) + max(len(runs), self.backlog.runs_read - read_before) * RUN_COSTS
 
     def _deal_to(self, consumer: QueueConsumer, capacity: int, willing_count: int) -> list[Run]:
         """Hand a consumer its share; none if nothing may be handed out now."""
@@ -441,7 +447,7 @@ class Queue:
 
     def _set_deadline(self) -> None:
         deadlines: list[int] = []
-        if self.dying.is_full or self._deals_on:
+        if self.dying.is_full or self._deals_on or self.returns.is_much_unlogged:
             deadlines.append(self._now_ms)
         if self.may_expire and (head := self.backlog.head()) is not None:
             head_deadline_ms = self._deadline_of(head[0])

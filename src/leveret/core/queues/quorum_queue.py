@@ -25,13 +25,11 @@ class QuorumQueue(Queue):
 
     def requeue(self, first: int, count: int) -> None:
         """See Queue; what came back too often goes for good."""
-        limit, back = self.settings.delivery_limit, first
-        for offset in range(first, first + count):
-            returns = self.returns.add(offset)
-            if limit is not None and returns > limit:
-                self._put_back(back, offset)
-                self._refuse(offset)
-                back = offset + 1
+        back = first
+        for offset in self.returns.add(first, first + count, self.settings.delivery_limit):
+            self._put_back(back, offset)
+            self._refuse(offset)
+            back = offset + 1
         self._put_back(back, first + count)
 
     def _put_back(self, first: int, end: int) -> None:

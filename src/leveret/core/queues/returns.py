@@ -13,8 +13,9 @@ from typing import Final, NamedTuple
 
 EXACT_BITS: Final = 5
 """Counts of no more bits than that are logged; of others, those that are whole in their highest bits."""
-RANGES_MAX: Final = 4096
-"""As many ranges go into one chunk's trailer."""
+_ALWAYS_LOGGED: Final = 1 << EXACT_BITS
+LOGGED_AT_ONCE: Final = 4096
+"""As many messages, or ranges of them, go into one chunk's trailer; a flush writes one."""
 
 
 class Returned(NamedTuple):
@@ -39,12 +40,17 @@ class Returns:
         """How often a message came back."""
         return self._counts.get(offset, 0)
 
-    def add(self, offset: int) -> int:
-        """A message comes back once more; how often it did by now."""
-        count = self._counts[offset] = self._counts.get(offset, 0) + 1
-        if is_logged(count):
-            self._unlogged[offset] = None
-        return count
+    def add(self, first: int, end: int, limit: int | None = None) -> list[int]:
+        """Messages come back once more; those of them that did more often than `limit` by now."""
+        counts, unlogged = self._counts, self._unlogged
+        excessive: list[int] = []
+        for offset in range(first, end):
+            count = counts[offset] = counts.get(offset, 0) + 1
+            if count < _ALWAYS_LOGGED or is_logged(count):
+                unlogged[offset] = None
+            if limit is not None and count > limit:
+                excessive.append(offset)
+        return excessive
 
     def forget(self, first: int, end: int) -> None:
         """These are settled."""
@@ -71,16 +77,21 @@ class Returns:
     @property
     def unlogged(self) -> list[Returned]:
         """What the log does not say yet, in order, no more than fits a chunk."""
-        ranges: list[Returned] = []
-        for offset in sorted(self._unlogged):
+        if not self._unlogged:
+            return []
+        ranges: list[list[int]] = []
+        for offset in sorted(self._unlogged)[:LOGGED_AT_ONCE]:
             count = self._counts[offset]
-            if ranges and ranges[-1].end == offset and ranges[-1].returns == count:
-                ranges[-1] = ranges[-1]._replace(end=offset + 1)
-            elif len(ranges) == RANGES_MAX:
-                break
+            if ranges and ranges[-1][1] == offset and ranges[-1][2] == count:
+                ranges[-1][1] = offset + 1
             else:
-                ranges.append(Returned(offset, offset + 1, count))
-        return ranges
+                ranges.append([offset, offset + 1, count])
+        return [Returned(*each) for each in ranges]
+
+    @property
+    def is_much_unlogged(self) -> bool:
+        """Whether the flush that comes cannot log it all."""
+        return len(self._unlogged) > LOGGED_AT_ONCE
 
     def logged(self, ranges: Iterable[Returned]) -> None:
         """The log says so now."""

@@ -339,12 +339,10 @@ class QueueStore:
         if self.reclaiming.take_due(queue) and not settling and not returned:
             self.begin_segment(queue)
             self.reclaiming.note(queue, self.log(queue))
-        while settling or returned:
+        if settling or returned:
+            # What else came back is for the next flush: others are served between, and if a segment begins, all is to
+            # be said again there.
             self._append_tracking(queue, returned)
-            if self.log(queue).starts_segment:
-                # All is to be said again there: that is for the next flush, or small segments would have no end.
-                break
-            settling, returned = queue.settling, queue.returns.unlogged
         self.reclaiming.relocating.step(queue)
 
     def _append_tracking(self, queue: Queue, returned: list[Returned]) -> None:

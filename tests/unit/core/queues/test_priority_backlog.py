@@ -16,6 +16,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from leveret.core.queues import priority_backlog
+from leveret.core.queues import queue as queue_module
 from leveret.core.queues.head import Head, Run
 from leveret.core.queues.priority_backlog import PriorityBacklog
 from leveret.core.queues.queue import Queue
@@ -151,3 +153,68 @@ def test_what_comes_back_in_many_pieces_is_sorted_with_few_reads_of_the_log() ->
         backlog.put_back(at, at + 1)
     assert sum(end - first for first, end in backlog.ready_ranges()) == 500
     assert len(reads) <= 11
+
+
+def a_backlog_of_many_priorities(monkeypatch: pytest.MonkeyPatch, count: int) -> tuple[Log, Queue]:
+    """In the log, no message like the one before: the log is read five records at a time."""
+    monkeypatch.setattr(priority_backlog, "SORTED_AT_ONCE", 10)
+    monkeypatch.setattr(queue_module, "DEALT_AT_ONCE", 10 * queue_module.RUN_COSTS)
+    log = Log(**{"x-max-priority": TOP})
+    queue: Queue = log.recover()
+    for number in range(count):
+        queue.gather(HEADS[number % 3], [body(number, HEADS[number % 3])])
+    log.flush(queue)
+    return log, log.recover()
+
+
+def test_what_comes_back_is_sorted_a_little_in_each_dispatch_and_nothing_is_handed_out_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """50,000 messages that came back were a step of 1.5 s."""
+    log, queue = a_backlog_of_many_priorities(monkeypatch, 100)
+    taken: list[int] = []
+    while queue.ready_count:
+        taken += offsets(queue.take(7)[0])
+    for offset in taken:
+        queue.requeue(offset, 1)
+    consumer = Sink(prefetch=1000)
+    queue.add_consumer(consumer)
+    steps = 0
+    while not consumer.got:
+        reads = log.reads
+        queue.dispatch(7)
+        steps += 1
+        assert log.reads - reads <= 5, "ten runs are sorted, or ten handed out, five with a read"
+        assert queue.deadline_ms == 7, "it goes on at once"
+    assert steps >= 10
+    while len(consumer.got) < 100:
+        queue.dispatch(7)
+    expected = sorted(range(100), key=lambda number: (-min(HEADS[number % 3].priority, TOP), number))
+    assert [number for number, _, _ in consumer.got] == expected
+
+
+def test_a_dispatch_that_has_to_read_many_for_those_of_one_priority_gives_others_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each dispatch of a backlog of ten priorities read 5,000 messages for 512: steps of 140 ms."""
+    log, queue = a_backlog_of_many_priorities(monkeypatch, 100)
+    consumer = Sink(prefetch=1000)
+    queue.add_consumer(consumer)
+    while queue.ready_count:
+        reads = log.reads
+        queue.dispatch(7)
+        assert log.reads - reads <= 3
+        assert queue.deadline_ms == (7 if queue.ready_count else None)
+    assert len(consumer.got) == 100
+
+
+def test_to_purge_what_came_back_takes_no_read_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, queue = a_backlog_of_many_priorities(monkeypatch, 20)
+    taken: list[int] = []
+    while queue.ready_count:
+        taken += offsets(queue.take(7)[0])
+    for offset in taken:
+        queue.requeue(offset, 1)
+    reads = log.reads
+    assert queue.drop_ready(PURGED) == 20
+    assert (log.reads, queue.ready_count, queue.message_count) == (reads, 0, 0)
