@@ -21,7 +21,9 @@ from leveret.testing.applications.books import Books
 from leveret.testing.applications.parcels import declare
 from leveret.testing.network.ports import LOOPBACK, free_port, wait_until
 from leveret.testing.servers.spark_cluster import CONF, SparkCluster, python_without_us
+from leveret.testing.sites.standby_archive import transfer
 from leveret.testing.sites.standby_pair import PROMOTE_TIMEOUT_S, StandbyPair
+from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message
 from tests.e2e.site import Site, background, drain_all
 from tests.e2e.test_disaster_crashes import BULK, BULK_MESSAGES, QUEUES, VHOST, fill
 
@@ -114,6 +116,25 @@ def test_a_master_that_is_dead_is_said_before_spark_is_started(others: int) -> N
         workers.check_master(f"spark://{','.join(addresses)}")
     assert time.monotonic() - began_s < 15
     assert all(address in str(caught.value) for address in addresses)
+
+
+def test_what_is_here_is_told_though_spark_does_not_start(
+    start_pipeline: Start, transfer_job: Job, tmp_path: Path
+) -> None:
+    """Else the status of a standby that was started again would say that nothing is here, for as long as that takes."""
+    upstream = StandbyUpstream()
+    upstream.publish("/", "q", [stored_message(b"x")] * 3)
+    manifest = transfer(upstream, tmp_path / "standby")
+    spark = {"master": f"spark://{LOOPBACK}:{free_port()}"}
+    child = start_pipeline("transfer", transfer_job(free_port(), spark=spark, vhosts=["/", "new"]))
+    assert child.wait() == 1
+    *archived, failed = child.events
+    newest_ms = max(file.max_ms for file in manifest.files())
+    assert [(each["event"], each["vhost"], each["next"], each["newest_ms"]) for each in archived] == [
+        ("archived", "/", manifest.next_by_vhost["/"], newest_ms),
+        ("archived", "new", 0, None),
+    ]
+    assert "no Spark master answers" in failed["error"]
 
 
 def test_masters_that_are_silent_are_asked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -309,7 +309,9 @@ def heard(row: dict[str, Any]) -> str:
 def newest(row: dict[str, Any]) -> str:
     """How old the newest thing is that is here of a virtual host."""
     age_ms = row.get("newest_age_ms")
-    return "nothing of it is here" if age_ms is None else f"the newest record here is {age(age_ms)} old"
+    if age_ms is not None:
+        return f"the newest record here is {age(age_ms)} old"
+    return "nothing of it is here" if row.get("is_archive_read", True) else "what is here is not read yet"
 
 
 def carry_out(ctl: Session, what: str, body: dict[str, Any], left: str) -> Any:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -56,12 +57,22 @@ def run_transfer(job: TransferJob, console: Console) -> SparkSession:
         scratch = job.work / "spark" / "transfer"
         shutil.rmtree(scratch, ignore_errors=True)
         make_directory(scratch)
+        # Before Spark, which may be long in starting, or not start at all: what is here is here all the same.
+        say_archived(Manifest(job.root), job.vhosts, console)
         spark = start_session("transfer", job.spark, scratch, store=job.root)
         spark.dataSource.register(UpstreamSource)
         spark.dataSource.register(StoreSink)
         console.say("started", is_local=(spark.sparkContext.master or "").startswith("local"))
         Transfer(job, spark, inbox, console).run()
         return spark
+
+
+def say_archived(manifest: Manifest, vhosts: Iterable[str], console: Console) -> None:
+    """Say what is here of these vhosts: how old that is says how far behind this is, before anything more has come."""
+    newest_ms = {file.vhost: file.max_ms for file in manifest.files()}
+    for vhost in vhosts:
+        next_offset = manifest.next_by_vhost.get(vhost, 0)
+        console.say("archived", vhost=vhost, next=next_offset, newest_ms=newest_ms.get(vhost))
 
 
 class Trouble(NamedTuple):
@@ -136,10 +147,7 @@ class Transfer:
         manifest.check()
         sweep(manifest, self._job.work)
         self._stored = dict(manifest.next_by_vhost)
-        newest_ms = {file.vhost: file.max_ms for file in manifest.files()}
-        for vhost in newest_ms.keys() & self._job.vhosts:
-            # How old that is says how far behind this is, before anything more has come.
-            self._console.say("archived", vhost=vhost, next=self._stored[vhost], newest_ms=newest_ms[vhost])
+        say_archived(manifest, self._job.vhosts, self._console)
         shutil.rmtree(self._checkpoint, ignore_errors=True)
         options = spark_options(
             TransferOptions(

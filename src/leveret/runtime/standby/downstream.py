@@ -51,6 +51,7 @@ DRAIN_TIMEOUT_S: Final = 20.0
 _LOSS: Final = (
     "virtual_host",
     "state",
+    "is_archive_read",
     "lag_records",
     "lag_ms",
     "heard_ago_ms",

@@ -19,11 +19,13 @@ class VhostLag:
     Attributes:
         transferred: all before this offset of the upstream's log is here.
         newest_ms: when the newest record that is here came to the upstream; None if nothing is here.
+        is_read: whether it was said what is here, be it nothing.
     """
 
     def __init__(self, now_s: float) -> None:
-        """Nothing is here, and nothing was heard."""
+        """It is not known what is here, and nothing was heard."""
         self.transferred = 0
+        self.is_read = False
         self.newest_ms: int | None = None
         self._since_s = now_s
         self._whole_s: float | None = None
@@ -46,6 +48,7 @@ class VhostLag:
 
     def stored(self, transferred: int, newest_ms: int | None = None) -> None:
         """All before an offset is here, with the stamp of its newest record."""
+        self.is_read = True
         self.transferred = max(self.transferred, transferred)
         self.newest_ms = self.newest_ms if newest_ms is None else newest_ms
         self._note_whole()

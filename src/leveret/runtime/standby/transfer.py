@@ -165,6 +165,7 @@ class TransferSupervisor:
             "state": self._state_of(link),
             "endpoint": link.get("endpoint", ""),
             "transferred": lag.transferred,
+            "is_archive_read": lag.is_read,
             "lag_records": lag.records,
             "lag_ms": lag.time_ms(now_s, now_ms),
             "heard_ago_ms": lag.heard_ago_ms(now_s),
@@ -287,7 +288,8 @@ class TransferSupervisor:
                 before = self._links.get(event["vhost"], {})
                 self._links[event["vhost"]] = event
                 lag = self._lag_of(event["vhost"])
-                lag.stored(event.get("transferred", 0))
+                if "transferred" in event:
+                    lag.stored(event["transferred"])
                 if "committed" in event:
                     # An upstream that is away says no more what it has: what is not here of that is lost with it.
                     lag.heard(event["committed"], event["committed_ms"], self._said_s)

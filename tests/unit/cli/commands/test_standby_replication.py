@@ -35,6 +35,7 @@ LINK = {
     "state": "connected",
     "endpoint": "a:5552",
     "transferred": 1_234_567,
+    "is_archive_read": True,
     "lag_records": 0,
     "lag_ms": 0,
     "heard_ago_ms": 200,
@@ -75,6 +76,11 @@ def shown(**status: Any) -> dict[str, str]:
         (
             {"heard_ago_ms": None, "newest_age_ms": None},
             "the upstream was not heard since this node started: what it has is not known; nothing of it is here",
+        ),
+        (
+            {"heard_ago_ms": None, "newest_age_ms": None, "is_archive_read": False},
+            "the upstream was not heard since this node started: what it has is not known; "
+            "what is here is not read yet",
         ),
         (
             {"lag_records": 7, "lag_ms": 900},

@@ -71,6 +71,16 @@ def test_spark_elsewhere_is_warmed_up_by_nobody(monkeypatch: pytest.MonkeyPatch)
     assert warmed == ["here"]
 
 
+def test_that_nothing_is_here_is_told_only_when_that_was_said() -> None:
+    transfer = TransferSupervisor(lambda: (None, ""))
+    transfer._take({**LINK, "state": "connecting"})
+    assert [row["is_archive_read"] for row in transfer.rows(["v", "w"])] == [False, False]
+    transfer._take({"event": "archived", "vhost": "v", "next": 0, "newest_ms": None})
+    transfer._take({"event": "archived", "vhost": "w", "next": 7, "newest_ms": 5})
+    told = [(row["is_archive_read"], row["transferred"]) for row in transfer.rows(["v", "w"])]
+    assert told == [(True, 0), (True, 7)]
+
+
 def stored(vhost: str, newest_ms: int = 1) -> Event:
     return {"event": "stored", "vhost": vhost, "next": 50, "newest_ms": newest_ms, "oldest_ms": 0, "at_ms": 1}
 
