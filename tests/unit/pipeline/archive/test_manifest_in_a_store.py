@@ -241,27 +241,18 @@ def test_a_begin_whose_entry_is_not_there_is_named(
 def test_a_deletion_that_is_cut_short_leaves_all_of_it_or_what_cannot_be_read(
     place: ObjectPath, count: int, short: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unlink, left = ObjectPath.unlink, 0
-
-    def mortal(path: ObjectPath, missing_ok: bool = False) -> None:
-        nonlocal left
-        left -= 1
-        if left < 0:
-            raise KeyboardInterrupt
-        unlink(path, missing_ok)
-
     whole = filled(place, count).entries
-    objects = {path: path.read_bytes() for path in place.glob("manifest/*/*")}
-    monkeypatch.setattr(ObjectPath, "unlink", mortal)
-    for steps in range(1000):
-        for path, octets in objects.items():
-            path.write_bytes(octets)
-        left = steps
-        try:
-            module.delete_manifest(place / "manifest")
-            break
-        except KeyboardInterrupt:
-            with suppress(ManifestDamaged):
-                assert Manifest(place).entries in (whole, [])
+    objects, unlink, deleted = set(place.glob("manifest/*/*")), ObjectPath.unlink, set[ObjectPath]()
+
+    def examined(path: ObjectPath, missing_ok: bool = False) -> None:
+        # A deletion that is cut short here leaves the objects as they are now.
+        with suppress(ManifestDamaged):
+            assert Manifest(place).entries in (whole, [])
+        assert set(place.glob("manifest/*/*")) == objects - deleted, "reading changed what is left"
+        unlink(path, missing_ok)
+        deleted.add(path)
+
+    monkeypatch.setattr(ObjectPath, "unlink", examined)
+    module.delete_manifest(place / "manifest")
+    assert deleted >= objects
     assert not Manifest(place).entries
-    assert steps >= len(objects)
