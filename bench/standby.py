@@ -47,7 +47,7 @@ MIXED_SHOVEL_RATIO_MIN: Final = 8.0
 # Slow as it is, a tenth of the backlog tells its rate.
 SHOVELLED_PART: Final = 10
 POLL_S: Final = 0.05
-CONNECT_TIMEOUT_S: Final = 90.0
+CONNECT_TIMEOUT_S: Final = 180.0
 TRANSFER_TIMEOUT_S: Final = 300.0
 PROMOTE_TIMEOUT_S: Final = 300.0
 HTTP_TIMEOUT_S: Final = 30.0
