@@ -13,6 +13,7 @@ import pytest
 from pamqp import commands
 
 from leveret.core.queues.head import Head
+from leveret.core.queues.messages import alike
 from leveret.pipeline.amqp import publish as amqp_publish
 from leveret.pipeline.amqp.connection import AmqpConnection
 from leveret.pipeline.amqp.publish import AmqpClient, progress_path, read_progress
@@ -54,7 +55,7 @@ def by_091(body: bytes) -> bytes:
     """What a publisher by AMQP 0-9-1 sent, in a chunk."""
     header = content_header_of(HEADERS, len(body))
     head = Head(b"", shortstr(b"orders") + shortstr("eu.ä".encode()), header, len(body), True)
-    [entry] = entries_of([(head, [body])])
+    [entry] = entries_of([alike(head, [body])])
     return entry
 
 

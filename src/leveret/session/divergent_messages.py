@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from leveret.core.queues.messages import count_of
 from leveret.core.queues.offsets import OffsetSet
 from leveret.model.errors import Corrupt
 from leveret.session.message_json import payload_json, properties_json
@@ -119,13 +120,14 @@ def _stream_rows(tail: Tail, read: Read) -> Iterator[Row]:
             yield _damage(tail, header.chunk_id, header.timestamp_ms, str(error))
             continue
         for run in runs:
-            head = run.head
-            message = StoredMessage(head.exchange, head.routing_key, head.header, run.bodies[0])
-            yield _row(tail, run.first, header.timestamp_ms, message, is_settled=False)
-        if len(runs) < header.records:
-            what = (
-                f"{header.records - len(runs)} messages of this chunk are in batches that cannot be unpacked"
-            )
+            messages = run.taken()
+            for index, body in enumerate(messages.bodies):
+                head = messages.head_at(index)
+                message = StoredMessage(head.exchange, head.routing_key, head.header, body)
+                yield _row(tail, run.first + index, header.timestamp_ms, message, is_settled=False)
+        count = count_of(runs)
+        if count < header.records:
+            what = f"{header.records - count} messages of this chunk are in batches that cannot be unpacked"
             yield _damage(tail, header.chunk_id, header.timestamp_ms, what)
 
 

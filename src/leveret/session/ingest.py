@@ -15,7 +15,6 @@ from leveret.core.queues.head import Head
 from leveret.core.queues.queue import Queue
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
-from leveret.session.amqp091.publishing import Shape, resolve
 from leveret.session.amqp091.remote_queues import ConnectionHost
 
 
@@ -64,12 +63,11 @@ class Outsider:
             LeveretError: what a client's channel would be closed for.
         """
         channel = self._channel
-        target = resolve(channel, exchange.encode(), routing_key.encode(), header)
-        publisher = channel.publisher
-        publisher.count(channel, 1)
-        publisher.publish(Shape(b"", channel, target, mandatory=False), [body])
+        destination = channel.publisher.publish_one(
+            channel, exchange.encode(), routing_key.encode(), header, body, mandatory=False
+        )
         self._touch(self._connection)
-        return bool(target.queues)
+        return bool(destination.queues)
 
     def get(self, name: str, count: int, *, no_ack: bool) -> list[Fetched]:
         """Get up to `count` messages of a queue; unless `no_ack` they are held until `give_back` or `reject`.

@@ -1,104 +1,165 @@
-"""Stored messages and the queue's heads and runs: the step between a log's octets and the core."""
+"""Stored messages as the core has them: the step between a log's octets and runs."""
 
 from __future__ import annotations
 
 import sys
-from struct import iter_unpack
+from struct import Struct, iter_unpack
+from struct import error as StructError
 from typing import Final
 
-from leveret.core.queues.head import Head, Run, make_head
+from leveret.core.queues.head import Head, expiration_ms_of, head_of_octets
+from leveret.core.queues.messages import Messages, Run, alike
+from leveret.wire import properties as props
 from leveret.wire.chunk import ChunkError
 from leveret.wire.record import body_start, decode_message
 
-HEADS_MAX: Final = 4096
+BULK_MIN: Final = 4
+"""So many messages with the same octets before their bodies have a head from then on."""
 BULK_FIRST: Final = 16
 BULK_GROWTH: Final = 8
 """Messages that are taken apart at once, at first, and how many times as many when those had one head."""
-HEADS_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Of all that are known, so that large headers, each another, are not all kept."""
+_HEADER: Final = Struct(">I8xIH")
+"""Of a content header behind its length: the length, the lower half of the body's size, and the flags."""
+_HEADER_BYTES_MIN: Final = _HEADER.size
+_TERMS: Final = props.EXPIRATION | props.PRIORITY
+_NO_TERMS: Final = (None, 0)
 
 
-class Heads:
-    """Heads by the octets before a body, so that messages read back share them as they did before."""
+def message_of(entry: bytes) -> tuple[Head, bytes]:
+    """Head and body of a stored message, without its length.
 
-    def __init__(self) -> None:
-        """Know none yet."""
-        self._known: dict[bytes, Head] = {}
-        self._known_bytes = 0
+    Raises:
+        ChunkError: the entry is cut short, or its header lies about the body's size.
+    """
+    [run] = runs_of(len(entry).to_bytes(4, "big") + entry, 0, 0)
+    return run.head, run.bodies[0]
 
-    def of_entry(self, entry: bytes) -> tuple[Head, bytes]:
-        """Head and body of a stored message, without its length.
 
-        Raises:
-            ChunkError: the entry is cut short, or its header lies about the body's size.
-        """
-        start = body_start(entry)
-        head = self._head(len(entry).to_bytes(4, "big") + entry[:start], entry)
-        return head, entry[start:]
+def runs_of(
+    data: bytes, first: int, skip_before: int, arrived_ms: int = 0, *, count_max: int = sys.maxsize
+) -> list[Run]:
+    """The messages of a user chunk's data as runs, from offset `skip_before` on, about `count_max` of these at most.
 
-    def _head(self, key: bytes, entry: bytes) -> Head:
-        found = self._known.get(key)
-        if found is None:
-            message = decode_message(entry)
-            found = make_head(message.exchange, message.routing_key, message.header)
-            if found.body_bytes != len(message.body):
-                raise ChunkError(
-                    f"stored message: its header announces {found.body_bytes} octets, {len(message.body)} follow"
-                )
-            self._known_bytes += len(key)
-            if len(self._known) >= HEADS_MAX or self._known_bytes > HEADS_BYTES_MAX:
-                self._known.clear()
-                self._known_bytes = len(key)
-            self._known[key] = found
+    Raises:
+        ChunkError: an entry is cut short, or a header lies about the body's size.
+    """
+    return _Chunk(data, first, arrived_ms).runs(skip_before, count_max)
+
+
+class _Chunk:
+    """A chunk's data while its messages are taken apart."""
+
+    def __init__(self, data: bytes, first: int, arrived_ms: int) -> None:
+        self._data = data
+        self._offset = first
+        self._arrived_ms = arrived_ms
+        self._position = 0
+        self._runs: list[Run] = []
+
+    def runs(self, skip_before: int, count_max: int) -> list[Run]:
+        data, end = self._data, len(self._data)
+        while self._offset < skip_before and self._position < end:
+            self._position += 4 + int.from_bytes(data[self._position : self._position + 4], "big")
+            self._offset += 1
+        left = count_max
+        while self._position < end and left > 0:
+            before = self._offset
+            head = self._take_different(left)
+            left -= self._offset - before
+            if head is not None:
+                self._take_alike(head)
+        return self._runs
+
+    def _take_different(self, count_max: int) -> Head | None:
+        """Take messages of one time to live and priority; a head if those that follow have it."""
+        data, position, end = self._data, self._position, len(self._data)
+        routes: list[bytes] = []
+        headers: list[bytes] = []
+        bodies: list[bytes] = []
+        known: dict[bytes, bytes] = {}
+        terms: tuple[int | None, int] | None = None
+        last, alike_count = b"", 0
+        found: Head | None = None
+        unpack = _HEADER.unpack_from
+        try:
+            while position < end and len(bodies) < count_max:
+                stop = position + 4 + int.from_bytes(data[position : position + 4], "big")
+                start = position + 4
+                header_at = start + 1 + data[start]
+                header_at += 1 + data[header_at]
+                size, body_size, flags = unpack(data, header_at)
+                body_at = header_at + 4 + size
+                if body_at + body_size != stop or stop > end or size < _HEADER_BYTES_MIN - 4:
+                    raise ChunkError(_what_is_wrong(data[start:stop]))
+                header = data[header_at:body_at]
+                route = data[start:header_at]
+                mine = _terms_of(header[4:]) if flags & _TERMS else _NO_TERMS
+                if mine != terms:
+                    if bodies:
+                        break
+                    terms = mine
+                if header == last and route == routes[-1]:
+                    alike_count += 1
+                    if alike_count >= BULK_MIN:
+                        found = head_of_octets(route, header[4:])
+                        break
+                else:
+                    last, alike_count = header, 1
+                routes.append(known.setdefault(route, route))
+                headers.append(header)
+                bodies.append(data[body_at:stop])
+                position = stop
+        except (IndexError, ValueError, StructError):
+            raise ChunkError(_what_is_wrong(data[position + 4 :])) from None
+        if bodies:
+            expiration_ms, priority = terms or _NO_TERMS
+            self._append(
+                Messages(routes, headers, bodies, expiration_ms=expiration_ms, priority=priority), position
+            )
         return found
 
-    def runs(
-        self, data: bytes, first: int, skip_before: int, arrived_ms: int = 0, *, runs_max: int = sys.maxsize
-    ) -> list[Run]:
-        """The messages of a user chunk's data as runs, from offset `skip_before` on, `runs_max` of these at most.
+    def _take_alike(self, head: Head) -> None:
+        """Take the messages with this head, ever more at a time while they are like that."""
+        data, position, entry, size = self._data, self._position, head.entry, head.body_bytes
+        stride = len(entry) + size
+        bodies: list[bytes] = []
+        step = BULK_FIRST
+        while count := min(step, (len(data) - position) // stride):
+            stop = position + count * stride
+            if not data.startswith(entry, stop - stride):
+                break
+            messages = iter_unpack(f"{len(entry)}s{size}s", memoryview(data)[position:stop])
+            found = [body for before, body in messages if before == entry]
+            if len(found) < count:
+                break
+            bodies += found
+            position = stop
+            step *= BULK_GROWTH
+        while data.startswith(entry, position) and position + stride <= len(data):
+            bodies.append(data[position + len(entry) : position + stride])
+            position += stride
+        if bodies:
+            self._append(alike(head, bodies), position)
 
-        Raises:
-            ChunkError: an entry is cut short.
-        """
-        runs: list[Run] = []
-        head: Head | None = None
-        position, offset, end = 0, first, len(data)
-        while offset < skip_before and position < end:
-            position += 4 + int.from_bytes(data[position : position + 4], "big")
-            offset += 1
-        while position < end and len(runs) < runs_max:
-            bodies = _alike(head, data, position) if head is not None else []
-            if head is None or not bodies:
-                size = int.from_bytes(data[position : position + 4], "big")
-                head, body = self.of_entry(data[position + 4 : position + 4 + size])
-                bodies = [body]
-            position += len(bodies) * (len(head.entry) + head.body_bytes)
-            if runs and runs[-1].head is head:
-                runs[-1].bodies += bodies
-            else:
-                runs.append(Run(offset, head, bodies, arrived_ms))
-            offset += len(bodies)
-        return runs
+    def _append(self, messages: Messages, position: int) -> None:
+        self._runs.append(Run(self._offset, messages, self._arrived_ms))
+        self._offset += len(messages)
+        self._position = position
 
 
-def _alike(head: Head, data: bytes, position: int) -> list[bytes]:
-    """The bodies of the messages with this head from `position` on, ever more at a time while they are like that."""
-    entry, size = head.entry, head.body_bytes
-    stride = len(entry) + size
-    bodies: list[bytes] = []
-    step = BULK_FIRST
-    while count := min(step, (len(data) - position) // stride):
-        stop = position + count * stride
-        if not data.startswith(entry, stop - stride):
-            break
-        messages = iter_unpack(f"{len(entry)}s{size}s", memoryview(data)[position:stop])
-        found = [body for before, body in messages if before == entry]
-        if len(found) < count:
-            break
-        bodies += found
-        position = stop
-        step *= BULK_GROWTH
-    while data.startswith(entry, position):
-        bodies.append(data[position + len(entry) : position + stride])
-        position += stride
-    return bodies
+def _terms_of(header: bytes) -> tuple[int | None, int]:
+    found = props.split(header)
+    return expiration_ms_of(found.get(props.EXPIRATION)), found.get(props.PRIORITY, b"\0")[0]
+
+
+def _what_is_wrong(entry: bytes) -> str:
+    """Why an entry is no stored message."""
+    try:
+        start = body_start(entry)
+    except ChunkError as error:
+        return str(error)
+    announced = decode_message(entry).header[4:12]
+    return (
+        f"stored message: its header announces {int.from_bytes(announced, 'big')} octets, "
+        f"{len(entry) - start} follow"
+    )

@@ -6,7 +6,8 @@ names its type and the octets of it (spec 4.2.5.5, with RabbitMQ's types).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from leveret.wire.properties import SyntaxFault, shortstr
@@ -29,6 +30,11 @@ _FIXED: Final = {
 }
 _SIZED: Final = frozenset(b"SAFx")
 """Types whose value begins with its own size, four octets of it."""
+_SIZES: Final = [0 if kind in _SIZED else 1 + _FIXED.get(kind, -2) for kind in range(256)]
+"""By type: octets of a value with its type, 0 where it begins with its own size, -1 where there is no such type."""
+_TABLE: Final = ord("F")
+_NESTED: Final = frozenset(b"AF")
+_U32: Final = struct.Struct(">I")
 
 
 def split(table: bytes) -> dict[bytes, bytes]:
@@ -53,13 +59,62 @@ def check(table: bytes) -> None:
     Raises:
         SyntaxFault: not a table, or one of its values, or one in those, is not what it says.
     """
-    waiting = list(split(table).values())
+    check_within(table, 0, len(table))
+
+
+def check_within(octets: bytes, position: int, end: int) -> None:
+    """Read the table between two positions with all that is in it; each publish with headers does.
+
+    Raises:
+        SyntaxFault: see `check`.
+    """
+    nested: list[tuple[int, int, bool]] = []
+    is_table = True
+    sizes, size_at = _SIZES, _U32.unpack_from
+    try:
+        while True:
+            while position < end:
+                if is_table:
+                    position += 1 + octets[position]
+                kind = octets[position]
+                size = sizes[kind]
+                if size > 0:
+                    position += size
+                elif size == 0:
+                    start = position + 5
+                    position = start + size_at(octets, position + 1)[0]
+                    if kind in _NESTED:
+                        nested.append((start, position, kind == _TABLE))
+                else:
+                    raise SyntaxFault(f"field table holds a value of unknown type {kind} at octet {position}")
+            if position != end:
+                raise SyntaxFault("field table ends inside a value")
+            if not nested:
+                return
+            position, end, is_table = nested.pop()
+    except (IndexError, struct.error):
+        raise SyntaxFault("field table ends inside a value") from None
+
+
+def places(octets: bytes, position: int, end: int) -> Iterator[int]:
+    """Where a table that was checked, between two positions, has lengths and types, its inner tables' too."""
+    waiting = [(position, end, True)]
     while waiting:
-        value = waiting.pop()
-        if value[:1] == b"F":
-            waiting += split(value[5:]).values()
-        elif value[:1] == b"A":
-            waiting += split_array(value)
+        position, end, is_table = waiting.pop()
+        while position < end:
+            if is_table:
+                yield position
+                position += 1 + octets[position]
+            kind = octets[position]
+            yield position
+            size = _SIZES[kind]
+            if not size:
+                yield from range(position + 1, position + 5)
+                start = position + 5
+                size = 5 + _U32.unpack_from(octets, position + 1)[0]
+                if kind in _NESTED:
+                    waiting.append((start, position + size, kind == _TABLE))
+            position += size
 
 
 def join(entries: Mapping[bytes, bytes]) -> bytes:

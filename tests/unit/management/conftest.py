@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 from leveret.config import Config
 from leveret.core.broker.access import SALT_BYTES, check_password, hash_password
 from leveret.core.queues.head import Head
+from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
 from leveret.management.http.app import build_app, operator_app, public_app
 from leveret.management.node import ClusterOperations
@@ -337,7 +338,7 @@ class FakeNode:
     def add_messages(self, queue: Queue, count: int) -> None:
         """Let the queue hold `count` ready messages."""
         head = Head(b"", b"", b"", 1, True)
-        queue.gather(head, [b"x"] * count)
+        queue.gather(alike(head, [b"x"] * count))
         queue.appended(queue.next_offset, queue.gathered)
         queue.gathered.clear()
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pamqp import commands
 
 from leveret.core.queues.head import make_head
+from leveret.core.queues.messages import alike
 from leveret.model.errors import Corrupt
 from leveret.session.divergent_messages import Row, Tail, message_rows
 from leveret.session.stream.messages import entries_of
@@ -150,7 +151,9 @@ def test_names_that_are_no_text_are_shown() -> None:
 
 def published(*bodies: bytes) -> bytes:
     return b"".join(
-        entries_of([(make_head(b"ex", b"key", content_header(b"\x10\0\x02", len(b))), [b]) for b in bodies])
+        entries_of(
+            [alike(make_head(b"ex", b"key", content_header(b"\x10\0\x02", len(b))), [b]) for b in bodies]
+        )
     )
 
 

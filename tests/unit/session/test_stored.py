@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.core.queues.head import Head, make_head
-from leveret.session.stored import Heads
+from leveret.session.stored import runs_of
 from leveret.wire.record import content_header
 
 HEADS = [
@@ -17,8 +17,8 @@ HEADS = [
 def test_a_body_may_look_like_an_entry() -> None:
     head = make_head(b"", b"q", content_header(b"\0\0", 200))
     bodies = [(head.entry * 9)[:200]] * 40
-    (run,) = Heads().runs(head.entry.join([b"", *bodies]), 5, 0)
-    assert (run.first, run.bodies) == (5, bodies)
+    runs = runs_of(head.entry.join([b"", *bodies]), 5, 0)
+    assert (runs[0].first, [body for run in runs for body in run.bodies]) == (5, bodies)
 
 
 @given(
@@ -28,8 +28,8 @@ def test_a_body_may_look_like_an_entry() -> None:
 def test_runs_are_what_was_stored_from_the_asked_offset_on(parts: list[tuple[Head, int]], skip: int) -> None:
     stored = [(head, bytes([n % 256]) * head.body_bytes) for head, count in parts for n in range(count)]
     data = b"".join(head.entry + body for head, body in stored)
-    runs = Heads().runs(data, 10, 10 + skip, 77)
-    read = [(run.head.entry, body) for run in runs for body in run.bodies]
+    runs = runs_of(data, 10, 10 + skip, 77)
+    read = [(head.entry, body) for run in runs for head, bodies in run.taken().by_head() for body in bodies]
     assert read == [(head.entry, body) for head, body in stored[skip:]]
     offset = 10 + skip
     for run in runs:
@@ -43,14 +43,15 @@ def test_runs_are_what_was_stored_from_the_asked_offset_on(parts: list[tuple[Hea
     st.integers(1, 5),
 )
 def test_what_is_left_of_a_chunk_is_taken_apart_the_next_time(
-    parts: list[tuple[Head, int]], skip: int, runs_max: int
+    parts: list[tuple[Head, int]], skip: int, count_max: int
 ) -> None:
     stored = [(head, bytes([n % 256]) * head.body_bytes) for head, count in parts for n in range(count)]
     data = b"".join(head.entry + body for head, body in stored)
-    heads, read, offset = Heads(), [], skip
-    while runs := heads.runs(data, 0, offset, runs_max=runs_max):
-        assert len(runs) <= runs_max
+    read, offset = [], skip
+    while runs := runs_of(data, 0, offset, count_max=count_max):
         assert runs[0].first == offset
-        read += [(run.head.entry, body) for run in runs for body in run.bodies]
+        read += [
+            (head.entry, body) for run in runs for head, bodies in run.taken().by_head() for body in bodies
+        ]
         offset = runs[-1].end
     assert read == [(head.entry, body) for head, body in stored[skip:]]

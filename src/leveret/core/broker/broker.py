@@ -85,6 +85,7 @@ class Broker:
         dead_lettered: how many messages were, by queue type and reason.
         refuses_durable: whether publishes that must be on disk are refused for now, where somebody is told: too few
             followers are in sync.
+        known_routes: how many exchanges and routing keys all connections have at hand, see session.amqp091.publishing.
         traced_vhosts: where messages of this node's clients are copied to amq.rabbitmq.trace; not kept over a restart.
         epochs: of queues.
         definitions_lock: whether this node may change definitions.
@@ -118,6 +119,7 @@ class Broker:
         self.departed: dict[str, Counters] = {}
         self.dead_lettered: Counter[tuple[str, str]] = Counter()
         self.refuses_durable = False
+        self.known_routes = 0
         self.traced_vhosts: set[str] = set()
         self.version = 0
         self.epochs = Epochs()

@@ -12,6 +12,7 @@ from typing import Any
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.dying import DeadLetters
 from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.quorum_queue import DELIVERY_COUNT
 from leveret.core.rules.validation import queue_type
@@ -115,16 +116,17 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
     takers: set[Queue] = set()
     kind = queue_type(queue.definition.arguments)
     for run in letters.runs:
-        broker.dead_lettered[kind, letters.reason] += len(run.bodies)
-        head = died(run.head, name, letters.reason, now_s, exchange, settings.dead_letter_routing_key)
-        for target in _targets(broker, vhost, exchange, head):
-            if letters.reason != "rejected" and goes_round(head, target.key[1]):
-                continue
-            bodies = run.bodies[: target.room(head.body_bytes)]
-            if bodies and target not in letters.done:
-                takers.add(target)
-                target.gather(head, bodies)
-                broker.dirty[target] = None
+        broker.dead_lettered[kind, letters.reason] += len(run)
+        for each, bodies in run.taken().by_head():
+            head = died(each, name, letters.reason, now_s, exchange, settings.dead_letter_routing_key)
+            for target in _targets(broker, vhost, exchange, head):
+                if letters.reason != "rejected" and goes_round(head, target.key[1]):
+                    continue
+                taken = bodies[: target.room(head.body_bytes)]
+                if taken and target not in letters.done:
+                    takers.add(target)
+                    target.gather(alike(head, taken))
+                    broker.dirty[target] = None
     return takers
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from leveret.core.queues.head import Head
+from leveret.core.queues.messages import Messages
 
 
 class DirectReply(Protocol):
     """A client that consumes from `amq.rabbitmq.reply-to`."""
 
-    def take_reply(self, head: Head, bodies: list[bytes]) -> None:
+    def take_reply(self, messages: Messages) -> None:
         """Deliver replies to it."""

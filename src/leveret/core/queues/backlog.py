@@ -13,7 +13,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from leveret.core.queues.head import Head, Run
+from leveret.core.queues.head import Head
+from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.ranges import OffsetRanges
 
@@ -23,9 +24,8 @@ DELIVERY_BYTES_MAX: Final = 1024 * 1024
 """One turn of a consumer at most, so that its socket's back-pressure is felt in time."""
 DELIVERY_RUNS_MAX: Final = 256
 """As many of them at most: each is work of its own, however small."""
-RUN_OVERHEAD_BYTES: Final = 64
 
-Batch = Sequence[tuple[Head, list[bytes]]]
+Batch = Sequence[Messages]
 
 
 class Backlog:
@@ -69,15 +69,19 @@ class Backlog:
         window = self._window
         offset = first
         keep = self._window_reaches(window[-1].end if window else self.cursor, first)
-        for head, bodies in batch:
+        for messages in batch:
             if keep and self.window_bytes < window_bytes_max:
-                window.append(Run(offset, head, bodies, now_ms))
-                self.window_bytes += len(bodies) * (head.body_bytes + RUN_OVERHEAD_BYTES)
-                self.window_count += len(bodies)
+                self._hold(Run(offset, messages, now_ms))
             else:
                 keep = False
-            offset += len(bodies)
+            offset += len(messages)
         self.next_offset = offset
+
+    def _hold(self, run: Run) -> None:
+        """Keep a run in memory, behind all that is."""
+        self._window.append(run)
+        self.window_bytes += memory_of(run)
+        self.window_count += len(run)
 
     def _window_reaches(self, end: int, first: int) -> bool:
         """Whether no message lies between the window's end and `first` (settlements do not count)."""
@@ -121,7 +125,7 @@ class Backlog:
             return self._at_front(front)
         if not (self._window or self._fill()):
             return None
-        return self._window[0], len(self._window[0].bodies)
+        return self._window[0], len(self._window[0])
 
     def head_in_memory(self) -> Head | None:
         """What the first message is under; None if it is not in memory."""
@@ -199,11 +203,11 @@ class Backlog:
             run = self.find(front[0])
             if taken and self._has_expired(run):
                 break
-            room = max(1, (DELIVERY_BYTES_MAX - size) // (run.head.body_bytes + 1))
-            first, end = ranges.take(min(limit, room, run.end - front[0]))
+            run = run.cut(front[0], min(run.end, front[1]))
+            first, end = ranges.take(min(limit, run.fitting(DELIVERY_BYTES_MAX - size)))
             taken.append(run.cut(first, end))
             limit -= end - first
-            size += (end - first) * run.head.body_bytes
+            size += taken[-1].body_bytes
         return taken
 
     def _in_memory(self, offset: int) -> Run | None:
@@ -220,24 +224,22 @@ class Backlog:
             run = self._window[0]
             if taken and self._has_expired(run):
                 break
-            room = max(1, (DELIVERY_BYTES_MAX - size) // (run.head.body_bytes + 1))
-            run = self._split(run, min(limit, room))
+            run = self._split(run, min(limit, run.fitting(DELIVERY_BYTES_MAX - size)))
             taken.append(run)
-            count = len(run.bodies)
-            limit -= count
-            size += count * run.head.body_bytes
+            limit -= len(run)
+            size += run.body_bytes
             self.cursor = run.end
         return taken
 
     def _split(self, run: Run, count: int) -> Run:
         """Take `count` messages off the window's first run."""
-        count = min(count, len(run.bodies))
-        self.window_bytes -= count * (run.head.body_bytes + RUN_OVERHEAD_BYTES)
-        self.window_count -= count
-        if count == len(run.bodies):
+        part = run.cut(run.first, run.first + count) if count < len(run) else run
+        self.window_bytes -= memory_of(part)
+        self.window_count -= len(part)
+        if part is run:
             return self._window.popleft()
-        self._window[0] = run.cut(run.first + count, run.end)
-        return run.cut(run.first, run.first + count)
+        self._window[0] = run.behind(part)
+        return part
 
     def _fill(self) -> bool:
         """Read the window anew from the log at the cursor; tell whether there is anything."""
@@ -249,14 +251,17 @@ class Backlog:
         self.cursor = gap[0]
         for run in self._read(gap[0]):
             for first, end in self.settled.gaps(run.first, run.end):
-                self._window.append(run.cut(first, end))
-                self.window_bytes += (end - first) * (run.head.body_bytes + RUN_OVERHEAD_BYTES)
-                self.window_count += end - first
+                self._hold(run.cut(first, end))
         return bool(self._window)
 
     def _forget_window(self) -> None:
         self._window.clear()
         self.window_bytes = self.window_count = 0
+
+
+def memory_of(run: Run) -> int:
+    """Octets that a run takes, about."""
+    return run.body_bytes + len(run) * MESSAGE_OVERHEAD_BYTES
 
 
 def _is_enough(taken: list[Run], size: int) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Protocol
 
 from leveret.core.queues.counters import Counters
-from leveret.core.queues.head import Run
+from leveret.core.queues.messages import Run
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition
 

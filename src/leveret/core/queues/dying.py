@@ -11,9 +11,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from leveret.core.queues.backlog import RUN_OVERHEAD_BYTES
 from leveret.core.queues.consumers import DeliverySource
-from leveret.core.queues.head import Run, bytes_of, count_of
+from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Run, bytes_of, count_of
 
 DEAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """Dead letters of one dispatch, about; the next goes on, so that a whole backlog may die without filling memory."""
@@ -61,7 +60,7 @@ class Dying:
         """Have these published; also again, when not every queue could take them, to those that are not `done`."""
         runs = letters.runs
         self.letters.append(letters)
-        self._octets += bytes_of(runs) + RUN_OVERHEAD_BYTES * count_of(runs) + DEATH_BYTES * len(runs)
+        self._octets += bytes_of(runs) + MESSAGE_OVERHEAD_BYTES * count_of(runs) + DEATH_BYTES * len(runs)
 
     def take(self) -> list[DeadLetters]:
         """What is to be published, once; each message is settled where it died when it is safe there."""

@@ -12,8 +12,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from leveret.core.queues.backlog import DELIVERY_BYTES_MAX, RUN_OVERHEAD_BYTES, Backlog, Batch
-from leveret.core.queues.head import Head, Run
+from leveret.core.queues.backlog import DELIVERY_BYTES_MAX, Backlog, Batch, memory_of
+from leveret.core.queues.head import Head
+from leveret.core.queues.messages import Messages, Run
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.ranges import OffsetRanges
 
@@ -44,8 +45,8 @@ class PriorityBacklog(Backlog):
         self._levels = [_Level() for _ in range(priority_max + 1)]
         self.unsorted: list[tuple[int, int]] = []
 
-    def _level_of(self, head: Head) -> _Level:
-        return self._levels[self._top - min(head.priority, self._top)]
+    def _level_of(self, messages: Messages) -> _Level:
+        return self._levels[self._top - min(messages.priority, self._top)]
 
     def restore(self, next_offset: int, settled: OffsetSet) -> None:
         """See Backlog; reads all of it to learn its priorities."""
@@ -55,22 +56,23 @@ class PriorityBacklog(Backlog):
             runs = self._read(at[0])
             for run in runs:
                 for first, end in self.settled.gaps(run.first, run.end):
-                    self._level_of(run.head).waiting.add(first, end)
+                    self._level_of(run.messages).waiting.add(first, end)
             at = next(self.settled.gaps(runs[-1].end, next_offset), None)
         self.cursor = next_offset
 
     def append(self, first: int, batch: Batch, now_ms: int, window_bytes_max: int) -> None:
         """See Backlog."""
         offset = first
-        for head, bodies in batch:
-            level = self._level_of(head)
-            end = offset + len(bodies)
+        for messages in batch:
+            level = self._level_of(messages)
+            end = offset + len(messages)
             if level.waiting.count or self.window_bytes >= window_bytes_max:
                 level.waiting.add(offset, end)
             else:
-                level.recent.append(Run(offset, head, bodies, now_ms))
-                self.window_bytes += len(bodies) * (head.body_bytes + RUN_OVERHEAD_BYTES)
-                self.window_count += len(bodies)
+                run = Run(offset, messages, now_ms)
+                level.recent.append(run)
+                self.window_bytes += memory_of(run)
+                self.window_count += len(run)
             offset = end
         self.next_offset = self.cursor = offset
 
@@ -106,9 +108,7 @@ class PriorityBacklog(Backlog):
     @property
     def handed_out_before(self) -> int:
         """See Backlog; all of it if anything was: what is taken first here need not be what came first."""
-        fresh = sum(
-            level.waiting.count + sum(len(run.bodies) for run in level.recent) for level in self._levels
-        )
+        fresh = sum(level.waiting.count + sum(map(len, level.recent)) for level in self._levels)
         return self.next_offset if fresh < self.settled.count_missing(self.next_offset) else 0
 
     def _sort(self) -> None:
@@ -127,7 +127,7 @@ class PriorityBacklog(Backlog):
             first, end = unsorted[-1]
             run = self.find(first)
             stop = min(end, run.end)
-            self._level_of(run.head).returned.add(first, stop)
+            self._level_of(run.messages).returned.add(first, stop)
             if stop == end:
                 unsorted.pop()
             else:
@@ -147,19 +147,18 @@ class PriorityBacklog(Backlog):
         return [], False
 
     def _take_recent(self, level: _Level, limit: int) -> list[Run]:
-        room = max(1, DELIVERY_BYTES_MAX // (level.recent[0].head.body_bytes + 1))
-        return [self._split_recent(level, min(limit, room))]
+        return [self._split_recent(level, min(limit, level.recent[0].fitting(DELIVERY_BYTES_MAX)))]
 
     def _split_recent(self, level: _Level, count: int) -> Run:
         """Take `count` messages off the first run."""
         run = level.recent[0]
-        count = min(count, len(run.bodies))
-        self.window_bytes -= count * (run.head.body_bytes + RUN_OVERHEAD_BYTES)
-        self.window_count -= count
-        if count == len(run.bodies):
+        part = run.cut(run.first, run.first + count) if count < len(run) else run
+        self.window_bytes -= memory_of(part)
+        self.window_count -= len(part)
+        if part is run:
             return level.recent.popleft()
-        level.recent[0] = run.cut(run.first + count, run.end)
-        return run.cut(run.first, run.first + count)
+        level.recent[0] = run.behind(part)
+        return part
 
     def head(self) -> tuple[Run, int] | None:
         """See Backlog."""
@@ -167,7 +166,7 @@ class PriorityBacklog(Backlog):
         for level in self._levels:
             front = level.returned.first()
             if front is None and level.recent:
-                return level.recent[0], len(level.recent[0].bodies)
+                return level.recent[0], len(level.recent[0])
             front = front or level.waiting.first()
             if front is not None:
                 return self._at_front(front)
@@ -184,5 +183,5 @@ class PriorityBacklog(Backlog):
         """See Backlog."""
         while count > 0 and (runs := self.take(count)[0]):
             for run in runs:
-                count -= len(run.bodies)
+                count -= len(run)
                 yield run.first, run.end

@@ -16,7 +16,6 @@ from functools import partial
 from typing import ClassVar, Final
 
 from leveret.core.queues.backlog import (
-    RUN_OVERHEAD_BYTES,
     WINDOW_BYTES_MAX,
     WINDOW_IDLE_BYTES_MAX,
     Backlog,
@@ -26,7 +25,7 @@ from leveret.core.queues.chunk_epochs import ChunkEpochs
 from leveret.core.queues.consumers import Consumers, QueueConsumer
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.dying import NOT_STORED, DeadLetters, Dying
-from leveret.core.queues.head import Head, Run, bytes_of, count_of
+from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run, bytes_of, count_of, joined
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue_settings import DROP_HEAD, QueueSettings
 from leveret.core.queues.relocated import Relocated
@@ -41,7 +40,9 @@ UNBOUNDED: Final = 1 << 62
 DEALT_AT_ONCE: Final = 16_384
 """How many messages, about, one dispatch hands out; the next goes on, and others are served between."""
 RUN_COSTS: Final = 32
-"""A message that is unlike the one before takes as long to hand out as so many that are alike."""
+"""A run takes as long to hand out, beside its messages, as so many that are alike."""
+DIFFERENT_COSTS: Final = 4
+"""A message of those that differ takes as long as so many."""
 Reader = Callable[["Queue", int], list[Run]]
 """(queue, offset) -> runs at and after the offset, from the log; messages only, ascending."""
 
@@ -84,7 +85,7 @@ class Queue:
         self.ready_bytes = 0
         self.unacked_bytes = 0
         self.consumers = Consumers(single_active=definition.arguments.get("x-single-active-consumer") is True)
-        self.gathered: list[tuple[Head, list[bytes]]] = []
+        self.gathered: list[Messages] = []
         self.gathered_count = 0
         self.gathered_bytes = 0
         self.settling: list[list[int]] = []
@@ -167,7 +168,7 @@ class Queue:
         """Whether there are consumers, and more is ready than is held in memory for them."""
         return (
             bool(self.consumers)
-            and self.ready_bytes + self.ready_count * RUN_OVERHEAD_BYTES > WINDOW_BYTES_MAX
+            and self.ready_bytes + self.ready_count * MESSAGE_OVERHEAD_BYTES > WINDOW_BYTES_MAX
         )
 
     @property
@@ -219,29 +220,25 @@ class Queue:
         """
         self.sequences.advance(NumberedRun(self.gathered_count, count, reference, sequence))
 
-    def gather(self, head: Head, bodies: list[bytes]) -> None:
-        """Take messages to be appended at the next flush; the list may be shared between queues."""
-        gathered = self.gathered
-        if gathered and gathered[-1][0] is head:
-            gathered[-1] = (head, gathered[-1][1] + bodies)
-        else:
-            gathered.append((head, bodies))
-        self.gathered_count += len(bodies)
-        self.gathered_bytes += len(bodies) * head.body_bytes
+    def gather(self, messages: Messages) -> None:
+        """Take messages to be appended at the next flush; queues may share them."""
+        self.gathered.append(messages)
+        self.gathered_count += len(messages)
+        self.gathered_bytes += messages.body_bytes
 
     def gathered_again(self) -> None:
         """What is gathered now may have been handed out by a leader that is gone: it counts as redelivered."""
         self._gathered_again = self.gathered_count
 
-    def take_gathered(self) -> list[tuple[Head, list[bytes]]]:
-        """What is to be appended, once."""
+    def take_gathered(self) -> list[Messages]:
+        """What is to be appended, once, in as few parts as may be."""
         gathered, self.gathered = self.gathered, []
         self.gathered_count = self.gathered_bytes = 0
-        return gathered
+        return joined(gathered)
 
-    def must_keep(self, head: Head) -> bool:
+    def must_keep(self, messages: Messages) -> bool:
         """Whether a confirm of such messages waits for the disk."""
-        return head.persistent and self.definition.durable
+        return self.definition.durable and messages.is_persistent
 
     def room(self, body_bytes: int) -> int:
         """How many more messages of a size may be published; UNBOUNDED but for an overflow that rejects.
@@ -267,9 +264,9 @@ class Queue:
         self.backlog.append(
             first, batch, now_ms, WINDOW_BYTES_MAX if self.consumers else WINDOW_IDLE_BYTES_MAX
         )
-        for head, bodies in batch:
-            self.ready_bytes += len(bodies) * head.body_bytes
-            if head.expiration_ms is not None:
+        for messages in batch:
+            self.ready_bytes += messages.body_bytes
+            if messages.expiration_ms is not None:
                 self.may_expire = True
         count = self.next_offset - first
         if self._gathered_again:
@@ -279,10 +276,10 @@ class Queue:
         self.published_total += count
         self.counters.publish += count
 
-    def refuse(self, head: Head, bodies: list[bytes]) -> None:
+    def refuse(self, messages: Messages) -> None:
         """Publishes that the queue has no room for are dead-lettered (overflow `reject-publish-dlx`)."""
         if self.settings.dead_letter_exchange is not None:
-            self.dying.add(DeadLetters([Run(NOT_STORED, head, bodies)], "maxlen"))
+            self.dying.add(DeadLetters([Run(NOT_STORED, messages)], "maxlen"))
 
     # -- settling -----------------------------------------------------------------------------
 
@@ -416,7 +413,8 @@ class Queue:
             if not runs:
                 return
             # To find those of one priority, many more may have been read.
-            dealt += count_of(runs) + max(len(runs), self.backlog.runs_read - read_before) * RUN_COSTS
+            read = self.backlog.runs_read - read_before - len(runs)
+            dealt += sum(map(_cost_of, runs)) + max(0, read) * RUN_COSTS
 
     def _deal_to(self, consumer: QueueConsumer, capacity: int, willing_count: int) -> list[Run]:
         """Hand a consumer its share; none if nothing may be handed out now."""
@@ -433,7 +431,7 @@ class Queue:
             consumer.deliver(self, runs, redelivered)
             if consumer.no_ack:
                 for run in runs:
-                    self.settle(run.first, len(run.bodies))
+                    self.settle(run.first, len(run))
         return runs
 
     def _count_delivery(self, count: int, no_ack: bool, redelivered: bool) -> None:
@@ -483,7 +481,7 @@ class Queue:
 
         In a rehearsal none does by its own: it is to be compared with what was recovered.
         """
-        own = None if self._is_rehearsed else run.head.expiration_ms
+        own = None if self._is_rehearsed else run.messages.expiration_ms
         queue = self.settings.message_ttl_ms
         if own is None and queue is None:
             return None
@@ -513,8 +511,8 @@ class Queue:
     def _drop_bytes(self, excess: int) -> None:
         """Drop from the first run as many messages as hold so much, but one at least."""
         head = self.backlog.head()
-        size = head[0].head.body_bytes if head is not None else 0
-        self._discard(self.take(-(-excess // size) if size else 1)[0], Reason.DROPPED, "maxlen")
+        count = head[0].holding(excess) if head is not None else 1
+        self._discard(self.take(count)[0], Reason.DROPPED, "maxlen")
 
     def _drop_head(self, count: int) -> None:
         if self.settings.dead_letter_exchange is None and self.settings.max_length_bytes is None:
@@ -550,7 +548,7 @@ class Queue:
             self.dying.add(DeadLetters(runs, death))
             return
         for run in runs:
-            self.settle(run.first, len(run.bodies), reason)
+            self.settle(run.first, len(run), reason)
 
     def take_one(self, now_ms: int) -> tuple[list[Run], bool]:
         """Take the first ready message that has not expired, none of an empty queue (basic.get)."""
@@ -575,3 +573,8 @@ class Queue:
         self.unacked_bytes += size
         self.ready_bytes -= size
         return runs, redelivered
+
+
+def _cost_of(run: Run) -> int:
+    """What it takes to hand out a run, in messages that are alike."""
+    return RUN_COSTS + (len(run) if run.messages.head is not None else len(run) * DIFFERENT_COSTS)

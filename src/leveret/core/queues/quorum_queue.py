@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from leveret.core.queues.head import Head, Run, make_head
+from leveret.core.queues.head import Head, head_of_octets, make_head
+from leveret.core.queues.messages import Messages, Run, alike
 from leveret.core.queues.queue import Queue
 from leveret.model.reasons import Reason
 from leveret.wire import properties as props
 from leveret.wire import tables
+from leveret.wire.properties import shortstr
 
 DELIVERY_COUNT = b"x-delivery-count"
 _COUNTED_MAX = 8
@@ -47,9 +49,7 @@ class QuorumQueue(Queue):
         """See Queue; every message with its count."""
         runs, redelivered = super().take(limit)
         if not redelivered:
-            for run in runs:
-                run.head = with_delivery_count(run.head, 0)
-            return runs, False
+            return [Run(run.first, _messages_counted(run.taken(), 0), run.arrived_ms) for run in runs], False
         return [piece for run in runs for piece in self._counted(run)], True
 
     def _counted(self, run: Run) -> Iterator[Run]:
@@ -61,9 +61,46 @@ class QuorumQueue(Queue):
             while end < run.end and count_of(end) == count:
                 end += 1
             piece = run.cut(first, end)
-            piece.head = with_delivery_count(run.head, count)
-            yield piece
+            yield Run(first, _messages_counted(piece.taken(), count), run.arrived_ms)
             first = end
+
+
+def _messages_counted(messages: Messages, count: int) -> Messages:
+    """The same messages, each with its count."""
+    if messages.head is not None:
+        return alike(with_delivery_count(messages.head, count), messages.bodies)
+    entry = shortstr(DELIVERY_COUNT) + tables.long_integer(count)
+    return Messages(
+        messages.routes,
+        [_header_counted(header, entry, count) for header in messages.headers],
+        messages.bodies,
+        body_bytes=messages.body_bytes,
+        expiration_ms=messages.expiration_ms,
+        priority=messages.priority,
+        is_persistent=messages.is_persistent,
+    )
+
+
+def _header_counted(header: bytes, entry: bytes, count: int) -> bytes:
+    """A content header behind its length, with the count as the last of its headers."""
+    if DELIVERY_COUNT in header:
+        # It came back to us, or its publisher says so: the entry is exchanged.
+        return _counted(head_of_octets(b"\0\0", header[4:]), count).sized_header
+    flags = int.from_bytes(header[16:18], "big")
+    at = 18
+    for flag in (props.CONTENT_TYPE, props.CONTENT_ENCODING):
+        if flags & flag:
+            at += 1 + header[at]
+    if flags & props.HEADERS:
+        start = at + 4
+        size = int.from_bytes(header[at:start], "big")
+        end = start + size
+        table = (size + len(entry)).to_bytes(4, "big") + header[start:end] + entry
+        rest = header[4:at] + table + header[end:]
+    else:
+        with_table = (flags | props.HEADERS).to_bytes(2, "big")
+        rest = header[4:16] + with_table + header[18:at] + len(entry).to_bytes(4, "big") + entry + header[at:]
+    return len(rest).to_bytes(4, "big") + rest
 
 
 def with_delivery_count(head: Head, count: int) -> Head:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from leveret.core.queues.backlog import Batch
 from leveret.core.queues.consumers import QueueConsumer
-from leveret.core.queues.head import Head, Run
+from leveret.core.queues.messages import Messages, Run
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue import UNBOUNDED, Queue
 from leveret.core.queues.queue_settings import QueueSettings
@@ -113,7 +113,7 @@ class RemoteQueue(Queue):
         """Policies are known here, and tell whether publishes may be rejected; they are applied there."""
         self.settings = settings
 
-    def must_keep(self, head: Head) -> bool:
+    def must_keep(self, messages: Messages) -> bool:
         """Nothing of it waits for the disk of this node."""
         return False
 
@@ -121,7 +121,7 @@ class RemoteQueue(Queue):
         """The leader rejects what there is no room for."""
         return UNBOUNDED
 
-    def refuse(self, head: Head, bodies: list[bytes]) -> None:
+    def refuse(self, messages: Messages) -> None:
         """Never here."""
 
     def restore(self, first_offset: int, next_offset: int, settled: OffsetSet, body_bytes: int = 0) -> None:

@@ -18,7 +18,7 @@ from itertools import pairwise
 from typing import Any, Final, Protocol, cast
 
 from leveret.core.queues.consumers import QueueConsumer
-from leveret.core.queues.head import Head, Run, count_of
+from leveret.core.queues.messages import Messages, Run, count_of
 from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.core.queues.sequences import Sequences
@@ -200,7 +200,7 @@ class Stream(Queue):
 
     # -- publishing ---------------------------------------------------------------------------
 
-    def must_keep(self, head: Head) -> bool:
+    def must_keep(self, messages: Messages) -> bool:
         """Always: nothing is read that is not on disk, whatever its delivery mode."""
         return True
 
@@ -281,11 +281,11 @@ class Stream(Queue):
         runs: list[Run] = []
         while position.window and limit > 0:
             run = position.window.popleft()
-            if len(run.bodies) > limit:
+            if len(run) > limit:
                 position.window.appendleft(run.cut(run.first + limit, run.end))
                 run = run.cut(run.first, run.first + limit)
             runs.append(run)
-            limit -= len(run.bodies)
+            limit -= len(run)
             position.offset = run.end
         return runs
 

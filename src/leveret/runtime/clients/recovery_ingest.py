@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from leveret.core.broker.broker import Broker
-from leveret.core.queues.head import Run, count_of
+from leveret.core.queues.messages import Run, alike, count_of
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream, StreamBatch, records_of
 from leveret.model import definitions as d
@@ -15,7 +15,7 @@ from leveret.runtime.clients.stream_host import check_contiguous
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.logs.stream_store import UNKNOWN_FILTERS
-from leveret.session.stored import Heads
+from leveret.session.stored import message_of, runs_of
 from leveret.session.stream.messages import entries_of
 from leveret.wire.chunk import Attribute, ChunkError, decode_trailer
 from leveret.wire.stream.publish import MessageRun
@@ -54,7 +54,6 @@ class RecoveryIngest:
         self._deleted_at = deleted_at
         self._engine = engine
         self._commit = commit
-        self._heads = Heads()
 
     def check(self) -> None:
         """See that what is handed in would stay.
@@ -151,8 +150,8 @@ class RecoveryIngest:
     def _stream_entry(self, entry: bytes) -> bytes:
         found = unpack_entry(entry)
         if found is None:
-            head, body = self._heads.of_entry(entry)
-            [found] = entries_of([(head, [body])])
+            head, body = message_of(entry)
+            [found] = entries_of([alike(head, [body])])
         return found
 
     def _gather(self, queue: Queue, reference: str, runs: list[MessageRun]) -> None:
@@ -168,14 +167,14 @@ class RecoveryIngest:
             # Others' messages first, by themselves: ours and their sequence must share one chunk.
             self._engine.append_now(queue)
         for each in new:
-            queue.gather(each.head, each.bodies)
+            queue.gather(each.taken())
         if last > before:
             queue.advance_sequence(name, last)
             self._flush(queue, name, last)
 
     def _new_of(self, run: MessageRun, last: int) -> list[Run]:
         """What comes after the id `last`; the offsets of these runs are publishing ids."""
-        found = self._heads.runs(bytes(run.data), run.first, run.first)
+        found = runs_of(bytes(run.data), run.first, run.first)
         if count_of(found) != run.records:
             raise ChunkError(
                 f"{count_of(found)} recovered messages stand where there are to be {run.records}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from leveret.core.queues.head import Run
+from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.runtime.logs.commit import GroupCommit

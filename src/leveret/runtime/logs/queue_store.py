@@ -13,7 +13,7 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from leveret.core.queues.head import Head, Run
+from leveret.core.queues.messages import Messages, Run, count_of
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.relocated import Relocated, RelocatedRange
@@ -25,7 +25,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.log_home import LogHome, directory_of, take_down
 from leveret.runtime.logs.reclaiming import Reclaiming
 from leveret.runtime.logs.relocating import WhenSafe
-from leveret.session.stored import Heads
+from leveret.session.stored import runs_of
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import (
@@ -47,8 +47,8 @@ logger = logging.getLogger(__name__)
 
 _RETURNED: Final = struct.Struct(">QI")
 READ_BYTES: Final = 512 * 1024
-RUNS_AT_ONCE: Final = 256
-"""Of messages that are each unlike the one before, so many are taken apart at once: half a megabyte takes 60 ms."""
+READ_AT_ONCE: Final = 4096
+"""Messages that are read at once, about: to take apart so many that are each unlike the one before takes 5 ms."""
 TRY_AGAIN_MS: Final = 60_000
 """A log that cannot be opened is looked at again after this: a scrub may have mended it."""
 CHUNK_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -140,7 +140,6 @@ class QueueStore:
         self._ended: set[int] = set()
         self._ended_read: Log | None = None
         self._unreadable: dict[int, tuple[int, StorageError]] = {}
-        self._heads = Heads()
         self.reclaiming = Reclaiming(self)
         shutil.rmtree(self._transient.directory, ignore_errors=True)
 
@@ -319,9 +318,9 @@ class QueueStore:
         batches = _split(gathered)
         end = 0
         for batch in batches:
-            data = b"".join([head.entry.join([b"", *bodies]) for head, bodies in batch])
-            count = sum(len(bodies) for _, bodies in batch)
-            expires = any(head.expiration_ms is not None for head, _ in batch)
+            data = b"".join([messages.entries() for messages in batch])
+            count = sum(map(len, batch))
+            expires = any(messages.expiration_ms is not None for messages in batch)
             end += count
             sequences = sequences_in(numbered, end - count, end, is_last=batch is batches[-1])
             trailer = self._trailer(queue, log, sequences, expires=expires)
@@ -381,12 +380,7 @@ class QueueStore:
 
     def append_relocated(self, queue: Queue, runs: list[Run]) -> None:
         """See relocating.RelocatableLogs."""
-        blocks = [
-            RelocatedBlock(
-                run.first, len(run.bodies), run.arrived_ms, run.head.entry.join([b"", *run.bodies])
-            )
-            for run in runs
-        ]
+        blocks = [RelocatedBlock(run.first, len(run), run.arrived_ms, run.taken().entries()) for run in runs]
         log, data = self.log(queue), encode_relocation(blocks)
         trailer = self._trailer(queue, log, {}, expires=queue.may_expire)
         header = self._append(queue, log, ChunkType.RELOCATION, 1, data, trailer)
@@ -471,7 +465,7 @@ class QueueStore:
     # -- reading ------------------------------------------------------------------------------
 
     def read(self, queue: Queue, offset: int, bytes_max: int = READ_BYTES) -> list[Run]:
-        """The core's Reader: messages at and after `offset`, in about so many octets, in some hundred runs.
+        """The core's Reader: messages at and after `offset`, in about so many octets.
 
         Raises:
             StorageError: the log cannot be read back at `offset`; what is whole before damage is returned.
@@ -487,7 +481,7 @@ class QueueStore:
                 continue
             try:
                 for chunk in log.read(offset, bytes_max, check=True):
-                    if len(runs) >= RUNS_AT_ONCE:
+                    if count_of(runs) >= READ_AT_ONCE:
                         break
                     if chunk.header.type == ChunkType.USER:
                         runs += self._runs(log, chunk, offset)
@@ -508,7 +502,7 @@ class QueueStore:
                 # What is between two blocks was settled by then, or is in a chunk of its own.
                 if runs and next(queue.settled.gaps(runs[-1].end, block.first), None) is not None:
                     break
-                runs += self._heads.runs(block.data, block.first, offset, block.timestamp_ms)
+                runs += runs_of(block.data, block.first, offset, block.timestamp_ms)
         except ChunkError as error:
             raise Corrupt(str(log.directory), "", place.chunk_id, -1, str(error)) from None
         return runs
@@ -516,8 +510,8 @@ class QueueStore:
     def _runs(self, log: Log, chunk: Chunk, offset: int) -> list[Run]:
         try:
             header = chunk.header
-            return self._heads.runs(
-                bytes(chunk.data), header.chunk_id, offset, header.timestamp_ms, runs_max=RUNS_AT_ONCE
+            return runs_of(
+                bytes(chunk.data), header.chunk_id, offset, header.timestamp_ms, count_max=READ_AT_ONCE
             )
         except ChunkError as error:
             raise Corrupt(str(log.directory), "", chunk.header.chunk_id, -1, str(error)) from None
@@ -553,19 +547,17 @@ def sequences_in(numbered: list[NumberedRun], first: int, end: int, *, is_last: 
     return sequences
 
 
-def _split(gathered: list[tuple[Head, list[bytes]]]) -> list[list[tuple[Head, list[bytes]]]]:
+def _split(gathered: list[Messages]) -> list[list[Messages]]:
     """Batches of what fits a chunk; nearly always one."""
-    batches: list[list[tuple[Head, list[bytes]]]] = [[]]
+    batches: list[list[Messages]] = [[]]
     count = size = 0
-    for head, bodies in gathered:
-        step = max(1, min(ENTRIES_MAX, CHUNK_BYTES_MAX // (len(head.entry) + head.body_bytes)))
-        for at in range(0, len(bodies), step):
-            part = bodies[at : at + step] if len(bodies) > step else bodies
-            added = len(part) * (len(head.entry) + head.body_bytes)
+    for messages in gathered:
+        for part in messages.parts(ENTRIES_MAX, CHUNK_BYTES_MAX):
+            added = part.entry_bytes
             if batches[-1] and (count + len(part) > ENTRIES_MAX or size + added > CHUNK_BYTES_MAX):
                 batches.append([])
                 count = size = 0
-            batches[-1].append((head, part))
+            batches[-1].append(part)
             count += len(part)
             size += added
     return batches

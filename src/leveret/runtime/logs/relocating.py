@@ -26,7 +26,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol, TypeAlias
 
-from leveret.core.queues.head import Run
+from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.model.errors import StorageError
 from leveret.storage.log import Log
@@ -184,10 +184,10 @@ class Relocating:
                     stop = min(end, run.end)
                     if run.first != first or first >= stop or size >= _STEP_BYTES:
                         break
-                    room = 1 + (_STEP_BYTES - size) // (run.head.body_bytes + len(run.head.entry))
-                    stop = min(stop, first + room)
-                    taken.append(run.cut(first, stop))
-                    size += (stop - first) * (run.head.body_bytes + len(run.head.entry))
+                    part = run.cut(first, stop)
+                    stop = first + part.fitting(_STEP_BYTES - size)
+                    taken.append(part.cut(first, stop))
+                    size += taken[-1].taken().entry_bytes
                     first = stop
         found.at = found.until
         return taken

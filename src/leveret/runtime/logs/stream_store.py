@@ -17,7 +17,7 @@ from functools import partial
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-from leveret.core.queues.head import Run
+from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.sequences import NumberedRun
 from leveret.core.queues.stream import Stream, StreamBatch, records_of, retained_before_ms

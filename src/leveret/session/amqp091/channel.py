@@ -226,6 +226,22 @@ class Channel(ChannelBase):
         """
         self._settle_runs(self._acknowledge, self.take(tag, multiple))
 
+    def ack_each(self, first: int, last: int) -> None:
+        """The same, of each delivery from one tag to another, one after the other.
+
+        Raises:
+            Fault: 406, one of the tags is not unacked; those before it are settled.
+        """
+        tag = first
+        while tag <= last:
+            run = self.unacked.take_from(tag, last)
+            if run is None:
+                self.ack(tag, multiple=False)
+                tag += 1
+            else:
+                self._settle_runs(self._acknowledge, [run])
+                tag += run.count
+
     def _refuse(self, tag: int, *, multiple: bool, requeue: bool) -> None:
         runs = self.take(tag, multiple)
         for run in runs:
@@ -318,8 +334,8 @@ class Channel(ChannelBase):
         transaction = self._transaction()
         self._check_settlements(transaction)
         batch = transaction.committing = ConfirmBatch()
-        for publish, bodies in transaction.take_publishes():
-            publish(bodies)
+        for publish, messages in transaction.take_publishes():
+            publish(messages)
         for settle, runs in transaction.take_settlements():
             settle(runs)
             for run in runs:

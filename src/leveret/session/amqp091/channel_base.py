@@ -12,7 +12,8 @@ from pamqp import base, commands
 
 from leveret.core.queues.confirms import ConfirmBatch, Confirms
 from leveret.core.queues.consumers import DeliverySource
-from leveret.core.queues.head import Head, Run
+from leveret.core.queues.head import Head
+from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.model.errors import PreconditionFailed
 from leveret.session.amqp091.connection_base import ConnectionBase
@@ -112,13 +113,14 @@ class ChannelBase(DeliveryChannel):
         if redelivered:
             self.count(queue, "redeliver", 1)
         if self.connection.broker.traced_vhosts:
-            trace_delivered(self.connection, self.number, queue, run.head, run.bodies, redelivered)
+            trace_delivered(self.connection, self.number, queue, run.taken(), redelivered)
         tag = self.next_tag
         self.next_tag += 1
-        message = content(self, run.head, run.bodies[0], redelivered)
+        head = run.head
+        message = content(self, head, run.bodies[0], redelivered)
         # A get-ok has the count between routing key and frame end; its content is a delivery's.
-        after_route = message[1 + len(run.head.route) + 1 :]
-        ok = wire.get_ok(self.number, tag, redelivered, run.head.route, ready_count)
+        after_route = message[1 + len(head.route) + 1 :]
+        ok = wire.get_ok(self.number, tag, redelivered, head.route, ready_count)
         self.connection.send(ok + after_route)
         if not no_ack:
             self.unacked.add(Unacked(tag, run.first, 1, queue, None, self.connection.now_ms))

@@ -14,6 +14,7 @@ has answered, ... Then the runtime does not read from its socket, and calls `go_
 from __future__ import annotations
 
 from enum import Enum, auto
+from struct import Struct
 from typing import ClassVar, Final
 
 from pamqp import base, commands
@@ -44,6 +45,11 @@ FLOW_SHOWN_MS: Final = 5_000
 _BASIC: Final = b"\0\x3c"
 """The class of methods that carry messages."""
 _FRAMES_OF_A_METHOD: Final = 4
+_ACK_BYTES: Final = 13
+_ACK_FRAME_BYTES: Final = _ACK_BYTES + wire.FRAME_OVERHEAD
+_ACK_HEAD_BYTES: Final = FRAME_HEAD_BYTES + len(wire.BASIC_ACK)
+_ACK_REST: Final = Struct(">QH")
+"""Tag, bits and frame end of a basic.ack; as the latter two stand for one delivery, their number is the frame end."""
 
 
 class AmqpState(Enum):
@@ -221,6 +227,15 @@ class ClientConnection(ConnectionBase):
             if data[stop] != wire.FRAME_END:
                 octets = data[position + FRAME_HEAD_BYTES : stop]
                 raise broken_frame(kind, octets, f"{{invalid_frame_end_marker,{data[stop]}}}")
+            if (
+                size == _ACK_BYTES
+                and kind == wire.FRAME_METHOD
+                and data.startswith(wire.BASIC_ACK, position + FRAME_HEAD_BYTES)
+            ):
+                behind = self._take_acks(data, position, number)
+                if behind != position:
+                    position = behind
+                    continue
             try:
                 self._frame(kind, number, data[position + FRAME_HEAD_BYTES : stop])
             except Postponed as postponed:
@@ -229,6 +244,40 @@ class ClientConnection(ConnectionBase):
             if self._asked is not None:
                 self._asked = data[position : stop + 1]
             position = stop + 1
+        return position
+
+    def _take_acks(self, data: bytes, position: int, number: int) -> int:
+        """Take basic.acks of single deliveries whose tags follow each other; return where the frame behind them is.
+
+        Consumers with a small prefetch send many. Where there are not two in a row nothing is taken.
+        """
+        head = data[position : position + _ACK_HEAD_BYTES]
+        channel = self.channels.get(number)
+        if (
+            not data.startswith(head, position + _ACK_FRAME_BYTES)
+            or channel is None
+            or channel.is_closing
+            or channel.incoming is not None
+            or self.state is not AmqpState.OPEN
+        ):
+            return position
+        first, end = _ACK_REST.unpack_from(data, position + _ACK_HEAD_BYTES)
+        last, end_of_single = first - 1, wire.FRAME_END
+        while end == end_of_single and data.startswith(head, position):
+            last += 1
+            position += _ACK_FRAME_BYTES
+            if len(data) - position < _ACK_FRAME_BYTES:
+                break
+            tag, end = _ACK_REST.unpack_from(data, position + _ACK_HEAD_BYTES)
+            if tag != last + 1:
+                break
+        if last >= first:
+            if self._frames_left is not None:
+                self._frames_left -= last - first
+            try:
+                channel.ack_each(first, last)
+            except LeveretError as error:
+                self.fail(error, number, _method_of(wire.FRAME_METHOD, wire.BASIC_ACK))
         return position
 
     def _is_turn_over(self, kind: int, data: bytes, position: int) -> bool:
@@ -472,6 +521,7 @@ class ClientConnection(ConnectionBase):
             channel.abandon()
         self.churn.channel_closed += len(self.channels)
         self._asked = None
+        self.publisher.forget()
         self.channels.clear()
         if self in self.broker.connections:
             self.broker.connections.discard(self)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from struct import Struct
 from typing import Any, Final, Protocol
@@ -12,14 +12,19 @@ from pamqp import commands
 
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.counters import Counters
-from leveret.core.queues.head import Head, Run
+from leveret.core.queues.head import Head
+from leveret.core.queues.messages import Messages, Run
 from leveret.core.rules.queue_arguments import check_consumer_arguments
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.tracing import trace_delivered
 from leveret.wire import amqp091 as wire
 
 _pack_tag: Callable[[int], bytes] = Struct(">Q").pack
+_pack_between: Callable[[int, int, int, int], bytes] = Struct(">BBHI").pack
+"""The end of a frame, and the head of the next: type, channel, size."""
 UNLIMITED: Final = 1 << 30
+AROUND_MAX: Final = 1024
+"""Exchanges and routing keys of which a consumer has prepared octets at hand."""
 
 
 class ConsumerSource(DeliverySource, Protocol):
@@ -116,22 +121,27 @@ class UnackedRuns:
 
     def take_one(self, tag: int) -> Unacked | None:
         """Remove and return one delivery, None when it is not there."""
+        return self.take_from(tag, tag)
+
+    def take_from(self, tag: int, last: int) -> Unacked | None:
+        """Remove and return the delivery with a tag, and those of its run up to `last`; None for no such tag."""
         runs = self._runs
         index = self._index_of(tag)
         if index < 0:
             return None
         run = runs[index]
-        self.count -= 1
-        if run.count == 1:
+        before = tag - run.tag
+        count = min(run.count - before, last - tag + 1)
+        self.count -= count
+        if count == run.count:
             del runs[index]
             return run
-        if tag == run.tag:
-            return _split_front(run, 1)
-        before = tag - run.tag
-        taken = run.part(before, 1)
-        after = run.count - before - 1
+        if not before:
+            return _split_front(run, count)
+        taken = run.part(before, count)
+        after = run.count - before - count
         if after:
-            runs.insert(index + 1, run.part(before + 1, after))
+            runs.insert(index + 1, run.part(before + count, after))
         run.count = before
         return taken
 
@@ -218,7 +228,7 @@ class ChannelConsumer:
         check_consumer_arguments(queue.definition, self.arguments)
         self.priority: int = self.arguments.get("x-priority", 0)
         self.unacked_count = 0
-        self._heads: dict[int, bytes] = {}
+        self._heads = DeliverHeads(channel.number, tag)
 
     def capacity(self) -> int:
         """See core.queues.queue.Consumer: prefetch of consumer and channel, and the socket's back-pressure."""
@@ -240,12 +250,13 @@ class ChannelConsumer:
         """Frame the runs, and remember them unless they need no acknowledgement."""
         channel = self.channel
         for run in runs:
-            count = len(run.bodies)
+            messages = run.taken()
+            count = len(messages)
             first = channel.next_tag
             channel.next_tag = first + count
             if channel.connection.broker.traced_vhosts:
-                trace_delivered(channel.connection, channel.number, queue, run.head, run.bodies, redelivered)
-            channel.connection.send(self._frames(run, first, redelivered))
+                trace_delivered(channel.connection, channel.number, queue, messages, redelivered)
+            channel.connection.send(delivery_frames(channel, self._heads, messages, first, redelivered))
             self._count(channel.counters, count, redelivered)
             self._count(channel.connection.counters, count, redelivered)
             if not self.no_ack:
@@ -260,14 +271,6 @@ class ChannelConsumer:
             counters.deliver += count
         if redelivered:
             counters.redeliver += count
-
-    def _frames(self, run: Run, first: int, redelivered: bool) -> bytes:
-        """basic.deliver and content of every message of a run, tags from `first` on."""
-        before = self._heads.get(len(run.head.route))
-        if before is None:
-            before = wire.deliver_head(self.channel.number, self.tag, len(run.head.route))
-            self._heads[len(run.head.route)] = before
-        return delivery_frames(self.channel, before, run.head, run.bodies, first, redelivered)
 
 
 class RemoteDeliveries(Protocol):
@@ -362,19 +365,87 @@ class DeliveryChannel:
             setattr(counters, what, getattr(counters, what) + count)
 
 
+class DeliverHeads:
+    """What is around the tag in a consumer's deliveries, by exchange and routing key; most have few of these."""
+
+    __slots__ = ("_around", "_before", "_channel", "_tag")
+
+    def __init__(self, channel: int, tag: bytes) -> None:
+        """Of the consumer with this tag on a channel."""
+        self._channel = channel
+        self._tag = tag
+        self._before: dict[int, bytes] = {}
+        self._around: dict[tuple[bytes, bool], tuple[bytes, bytes]] = {}
+
+    def of(self, route_bytes: int) -> bytes:
+        """A basic.deliver frame up to the tag, for exchange and routing key that are so long as two short strings."""
+        found = self._before.get(route_bytes)
+        if found is None:
+            found = self._before[route_bytes] = wire.deliver_head(self._channel, self._tag, route_bytes)
+        return found
+
+    def around(self, route: bytes, redelivered: bool) -> tuple[bytes, bytes]:
+        """From the frame end before a delivery up to its tag, and from there up to the size of its content header."""
+        key = route, redelivered
+        found = self._around.get(key)
+        if found is None:
+            if len(self._around) >= AROUND_MAX:
+                self._around.clear()
+            before = wire.FRAME_END_OCTET + self.of(len(route))
+            header_head = bytes((wire.FRAME_HEADER,)) + self._channel.to_bytes(2, "big")
+            behind = bytes((redelivered,)) + route + wire.FRAME_END_OCTET + header_head
+            found = self._around[key] = before, behind
+        return found
+
+
 def delivery_frames(
-    channel: DeliveryChannel, before: bytes, head: Head, bodies: list[bytes], first: int, redelivered: bool
+    channel: DeliveryChannel, heads: DeliverHeads, messages: Messages, first: int, redelivered: bool
 ) -> bytes:
-    """The frames of messages of one head, tags from `first` on; `before` is each deliver frame up to its tag."""
-    if head.body_bytes > channel.connection.frame_max_bytes - wire.FRAME_OVERHEAD:
-        return b"".join(
-            before + _pack_tag(first + i) + content(channel, head, body, redelivered)
-            for i, body in enumerate(bodies)
-        )
+    """basic.deliver and content of messages, tags from `first` on."""
+    head, bodies = messages.head, messages.bodies
+    body_max = channel.connection.frame_max_bytes - wire.FRAME_OVERHEAD
+    if head is None:
+        sizes = list(map(len, bodies))
+        if min(sizes) and max(sizes) <= body_max:
+            return _frames_that_differ(channel.number, heads, messages, sizes, first, redelivered)
+    if head is None or head.body_bytes > body_max:
+        frames: list[bytes] = []
+        for tag, body in enumerate(bodies, first):
+            each = messages.head_at(tag - first)
+            frames += (
+                heads.of(len(each.route)),
+                _pack_tag(tag),
+                content(channel, each, body, redelivered),
+            )
+        return b"".join(frames)
     middle = frames_before_body(head, channel.number, redelivered)
     tags = map(_pack_tag, range(first, first + len(bodies)))
-    parts = zip(repeat(before), tags, repeat(middle), bodies, repeat(wire.FRAME_END_OCTET))
-    return b"".join(chain.from_iterable(parts))
+    before = heads.of(len(head.route))
+    return b"".join(
+        chain.from_iterable(zip(repeat(before), tags, repeat(middle), bodies, repeat(wire.FRAME_END_OCTET)))
+    )
+
+
+def _frames_that_differ(
+    number: int, heads: DeliverHeads, messages: Messages, sizes: list[int], first: int, redelivered: bool
+) -> bytes:
+    """The same of messages with three frames each; headers and bodies are copied once, into the result."""
+    routes = messages.routes
+    around = {route: heads.around(route, redelivered) for route in set(routes)}
+    befores: Iterable[bytes]
+    behinds: Iterable[bytes]
+    if len(around) == 1:
+        [(before, behind)] = around.values()
+        befores, behinds = repeat(before), repeat(behind)
+    else:
+        befores, behinds = zip(*map(around.__getitem__, routes), strict=True)
+    tags = map(_pack_tag, range(first, first + len(routes)))
+    body_heads = map(_pack_between, repeat(wire.FRAME_END), repeat(wire.FRAME_BODY), repeat(number), sizes)
+    columns = (befores, tags, behinds, messages.headers, body_heads, messages.bodies)
+    # Some of them have no end.
+    parts = chain.from_iterable(zip(*columns, strict=False))
+    # Each begins with the end of the one before, which the first has not.
+    return b"".join([next(parts)[1:], *parts, wire.FRAME_END_OCTET])
 
 
 def frames_before_body(head: Head, channel: int, redelivered: bool) -> bytes:

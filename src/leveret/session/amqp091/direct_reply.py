@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from leveret.core.queues.head import Head
+from leveret.core.queues.messages import Messages
 from leveret.model.errors import PreconditionFailed
-from leveret.session.amqp091.delivery import DeliveryChannel, delivery_frames
-from leveret.wire import amqp091 as wire
+from leveret.session.amqp091.delivery import DeliverHeads, DeliveryChannel, delivery_frames
 from leveret.wire import properties as props
 
 REPLY_TO: Final = "amq.rabbitmq.reply-to"
@@ -28,20 +27,20 @@ class ReplyConsumer:
         self.tag = tag
         self._is_closed = False
         self.name = PREFIX + channel.connection.host.unique_id()
-        self._before = wire.deliver_head(channel.number, tag, 2 + len(self.name))
+        self._heads = DeliverHeads(channel.number, tag)
         channel.connection.broker.direct_replies[self.name] = self
 
-    def take_reply(self, head: Head, bodies: list[bytes]) -> None:
+    def take_reply(self, messages: Messages) -> None:
         """See core.broker.broker.DirectReply."""
         channel = self.channel
         if self._is_closed:
             # A transaction may end long after the one who asked went.
             return
         first = channel.next_tag
-        channel.next_tag += len(bodies)
-        channel.counters.deliver_no_ack += len(bodies)
-        channel.connection.counters.deliver_no_ack += len(bodies)
-        channel.connection.send(delivery_frames(channel, self._before, head, bodies, first, False))
+        channel.next_tag += len(messages)
+        channel.counters.deliver_no_ack += len(messages)
+        channel.connection.counters.deliver_no_ack += len(messages)
+        channel.connection.send(delivery_frames(channel, self._heads, messages, first, False))
 
     def close(self) -> None:
         """Be known no more."""

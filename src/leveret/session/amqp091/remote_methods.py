@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pamqp import commands
 
-from leveret.core.queues.head import Run
+from leveret.core.queues.messages import Run
 from leveret.core.queues.remote_queue import RemoteQueue, leader_is_down
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.delivery import ChannelConsumer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from leveret.core.queues.head import Run
+from leveret.core.queues.messages import Run
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, DeliveryChannel
 from leveret.session.host import SessionHost

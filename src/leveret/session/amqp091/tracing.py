@@ -13,6 +13,7 @@ from leveret.core.broker.dead_letters import carbon_copies, header_entries
 from leveret.core.broker.topology import TRACE_EXCHANGE
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.messages import Messages, alike
 from leveret.core.queues.queue import Queue
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.wire import properties as props
@@ -39,24 +40,25 @@ _KEY_BYTES_MAX: Final = 255
 
 
 def trace_published(
-    connection: ConnectionBase, channel: int, queues: list[Queue], head: Head, bodies: list[bytes]
+    connection: ConnectionBase, channel: int, queues: list[Queue], messages: Messages
 ) -> None:
     """Copy messages that came in on a channel, if their vhost is traced; `queues` is where they are routed."""
     routed = tables.array(tables.long_string(queue.key[1].encode()) for queue in queues)
-    _trace(connection, channel, b"publish." + head.exchange, head, bodies, {b"routed_queues": routed})
+    for head, bodies in messages.by_head():
+        _trace(connection, channel, b"publish." + head.exchange, head, bodies, {b"routed_queues": routed})
 
 
 def trace_delivered(
     connection: ConnectionBase,
     channel: int,
     queue: DeliverySource,
-    head: Head,
-    bodies: list[bytes],
+    messages: Messages,
     redelivered: bool,
 ) -> None:
     """Copy messages that go out on a channel, to a consumer or a get, if their vhost is traced."""
     headers_of_trace = {b"redelivered": tables.integer(redelivered)}
-    _trace(connection, channel, b"deliver." + queue.key[1].encode(), head, bodies, headers_of_trace)
+    for head, bodies in messages.by_head():
+        _trace(connection, channel, b"deliver." + queue.key[1].encode(), head, bodies, headers_of_trace)
 
 
 def _trace(
@@ -81,7 +83,7 @@ def _trace(
     for queue in queues:
         taken = bodies[: queue.room(head.body_bytes)]
         if taken:
-            queue.gather(copy, taken)
+            queue.gather(alike(copy, taken))
             broker.dirty[queue] = None
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.messages import Messages
 from leveret.session.amqp091.delivery import Unacked
 
-Publish = Callable[[list[bytes]], None]
-"""Hands bodies over to the queues that there are at the commit."""
+Publish = Callable[[Messages], None]
+"""Hands messages over to the queues that there are at the commit."""
 Settle = Callable[[list[Unacked]], None]
 
 
@@ -29,12 +30,12 @@ class ChannelTransaction:
 
     def __init__(self) -> None:
         """Nothing done yet."""
-        self.publishes: list[tuple[Publish, list[bytes]]] = []
+        self.publishes: list[tuple[Publish, Messages]] = []
         self.settlements: list[tuple[Settle, list[Unacked]]] = []
         self.committing: ConfirmBatch | None = None
         self.batches: list[ConfirmBatch] = []
 
-    def take_publishes(self) -> list[tuple[Publish, list[bytes]]]:
+    def take_publishes(self) -> list[tuple[Publish, Messages]]:
         """The publishes, once."""
         publishes, self.publishes = self.publishes, []
         return publishes

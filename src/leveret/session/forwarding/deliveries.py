@@ -9,7 +9,8 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.head import Head, head_of_octets
+from leveret.core.queues.messages import Messages, alike
 from leveret.wire import amqp091 as wire
 from leveret.wire.amqp091 import FRAME_HEAD_BYTES
 from leveret.wire.properties import SyntaxFault, body_bytes_of
@@ -27,8 +28,7 @@ class Delivered(NamedTuple):
     consumer_tag: bytes
     first_tag: int
     redelivered: bool
-    head: Head
-    bodies: list[bytes]
+    messages: Messages
     end: int
 
 
@@ -118,9 +118,8 @@ class Deliveries:
             if found is not None:
                 first, bodies = found
                 end = position + count * shape.stride
-                return Delivered(
-                    shape.channel, shape.consumer_tag, first, shape.redelivered, shape.head, bodies, end
-                )
+                messages = alike(shape.head, bodies)
+                return Delivered(shape.channel, shape.consumer_tag, first, shape.redelivered, messages, end)
             count //= 4
         start = position + shape.body_at
         end = start + shape.size
@@ -132,8 +131,7 @@ class Deliveries:
             shape.consumer_tag,
             tag,
             shape.redelivered,
-            shape.head,
-            [data[start:end]],
+            alike(shape.head, [data[start:end]]),
             end + 1,
         )
 
@@ -182,7 +180,7 @@ def head_of(route: bytes, header: bytes) -> Head:
     key_at = 1 + route[0]
     if len(route) <= key_at or len(route) != key_at + 1 + route[key_at]:
         raise SyntaxFault("exchange and routing key of a delivery are cut short")
-    return make_head(route[1:key_at], route[key_at + 1 :], header)
+    return head_of_octets(route, header)
 
 
 class IncomingDelivery:
@@ -216,7 +214,7 @@ class IncomingDelivery:
         consumer_tag = method[5:tag_at] if method[:4] == wire.BASIC_DELIVER else b""
         head = head_of(method[tag_at + _TAG + 1 : self._route_end], self._header)
         redelivered = bool(method[tag_at + _TAG])
-        return Delivered(channel, consumer_tag, tag, redelivered, head, [self._body], 0)
+        return Delivered(channel, consumer_tag, tag, redelivered, alike(head, [self._body]), 0)
 
     @property
     def ready_count(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from leveret.core.broker.alarms import resources
-from leveret.core.queues.head import Head
+from leveret.core.queues.messages import Messages
 from leveret.model.errors import PeerError
 from leveret.session.amqp091.replies import Fault
 from leveret.session.forwarding.deliveries import Deliveries
@@ -33,7 +33,7 @@ from leveret.wire.properties import shortstr
 
 CHANNEL_MAX: Final = 65535
 PIECE_BYTES: Final = 1024 * 1024
-"""Publishes of one head that are encoded at once."""
+"""Publishes that are encoded at once."""
 _MULTIPLE: Final = 1
 
 
@@ -238,12 +238,21 @@ class Outlet:
             + forwarding.target(self.number, queue, epoch, reference)
             + forwarding.numbers(self.number, self._before + 1, publication.unconfirmed.sent)
         )
-        for head, bodies in publication.unconfirmed.runs():
-            self.publish(head, bodies)
+        for messages in publication.unconfirmed.runs():
+            self.publish(messages)
 
-    def publish(self, head: Head, bodies: list[bytes]) -> None:
+    def publish(self, messages: Messages) -> None:
         """Send messages that follow those that were sent before."""
         self._publication.unconfirmed.sent = self._publication.unconfirmed.last
+        for part in messages.parts(len(messages), PIECE_BYTES):
+            self._leader_client.send(self._encode(part))
+
+    def _encode(self, messages: Messages) -> bytes:
+        head = messages.head
+        if head is None:
+            return forwarding.publishes_that_differ(
+                self.number, messages.routes, messages.headers, messages.bodies
+            )
         # The key is no delivery's: those are positive. What it leads to depends on nothing but the channel's number.
         key = -self.number
         before = head.frames.get(key)
@@ -251,12 +260,7 @@ class Outlet:
             before = head.frames[key] = forwarding.publish_head(
                 self.number, head.route, head.header, head.body_bytes
             )
-        step = max(1, PIECE_BYTES // (len(before) + head.body_bytes))
-        if len(bodies) <= step:
-            self._leader_client.send(forwarding.publishes(before, bodies, head.body_bytes))
-            return
-        for at in range(0, len(bodies), step):
-            self._leader_client.send(forwarding.publishes(before, bodies[at : at + step], head.body_bytes))
+        return forwarding.publishes(before, messages.bodies, head.body_bytes)
 
     def frame(self, kind: int, payload: bytes) -> None:
         """What the leader says of it.

@@ -18,7 +18,7 @@ from leveret.core.queues.confirms import ConfirmBatch, Confirms
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.consumers import QueueConsumer as AnyConsumer
 from leveret.core.queues.counters import Counters
-from leveret.core.queues.head import Run, make_head
+from leveret.core.queues.messages import Messages, Run, count_of
 from leveret.core.queues.queue import Queue
 from leveret.model.errors import LeveretError
 from leveret.session.amqp091.blocked import need_definitions_lock
@@ -26,9 +26,11 @@ from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
 from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, DeliveryChannel, Unacked
-from leveret.session.amqp091.publishing import Publisher, PublishTarget, Shape
+from leveret.session.amqp091.destinations import Destination
+from leveret.session.amqp091.publishing import Publisher
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp091.replies import Fault, code_of, reply_text
+from leveret.session.amqp091.routing import Resolved
 from leveret.wire import amqp091 as wire
 from leveret.wire import forwarding as forwarding
 
@@ -277,7 +279,7 @@ class ForwardedChannelConsumer(ChannelConsumer):
 
     def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
         """See Consumer."""
-        self.credit -= sum(len(run.bodies) for run in runs)
+        self.credit -= count_of(runs)
         super().deliver(queue, runs, redelivered)
 
 
@@ -304,9 +306,7 @@ def _client(notify: object) -> ForwardedConsumer | None:
 class _Publisher(Publisher):
     """Publishes of a target channel go into its queue, and nowhere else."""
 
-    def resolve(
-        self, channel: ChannelBase, exchange: bytes, routing_key: bytes, header: bytes
-    ) -> PublishTarget:
+    def resolve(self, channel: ChannelBase, exchange: bytes, routing_key: bytes, header: bytes) -> Resolved:
         """See Publisher: all was looked at where the message was published.
 
         Raises:
@@ -319,40 +319,40 @@ class _Publisher(Publisher):
             raise Fault(
                 forwarding.NOT_LED, f"queue '{queue.key[1]}' of epoch {queue.epoch} is not led here any more"
             )
-        return PublishTarget(make_head(exchange, routing_key, header), [queue], Counters(), None)
+        return Resolved([queue], header, Counters(), None, by_headers=False)
 
-    def publish(self, shape: Shape, bodies: list[bytes]) -> None:
+    def publish(self, destination: Destination, messages: Messages) -> None:
         """See Publisher; what the queue has already is confirmed once more, with what it waits for."""
-        channel = shape.channel
+        channel = destination.channel
         if not isinstance(channel, ForwardedChannel) or channel.target is None:
-            super().publish(shape, bodies)
+            super().publish(destination, messages)
             return
-        queue, end = channel.target, channel.next_number + len(bodies)
-        known = min(len(bodies), queue.last_sequence(channel.reference) - channel.next_number + 1)
+        queue, end = channel.target, channel.next_number + len(messages)
+        known = min(len(messages), queue.last_sequence(channel.reference) - channel.next_number + 1)
         if known > 0:
             batch = self.batch_of(channel, known, refused=False)
             if batch is not None:
                 batch.queues[queue] = queue.definition.durable or batch.queues.get(queue, False)
             channel.next_number += known
-            bodies = bodies[known:]
-        if bodies:
+            messages = messages.cut(known, len(messages))
+        if messages:
             is_again = channel.next_number <= channel.again
-            super().publish(shape, bodies)
+            super().publish(destination, messages)
             if is_again:
                 queue.gathered_again()
         channel.next_number = end
 
     def hand_over(
         self,
-        channel: ChannelBase,
-        target: PublishTarget,
+        destination: Destination,
         queues: list[Queue],
-        bodies: list[bytes],
+        messages: Messages,
         batch: ConfirmBatch | None,
     ) -> None:
         """See Publisher; with the numbers that these messages have."""
-        super().hand_over(channel, target, queues, bodies, batch)
+        super().hand_over(destination, queues, messages, batch)
+        channel = destination.channel
         if isinstance(channel, ForwardedChannel):
-            channel.next_number += len(bodies)
+            channel.next_number += len(messages)
             for queue in queues:
-                queue.advance_sequence(channel.reference, channel.next_number - 1, len(bodies))
+                queue.advance_sequence(channel.reference, channel.next_number - 1, len(messages))

@@ -87,11 +87,11 @@ class Publication:
         """Number what its queue has gathered, and send it if there is a way."""
         queue = self.queue
         queue.published_total += queue.gathered_count
-        for head, bodies in queue.take_gathered():
-            self.unconfirmed.add(head, bodies)
-            self._kept.add(len(bodies) * head.body_bytes)
+        for messages in queue.take_gathered():
+            self.unconfirmed.add(messages)
+            self._kept.add(messages.body_bytes)
             if self.outlet is not None:
-                self.outlet.publish(head, bodies)
+                self.outlet.publish(messages)
 
     def refuse_all(self) -> None:
         """Keep nothing of what waits, and have it refused; a leader may have taken some of it all the same."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from leveret.core.queues.consumers import DeliverySource
-from leveret.core.queues.head import Run
+from leveret.core.queues.messages import Run
 from leveret.core.queues.offsets import OffsetSet
 from leveret.model.errors import PeerError
 from leveret.session.amqp091.delivery import ChannelConsumer, DeliveryChannel
@@ -196,7 +196,7 @@ class RemoteChannel:
         _not_active(consumer)
         for found in [each for each in self._undelivered if each.consumer_tag == tag]:
             self._undelivered.remove(found)
-            self.settle(REQUEUE, found.first_tag, found.first_tag + len(found.bodies))
+            self.settle(REQUEUE, found.first_tag, found.first_tag + len(found.messages))
 
     # -- the limit of the channel ---------------------------------------------------------------
     # Each leader keeps to it, and knows nothing of the others. So what is too much for all together is held here.
@@ -222,15 +222,15 @@ class RemoteChannel:
         channel, has_handed = self.channel, False
         while self._undelivered:
             found = self._undelivered[0]
-            count = len(found.bodies)
+            count = len(found.messages)
             room = channel.global_prefetch - channel.unacked.count if channel.global_prefetch else count
             if room <= 0:
                 break
             self._undelivered.popleft()
             if room < count:
-                rest = found._replace(first_tag=found.first_tag + room, bodies=found.bodies[room:])
-                self._undelivered.appendleft(rest)
-                found = found._replace(bodies=found.bodies[:room])
+                rest = found.messages.cut(room, count)
+                self._undelivered.appendleft(found._replace(first_tag=found.first_tag + room, messages=rest))
+                found = found._replace(messages=found.messages.cut(0, room))
             self._deliver(self.consumers[found.consumer_tag], found)
             has_handed = True
         if has_handed:
@@ -239,8 +239,7 @@ class RemoteChannel:
         return has_handed
 
     def _deliver(self, consumer: ChannelConsumer, found: Delivered) -> None:
-        run = Run(found.first_tag, found.head, found.bodies)
-        consumer.deliver(consumer.queue, [run], found.redelivered)
+        consumer.deliver(consumer.queue, [Run(found.first_tag, found.messages)], found.redelivered)
 
     def when_settled(self, notify: Callable[[bool], None]) -> None:
         """See RemotePorts."""
@@ -301,7 +300,7 @@ class RemoteChannel:
         """Messages for a consumer."""
         if self._is_over:
             return
-        first, count = found.first_tag, len(found.bodies)
+        first, count = found.first_tag, len(found.messages)
         consumer, window = self.consumers.get(found.consumer_tag), self._windows.get(found.consumer_tag)
         if consumer is None or window is None:
             self.settle(REQUEUE, first, first + count)
@@ -314,7 +313,7 @@ class RemoteChannel:
         else:
             self._deliver(consumer, found)
         window.left -= count
-        fits = WINDOW_BYTES // max(1, found.head.body_bytes)
+        fits = WINDOW_BYTES * count // max(1, found.messages.body_bytes)
         window.size = max(WINDOW_MIN, min(WINDOW_MAX, fits))
         self._grant(found.consumer_tag, window)
 
@@ -375,7 +374,7 @@ class RemoteChannel:
                 self.settle(REQUEUE, found.first_tag, found.first_tag + 1)
             return
         self._asked = None
-        self._got(Run(found.first_tag, found.head, found.bodies), found.redelivered, incoming.ready_count)
+        self._got(Run(found.first_tag, found.messages), found.redelivered, incoming.ready_count)
         self.channel.connection.answered()
 
     def _cancelled(self, tag: bytes) -> None:

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from leveret.core.queues.head import Head
+from leveret.core.queues.messages import Messages, Run
 
 Notify = Callable[[bool], None]
 
@@ -35,8 +35,7 @@ class Unconfirmed:
         self.known = 0
         self.sent = 0
         self.size_bytes = 0
-        self._runs: deque[tuple[Head, list[bytes]]] = deque()
-        self._settled_of_first = 0
+        self._runs: deque[Run] = deque()
         self._refused: deque[tuple[int, int]] = deque()
         self._waiting: deque[_Waiter] = deque()
 
@@ -44,18 +43,16 @@ class Unconfirmed:
         """How many messages wait."""
         return self.last - self.known
 
-    def add(self, head: Head, bodies: list[bytes]) -> None:
-        """These were published; the list is not changed by others any more."""
-        self._runs.append((head, bodies))
-        self.last += len(bodies)
-        self.size_bytes += len(bodies) * head.body_bytes
+    def add(self, messages: Messages) -> None:
+        """These were published."""
+        self._runs.append(Run(self.last + 1, messages))
+        self.last += len(messages)
+        self.size_bytes += messages.body_bytes
 
-    def runs(self) -> Iterator[tuple[Head, list[bytes]]]:
+    def runs(self) -> Iterator[Messages]:
         """All that wait, in order, the first has the number `known` + 1."""
-        skip = self._settled_of_first
-        for head, bodies in self._runs:
-            yield head, bodies[skip:] if skip else bodies
-            skip = 0
+        for run in self._runs:
+            yield run.taken()
 
     def when_known(self, notify: Notify, number: int, *, alone: bool) -> None:
         """Tell when it is known what became of everything up to `number`: whether all is safe.
@@ -102,14 +99,12 @@ class Unconfirmed:
     def _drop(self, count: int) -> None:
         runs = self._runs
         while count:
-            head, bodies = runs[0]
-            dropped = min(count, len(bodies) - self._settled_of_first)
-            self._settled_of_first += dropped
-            if self._settled_of_first == len(bodies):
-                runs.popleft()
-                self._settled_of_first = 0
-            count -= dropped
-            self.size_bytes -= dropped * head.body_bytes
+            run = runs.popleft()
+            dropped = run.cut(run.first, min(run.end, run.first + count))
+            if dropped is not run:
+                runs.appendleft(run.behind(dropped))
+            count -= len(dropped)
+            self.size_bytes -= dropped.body_bytes
 
 
 def _call(notify: Notify, ok: bool) -> Callable[[], None]:

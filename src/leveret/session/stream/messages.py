@@ -5,9 +5,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
-from leveret.core.queues.head import Head, Run
+from leveret.core.queues.messages import Messages, Run
 from leveret.model.errors import PeerError
 from leveret.wire.chunk import ChunkError
 from leveret.wire.message10 import (
@@ -28,11 +29,12 @@ _OFFSET_PLACE: Final = b"\x7foffset?"
 """Stands for the offset in a header until it is known."""
 
 
-def entries_of(gathered: list[tuple[Head, list[bytes]]]) -> list[bytes]:
+def entries_of(gathered: list[Messages]) -> list[bytes]:
     """Published messages as they stand in a stream's chunk."""
     return [
         b"".join((before, body))
-        for head, bodies in gathered
+        for messages in gathered
+        for head, bodies in messages.by_head()
         for before in (_before_body(head.route, head.header, head.body_bytes),)
         for body in bodies
     ]
@@ -62,14 +64,24 @@ def runs_of(data: bytes, first: int, from_offset: int, queue: bytes) -> list[Run
     Raises:
         ChunkError: an entry is cut short.
     """
-    runs = []
+    routes: list[bytes] = []
+    headers: list[bytes] = []
+    bodies: list[bytes] = []
+    offsets: list[int] = []
     shape: _Shape | None = None
     for offset, octets in _messages(data, first):
         if offset >= from_offset:
             if shape is None or not shape.fits(octets):
                 shape = _Shape(octets, queue)
-            runs.append(Run(offset, shape.head(offset), [shape.body_of(octets)]))
-    return runs
+            offsets.append(offset)
+            routes.append(shape.route)
+            headers.append(shape.header(offset))
+            bodies.append(shape.body_of(octets))
+    messages = Messages(routes, headers, bodies)
+    starts = [at for at, offset in enumerate(offsets) if not at or offset != offsets[at - 1] + 1]
+    return [
+        Run(offsets[start], messages, 0, start, stop) for start, stop in pairwise([*starts, len(offsets)])
+    ]
 
 
 class _Shape(Shape10):
@@ -79,15 +91,14 @@ class _Shape(Shape10):
         """Of a message of AMQP 1.0 in a queue of this name."""
         super().__init__(octets)
         message = self.message
-        self._header = _header_with_offset(message)
+        header = _header_with_offset(message)
+        self._header = len(header).to_bytes(4, "big") + header
         key = queue if message.routing_key is None else message.routing_key.encode()
-        self._route = shortstr((message.exchange or "").encode()) + shortstr(key)
-        self._is_persistent = message.properties.delivery_mode == 2
+        self.route = shortstr((message.exchange or "").encode()) + shortstr(key)
 
-    def head(self, offset: int) -> Head:
-        """Its head, at an offset."""
-        header = self._header.replace(_OFFSET_PLACE, _OFFSET.pack(offset), 1)
-        return Head(b"", self._route, header, self.body_bytes, self._is_persistent)
+    def header(self, offset: int) -> bytes:
+        """The content header at an offset, behind its length."""
+        return self._header.replace(_OFFSET_PLACE, _OFFSET.pack(offset), 1)
 
 
 def _header_with_offset(message: Message091) -> bytes:

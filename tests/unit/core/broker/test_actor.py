@@ -9,7 +9,7 @@ import pytest
 
 from leveret.core.broker.actor import Actor, Unrestricted
 from leveret.core.broker.broker import Broker
-from leveret.core.queues.head import Run
+from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import AccessRefused, ResourceLocked

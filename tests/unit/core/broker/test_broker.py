@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.topology import PREDECLARED
 from leveret.core.queues.consumers import DeliverySource
-from leveret.core.queues.head import Head, Run
+from leveret.core.queues.head import Head
+from leveret.core.queues.messages import Run, alike
 from leveret.core.queues.queue import Queue
 from leveret.core.rules.validation import NESTING_MAX
 from leveret.model import definitions as d
@@ -62,7 +63,7 @@ def kinds(changes: Sequence[d.Change]) -> list[tuple[str, str]]:
 
 
 def fill(held: Queue, count: int) -> None:
-    held.gather(HEAD, [b"x"] * count)
+    held.gather(alike(HEAD, [b"x"] * count))
     held.appended(held.next_offset, held.gathered)
     held.gathered = []
 

@@ -10,7 +10,8 @@ from pamqp import commands, header
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.dead_letters import died, headers_of, route_dead_letters
 from leveret.core.queues.dying import DeadLetters
-from leveret.core.queues.head import Head, Run, make_head
+from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.messages import Run, alike
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model import definitions as d
@@ -58,7 +59,7 @@ def test_a_message_goes_round_to_where_it_died_only_if_somebody_rejects_it_on_th
     queue: Queue = broker.queues["v", "q"]
     queue.configure(QueueSettings(dead_letter_exchange="dlx"))
     once = died(head_of(), "q", reason, 7, "dlx", None)
-    assert route_dead_letters(broker, queue, DeadLetters([Run(0, once, [b"abc"])], reason), 8) == (
+    assert route_dead_letters(broker, queue, DeadLetters([Run(0, alike(once, [b"abc"]))], reason), 8) == (
         {queue} if comes_back else set()
     )
     assert queue.gathered_count == comes_back

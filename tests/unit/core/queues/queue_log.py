@@ -10,15 +10,17 @@ import pytest
 from leveret.core.queues import backlog, priority_backlog
 from leveret.core.queues import queue as queue_module
 from leveret.core.queues.consumers import DeliverySource
-from leveret.core.queues.head import Head, Run
+from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.messages import Messages, Run, alike, joined
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_types import make_queue
 from leveret.model.definitions import Queue as Definition
 from leveret.model.errors import StorageError
+from leveret.wire.record import content_header
 
 SMALL = {"WINDOW_BYTES_MAX": 600, "WINDOW_IDLE_BYTES_MAX": 250, "DELIVERY_BYTES_MAX": 90}
-HEADS = [Head(b"", b"", b"", size, True) for size in (4, 20, 60)]
+HEADS = [make_head(b"", b"q", content_header(b"\x10\x00\x02", size)) for size in (4, 20, 60)]
 PURGED = 3
 
 
@@ -58,7 +60,9 @@ class Log:
         gathered = queue.take_gathered()
         if gathered:
             first = len(self.records)
-            self.records += [(head, octets) for head, bodies in gathered for octets in bodies]
+            self.records += [
+                (part.head_at(at), body) for part in gathered for at, body in enumerate(part.bodies)
+            ]
             self.arrived_ms |= dict.fromkeys(range(first, len(self.records)), now_ms)
             queue.appended(first, gathered, now_ms)
         if queue.settling:
@@ -72,19 +76,24 @@ class Log:
         if self.broken:
             raise StorageError("the disk is gone")
         assert offset >= self.first
-        runs: list[Run] = []
+        found: list[tuple[int, list[Messages], int]] = []
         for at, record in enumerate(self.records[offset:], offset):
             if isinstance(record, tuple):
-                head, octets = record
+                message = alike(record[0], [record[1]])
                 arrived_ms = self.arrived_ms[at]
-                last = runs[-1] if runs else None
-                if last and last.end == at and last.head is head and last.arrived_ms == arrived_ms:
-                    last.bodies.append(octets)
+                last = found[-1] if found else None
+                if (
+                    last
+                    and last[0] + len(last[1]) == at
+                    and last[2] == arrived_ms
+                    and len(joined([*last[1], message])) == 1
+                ):
+                    last[1].append(message)
                 else:
-                    runs.append(Run(at, head, [octets], arrived_ms))
-            if runs and at >= offset + 4:
+                    found.append((at, [message], arrived_ms))
+            if found and at >= offset + 4:
                 break
-        return runs
+        return [Run(first, joined(messages)[0], arrived_ms) for first, messages, arrived_ms in found]
 
     def recover(self) -> Queue:
         """A queue as a restart makes it."""

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.core.queues.consumers import Consumers
+from leveret.core.queues.messages import alike
 from tests.unit.core.queues.queue_log import HEADS, Log, Sink, body
 
 
@@ -19,7 +20,7 @@ def test_turns_go_on_where_the_last_dispatch_ended(flushes: list[int]) -> None:
     published = 0
     for count in flushes:
         new = range(published, published + count)
-        queue.gather(HEADS[0], [body(number, HEADS[0]) for number in new])
+        queue.gather(alike(HEADS[0], [body(number, HEADS[0]) for number in new]))
         published += count
         log.flush(queue)
         queue.dispatch()

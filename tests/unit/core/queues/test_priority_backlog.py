@@ -18,13 +18,19 @@ from hypothesis.stateful import (
 
 from leveret.core.queues import priority_backlog
 from leveret.core.queues import queue as queue_module
-from leveret.core.queues.head import Head, Run
+from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.messages import Run, alike
 from leveret.core.queues.priority_backlog import PriorityBacklog
 from leveret.core.queues.queue import Queue
+from leveret.wire.record import content_header
 from tests.unit.core.queues.queue_log import PURGED, Log, Sink, body, numbers, offsets, shrink
 
 TOP = 2
-HEADS = [Head(b"", b"", b"", size, True, priority=priority) for size in (4, 60) for priority in range(4)]
+HEADS = [
+    make_head(b"", b"q", content_header(b"\x08\x00" + bytes((priority,)), size))
+    for size in (4, 60)
+    for priority in range(4)
+]
 
 
 class PriorityMachine(RuleBasedStateMachine):
@@ -46,7 +52,7 @@ class PriorityMachine(RuleBasedStateMachine):
     def publish(self, count: int, head: Head, again: bool) -> None:
         new = list(range(len(self.priority), len(self.priority) + count))
         self.priority |= dict.fromkeys(new, min(head.priority, TOP))
-        self.queue.gather(head, [body(number, head) for number in new])
+        self.queue.gather(alike(head, [body(number, head) for number in new]))
         self.gathered += new
         if again:
             self.queue.gathered_again()
@@ -138,15 +144,15 @@ def test_a_queue_with_priorities_is_a_list_for_each_of_them(monkeypatch: pytest.
 
 def test_what_comes_back_in_many_pieces_is_sorted_with_few_reads_of_the_log() -> None:
     """In the order of coming back, each piece took a read of all that is behind it: minutes for 50,000 of them."""
-    heads = [Head(b"", b"", b"", 1, True), Head(b"", b"", b"", 1, True)]
+    heads = [make_head(b"", key, content_header(b"\0\0", 1)) for key in (b"a", b"b")]
     reads: list[int] = []
 
     def read(offset: int) -> list[Run]:
         reads.append(offset)
-        return [Run(at, heads[at % 2], [b"x"]) for at in range(offset, min(1000, offset + 100))]
+        return [Run(at, alike(heads[at % 2], [b"x"])) for at in range(offset, min(1000, offset + 100))]
 
     backlog = PriorityBacklog(read, lambda run: False, priority_max=3)
-    backlog.append(0, [(heads[at % 2], [b"x"]) for at in range(1000)], 0, 1 << 20)
+    backlog.append(0, [alike(heads[at % 2], [b"x"]) for at in range(1000)], 0, 1 << 20)
     while backlog.take(100)[0]:
         pass
     for at in range(0, 1000, 2):
@@ -162,7 +168,7 @@ def a_backlog_of_many_priorities(monkeypatch: pytest.MonkeyPatch, count: int) ->
     log = Log(**{"x-max-priority": TOP})
     queue: Queue = log.recover()
     for number in range(count):
-        queue.gather(HEADS[number % 3], [body(number, HEADS[number % 3])])
+        queue.gather(alike(HEADS[number % 3], [body(number, HEADS[number % 3])]))
     log.flush(queue)
     return log, log.recover()
 

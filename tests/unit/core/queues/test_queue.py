@@ -19,10 +19,12 @@ from hypothesis.stateful import (
 
 from leveret.core.queues import backlog as backlog_module
 from leveret.core.queues import queue as queue_module
-from leveret.core.queues.head import Head
+from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.errors import StorageError
+from leveret.wire.record import content_header
 from tests.unit.core.queues.queue_log import HEADS, PURGED, SMALL, Log, Sink, body, numbers, offsets, shrink
 
 
@@ -71,7 +73,7 @@ class QueueMachine(RuleBasedStateMachine):
     def publish(self, count: int, head: Head, again: bool) -> None:
         new = list(range(self.published, self.published + count))
         self.published += count
-        self.queue.gather(head, [body(number, head) for number in new])
+        self.queue.gather(alike(head, [body(number, head) for number in new]))
         self.model.gathered += new
         if again:
             self.queue.gathered_again()
@@ -175,7 +177,7 @@ def take_all(queue: Queue, got: list[int]) -> None:
 def filled(count: int, head: Head = HEADS[0]) -> tuple[Log, Queue]:
     log = Log()
     queue = log.recover()
-    queue.gather(head, [body(number, head) for number in range(count)])
+    queue.gather(alike(head, [body(number, head) for number in range(count)]))
     log.flush(queue)
     return log, queue
 
@@ -237,7 +239,7 @@ def test_a_consumer_that_keeps_up_never_reads_the_log() -> None:
     sink = Sink(10**6)
     queue.add_consumer(sink)
     for number in range(50):
-        queue.gather(HEADS[1], [body(number, HEADS[1])])
+        queue.gather(alike(HEADS[1], [body(number, HEADS[1])]))
         log.flush(queue)
         queue.dispatch()
         _, offset, _ = sink.got[-1]
@@ -251,7 +253,7 @@ def test_a_consumer_that_keeps_up_never_reads_the_log() -> None:
 def test_a_backlog_is_not_kept_in_memory() -> None:
     log, queue = filled(0)
     for number in range(200):
-        queue.gather(HEADS[1], [body(number, HEADS[1])])
+        queue.gather(alike(HEADS[1], [body(number, HEADS[1])]))
         log.flush(queue)
     held = sum(len(run.bodies) for run in queue.backlog._window)
     assert 0 < held * (20 + 64) <= SMALL["WINDOW_IDLE_BYTES_MAX"] + 84
@@ -265,7 +267,7 @@ def test_a_backlog_is_not_kept_in_memory() -> None:
 def test_a_log_that_cannot_be_read_for_a_while_loses_no_message(came_back: bool) -> None:
     log, queue = filled(0)
     for number in range(40):
-        queue.gather(HEADS[0], [body(number, HEADS[0])])
+        queue.gather(alike(HEADS[0], [body(number, HEADS[0])]))
         log.flush(queue)
     if came_back:
         for _ in range(30):
@@ -290,13 +292,17 @@ def test_publisher_sequences_wait_for_the_flush() -> None:
     assert queue.sequences.unlogged == {b"plan": 7}
 
 
-def test_messages_of_one_head_gathered_together_make_one_run_and_leave_the_callers_list_alone() -> None:
+def test_messages_gathered_together_are_appended_together_and_the_callers_list_is_left_alone() -> None:
     queue = Log().recover()
     first: list[Any] = [b"0001"]
-    queue.gather(HEADS[0], first)
-    queue.gather(HEADS[0], [b"0002"])
-    queue.gather(HEADS[1], [b"0003"])
-    assert [bodies for _, bodies in queue.gathered] == [[b"0001", b"0002"], [b"0003"]]
+    queue.gather(alike(HEADS[0], first))
+    queue.gather(alike(HEADS[0], [b"0002"]))
+    queue.gather(alike(HEADS[1], [b"0003"]))
+    (together,) = queue.take_gathered()
+    assert together.bodies == [b"0001", b"0002", b"0003"]
+    assert [head.entry for head, bodies in together.by_head() for _ in bodies] == [
+        HEADS[at].entry for at in (0, 0, 1)
+    ]
     assert first == [b"0001"]
 
 
@@ -304,13 +310,14 @@ def test_messages_of_one_head_gathered_together_make_one_run_and_leave_the_calle
 def test_a_long_backlog_is_handed_out_a_part_in_each_dispatch(
     kind: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half a second for 50,000 messages, each unlike the one before, to a consumer without a prefetch."""
+    """Half a second for 50,000 messages, each of another priority than the one before, without a prefetch."""
+    heads = [make_head(b"", b"q", content_header(b"\x08\x00" + bytes((at,)), 4)) for at in (0, 1)]
     monkeypatch.setattr(queue_module, "DEALT_AT_ONCE", 10 * queue_module.RUN_COSTS)
     monkeypatch.setattr(backlog_module, "DELIVERY_RUNS_MAX", 5)
     log = Log(**kind)
     queue = log.recover()
     for number in range(100):
-        queue.gather(HEADS[number % 2], [body(number, HEADS[number % 2])])
+        queue.gather(alike(heads[number % 2], [body(number, heads[number % 2])]))
     log.flush(queue)
     consumer = Sink(prefetch=1000)
     queue.add_consumer(consumer)
@@ -320,7 +327,8 @@ def test_a_long_backlog_is_handed_out_a_part_in_each_dispatch(
         handed.append(consumer.held - sum(handed))
         assert queue.deadline_ms == (7 if queue.ready_count else None), "it goes on at once"
     assert max(handed) <= 15
-    assert [number for number, _, _ in consumer.got] == list(range(100))
+    numbers = list(range(100))
+    assert [number for number, _, _ in consumer.got] == (numbers[1::2] + numbers[::2] if kind else numbers)
 
 
 def test_what_was_not_offered_yet_is_neither_too_old_nor_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,7 +340,7 @@ def test_what_was_not_offered_yet_is_neither_too_old_nor_too_much(monkeypatch: p
     consumer = Sink(prefetch=1000)
     queue.add_consumer(consumer)
     for number in range(20):
-        queue.gather(HEADS[number % 2], [body(number, HEADS[number % 2])])
+        queue.gather(alike(HEADS[number % 2], [body(number, HEADS[number % 2])]))
     log.flush(queue, 7)
     for _ in range(20):
         queue.dispatch(7)

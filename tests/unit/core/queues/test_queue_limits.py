@@ -20,6 +20,7 @@ from hypothesis.stateful import (
 from leveret.core.queues import dying as dying_module
 from leveret.core.queues.dying import NOT_STORED, DeadLetters
 from leveret.core.queues.head import Head
+from leveret.core.queues.messages import alike
 from leveret.core.queues.priority_backlog import PriorityBacklog
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
@@ -71,7 +72,7 @@ class LimitsMachine(RuleBasedStateMachine):
         assert room >= 0
         count = min(count, room)
         if count:
-            self.queue.gather(head, [body(self.published + i, head) for i in range(count)])
+            self.queue.gather(alike(head, [body(self.published + i, head) for i in range(count)]))
             self.published += count
             self.is_fresh = True
 

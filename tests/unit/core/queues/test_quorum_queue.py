@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from leveret.core.queues.head import make_head
+from leveret.core.queues.messages import alike
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.core.queues.quorum_queue import DELIVERY_COUNT, QuorumQueue
 from leveret.model.reasons import Reason
@@ -23,7 +24,7 @@ def filled(count: int, **settings: Any) -> tuple[Log, QuorumQueue]:
     queue = log.recover()
     assert isinstance(queue, QuorumQueue)
     queue.configure(QueueSettings(**settings))
-    queue.gather(HEAD, [b"%04d" % number for number in range(count)])
+    queue.gather(alike(HEAD, [b"%04d" % number for number in range(count)]))
     log.flush(queue)
     return log, queue
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from leveret.config import load
 from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.runtime.collecting.by_reference import is_naming, whole
@@ -106,7 +107,7 @@ class Site:
     async def publish(self, count: int, name: str = "q") -> list[bytes]:
         bodies = [b"%08d" % (self.published + n) for n in range(count)]
         self.published += count
-        self.queue(name).gather(HEAD, bodies)
+        self.queue(name).gather(alike(HEAD, bodies))
         await self.touched(name)
         return bodies
 

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leveret.core.broker.actor import Unrestricted
+from leveret.core.queues.messages import alike
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, StorageError
 from leveret.runtime.collecting import collector as outgoing_module
@@ -186,7 +187,7 @@ def test_a_queue_that_is_published_to_without_a_pause_is_caught_up_with() -> Non
         site.node.upstream.follow_tags()
         collector, held = site.node.collector, site.queue()
         for number in range(3000):
-            held.gather(HEAD, [b"%08d" % number])
+            held.gather(alike(HEAD, [b"%08d" % number]))
             site.node.broker.dirty[held] = None
             site.node.engine.flush()
             await asyncio.sleep(0)
@@ -396,7 +397,7 @@ def test_a_vhost_that_is_deleted_while_the_disk_is_full_ends_no_node(monkeypatch
 
     async def scenario(directory: Path) -> None:
         site = await replicating(directory, "q")
-        site.queue().gather(HEAD, [b"%08d" % 1])
+        site.queue().gather(alike(HEAD, [b"%08d" % 1]))
         site.node.broker.dirty[site.queue()] = None
         site.node.engine.flush()
         disk.is_full = True

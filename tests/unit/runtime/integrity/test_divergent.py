@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.model.definitions import Queue as Definition
@@ -34,10 +35,10 @@ def data_dir(tmp_path: Path) -> Path:
     queue = Queue(Definition(name="q", vhost="v", epoch=7), stores.read)
     stream = Stream(Definition(name="s", vhost="v", epoch=8), stores.read)
     for body in (b"one", b"two", b"three", b"four", b"\xff"):
-        queue.gather(head_of(len(body)), [body])
+        queue.gather(alike(head_of(len(body)), [body]))
         stores.append_messages(queue)
         if len(body) <= 3:
-            stream.gather(head_of(len(body)), [body])
+            stream.gather(alike(head_of(len(body)), [body]))
             stores.append_messages(stream)
     for offset in (1, 3):
         queue.settle(offset, 1)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+from leveret.core.queues.messages import alike
 from leveret.core.queues.queue_types import make_queue
 from leveret.model.definitions import Queue as Definition
 from leveret.runtime.logs.commit import GroupCommit
@@ -57,7 +58,7 @@ class Store:
 
     def publish(self, count: int) -> None:
         for _ in range(count):
-            self.queue.gather(head_of(len(BODY)), [BODY])
+            self.queue.gather(alike(head_of(len(BODY)), [BODY]))
             self.store.append_messages(self.queue)
 
     def consume(self, count: int) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from leveret.core.queues.messages import alike
 from leveret.model import definitions as d
 from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.logs import engine
@@ -114,7 +115,7 @@ def test_what_is_published_while_tags_and_policies_come_and_go_is_all_collected(
                     await asyncio.sleep(0)
                 case _:
                     queue = site.queue(chance.choice(NAMES))
-                    queue.gather(HEAD, [b"%08d" % site.published])
+                    queue.gather(alike(HEAD, [b"%08d" % site.published]))
                     site.published += 1
                     site.node.broker.dirty[queue] = None
             if chance.random() < 0.01:
@@ -144,7 +145,7 @@ def test_a_queue_whose_collection_is_to_end_is_not_copied_meanwhile(monkeypatch:
         site.node.broker.refresh_policies()
         site.node.engine.flush()
         queue = site.queue("q9")
-        queue.gather(HEAD, [b"between."])
+        queue.gather(alike(HEAD, [b"between."]))
         site.node.broker.dirty[queue] = None
         site.node.engine.flush()
         monkeypatch.setattr(Collector, "unfollow", unfollow)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
 from leveret.model.definitions import Queue as Definition
 from leveret.model.errors import Corrupt, PreconditionFailed, StorageError
@@ -56,7 +57,7 @@ class Store:
 
     def publish(self, *bodies: bytes) -> None:
         for body in bodies:
-            self.queue.gather(head_of(len(body)), [body])
+            self.queue.gather(alike(head_of(len(body)), [body]))
         self.store.append_messages(self.queue)
 
     def take(self, count: int) -> list[tuple[int, bytes]]:
@@ -177,7 +178,7 @@ def test_a_deleted_queue_leaves_nothing_and_orphans_go_at_start(store: Store) ->
     store.publish(b"a")
     gone, orphan, refused = store.queue, store.another(8), store.another(9)
     for queue in (orphan, refused):
-        queue.gather(HEAD, [b"12345678"])
+        queue.gather(alike(HEAD, [b"12345678"]))
         store.store.append_messages(queue)
     store.store.delete(gone)
     store.store.delete(store.another(10))
@@ -217,12 +218,12 @@ def test_a_damaged_log_takes_its_queue_down_and_no_other_and_stays_as_it_is(stor
     assert store.queue.damage is not None
     for part in (str(first.parent), first.name, "byte 0", "offset 0"):
         assert part in store.queue.damage
-    store.queue.gather(HEAD, [b"12345678"])
+    store.queue.gather(alike(HEAD, [b"12345678"]))
     with pytest.raises(StorageError, match="queue 'q7' is down"):
         store.store.append_messages(store.queue)
     other = store.another(8)
     store.store.recover(other)
-    other.gather(HEAD, [b"12345678"])
+    other.gather(alike(HEAD, [b"12345678"]))
     store.store.append_messages(other)
     assert other.ready_count == 1
     store.store.delete(store.queue)
@@ -317,7 +318,7 @@ def test_a_flush_of_any_size_is_split_into_chunks_that_are_not_too_large(
         for size, count in sizes:
             bodies = [(b"%d." % (len(expected) + i)).ljust(size, b"x")[:size] for i in range(count)]
             expected += bodies
-            store.queue.gather(head_of(size), bodies)
+            store.queue.gather(alike(head_of(size), bodies))
         store.queue.advance_sequence(b"plan", 5)
         store.store.append_messages(store.queue)
         chunks = store.chunks()
@@ -567,7 +568,7 @@ def test_other_peoples_messages_never_share_a_chunk_with_recovered_ones() -> Non
         site.node.authority.internal["job"] = "secret"
         held = site.node.broker.declare_queue(Definition(name="q", vhost="/"))
         queue = site.node.stream_server.recovery_queue("job", "/", "q")
-        held.gather(HEAD, [b"ordinary"])
+        held.gather(alike(HEAD, [b"ordinary"]))
         queue.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
         log: Log = site.node._queues.log(held)
         found = [
@@ -588,7 +589,7 @@ def test_a_queue_whose_definition_is_refused_at_start_keeps_its_log() -> None:
         broker = site.node.broker
         for entity in (Definition(name="q", vhost="/"), Definition(name="later", vhost="/")):
             held = broker.declare_queue(entity)
-            held.gather(HEAD, [b"12345678"])
+            held.gather(alike(HEAD, [b"12345678"]))
             broker.dirty[held] = None
         await site.settle()
         with pytest.MonkeyPatch.context() as patch:

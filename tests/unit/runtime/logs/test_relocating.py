@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from leveret.core.queues.head import Run
+from leveret.core.queues.messages import Run, alike
 from leveret.core.queues.queue import Queue
 from leveret.model.errors import StorageError
 from leveret.runtime.logs import relocating
@@ -61,7 +61,7 @@ def begin_of(store: Store) -> tuple[int, bool]:
 def publish(store: Store, bodies: list[bytes]) -> list[int]:
     """In one chunk; their offsets."""
     for body in bodies:
-        store.queue.gather(head_of(len(body)), [body])
+        store.queue.gather(alike(head_of(len(body)), [body]))
     first = store.store.log(store.queue).next_offset
     store.store.append_messages(store.queue)
     return list(range(first, first + len(bodies)))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rstream import AMQPMessage
 
+from leveret.core.queues.messages import alike
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.core.queues.sequences import SEQUENCES_MAX
 from leveret.core.queues.stream import Stream, StreamBatch
@@ -226,7 +227,7 @@ def test_after_any_chunk_the_sequences_are_those_of_the_messages_that_are_there(
                 if reference in (b"a", b"b"):
                     store.publish(*published, reference=reference.decode(), first_id=first)
                     continue
-                store.stream.gather(head_of(6), published)
+                store.stream.gather(alike(head_of(6), published))
                 if reference:
                     store.stream.advance_sequence(reference, last[reference], count)
             store.flush()
@@ -319,14 +320,16 @@ def test_orphans_are_removed_and_known_streams_are_not(store: Store) -> None:
 
 def test_messages_of_both_protocols_are_read_in_their_order(store: Store) -> None:
     store.publish(bytes(AMQPMessage(body=b"first")), b"raw octets")
-    store.stream.gather(HEAD, [b"x" * HEAD.body_bytes])
+    store.stream.gather(alike(HEAD, [b"x" * HEAD.body_bytes]))
     store.flush()
     store.commit_now()
     runs = store.store.read(store.stream, 0)
-    assert [(run.first, *run.bodies) for run in runs] == [
+    found = [(run.first + at, body) for run in runs for at, body in enumerate(run.bodies)]
+    assert found == [
         (0, b"first"),
         (1, b"raw octets"),
         (2, b"x" * HEAD.body_bytes),
     ]
-    assert [run.head.routing_key for run in runs] == [b"s", b"s", HEAD.routing_key]
+    heads = [run.messages.head_at(at) for run in runs for at in range(run.start, run.stop)]
+    assert [head.routing_key for head in heads] == [b"s", b"s", HEAD.routing_key]
     assert [run.first for run in store.store.read(store.stream, 1)] == [1, 2]

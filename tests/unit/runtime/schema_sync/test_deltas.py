@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from leveret.core.queues.messages import alike
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.schema.schema import HOLDS, Delta, Key, Locals, delta
 from leveret.model.definitions import (
@@ -89,7 +90,7 @@ def test_what_waits_for_the_flush_stays_with_its_queue_until_it_is_forced() -> N
         site = Site(directory)
         await site.start()
         await site.apply(Put(Vhost(name="v")), Put(Queue(vhost="v", name="q")))
-        site.queue().gather(HEAD, [b"%08d" % 1])
+        site.queue().gather(alike(HEAD, [b"%08d" % 1]))
         site.node.broker.dirty[site.queue()] = None
         wanted = Queue(vhost="v", name="q", arguments=CHANGED)
         done = await follow(site, wanted)

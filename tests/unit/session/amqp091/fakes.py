@@ -12,7 +12,8 @@ from leveret.config.limits import Amqp
 from leveret.config.tls import CertificateLogin
 from leveret.core.broker.alarms import Alarms, Watermark
 from leveret.core.broker.broker import Broker
-from leveret.core.queues.head import Head, Run
+from leveret.core.queues.head import Head
+from leveret.core.queues.messages import Run, alike
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import AuthenticationFailed
@@ -74,7 +75,9 @@ class FakeNode:
     def read(self, queue: Queue, offset: int) -> list[Run]:
         log = self.logs[queue]
         return [
-            Run(at, *_one(record)) for at, record in enumerate(log[offset:], offset) if record is not None
+            Run(at, alike(record[0], [record[1]]))
+            for at, record in enumerate(log[offset:], offset)
+            if record is not None
         ]
 
     def append_now(self, queue: Queue) -> None:
@@ -82,7 +85,7 @@ class FakeNode:
         log = self.logs.setdefault(queue, [])
         if gathered:
             first = len(log)
-            log += [(head, octets) for head, bodies in gathered for octets in bodies]
+            log += [(part.head_at(at), body) for part in gathered for at, body in enumerate(part.bodies)]
             queue.appended(first, gathered)
 
     def flush(self, *sessions: ClientConnection) -> None:
@@ -111,10 +114,6 @@ class FakeNode:
             queue.key[1]: [(r[0].route, r[0].header, r[1]) for r in self.logs.get(queue, []) if r is not None]
             for queue in self.broker.queues.values()
         }
-
-
-def _one(record: tuple[Head, bytes]) -> tuple[Head, list[bytes]]:
-    return record[0], [record[1]]
 
 
 def frame(value: base.Frame | header.ContentHeader | body.ContentBody, channel: int = 1) -> bytes:

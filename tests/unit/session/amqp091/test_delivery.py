@@ -57,6 +57,16 @@ class UnackedMachine(RuleBasedStateMachine):
             assert (run.tag, run.count, run.consumer) == (tag, 1, CONSUMER)
             assert (run.queue, run.offset) == expected
 
+    @rule(tag=st.integers(0, 60), more=st.integers(0, 9))
+    def settle_some(self, tag: int, more: int) -> None:
+        run = self.runs.take_from(tag, tag + more)
+        assert (run is None) == (tag not in self.model)
+        if run is not None:
+            assert run.tag == tag
+            assert run.count <= more + 1
+            for each, place in places(run):
+                assert self.model.pop(each) == place
+
     @rule(tag=st.integers(0, 60))
     def settle_up_to(self, tag: int) -> None:
         taken = {tag: place for run in self.runs.take_up_to(tag) for tag, place in places(run)}
@@ -366,3 +376,47 @@ def test_messages_that_are_handed_out_together_come_back_as_one_run() -> None:
     assert runs.count == 9
     assert [run.offset for run in runs.take_up_to(3)] == [10]
     assert runs.count == 6
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 25), st.integers(1, 6), st.sampled_from([0, 0, 0, 1])), max_size=8),
+    st.booleans(),
+    st.integers(0, 40),
+)
+def test_acknowledgements_that_come_together_settle_what_they_would_one_by_one(
+    acks: list[tuple[int, int, int]], in_transaction: bool, cut: int
+) -> None:
+    """Rows of tags that follow each other, out of order, twice, or of nothing; multiples between them."""
+    frames = [
+        frame(commands.Basic.Ack(delivery_tag=first + at, multiple=bool(multiple)))
+        for first, count, multiple in acks
+        for at in range(count)
+    ]
+    if in_transaction:
+        frames.append(frame(commands.Tx.Commit()))
+    octets = b"".join(frames)
+
+    def outcome(pieces: list[bytes]) -> object:
+        node = FakeNode()
+        session = connect(node, 1)
+        for name in "qr":
+            session.receive(frame(commands.Queue.Declare(queue=name)), 0)
+        if in_transaction:
+            session.receive(frame(commands.Tx.Select()), 0)
+        for number in range(20):
+            session.receive(b"".join(publish(b"%d" % number, "qr"[number % 3 == 0])), 0)
+        if in_transaction:
+            session.receive(frame(commands.Tx.Commit()), 0)
+        node.flush(session)
+        for name in "qr":
+            session.receive(frame(commands.Basic.Consume(queue=name, consumer_tag=name)), 0)
+        node.flush(session)
+        take(session)
+        for piece in pieces:
+            session.receive(piece, 0)
+        node.flush(session)
+        counts = [(node.queue(name).ready_count, node.queue(name).unacked_count) for name in "qr"]
+        settled = {queue.key: ranges for queue, ranges in node.settled.items()}
+        return counts, settled, session.take_output(), session.counters.ack
+
+    assert outcome([octets[:cut], octets[cut:]]) == outcome(frames)

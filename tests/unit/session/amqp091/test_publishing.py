@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from pamqp import commands, header
 
 from leveret.model import definitions as d
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
-from leveret.session.amqp091.publishing import SHAPES_MAX
+from leveret.session.amqp091.publishing import ROUTES_MAX
 from leveret.wire import amqp091 as wire
 from tests.unit.session.amqp091.fakes import (
     BODY_MAX_BYTES,
@@ -110,15 +111,48 @@ def test_every_cut_of_a_few_small_publishes_leaves_the_same() -> None:
     assert outcome([octets[i : i + 1] for i in range(len(octets))]) == at_once
 
 
-def test_a_run_of_equal_publishes_is_gathered_as_one_run_of_one_head() -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from([1, 2]),
+            st.sampled_from(["q", "r", "none", "full"]),
+            st.sampled_from(["", "amq.fanout", "amq.topic"]),
+            st.integers(1, 30),
+            st.sampled_from(
+                [{}, {"message_id": "m"}, {"expiration": "60000"}, {"priority": 1}, {"headers": {"a": 1}}]
+            ),
+            st.integers(1, 6),
+        ),
+        max_size=30,
+    )
+)
+def test_messages_that_differ_are_in_each_queue_in_the_order_of_their_publishes(
+    wanted: list[tuple[int, str, str, int, dict[str, Any], int]],
+) -> None:
+    """One read, in which destinations alternate, and one read a frame: the same queues, the same confirms."""
+    setup = [
+        commands.Queue.Declare(queue="full", arguments={"x-max-length": 3, "x-overflow": "reject-publish"}),
+        commands.Queue.Bind(queue="q", exchange="amq.topic", routing_key="#"),
+        commands.Queue.Bind(queue="r", exchange="amq.topic", routing_key="r"),
+    ]
+    frames: list[bytes] = []
+    for number, (channel, key, exchange, size, properties, count) in enumerate(wanted):
+        for each in range(count):
+            octets = b"%d.%d." % (number, each)
+            octets = octets.ljust(len(octets) + size, b"x")
+            frames += publish(octets, key, exchange, channel, mandatory=size < 3, **properties)
+    octets = b"".join(map(frame, setup))
+    assert outcome([octets, b"".join(frames)]) == outcome([octets, *frames])
+
+
+def test_publishes_that_are_alike_are_gathered_under_one_head() -> None:
     node, session = broker()
     session.receive(b"".join(chain.from_iterable(publish(b"%03d" % n) for n in range(50))), 0)
-    ((head, bodies),) = node.queue("q").gathered
-    assert len(bodies) == 50
+    gathered = node.queue("q").gathered
+    assert [len(each) for each in gathered] == [3, 47]
     session.receive(b"".join(publish(b"050")), 0)
-    ((same, bodies),) = node.queue("q").gathered
-    assert same is head
-    assert bodies[-1] == b"050"
+    assert gathered[1].head is gathered[2].head is not None
+    assert [body for each in gathered for body in each.bodies] == [b"%03d" % n for n in range(51)]
 
 
 def test_a_message_is_stored_with_its_exchange_key_and_header_as_they_came() -> None:
@@ -143,7 +177,7 @@ def test_a_route_that_changed_is_used_at_once() -> None:
     assert (len(node.messages()["q"]), len(node.messages()["r"])) == (2, 4)
 
 
-def test_a_shape_is_of_its_connection_and_channel() -> None:
+def test_a_route_is_of_its_connection_and_channel() -> None:
     node, session = broker()
     other = connect(node, 1)
     for each in (session, other):
@@ -153,12 +187,27 @@ def test_a_shape_is_of_its_connection_and_channel() -> None:
     assert not other.confirming
 
 
-def test_no_more_shapes_are_kept_than_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert SHAPES_MAX >= 1000
-    monkeypatch.setattr("leveret.session.amqp091.publishing.SHAPES_MAX", 8)
+def test_no_more_routes_are_kept_than_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ROUTES_MAX >= 1000
+    monkeypatch.setattr("leveret.session.amqp091.publishing.ROUTES_MAX", 8)
     _, session = broker()
     session.receive(b"".join(chain.from_iterable(publish(b"1", f"key{n}") for n in range(50))), 0)
-    assert len(session.publisher._shapes) <= 8
+    assert len(session.publisher._routes) <= 8
+
+
+def test_all_connections_together_know_no_more_routes_than_their_limit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leveret.session.amqp091.publishing.ROUTES_OF_NODE_MAX", 30)
+    node, session = broker()
+    others = [connect(node, 1) for _ in range(5)]
+    for each in (session, *others):
+        each.receive(b"".join(chain.from_iterable(publish(b"1", f"key{n}") for n in range(20))), 0)
+        known = sum(len(one.publisher._routes) for one in (session, *others))
+        assert node.broker.known_routes == known <= 30 + len(others)
+    for each in (session, *others):
+        each.lost()
+    assert node.broker.known_routes == 0
 
 
 def test_unroutable_mandatory_messages_come_back_before_their_confirm() -> None:

@@ -1,4 +1,4 @@
-"""session.amqp091.publishing.Shape: many messages at once are what one by one would have given."""
+"""session.amqp091.destinations.Shape: many messages at once are what one by one would have given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import make_head
-from leveret.session.amqp091.publishing import PublishTarget, Shape
+from leveret.session.amqp091.destinations import Destination, Shape
 from leveret.wire.record import content_header
 from tests.unit.session.amqp091.fakes import publish
 
@@ -21,7 +21,7 @@ def shape_of(size: int) -> Shape:
     frames = b"".join(publish(b"x" * size, "q", "", 1))
     head = make_head(b"", b"q", content_header(b"\0\0", size))
     channel = cast(Any, SimpleNamespace())
-    return Shape(frames[: -size - 1], channel, PublishTarget(head, [], Counters(), None), mandatory=False)
+    return Shape(frames[: -size - 1], head, Destination(channel, [], Counters()))
 
 
 SHAPES = {size: shape_of(size) for size in SIZES}

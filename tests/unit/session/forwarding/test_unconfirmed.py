@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.messages import alike
 from leveret.session.forwarding.unconfirmed import Unconfirmed
 from leveret.wire.record import content_header
 
@@ -31,7 +32,7 @@ def test_each_is_told_of_what_it_waits_for_when_that_is_known(steps: list[tuple[
         match what:
             case "add":
                 head = HEADS[flag]
-                kept.add(head, [b"x" * head.body_bytes] * count)
+                kept.add(alike(head, [b"x" * head.body_bytes] * count))
                 expected += [(head, kept.last - count + 1 + each) for each in range(count)]
             case "wait" if kept.last > kept.known:
                 number = min(kept.last, kept.known + count)
@@ -47,6 +48,6 @@ def test_each_is_told_of_what_it_waits_for_when_that_is_known(steps: list[tuple[
         for since, number, told in waiting:
             assert told == ([all(outcomes[since:number])] if number <= kept.known else [])
         left = [(head, number) for head, number in expected if number > kept.known]
-        assert [head for head, bodies in kept.runs() for _ in bodies] == [head for head, _ in left]
+        assert [each.head for each in kept.runs() for _ in each.bodies] == [head for head, _ in left]
         assert kept.size_bytes == sum(head.body_bytes for head, _ in left)
         assert len(kept) == len(left)

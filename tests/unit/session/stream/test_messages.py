@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from pamqp import commands
 from rstream import AMQPMessage
 
-from leveret.core.queues.head import Run, make_head
+from leveret.core.queues.head import Head, make_head
+from leveret.core.queues.messages import Run, alike
 from leveret.session.stream.messages import entries_of, runs_of
 from leveret.wire.chunk import ChunkError
 from leveret.wire.message10 import content_header_of
@@ -25,12 +26,19 @@ def entry(message: bytes) -> bytes:
 
 
 def shown(runs: list[Run]) -> list[tuple[int, bytes]]:
-    """(offset in the header, body); a run has one message, at its own offset."""
-    assert all(len(run.bodies) == 1 for run in runs)
-    headers: list[Any] = [decode(run.head.header).headers for run in runs]
-    found = [(each["x-stream-offset"], run.bodies[0]) for each, run in zip(headers, runs, strict=True)]
-    assert [offset for offset, _ in found] == [run.first for run in runs]
+    """(offset in the header, body); each is the offset in the run."""
+    found: list[tuple[int, bytes]] = []
+    for run in runs:
+        for offset, (head, body) in enumerate(messages_of(run), run.first):
+            headers: Any = decode(head.header).headers
+            assert headers["x-stream-offset"] == offset
+            found.append((offset, body))
     return found
+
+
+def messages_of(run: Run) -> list[tuple[Head, bytes]]:
+    messages = run.taken()
+    return [(messages.head_at(at), body) for at, body in enumerate(messages.bodies)]
 
 
 @given(
@@ -40,17 +48,20 @@ def test_what_is_published_is_consumed_with_its_offset(
     messages: list[tuple[str, bytes]], from_offset: int
 ) -> None:
     gathered = [
-        (make_head(b"ex", key.encode(), content_header_of(Properties(message_id=key), len(body))), [body])
+        alike(
+            make_head(b"ex", key.encode(), content_header_of(Properties(message_id=key), len(body))), [body]
+        )
         for key, body in messages
     ]
     runs = runs_of(b"".join(entries_of(gathered)), 0, from_offset, b"queue")
     wanted = list(enumerate(messages))[from_offset:]
     assert shown(runs) == [(offset, body) for offset, (_, body) in wanted]
-    assert [(run.head.exchange, run.head.routing_key.decode()) for run in runs] == [
+    heads = [head for run in runs for head, _ in messages_of(run)]
+    assert [(head.exchange, head.routing_key.decode()) for head in heads] == [
         (b"ex", key) for _, (key, _) in wanted
     ]
-    assert [decode(run.head.header).message_id for run in runs] == [key for _, (key, _) in wanted]
-    assert [run.head.body_bytes for run in runs] == [len(body) for _, (_, body) in wanted]
+    assert [decode(head.header).message_id for head in heads] == [key for _, (key, _) in wanted]
+    assert [head.body_bytes for head in heads] == [len(body) for _, (_, body) in wanted]
 
 
 def test_a_message_of_the_stream_protocol_comes_from_the_default_exchange() -> None:
@@ -91,5 +102,5 @@ def test_an_entry_that_is_cut_short_is_an_error() -> None:
 
 def test_properties_that_do_not_parse_are_lost_and_the_body_is_not() -> None:
     head = make_head(b"e", b"k", content_header(b"\x20\x00" + b"\0\0\0\x03\x01a?", 4))
-    (run,) = runs_of(b"".join(entries_of([(head, [b"body"])])), 0, 0, b"q")
+    (run,) = runs_of(b"".join(entries_of([alike(head, [b"body"])])), 0, 0, b"q")
     assert shown([run]) == [(0, b"body")]

@@ -1,0 +1,337 @@
+"""Messages by columns: what a queue takes at once, what stands in its log, and what consumers are sent.
+
+A message is a *route* (exchange and routing key, as two short strings), a *header* (the content header's payload, its
+length before it) and a *body*. Only what a broker has to know is read: the time to live and the priority, which all of
+one `Messages` share, and whether any of them is persistent. All else is opaque and stays as it came.
+
+Clients that send the same kind of message repeat route and header. Then one `Head` stands for all of them, and the
+columns are the bodies alone: the easy case, which costs a third.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, repeat
+from operator import add, attrgetter
+from struct import Struct
+from typing import Final
+
+from leveret.core.queues.head import Head, head_of_octets
+from leveret.wire.properties import is_persistent
+
+_ALIKE_MIN: Final = 8
+"""From so many on messages that are alike cost less by themselves."""
+MESSAGE_OVERHEAD_BYTES: Final = 64
+"""What a message in memory takes beside its octets, about."""
+_pack_size = Struct(">I").pack
+_SIZE_BYTES: Final = 4
+
+
+class Messages:
+    """Messages with one time to live and one priority, in order.
+
+    The lists belong to it and are never changed, so that queues, logs and deliveries may share them.
+
+    Attributes:
+        head: what all of them have before their bodies; None if they differ.
+        routes, headers: one a message if they differ, else empty.
+        bodies: one a message.
+        body_bytes: octets of all bodies.
+        expiration_ms: their own time to live, None for none.
+        priority: of each.
+    """
+
+    __slots__ = (
+        "_is_persistent",
+        "bodies",
+        "body_bytes",
+        "expiration_ms",
+        "head",
+        "headers",
+        "priority",
+        "routes",
+    )
+
+    def __init__(
+        self,
+        routes: list[bytes],
+        headers: list[bytes],
+        bodies: list[bytes],
+        *,
+        head: Head | None = None,
+        body_bytes: int | None = None,
+        expiration_ms: int | None = None,
+        priority: int = 0,
+        is_persistent: bool | None = None,
+    ) -> None:
+        """Take columns of one length; `is_persistent` None means that nobody looked yet."""
+        self.routes = routes
+        self.headers = headers
+        self.bodies = bodies
+        self.head = head
+        self.body_bytes = sum(map(len, bodies)) if body_bytes is None else body_bytes
+        self.expiration_ms = expiration_ms
+        self.priority = priority
+        self._is_persistent = is_persistent
+
+    def __len__(self) -> int:
+        """How many they are."""
+        return len(self.bodies)
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether any of them is."""
+        if self._is_persistent is None:
+            self._is_persistent = any(is_persistent(header[_SIZE_BYTES:]) for header in self.headers)
+        return self._is_persistent
+
+    @property
+    def memory_bytes(self) -> int:
+        """Octets that they take in memory, about."""
+        return self.body_bytes + sum(map(len, self.headers)) + len(self.bodies) * MESSAGE_OVERHEAD_BYTES
+
+    # -- parts --------------------------------------------------------------------------------
+
+    def cut(self, start: int, stop: int) -> Messages:
+        """Those from index `start` up to, not including, `stop`."""
+        if stop - start == len(self.bodies):
+            return self
+        head, bodies = self.head, self.bodies[start:stop]
+        return Messages(
+            self.routes[start:stop],
+            self.headers[start:stop],
+            bodies,
+            head=head,
+            body_bytes=None if head is None else len(bodies) * head.body_bytes,
+            expiration_ms=self.expiration_ms,
+            priority=self.priority,
+            is_persistent=self._is_persistent,
+        )
+
+    def bytes_between(self, start: int, stop: int) -> int:
+        """Octets of the bodies from index `start` up to `stop`."""
+        if stop - start == len(self.bodies):
+            return self.body_bytes
+        if self.head is not None:
+            return (stop - start) * self.head.body_bytes
+        return sum(map(len, self.bodies[start:stop]))
+
+    def fitting(self, start: int, stop: int, octets: int) -> int:
+        """How many of those from index `start` on have bodies of no more than so many octets; one at least."""
+        if self.head is not None:
+            return min(stop - start, max(1, octets // (self.head.body_bytes + 1)))
+        if self.body_bytes <= octets:
+            return stop - start
+        totals = accumulate(map(len, self.bodies[start:stop]))
+        return max(1, next((count for count, total in enumerate(totals) if total > octets), stop - start))
+
+    def parts(self, count_max: int, octets_max: int) -> Iterator[Messages]:
+        """The same in parts of no more messages, and no more octets as entries unless one alone has more."""
+        if len(self) <= count_max and self.entry_bytes <= octets_max:
+            yield self
+            return
+        start = 0
+        while start < len(self):
+            part = self.cut(start, min(len(self), start + count_max))
+            while len(part) > 1 and part.entry_bytes > octets_max:
+                part = part.cut(0, len(part) // 2)
+            yield part
+            start += len(part)
+
+    def head_at(self, index: int) -> Head:
+        """All of one message but its body."""
+        if self.head is not None:
+            return self.head
+        return head_of_octets(self.routes[index], self.headers[index][_SIZE_BYTES:])
+
+    def by_head(self) -> Iterator[tuple[Head, list[bytes]]]:
+        """Those that are alike together, with their head; for who has to look into each head."""
+        if self.head is not None:
+            yield self.head, self.bodies
+            return
+        routes, headers, bodies = self.routes, self.headers, self.bodies
+        start, count = 0, len(bodies)
+        while start < count:
+            route, header, stop = routes[start], headers[start], start + 1
+            while stop < count and headers[stop] == header and routes[stop] == route:
+                stop += 1
+            yield head_of_octets(route, header[_SIZE_BYTES:]), bodies[start:stop]
+            start = stop
+
+    # -- as they stand in a log ---------------------------------------------------------------
+
+    @property
+    def entry_bytes(self) -> int:
+        """Octets of `entries`."""
+        count = len(self.bodies)
+        if self.head is not None:
+            return count * len(self.head.entry) + self.body_bytes
+        return (
+            count * _SIZE_BYTES + sum(map(len, self.routes)) + sum(map(len, self.headers)) + self.body_bytes
+        )
+
+    def entries(self) -> bytes:
+        """The entries of a chunk (wire.chunk), each a stored message (wire.record)."""
+        if self.head is not None:
+            return self.head.entry.join([b"", *self.bodies])
+        routes, headers, bodies = self.routes, self.headers, self.bodies
+        sizes = map(add, map(add, map(len, routes), map(len, headers)), map(len, bodies))
+        return b"".join(
+            chain.from_iterable(zip(map(_pack_size, sizes), routes, headers, bodies, strict=True))
+        )
+
+
+def alike(head: Head, bodies: list[bytes]) -> Messages:
+    """Messages of one head; the list is theirs from now on."""
+    return Messages(
+        [],
+        [],
+        bodies,
+        head=head,
+        body_bytes=len(bodies) * head.body_bytes,
+        expiration_ms=head.expiration_ms,
+        priority=head.priority,
+        is_persistent=head.persistent,
+    )
+
+
+def joined(parts: Sequence[Messages]) -> list[Messages]:
+    """The same messages in order, neighbours as one where they may be; many that are alike stay by themselves."""
+    if len(parts) < 2:
+        return list(parts)
+    found: list[Messages] = []
+    group: list[Messages] = []
+    alike_count = 0
+    for part in parts:
+        before = group[-1] if group else part
+        if alike_count and part.head is before.head:
+            alike_count += len(part)
+        elif group and (
+            alike_count >= _ALIKE_MIN
+            or (part.head is not None and len(part) >= _ALIKE_MIN)
+            or (part.expiration_ms, part.priority) != (before.expiration_ms, before.priority)
+        ):
+            found.append(_one_of(group))
+            group, alike_count = [], _count_of_alike(part)
+        else:
+            alike_count = 0 if group else _count_of_alike(part)
+        group.append(part)
+    found.append(_one_of(group))
+    return found
+
+
+def _count_of_alike(part: Messages) -> int:
+    return 0 if part.head is None else len(part)
+
+
+def _one_of(group: list[Messages]) -> Messages:
+    first = group[0]
+    if len(group) == 1:
+        return first
+    bodies = list(chain.from_iterable(map(_bodies, group)))
+    head, body_bytes = first.head, sum(map(_body_bytes, group))
+    if head is not None and all(part.head is head for part in group):
+        return alike(head, bodies)
+    return Messages(
+        list(chain.from_iterable(map(_routes_of, group))),
+        list(chain.from_iterable(map(_headers_of, group))),
+        bodies,
+        body_bytes=body_bytes,
+        expiration_ms=first.expiration_ms,
+        priority=first.priority,
+        is_persistent=any(part.is_persistent for part in group),
+    )
+
+
+_bodies = attrgetter("bodies")
+_body_bytes = attrgetter("body_bytes")
+
+
+def _routes_of(part: Messages) -> Iterable[bytes]:
+    return part.routes if part.head is None else repeat(part.head.route, len(part))
+
+
+def _headers_of(part: Messages) -> Iterable[bytes]:
+    return part.headers if part.head is None else repeat(part.head.sized_header, len(part))
+
+
+class Run:
+    """Messages at consecutive offsets from `first` on, arrived in one chunk at `arrived_ms`.
+
+    They are those of `messages` from index `start` up to `stop`: a run is cut without a copy.
+    """
+
+    __slots__ = ("arrived_ms", "body_bytes", "first", "messages", "start", "stop")
+
+    def __init__(
+        self,
+        first: int,
+        messages: Messages,
+        arrived_ms: int = 0,
+        start: int = 0,
+        stop: int | None = None,
+        body_bytes: int | None = None,
+    ) -> None:
+        """All of `messages` unless bounds are given; `body_bytes` are those between the bounds."""
+        self.first = first
+        self.messages = messages
+        self.arrived_ms = arrived_ms
+        self.start = start
+        self.stop = len(messages) if stop is None else stop
+        self.body_bytes = messages.bytes_between(start, self.stop) if body_bytes is None else body_bytes
+
+    def __len__(self) -> int:
+        """How many messages they are."""
+        return self.stop - self.start
+
+    @property
+    def end(self) -> int:
+        """The offset after the last."""
+        return self.first + self.stop - self.start
+
+    @property
+    def bodies(self) -> list[bytes]:
+        """Their bodies."""
+        return self.messages.bodies[self.start : self.stop]
+
+    @property
+    def head(self) -> Head:
+        """All of the first one but its body."""
+        return self.messages.head_at(self.start)
+
+    def holding(self, octets: int) -> int:
+        """How many of its messages have bodies of so many octets together, or more; all if they have less."""
+        sizes = accumulate(map(len, self.bodies))
+        return next((count for count, total in enumerate(sizes, 1) if total >= octets), len(self))
+
+    def taken(self) -> Messages:
+        """The messages of the run, and no others."""
+        return self.messages.cut(self.start, self.stop)
+
+    def cut(self, first: int, end: int) -> Run:
+        """The part from offset `first` up to, not including, `end`."""
+        start = self.start + first - self.first
+        stop = start + end - first
+        if start == self.start and stop == self.stop:
+            return self
+        return Run(first, self.messages, self.arrived_ms, start, stop)
+
+    def behind(self, part: Run) -> Run:
+        """What is left when `part`, which was cut off the front, is gone."""
+        return Run(
+            part.end, self.messages, self.arrived_ms, part.stop, self.stop, self.body_bytes - part.body_bytes
+        )
+
+    def fitting(self, octets: int) -> int:
+        """How many of its messages have bodies of no more than so many octets; one at least."""
+        return self.messages.fitting(self.start, self.stop, octets)
+
+
+def count_of(runs: Iterable[Run]) -> int:
+    """How many messages these are."""
+    return sum(map(len, runs))
+
+
+def bytes_of(runs: Iterable[Run]) -> int:
+    """How many octets their bodies hold."""
+    return sum(map(_body_bytes, runs))

@@ -1,0 +1,147 @@
+"""Where a message goes: permission, exchange, properties, copies, in RabbitMQ's order and words."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from leveret.core.broker.broker import Broker
+from leveret.core.broker.dead_letters import headers_of
+from leveret.core.broker.direct_reply import DirectReply
+from leveret.core.queues.counters import Counters
+from leveret.core.queues.queue import Queue
+from leveret.model.definitions import User
+from leveret.model.errors import PreconditionFailed
+from leveret.session.amqp091.channel_base import ChannelBase
+from leveret.session.amqp091.connection_base import ConnectionBase
+from leveret.session.amqp091.direct_reply import with_reply_name
+from leveret.session.amqp091.replies import Fault
+from leveret.wire import properties as props
+from leveret.wire import tables
+
+_EXPIRATION_DIGITS_MAX: Final = 18
+IMPERSONATOR: Final = "impersonator"
+"""The tag of users that may publish messages with the user-id of another."""
+
+
+class Resolved(NamedTuple):
+    """Where a message goes, with the content header that it has there; `exchange` counts what is published to it.
+
+    `reply` is a client that takes replies without a queue; `by_headers` tells whether the headers had a say.
+    """
+
+    queues: list[Queue]
+    header: bytes
+    exchange: Counters
+    reply: DirectReply | None
+    by_headers: bool
+
+
+def resolve(channel: ChannelBase, exchange: bytes, routing_key: bytes, header: bytes) -> Resolved:
+    """Where a message goes, after the checks of permission, existence and properties.
+
+    Raises:
+        Refusal: no such exchange, no permission, an internal exchange, another user's user-id, a property
+            that is not valid.
+    """
+    connection = channel.connection
+    name = _text(exchange)
+    vhost = connection.vhost or ""
+    connection.actor.require("write", "exchange", name)
+    definition = connection.broker.exchange(vhost, name)
+    if definition.internal:
+        raise Fault(403, f"cannot publish to internal exchange '{name}' in vhost '{vhost}'")
+    if name and definition.type == "topic":
+        connection.actor.require_topic("write", name, _text(routing_key))
+    flags = props.property_flags(header)
+    _check_properties(props.split_whole(header), connection)
+    if flags & props.REPLY_TO:
+        header = with_reply_name(channel.reply_consumer, header)
+    keys = [routing_key]
+    if flags & props.HEADERS and b"CC" in header:
+        header, keys = _carbon_copies(header, keys)
+    broker, headers = connection.broker, _Headers(header)
+    queues: dict[Queue, None] = {}
+    for key in keys:
+        queues |= dict.fromkeys(broker.route(vhost, name, _text(key), headers.read))
+    reply = None if name or not broker.direct_replies else broker.direct_replies.get(_text(routing_key))
+    counters = broker.topologies[vhost].exchanges[name].counters
+    return Resolved(list(queues), header, counters, reply, headers.were_read)
+
+
+class _Headers:
+    """The headers of a message, for exchanges that look at them."""
+
+    __slots__ = ("_header", "were_read")
+
+    def __init__(self, header: bytes) -> None:
+        self._header = header
+        self.were_read = False
+
+    def read(self) -> dict[str, Any]:
+        self.were_read = True
+        return headers_of(self._header)
+
+
+def _check_properties(properties: dict[int, bytes], connection: ConnectionBase) -> None:
+    """What is malformed would be the consumers' trouble: their clients take it for a broken connection."""
+    tables.check(properties.get(props.HEADERS, b""))
+    claimed, user = properties.get(props.USER_ID), connection.user or ""
+    if claimed is not None and claimed != user.encode() and not _may_impersonate(connection.broker, user):
+        raise PreconditionFailed(
+            f"user_id property set to '{_text(claimed)}' but authenticated user was '{user}'"
+        )
+    expiration = properties.get(props.EXPIRATION)
+    if expiration is not None and not is_expiration(expiration):
+        text = _text(expiration)
+        raise PreconditionFailed(f"invalid expiration '{text}': {_why_no_expiration(text)}")
+
+
+def is_expiration(text: bytes) -> bool:
+    """Whether a time to live is valid, as a publisher writes it."""
+    return text.isdigit() and len(text) <= _EXPIRATION_DIGITS_MAX
+
+
+def _may_impersonate(broker: Broker, user: str) -> bool:
+    existing = broker.definitions.by_kind["users"].get((user,))
+    return isinstance(existing, User) and IMPERSONATOR in existing.tags
+
+
+def _why_no_expiration(text: str) -> str:
+    """What is wrong with an expiration, in RabbitMQ's words."""
+    digits = text[1:] if text[:1] in ("-", "+") else text
+    number = digits[: len(digits) - len(digits.lstrip("0123456789"))]
+    if not number:
+        return "no_integer"
+    if len(number) < len(digits):
+        return f'{{leftover_string,"{digits[len(number) :]}"}}'
+    if text.startswith("-"):
+        return f"{{value_negative,{int(text)}}}"
+    return f"{{value_too_large,{int(text)}}}"
+
+
+def _carbon_copies(header: bytes, keys: list[bytes]) -> tuple[bytes, list[bytes]]:
+    """The header without BCC, and all routing keys: the message's own, CC's and BCC's."""
+    properties = props.split(header)
+    headers = tables.split(properties[props.HEADERS])
+    keys = keys[:]
+    for name in (b"CC", b"BCC"):
+        value = headers.get(name)
+        if value is None:
+            continue
+        if value[:1] != b"A":
+            kind = "longstr" if value[:1] == b"S" else "table" if value[:1] == b"F" else "signedint"
+            raise PreconditionFailed(
+                f'invalid message: {{unacceptable_type_in_header,"{name.decode()}",{kind}}}'
+            )
+        keys += tables.texts_of(tables.split_array(value))
+    if headers.pop(b"BCC", None) is not None:
+        properties[props.HEADERS] = tables.join(headers)
+        header = props.join(properties, props.body_bytes_of(header))
+    return header, keys
+
+
+def _text(octets: bytes) -> str:
+    try:
+        return octets.decode()
+    except UnicodeDecodeError as error:
+        raise props.SyntaxFault(f"a name is not UTF-8: {error}") from None

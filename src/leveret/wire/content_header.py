@@ -1,0 +1,185 @@
+"""What a broker reads of a message's content header when the message is published; all else in it is opaque.
+
+    +-------+--------+-----------+-------+--------------------------------------------------------+
+    | class | weight | body size | flags | the properties whose flag is set, highest flag first   |
+    | u16   | u16    | u64       | u16   | (spec 4.2.6.1, wire.properties)                        |
+    +-------+--------+-----------+-------+--------------------------------------------------------+
+
+Each message of an application has other properties, so this is done for each: one walk over the lengths, no copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from leveret.wire import properties as props
+from leveret.wire import tables
+from leveret.wire.properties import SyntaxFault
+
+LAYOUTS_MAX: Final = 256
+"""Of a publisher, so that headers of ever other lengths do not fill memory."""
+PLACES_MAX: Final = 128
+"""Of a layout: to compare more takes as long as to walk."""
+_SHORT_STRINGS_FIRST: Final = (props.CONTENT_TYPE, props.CONTENT_ENCODING)
+_AFTER_PRIORITY: Final = (
+    props.CORRELATION_ID,
+    props.REPLY_TO,
+    props.EXPIRATION,
+    props.MESSAGE_ID,
+    props.TIMESTAMP,
+    props.TYPE,
+    props.USER_ID,
+    props.APP_ID,
+    props.CLUSTER_ID,
+)
+PERSISTENT: Final = 2
+"""The delivery mode of messages that outlast a restart."""
+_TERMS: Final = props.EXPIRATION | props.PRIORITY
+
+
+NO_TERMS: Final = (b"", 0)
+
+
+class Traits(NamedTuple):
+    """What matters to a broker; `terms` are expiration, as the publisher wrote it, empty for none, and priority."""
+
+    is_persistent: bool
+    terms: tuple[bytes, int]
+
+
+TRANSIENT: Final = Traits(False, NO_TERMS)
+_KEPT: Final = Traits(True, NO_TERMS)
+
+
+class HeaderReader:
+    """Reads the headers of one publisher's messages; those of one layout by one comparison.
+
+    An application's headers differ in their values, and mostly have the same lengths and types in the same places. A
+    **layout** is the octets at these places of a header that was walked through: a header that has the same octets
+    there is as well-formed, and has the same traits. Layouts are known by flags and length.
+    """
+
+    __slots__ = ("_layouts",)
+
+    def __init__(self) -> None:
+        """No layout is known yet."""
+        self._layouts: dict[int, _Layout] = {}
+
+    def read(self, header: bytes, position: int, flags: int) -> Traits:
+        """See `read_traits`."""
+        key = len(header) << 16 | flags
+        layout = self._layouts.get(key)
+        if layout is not None and layout.at_places(header) == layout.octets:
+            return layout.traits
+        traits = read_traits(header, position, flags)
+        if layout is None:
+            if len(self._layouts) >= LAYOUTS_MAX:
+                self._layouts.clear()
+            layout = self._layouts[key] = _Layout()
+        layout.learn(header, position, flags, traits)
+        return traits
+
+
+class _Layout:
+    """See HeaderReader; how often it was learned anew tells how little it is worth."""
+
+    __slots__ = ("_walks", "at_places", "octets", "traits")
+
+    def __init__(self) -> None:
+        """Not learned yet."""
+        self.at_places: Callable[[bytes], tuple[int, ...]] = _nothing
+        self.octets: tuple[int, ...] = (-1,)
+        self.traits = TRANSIENT
+        self._walks = 0
+
+    def learn(self, header: bytes, position: int, flags: int, traits: Traits) -> None:
+        """Take the layout of a header that was walked through, now and then: else each would be learned for itself."""
+        self._walks += 1
+        if traits.terms[0] or self._walks & (self._walks - 1):
+            return
+        places = list(_places(header, position, flags))
+        if 1 < len(places) <= PLACES_MAX:
+            self.at_places = itemgetter(*places)
+            self.octets = self.at_places(header)
+            self.traits = traits
+
+
+def _nothing(header: bytes) -> tuple[int, ...]:
+    return ()
+
+
+def _places(header: bytes, position: int, flags: int) -> Iterator[int]:
+    """Where a header has lengths, types, delivery mode and priority."""
+    for flag in _SHORT_STRINGS_FIRST:
+        if flags & flag:
+            yield position
+            position += 1 + header[position]
+    if flags & props.HEADERS:
+        end = position + 4 + int.from_bytes(header[position : position + 4], "big")
+        yield from range(position, position + 4)
+        yield from tables.places(header, position + 4, end)
+        position = end
+    for flag in (props.DELIVERY_MODE, props.PRIORITY):
+        if flags & flag:
+            yield position
+            position += 1
+    for flag in _AFTER_PRIORITY:
+        if flags & flag:
+            if flag == props.TIMESTAMP:
+                position += 8
+            else:
+                yield position
+                position += 1 + header[position]
+
+
+def read_traits(header: bytes, position: int, flags: int) -> Traits:
+    """Read the properties from `position` to the end of the octets; `flags` says which there are.
+
+    Raises:
+        SyntaxFault: they end inside of one, or go on after the last, or the headers are no table.
+    """
+    mode, expiration, priority = 0, b"", 0
+    try:
+        if flags & props.CONTENT_TYPE:
+            position += 1 + header[position]
+        if flags & props.CONTENT_ENCODING:
+            position += 1 + header[position]
+        if flags & props.HEADERS:
+            start = position + 4
+            position = start + int.from_bytes(header[position:start], "big")
+            tables.check_within(header, start, position)
+        if flags & props.DELIVERY_MODE:
+            mode = header[position]
+            position += 1
+        if flags & props.PRIORITY:
+            priority = header[position]
+            position += 1
+        if flags & props.CORRELATION_ID:
+            position += 1 + header[position]
+        if flags & props.REPLY_TO:
+            position += 1 + header[position]
+        if flags & props.EXPIRATION:
+            start = position + 1
+            position = start + header[position]
+            expiration = header[start:position]
+        if flags & props.MESSAGE_ID:
+            position += 1 + header[position]
+        if flags & props.TIMESTAMP:
+            position += 8
+        if flags & props.TYPE:
+            position += 1 + header[position]
+        if flags & props.USER_ID:
+            position += 1 + header[position]
+        if flags & props.APP_ID:
+            position += 1 + header[position]
+        if flags & props.CLUSTER_ID:
+            position += 1 + header[position]
+    except IndexError:
+        raise SyntaxFault("content header ends inside its properties") from None
+    if position != len(header):
+        raise SyntaxFault("content header does not end where its properties do")
+    if flags & _TERMS:
+        return Traits(mode == PERSISTENT, (expiration, priority))
+    return _KEPT if mode == PERSISTENT else TRANSIENT
