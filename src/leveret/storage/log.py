@@ -202,6 +202,10 @@ class Log(LogReader):
         self.synced_offset = tail[0].first_offset
         self._seal()
 
+    def missing(self) -> Corrupt:
+        """The error that says that its files are gone."""
+        return self._segments[-1].missing()
+
     @property
     def starts_segment(self) -> bool:
         """Whether the next chunk is the first of its segment."""
@@ -314,6 +318,9 @@ class Log(LogReader):
                     errno.ENOSPC,
                     f"{os.strerror(errno.ENOSPC)}, {written} of {header.chunk_bytes} octets written",
                 )
+        except FileNotFoundError as error:
+            # Nothing else that is written next would be found by a start either.
+            raise segment.missing() from error
         except OSError as error:
             self._cut_back(segment)
             what = f"log {self.directory}: append at offset {header.chunk_id} failed"
@@ -430,6 +437,7 @@ class Log(LogReader):
 
         Raises:
             OutOfDescriptors: there is none for a duplicate now; all is due as before.
+            Corrupt: the directory, or a segment of it, is not there any more.
             StorageError: a segment cannot be opened, or an fdatasync has failed before.
         """
         if self._sync_failure is not None:
@@ -446,6 +454,8 @@ class Log(LogReader):
                 os.close(fd)
             if isinstance(error, Corrupt):
                 raise
+            if isinstance(error, FileNotFoundError):
+                raise self.missing() from error
             raise storage_error(error, f"log {self.directory}: cannot be synced") from error
         self._names_syncing = self._names_made
         self._syncing, self._unsynced = due, []

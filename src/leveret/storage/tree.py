@@ -152,12 +152,7 @@ class Tree:
         Raises:
             StorageError: the disk refuses it.
         """
-        try:
-            target = to / name
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.path_of(name).rename(target)
-        except OSError as error:
-            raise StorageError(f"log {name}: cannot be moved to {to}: {error}") from error
+        put_log_away(self.path_of(name), to / name)
 
     def close(self) -> None:
         """Close every log; nobody is told of anything any more."""
@@ -227,3 +222,16 @@ class Tree:
         ):
             raise StorageError(f"{name!r} is not the name of a log or state file")
         return self.root.joinpath(*parts)
+
+
+def put_log_away(directory: Path, to: Path) -> None:
+    """Move the directory of a log that is not open.
+
+    Raises:
+        StorageError: the disk refuses it.
+    """
+    try:
+        to.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        directory.rename(to)
+    except OSError as error:
+        raise StorageError(f"log {directory}: cannot be moved to {to}: {error}") from error

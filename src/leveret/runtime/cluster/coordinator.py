@@ -118,8 +118,10 @@ class Coordinator:
             is_led=lambda name: self._roles.is_led(name),
             has_log=lambda name: node.log_store.queues.home.has_log(epoch_of(name)),
             record_existence=lambda name: node.log_store.queues.home.record_existence(epoch_of(name)),
+            begin_anew=self._follow_again,
             clock_ms=node.engine.clock_ms,
         )
+        node.copy_gone = self.copies.gone
         self.forwarding = Forwarding(member.name, node, self.links.dial, member.incarnation)
         self.locations = QueueLocations(settings, state, broker, member.cluster_view)
         self._roles = self._make_roles()
@@ -152,6 +154,12 @@ class Coordinator:
         member.definitions_lock.serve(broker.definitions_lock, self._has_changes, self._go_on)
         self._schema_deciding = ForAll(member, node.schema_sync.deciding)
         node.schema_sync.deciding = self._schema_deciding
+
+    def _follow_again(self, name: str) -> None:
+        """What the record of a queue says is to be done once more, as its log here is damaged or gone."""
+        key = self._roles.key_of(name)
+        if key is not None:
+            self.placement_controller.changed(key)
 
     def _why_not(self, caller: ClusterPeer) -> str:
         """Only who runs, as far as is known here, may come; who is not known yet comes again."""

@@ -187,15 +187,13 @@ class LogStore:
         """
         return {home.directory.name: home.names() for home in self._homes if home.has_changed()}
 
-    def gone(self, there: dict[str, set[str]]) -> list[tuple[Queue, Log]]:
-        """Queues that this node serves, and their logs, whose directories are not among these, nor anywhere."""
+    def gone(self, there: dict[str, set[str]]) -> list[Log]:
+        """Logs of queues that are open, and whose directories are not among these, nor anywhere."""
         found = []
         for name, log in self._tree.logs.items():
             kind, _, directory = name.partition("/")
             if directory not in there.get(kind, {directory}) and not log.directory.exists():
-                queue = self.queue_of(log)
-                if queue is not None:
-                    found.append((queue, log))
+                found.append(log)
         return found
 
     def delete(self, queue: Queue) -> None:

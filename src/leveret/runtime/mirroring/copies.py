@@ -77,6 +77,7 @@ class MirrorCopies:
         is_led: Callable[[str], bool],
         has_log: Callable[[str], bool],
         record_existence: Callable[[str], None],
+        begin_anew: Callable[[str], None],
         clock_ms: Callable[[], int],
     ) -> None:
         """Mirror nothing yet.
@@ -92,6 +93,7 @@ class MirrorCopies:
             has_log: whether the log of a name was marked here as one in which there is something.
             record_existence: marks one: should it be missing one day, that is a loss, and no copy that has all of
             nothing.
+            begin_anew: told of a log whose copy is damaged or gone: `mirror` is to be called for it again.
             clock_ms: the time.
         """
         self.commits = commits
@@ -104,6 +106,7 @@ class MirrorCopies:
         self._is_led = is_led
         self._has_log = has_log
         self._record_existence = record_existence
+        self._begin_anew = begin_anew
         self._clock_ms = clock_ms
         self._applier = Applier(tree, commits, _ignore)
         self._copies: dict[str, MirrorCopy] = {}
@@ -119,7 +122,7 @@ class MirrorCopies:
 
         What is here of it already is kept as far as it is the leader's. What cannot be opened is put away; but not
         while it is counted on to be here: then the log is `damaged`, and nothing is copied. So it is with one that is
-        missing.
+        missing, or was found to be damaged or gone since it was opened.
 
         Raises:
             ValueError: it is led here.
@@ -129,10 +132,15 @@ class MirrorCopies:
             raise ValueError(f"log {name} is led here: it cannot be mirrored from {leader}")
         self._tree.path_of(name)
         copy = self._copies.get(name)
+        damage: StorageError | None = None
+        if copy is not None and copy.damage is not None and not copy.is_busy:
+            damage = copy.damage
+            self._end_damaged(copy)
+            copy = None
         if copy is not None and copy.leader == leader:
             return
         if copy is None:
-            damage = self._open(name, is_counted_on=is_counted_on)
+            damage = damage or self._open(name, is_counted_on=is_counted_on)
             if damage is not None and is_counted_on:
                 logger.error(
                     "damaged_mirror log=%s leader=%s error=%s action=stands_aside", name, leader, damage
@@ -141,6 +149,8 @@ class MirrorCopies:
                 return
             if damage is not None:
                 self.put_away(name, str(damage))
+                # It may be a piece that is damaged; and none is of use in front of nothing.
+                remove_directory(pieces_directory(self._tree.root, name))
             self.damaged.discard(name)
             self._applier.forget(name)
             copy = self._copies[name] = MirrorCopy(name, leader, self._tree, self.commits, self._fail)
@@ -151,6 +161,22 @@ class MirrorCopies:
         if link is None:
             link = self._links[leader] = CopyLink(self, leader)
         link.add(copy)
+
+    def gone(self, log: Log, error: Corrupt) -> bool:
+        """Files of a log were removed while it was open; whether it is a copy that is mirrored here.
+
+        Its leader hears of it before anything that was in them is acked.
+        """
+        copy = next((each for each in self._copies.values() if each.holds(log)), None)
+        if copy is not None and copy.damage is None:
+            self._fail(copy, error)
+        return copy is not None
+
+    def _end_damaged(self, copy: MirrorCopy) -> None:
+        """Nothing of it is open any more; its files, if there are any, stay."""
+        del self._copies[copy.name]
+        self._links[copy.leader].remove(copy.name)
+        self._close(copy)
 
     def _open(self, name: str, *, is_counted_on: bool) -> StorageError | None:
         """What is here is ready to be gone on with; or cannot be read, or is not here and should be."""
@@ -354,6 +380,10 @@ class MirrorCopies:
         except StorageError as error:
             logger.warning("mirror_not_dropped error=%s", error)
 
+    def damaged_copy(self, copy: MirrorCopy) -> None:
+        """See copy_link.LinkedCopies."""
+        self._begin_anew(copy.name)
+
     def idle(self, link: CopyLink) -> None:
         """See copy_link.LinkedCopies."""
         if self._links.get(link.node) is link:
@@ -432,7 +462,12 @@ class MirrorCopies:
         self._applier.apply(change)
 
     def _report_again(self, copy: MirrorCopy) -> None:
-        if self._copies.get(copy.name) is copy and not copy.error:
+        if self._copies.get(copy.name) is not copy:
+            return
+        if copy.damage is not None:
+            # While it was busy nothing could be done about it.
+            self._begin_anew(copy.name)
+        elif not copy.error:
             self._links[copy.leader].report(copy.name)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
-from leveret.model.errors import LeveretError, StorageError
+from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
@@ -71,6 +71,9 @@ class LinkedCopies(Protocol):
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
         """The headers of chunks before an offset, newest first. Raises StorageError."""
+
+    def damaged_copy(self, copy: MirrorCopy) -> None:
+        """What is here of a log is damaged or gone: it is to begin anew."""
 
     def idle(self, link: CopyLink) -> None:
         """Nothing is to be mirrored by it any more."""
@@ -199,7 +202,7 @@ class CopyLink:
         describe = []
         for name in names:
             copy = self.copies.get(name)
-            if copy is not None and not copy.is_busy:
+            if copy is not None and not copy.is_busy and copy.damage is None:
                 try:
                     describe.append(self._shared.describe(copy))
                 except StorageError as error:
@@ -244,7 +247,12 @@ class CopyLink:
         copy.is_accepting = False
         copy.error = str(error)
         if self._peer is not None:
+            # Before any ack of what came with it: its leader counts on nothing that is here of it from then on.
             self._peer.write(pack_checked(Type.FAILED, wire.CopyFailed(copy.name, str(error))))
+        if isinstance(error, Corrupt):
+            copy.damage = error
+            self._shared.damaged_copy(copy)
+            return
         wait_s = delay_s(RETRY_S, copy.failures)
         copy.failures += 1
         if copy.name not in self._retries:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from leveret.model.errors import StorageError
+from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.prefix_segment import (
     PrefixPiece,
@@ -36,6 +36,7 @@ class MirrorCopy:
         busy: done when it is not busy any more; None if it never was.
         epoch: the one in which its leader leads it, 0 before that is known.
         lost_before, lost_epoch: see wire.link.Mirroring.
+        damage: it is damaged or gone, while it was open: nothing is told of it or taken until it begins anew.
         failures: how often it could not be written since it last was.
         error: why it could not; empty for nothing.
     """
@@ -56,6 +57,7 @@ class MirrorCopy:
         self.busy: asyncio.Task[None] | None = None
         self.epoch = 0
         self.lost_before = self.lost_epoch = 0
+        self.damage: Corrupt | None = None
         self.failures = 0
         self.error = ""
         self._tree = tree
@@ -76,6 +78,11 @@ class MirrorCopy:
     def log(self) -> Log | None:
         """The copy, if anything of it is here."""
         return self._tree.logs.get(self.name)
+
+    def holds(self, log: Log) -> bool:
+        """Whether it is this copy, or what is being copied to stand in front of it."""
+        pieces = (*self._whole, *([self._piece] if self._piece is not None else []))
+        return log is self.log or any(piece.log is log for piece in pieces)
 
     @property
     def first_offset(self) -> int:

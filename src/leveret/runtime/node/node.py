@@ -13,7 +13,7 @@ import logging
 import os
 import ssl
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -26,7 +26,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.rules.descriptors import Caps
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model import definitions as d
-from leveret.model.errors import StorageError
+from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.clients.amqp_listener import AmqpListener
 from leveret.runtime.clients.hosts import AmqpHost, Authority, SchemaHost
 from leveret.runtime.clients.maintenance import Maintenance
@@ -100,6 +100,8 @@ class Node:
         replication: who follows it, or whom it follows; set by the one who builds it.
         cluster: the cluster it is a member of, None for none; set by the one who builds it.
         coordinator: brings it together with that cluster.
+        copy_gone: told, as group commits are, of the files of a log that this node has for another one's queue; set by
+            who copies it.
         stores: the logs of its queues.
         read_only_view: what it shows while another node leads its data.
         loop_watch: measures how long the event loop is held up.
@@ -127,6 +129,7 @@ class Node:
         self.replication: Any = None
         self.cluster: Any = None
         self.coordinator: ClusterSide | None = None
+        self.copy_gone: Callable[[Log, Corrupt], bool] = _has_no_copies
         self._tasks: list[asyncio.Task[None]] = []
         self._tls: ssl.SSLContext | None = None
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -494,11 +497,11 @@ class Node:
             except StorageError as error:
                 logger.error("retention_failed error=%s action=try_again", error)
 
-    def _log_gone(self, log: Log, error: StorageError) -> bool:
-        """Files of a log were removed while it was open; of the definitions, or of another's copy, the node ends."""
+    def _log_gone(self, log: Log, error: Corrupt) -> bool:
+        """Files of a log were removed while it was open; of the definitions the node ends."""
         queue = self.log_store.queue_of(log)
         if queue is None:
-            return False
+            return self.copy_gone(log, error)
         self.engine.gone(queue, error)
         return True
 
@@ -530,8 +533,8 @@ class Node:
             except StorageError as error:
                 logger.error("logs_not_watched error=%s action=try_again", error)
                 continue
-            for queue, log in self.log_store.gone(there) if there else ():
-                self.engine.gone(queue, StorageError(f"log {log.directory} was removed while the node ran"))
+            for log in self.log_store.gone(there) if there else ():
+                self._log_gone(log, log.missing())
 
     # -- what the listeners use -------------------------------------------------------------------
 
@@ -575,3 +578,8 @@ class Node:
             (queue for queue in self.broker.queues.values() if log_name(queue) == name), None
         )
         return None if queue is None else (queue.key[0], queue.key[1])
+
+
+def _has_no_copies(log: Log, error: Corrupt) -> bool:
+    """Nobody sees to it."""
+    return False

@@ -27,13 +27,14 @@ from typing import Final
 
 import msgspec
 
-from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.ahead import Ahead
 from leveret.runtime.replication.applier import Applier, WaitingChanges
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.divergent import Quarantine
 from leveret.storage.divergent_report import DivergentReport
+from leveret.storage.log import Log
 from leveret.storage.spool import JOINED, JOINING, Note, Spool, SpoolEntry, Waiting
 from leveret.wire.chunk import ENTRIES_MAX, ChunkType, decode_chunk, decode_header
 from leveret.wire.link import ChangeKind, FrameHead, LogChange, LogExtent
@@ -94,8 +95,13 @@ class Delaying:
         apply_delay_ms: int,
         has_joined: bool,
         clock_ms: Callable[[], int],
+        on_damage: Callable[[Corrupt], None],
     ) -> None:
-        """Nothing is open; one that has not joined a leader yet applies what its first join brings at once."""
+        """Nothing is open; one that has not joined a leader yet applies what its first join brings at once.
+
+        `on_damage` is told of a log, or of what waits, that is damaged or gone.
+        """
+        self._on_damage = on_damage
         self.apply_delay_ms = apply_delay_ms
         self.applied_at_ms = 0
         self.leader_ahead: ProvenLeader | None = None
@@ -167,6 +173,11 @@ class Delaying:
             self._end += 1
 
     @property
+    def log(self) -> Log:
+        """Of what waits."""
+        return self._spool.log
+
+    @property
     def waits(self) -> bool:
         """Whether anything does."""
         return self._applied < self._end
@@ -206,6 +217,9 @@ class Delaying:
                     is_bug = not isinstance(error, LeveretError)
                     logger.error("delayed_changes_not_applied error=%s", error, exc_info=is_bug)
                 self._error = text
+                if isinstance(error, Corrupt):
+                    self._on_damage(error)
+                    return
             await asyncio.sleep(self._pause_s())
 
     def _pause_s(self) -> float:
@@ -479,6 +493,7 @@ async def follower_data(
     apply_delay_ms: int,
     has_joined: bool,
     clock_ms: Callable[[], int],
+    on_damage: Callable[[Corrupt], None],
 ) -> Applier | Delaying:
     """What stands at the link: the applier, or for a follower that is to stay behind a Delaying that has started.
 
@@ -491,7 +506,13 @@ async def follower_data(
     if not apply_delay_ms and not spool.exists:
         return applier
     delaying = Delaying(
-        spool, applier, commits, apply_delay_ms=apply_delay_ms, has_joined=has_joined, clock_ms=clock_ms
+        spool,
+        applier,
+        commits,
+        apply_delay_ms=apply_delay_ms,
+        has_joined=has_joined,
+        clock_ms=clock_ms,
+        on_damage=on_damage,
     )
     await asyncio.to_thread(delaying.open)
     delaying.start()

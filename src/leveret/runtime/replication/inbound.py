@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from leveret.config.uris import NodeUri
-from leveret.model.errors import LeveretError, StorageError
+from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.link.questions import Questions, Unanswered, in_thread
 from leveret.runtime.logs.commit import GroupCommit
@@ -124,13 +124,16 @@ class Inbound:
         tls: Callable[[], Any],
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
         on_hopeless: Callable[[LeveretError], None],
+        on_damage: Callable[[Corrupt], None],
     ) -> None:
         """Connect nowhere yet.
 
         `data` does what the leader says, `tls` makes a context for a `tls://` leader, `answer` answers the leader's
         questions, `on_hopeless` is told of what no further attempt can mend: the leader proves another secret.
+        `on_damage` is told of a log that is damaged or gone here.
         """
         self._on_hopeless = on_hopeless
+        self._on_damage = on_damage
         self.uri = uri
         self.progress = LeaderProgress()
         self.questions = Questions(in_thread(answer))
@@ -305,6 +308,8 @@ class Inbound:
             self._note_error(str(error or "the leader closed the link"))
         if isinstance(error, SecretsDiffer):
             self._on_hopeless(error)
+        if isinstance(error, Corrupt):
+            self._on_damage(error)
         refused = isinstance(error, (SecretsDiffer, HandshakeRefused, HandshakeDeclined, StorageError))
         progress.state = "failed" if refused else "connecting"
         progress.connected_at_ms = None
@@ -449,7 +454,11 @@ class Inbound:
         self._commits.begin()
 
     def _durable(self, peer: LinkPeer, position: int, received: int) -> None:
-        self._data.drop_due()
+        try:
+            self._data.drop_due()
+        except StorageError as error:
+            # It is due again when more is durable. What is acked here is on disk all the same.
+            logger.warning("dropped_later error=%s", error)
         if peer is self._peer:
             self._acked = position, received
             self.progress.acked_position = position

@@ -7,14 +7,15 @@ is touched; and a node is built anew to show what there is then, for what was sh
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from leveret.config import Config
 from leveret.config.uris import NodeUri
-from leveret.model.errors import LeveretError
+from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.node.node import Node
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.applier import Applier
@@ -32,6 +33,9 @@ from leveret.storage.secret_file import Secret
 from leveret.wire.chunk import Chunk
 
 logger = logging.getLogger(__name__)
+
+_WATCH_EVERY_S: Final = 1.0
+_MANY_LOGS: Final = ("queues/", "streams/")
 
 
 class FollowerRole:
@@ -73,6 +77,7 @@ class FollowerRole:
         self.uri = uri
         self.node = node
         self.delaying: Delaying | None = None
+        self._watching: asyncio.Task[None] | None = None
         self._config = config
         self._identity = identity
         self._succession = succession
@@ -88,8 +93,12 @@ class FollowerRole:
         secret: Secret,
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
         on_hopeless: Callable[[LeveretError], None],
+        *,
+        is_fetching_again: bool = False,
     ) -> None:
         """Make the link, of which `run` is to be called; `answer` and `on_hopeless` are as it says.
+
+        `is_fetching_again`: it had joined before, and lacks a log since: a delayed follower goes on to hold back.
 
         Raises:
             StorageError: what waits from before cannot be read, or the disk refuses it.
@@ -100,8 +109,11 @@ class FollowerRole:
             self._applier,
             self.node.commits,
             apply_delay_ms=settings.apply_delay_ms,
-            has_joined=identity.followed_epoch > 0 and identity.is_clean and not identity.rewriting,
+            has_joined=identity.followed_epoch > 0
+            and identity.is_clean
+            and (is_fetching_again or not identity.rewriting),
             clock_ms=clock_ms,
+            on_damage=self._damaged,
         )
         self.delaying = data if isinstance(data, Delaying) else None
         self.inbound = Inbound(
@@ -117,14 +129,42 @@ class FollowerRole:
             tls=lambda: client_context(settings.tls, TLS),
             answer=answer,
             on_hopeless=on_hopeless,
+            on_damage=self._damaged,
         )
+        self._watching = asyncio.get_running_loop().create_task(self._watch())
         logger.info("following leader=%s node_id=%s epoch=%d", self.uri, identity.node_id, identity.epoch)
+
+    def _damaged(self, error: Corrupt) -> None:
+        """A log that is here cannot be gone on with: nothing is acked any more, see roles."""
+        self.node.commits.fail(error)
 
     async def stop(self) -> None:
         """End the link, and apply nothing more."""
+        if self._watching is not None:
+            self._watching.cancel()
         self.inbound.stop()
         if self.delaying is not None:
             await self.delaying.stop()
+
+    async def _watch(self) -> None:
+        """The directory of a log may go while nothing is written to it."""
+        while True:
+            await asyncio.sleep(_WATCH_EVERY_S)
+            node = self.node
+            try:
+                there = await asyncio.to_thread(node.log_store.names_there)
+            except StorageError as error:
+                logger.error("logs_not_watched error=%s action=try_again", error)
+                continue
+            gone = [*(node.log_store.gone(there) if there else ()), *filter(_is_gone, self._few_logs(node))]
+            if gone and node is self.node:
+                node.commits.fail(gone[0].missing())
+                return
+
+    def _few_logs(self, node: Node) -> list[Log]:
+        """All logs but those of queues and streams, which may be thousands."""
+        found = [log for name, log in node.tree.logs.items() if not name.startswith(_MANY_LOGS)]
+        return [*found, self.delaying.log] if self.delaying is not None else found
 
     # -- what the link asks: inbound.Followed -------------------------------------------------
 
@@ -214,3 +254,8 @@ class FollowerRole:
         self.inbound.stop()
         report = await self.delaying.finish(until_ms, lambda logs_dir: self._quarantine(own, logs_dir))
         return report.id if report is not None else None
+
+
+def _is_gone(log: Log) -> bool:
+    """Whether its directory is not there any more."""
+    return not log.directory.exists()

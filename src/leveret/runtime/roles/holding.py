@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -17,21 +18,32 @@ from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.node import Node
 from leveret.runtime.sockets.connection_budget import process_sockets
-from leveret.storage.tree import Tree
+from leveret.storage.tree import Tree, put_log_away
 
 logger = logging.getLogger(__name__)
 
 _SETTLE_S: Final = 5.0
 
 
-def build(config: Config, data_dir: Path, *, stamp: int, failed: asyncio.Event) -> Node:
-    """A node that is to be shown; `failed` is set when the disk fails for good.
+OnDamagedCopy = Callable[[GroupCommit, Corrupt], None]
+
+
+def build(
+    config: Config, data_dir: Path, *, stamp: int, failed: asyncio.Event, damaged: OnDamagedCopy
+) -> Node:
+    """A node that is to be shown.
+
+    `failed` is set when the disk fails for good; `damaged` is told of a log whose files are damaged or gone. Either way
+    its group commit keeps no promise any more.
 
     Raises:
         StorageError: what is damaged cannot be put away.
     """
 
     def disk_failed(error: BaseException) -> None:
+        if isinstance(error, Corrupt):
+            damaged(commits, error)
+            return
         logger.critical("fdatasync_failed error=%s action=stop", error)
         failed.set()
 
@@ -44,7 +56,7 @@ def build(config: Config, data_dir: Path, *, stamp: int, failed: asyncio.Event) 
     try:
         return Node(config, data_dir, tree, commits)
     except Corrupt as error:
-        _put_away(data_dir, tree, "definitions", error)
+        put_away(data_dir, "definitions", error)
         return Node(config, data_dir, tree, commits)
 
 
@@ -67,14 +79,20 @@ def show(node: Node, *, is_ones_own: bool = False) -> None:
         if is_ones_own:
             logger.error("damaged_log log=%s error=%s action=left", name, damage)
             continue
-        _put_away(node.data_dir, node.tree, name, damage)
+        put_away(node.data_dir, name, damage)
 
 
-def _put_away(data_dir: Path, tree: Tree, name: str, error: StorageError) -> None:
-    """What is left of a damaged log is kept."""
+def put_away(data_dir: Path, name: str, error: StorageError) -> None:
+    """What is left of a damaged log, which nothing has open, is kept.
+
+    Raises:
+        StorageError: the disk refuses it.
+    """
+    if not (data_dir / name).exists():
+        return
     place = data_dir / "divergent" / f"damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     logger.error("damaged_log_put_away log=%s to=%s error=%s", name, place, error)
-    tree.put_away(name, place)
+    put_log_away(data_dir / name, place / name)
 
 
 async def settle(node: Node) -> None:

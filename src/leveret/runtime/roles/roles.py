@@ -32,10 +32,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.config import Config
 from leveret.config.uris import NodeUri
-from leveret.model.errors import LeveretError, PreconditionFailed
+from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed
 from leveret.runtime.cluster.membership_file import MembershipFile
 from leveret.runtime.integrity.inspection import Inspection
 from leveret.runtime.integrity.peers import sides_of
+from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.node import Node
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.delaying import refuse_to_lead
@@ -319,7 +320,7 @@ class Roles:
 
     # -- to follow ----------------------------------------------------------------------------
 
-    async def _follow(self, uri: NodeUri) -> None:
+    async def _follow(self, uri: NodeUri, *, is_fetching_again: bool = False) -> None:
         secret = self._secret(role="follower")
         self.identity.role = "follower"
         self._identity.save()
@@ -334,7 +335,9 @@ class Roles:
             took=self._took_anew,
             send_away=self._send_followers_away,
         )
-        await following.start(secret, self.inspection.answer, self._give_up)
+        await following.start(
+            secret, self.inspection.answer, self._give_up, is_fetching_again=is_fetching_again
+        )
         self.following = following
         self._spawn(following.inbound.run())
 
@@ -353,12 +356,46 @@ class Roles:
     async def _show(self, role: str) -> None:
         """Hold everything, serve nobody."""
         stamp = self.identity.stamp
-        node = self._take(holding.build(self.config, self.data_dir, stamp=stamp, failed=self.failed), role)
+        node = holding.build(
+            self.config, self.data_dir, stamp=stamp, failed=self.failed, damaged=self._damaged_copy
+        )
+        self._take(node, role)
         holding.show(node, is_ones_own=self._clustered is not None)
         if self._clustered is not None:
             node.cluster = self._clustered.suspended()
         if role == "follower" and self._settings.bind is not None:
             await self._listen(self._settings.bind, recorded=frozenset(), unreadable=set())
+
+    def _damaged_copy(self, commits: GroupCommit, error: Corrupt) -> None:
+        """A log of this follower is damaged or gone, and nothing is acked any more."""
+        logger.error("damaged_copy log=%s error=%s action=fetch_again", error.log, error)
+        self._spawn(self._fetch_again(commits, error))
+
+    async def _fetch_again(self, commits: GroupCommit, error: Corrupt) -> None:
+        """Put away what is left of a damaged log, and follow as from a start: the leader sends what is missing.
+
+        Until that has come this node does not have all, and says so to whoever would promote it. That is on disk before
+        anything else, so it holds after a crash as well.
+        """
+        async with self._changing:
+            if self.role != "follower" or self.node.commits is not commits:
+                return
+            try:
+                self.identity.rewriting = True
+                self._identity.save()
+                uri = self.following.uri if self.following is not None else None
+                await self._close(in_order=False)
+                directory = Path(error.log)
+                if directory.is_relative_to(self.data_dir):
+                    holding.put_away(self.data_dir, str(directory.relative_to(self.data_dir)), error)
+                if uri is not None:
+                    await self._follow(uri, is_fetching_again=True)
+                else:
+                    await self._show("follower")
+            except Exception as failure:
+                is_bug = not isinstance(failure, LeveretError)
+                logger.critical("copy_not_fetched_again error=%s action=stop", failure, exc_info=is_bug)
+                self.failed.set()
 
     # -- to be replaced, and to replace -------------------------------------------------------
 

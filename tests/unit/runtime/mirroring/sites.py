@@ -58,6 +58,7 @@ class Node:
         self.commits = GroupCommit(fsync=True, on_failure=fail)
         self.states: list[tuple[str, str, MirrorState]] = []
         self.marked: set[str] = set()
+        self.begun_anew: list[str] = []
         self.on_state: Callable[[str, str, MirrorState], None] = lambda name, node, state: None
         now_ms = limits.pop("clock_ms", clock_ms)
         self.sources = MirrorSources(
@@ -74,6 +75,7 @@ class Node:
             is_led=lambda name: name in self.sources.led,
             has_log=lambda name: name in self.marked,
             record_existence=lambda name: self.marked.add(name),
+            begin_anew=lambda name: self.begun_anew.append(name),
             clock_ms=clock_ms,
         )
         self.via: dict[str, int] = {}

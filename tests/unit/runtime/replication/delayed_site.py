@@ -39,6 +39,7 @@ class DelayedSite(FollowerSite):
             apply_delay_ms=DELAY_MS,
             has_joined=self.identity.identity.followed_epoch > 0,
             clock_ms=lambda: self.at_ms or clock_ms(),
+            on_damage=self.damaged.append,
         )
         self.delaying.open()
         self.delaying.start()

@@ -14,7 +14,7 @@ from isal.isal_zlib import crc32
 
 from leveret.config.uris import NodeUri
 from leveret.core.replication.in_sync import InSync
-from leveret.model.errors import LeveretError, StorageError
+from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.applier import Applier, FollowerData
@@ -158,6 +158,7 @@ class FollowerSite:
         self.commits = GroupCommit(fsync=True, on_failure=fail)
         self.identity = IdentityFile(directory)
         self.seen: dict[str, list[int]] = {}
+        self.damaged: list[Corrupt] = []
         self.applier = Applier(
             self.tree, self.commits, self._replayed, self._rewriting, self._joining, self._joined
         )
@@ -174,6 +175,7 @@ class FollowerSite:
             tls=tls,
             answer=unheard,
             on_hopeless=on_hopeless,
+            on_damage=self.damaged.append,
         )
         self.running = asyncio.create_task(self.inbound.run())
 

@@ -85,6 +85,7 @@ def test_without_a_delay_what_waits_from_before_is_applied_at_start(tmp_path: Pa
             apply_delay_ms=0,
             has_joined=True,
             clock_ms=clock_ms,
+            on_damage=plain.damaged.append,
         )
         assert data is plain.applier
         assert_is(plain.directory, tmp_path / "1")

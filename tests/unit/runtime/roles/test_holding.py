@@ -43,7 +43,9 @@ def octets(directory: Path) -> dict[str, bytes]:
 
 
 async def shown(directory: Path, *, is_ones_own: bool) -> Node:
-    node = holding.build(load(None, {}), directory, stamp=1, failed=asyncio.Event())
+    node = holding.build(
+        load(None, {}), directory, stamp=1, failed=asyncio.Event(), damaged=lambda commits, error: None
+    )
     holding.show(node, is_ones_own=is_ones_own)
     return node
 
