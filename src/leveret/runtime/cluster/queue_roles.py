@@ -203,7 +203,8 @@ class QueueRoles:
                 # anything since it told of that last; but a quorum queue marks what it has counted.
                 is_quorum = queue_type(queue.definition.arguments) != CLASSIC
                 sent_everything = queue.leader in placement.mirrors or is_quorum
-                delivered = self._copies.cursor(name) if sent_everything else _ALL
+                heard = self._copies.cursor(name)
+                delivered = heard if sent_everything and heard is not None else _ALL
             if self._broker.queues.get(key) is not queue:
                 return
             is_lossy = placement.lost is not None and placement.lost.term == placement.term

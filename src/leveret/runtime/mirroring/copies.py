@@ -332,9 +332,12 @@ class MirrorCopies:
         finally:
             found.close()
 
-    def cursor(self, name: str) -> int:
-        """Messages of that log before this offset may have been handed to consumers; 0 if nothing was heard of it."""
-        return self._cursors.get(name, 0)
+    def cursor(self, name: str) -> int | None:
+        """Messages of that log before this offset may have been handed to consumers; None if nothing was heard of it.
+
+        So it is of a node that has begun anew, and leads before it has mirrored anything.
+        """
+        return self._cursors.get(name)
 
     def rows(self) -> list[dict[str, Any]]:
         """A row a log that is mirrored: name, leader, connected, error, and up to where it is here."""

@@ -338,8 +338,8 @@ class MirrorStream:
         log, led, frame = self.log, self.led, Frame()
         self._number = next(self._host.numbers)
         frame.add(name_change(self._number, led.name))
-        if led.cursor:
-            frame.add(log_change(ChangeKind.CURSOR, self._number, led.cursor))
+        # Also that nothing was handed out: who never heard of it has to take all as redelivered.
+        frame.add(log_change(ChangeKind.CURSOR, self._number, led.cursor))
         self._joined_at = log.next_offset if log is not None else 0
         self._is_joined = False
         self.is_live = True
