@@ -73,7 +73,9 @@ def test_whatever_happens_to_the_link_the_mirror_has_what_the_leader_has(
         await until(lambda: leader.is_live("mirror", *NAMES), "live at the end")
         for name in NAMES:
             log, cursor = leader.log(name), leader.sources.led[name].cursor
-            await until(partial(lambda *of: (mirror.copies.cursor(of[0]) or 0) >= of[1], name, cursor), "told")
+            await until(
+                partial(lambda *of: (mirror.copies.cursor(of[0]) or 0) >= of[1], name, cursor), "told"
+            )
             await until(partial(has_dropped, mirror, name, log.first_offset), "dropped")
             ends = mirror.copies.ends(name)
             assert ends is not None
