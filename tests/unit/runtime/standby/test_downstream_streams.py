@@ -393,8 +393,9 @@ def test_a_message_that_an_application_calls_an_entry_is_recovered_as_it_is(
         assert not isinstance(down.queue("qs"), Stream)
         assert down.contents("qs") == [body, b"m1"]
         routes = [
-            (run.head.exchange, run.head.routing_key)
+            (head.exchange, head.routing_key)
             for run in down.node.log_store.queues.read(down.queue("qs"), 0)
+            for head, _ in run.taken().by_head()
         ]
         assert routes == [(b"orders", b"eu"), (b"e", b"")]
         await down.kill()
