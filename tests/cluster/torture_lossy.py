@@ -43,7 +43,7 @@ class Quarantined:
         """Deal with what is quarantined at a node.
 
         Raises:
-            AssertionError: another queue was led on without all messages.
+            AssertionError: another queue was led on without all messages, or something cannot be read.
         """
         found = self._site.api("GET", "replication/divergent", at=node)
         for report in [each for each in found if each["is_finished"]]:
@@ -51,6 +51,7 @@ class Quarantined:
             assert lost <= {LOSSY}, f"{node.node}: {lost} were led on without what is in {report}"
             self.lost += report["lost"]
             for row in self._messages(node, report["id"]):
+                assert "damage" not in row, f"{node.node}: {report['id']} cannot be read: {row}"
                 if row["queue"] == LOSSY:
                     self.bodies[int(row["properties"]["message_id"])] = _payload(row)
             dealt_with = node.data_dir.parent / f"{node.name}-dealt-with"

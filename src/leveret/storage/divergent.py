@@ -10,7 +10,8 @@ Why no chunk is lost whenever the node dies:
 1. The directories are made, each durable in the one above it.
 2. The segment in which the tail begins is copied under another name, synced, renamed: a copy that has its name
    is whole. The segments behind it are synced and get a second name (a hard link). The first one never does,
-   for a log cuts it by truncating that very file; the others it unlinks.
+   for a log cuts it by truncating that very file; the others it unlinks. Where the log keeps what begins at an
+   offset, the segments that reach beyond that are copied, too: the log appends to them, and truncates them.
 3. The directory is synced, and with it the names.
 4. `log.json` is written, durably: what is beside it counts from now on. Only then `add` returns.
 
@@ -26,7 +27,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, pairwise
 from itertools import count as count_from
 from pathlib import Path
 from typing import NamedTuple
@@ -97,7 +98,8 @@ class Quarantine:
     def add(self, path: str, at_offset: int = 0, until_offset: int | None = None) -> DivergentLog | None:
         """Quarantine what the log at `path`, below the directory of all logs, holds from the chunk with `at_offset` on.
 
-        Up to before the chunk at `until_offset`: what is appended meanwhile may be copied, and does not count.
+        Up to before the chunk at `until_offset`: what is appended meanwhile may be copied, and does not count. The log
+        may go on with the segments that reach beyond it.
 
         Returns:
             What that is; None if there is nothing.
@@ -155,11 +157,12 @@ class Quarantine:
             self._end(report)
             report, missing = self._begin(), pieces
         self.report = report
-        self._keep(directory, directory_of(self._data_dir, report.id) / path, pieces[0], missing)
+        target = directory_of(self._data_dir, report.id) / path
+        self._keep(directory, target, missing, _shared(pieces, until))
         vhost, queue = self._name_of(path) or (None, None)
         first = pieces[0].first_offset
         log = DivergentLog(path, path.partition("/")[0], vhost, queue, first, first, is_lost=self._is_lost)
-        count(directory, log, self._on_read, until)
+        count(directory, log, self._on_read, until, target)
         report.add(self._data_dir, log)
         return log
 
@@ -209,11 +212,11 @@ class Quarantine:
                 octets == copy.read(len(octets)) for octets in _tail_of(file, piece)
             ) and not copy.read(1)
 
-    def _keep(self, directory: Path, target: Path, first: _Piece, missing: list[_Piece]) -> None:
+    def _keep(self, directory: Path, target: Path, missing: list[_Piece], shared: set[_Piece]) -> None:
         self._make(target)
         for piece in missing:
             with closing(self._open(directory, piece)) as file:
-                if piece is first or not _link(file, target / piece.name):
+                if piece not in shared or not _link(file, target / piece.name):
                     _copy(file, piece, target / piece.name)
         sync_directory(target)
 
@@ -227,6 +230,13 @@ class Quarantine:
             # Also of one that is there: whoever made it may have died before this.
             sync_directory(made)
             made /= part
+
+
+def _shared(pieces: list[_Piece], until: int | None) -> set[_Piece]:
+    """The pieces whose segments the log unlinks as they are, which the quarantine therefore may link."""
+    if until is None:
+        return set(pieces[1:])
+    return {piece for piece, after in pairwise(pieces[1:]) if after.first_offset <= until}
 
 
 def _id(at_ms: int, epoch: int) -> str:

@@ -19,11 +19,12 @@ _ENTRY_BYTES: Final = 4
 
 
 def count(
-    directory: Path, log: DivergentLog, on_read: OnRead | None = None, until: int | None = None
+    directory: Path, log: DivergentLog, on_read: OnRead | None, until: int | None, quarantined: Path
 ) -> None:
     """Fill in what the log in `directory` holds from `log.from_offset` on. Reads headers and settlements only.
 
-    Up to before `until`, for a log that is appended to.
+    Up to before `until`, for a log that is appended to. What is behind that is taken from the directory
+    `quarantined`: the log may have grown since its segments were copied there.
 
     Raises:
         StorageError: files cannot be opened.
@@ -48,7 +49,7 @@ def count(
         elif header.type == ChunkType.USER and log.kind in ("queues", "streams"):
             log.messages += header.records
     if until is not None and log.is_lost:
-        log.settled_to = _settled_behind(directory, settled, log.next_offset, on_read)
+        log.settled_to = _settled_behind(quarantined, settled, log.next_offset, on_read)
     log.messages += relocated.count(0, log.from_offset)
     if settled.first is not None:
         log.settlements += settled.count_both(relocated)
@@ -56,7 +57,7 @@ def count(
 
 
 def _settled_behind(directory: Path, settled: _Settled, start: int, on_read: OnRead | None) -> int:
-    """Take over what the rest of the log settles; where that ends."""
+    """Take over what the rest of the chunks settles; where that ends."""
     end = start
     for found in walk(directory, start, on_read=on_read):
         if isinstance(found, WalkedChunk):

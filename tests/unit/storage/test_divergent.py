@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.model.errors import NotFound, StorageError
+from leveret.model.errors import Corrupt, NotFound, StorageError
 from leveret.storage.divergent import Quarantine
-from leveret.storage.divergent_report import DivergentLog, DivergentReport, directory_of, reports
+from leveret.storage.divergent_report import DivergentLog, DivergentReport, chunks_of, directory_of, reports
 from leveret.storage.log import Log
 from leveret.storage.segment_file import STEP_BYTES
 from leveret.storage.walk import WalkedChunk, walk
@@ -396,8 +396,38 @@ def test_of_a_log_that_is_appended_to_what_is_before_the_given_end_counts(tmp_pa
     log.close()
 
 
+@pytest.mark.parametrize("until", range(2, 17, 2))
+@pytest.mark.parametrize("cut_at", range(2, 17, 2))
+def test_a_log_that_lost_its_head_may_be_cut_and_written_to_and_what_is_aside_stays(
+    tmp_path: Path, until: int, cut_at: int
+) -> None:
+    """Its segments beyond the head live on: the log truncates them when it is cut again, and appends to them."""
+    log = filled(tmp_path / "queues/1", EIGHT)
+    quarantine = setting_aside(tmp_path, is_lost=True)
+    reported = quarantine.add("queues/1", 0, until)
+    quarantine.finish()
+    before = chunks_aside(tmp_path)
+    assert reported is not None
+    log = make(log.directory).open()
+    log.drop_before(until)
+    log.close()
+    if log.first_offset <= cut_at:
+        cut(log.directory, cut_at)
+        log = make(log.directory).open()
+        append(log, 33)
+        log.close()
+    assert chunks_aside(tmp_path) == before
+    assert reported.next_offset == until
+    for kind in (ChunkType.USER, ChunkType.TRACKING):
+        assert not [
+            found
+            for found in chunks_of(tmp_path, next(iter(reports(tmp_path))).id, reported, kind)
+            if isinstance(found, Corrupt)
+        ]
+
+
 def test_what_was_appended_to_a_log_since_it_was_added_makes_a_report_of_its_own(tmp_path: Path) -> None:
-    """What is in a segment that is linked is there already, and no report told of it."""
+    """Its copies are as they were, and no report told of it."""
     log = filled(tmp_path / "queues/1", [*EIGHT, EIGHT[0]])
     setting_aside(tmp_path).add("queues/1", 2, 18)
     append(log, 33)
