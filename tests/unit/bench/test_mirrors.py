@@ -34,6 +34,7 @@ def test_what_is_published_to_a_mirrored_queue_is_counted_and_its_mirrors_keep_u
     assert {name: reading.value > 0 for name, reading in readings.items()} == {
         "mirrored": True,
         "mirrored-together": True,
+        "mirrored-mixed": True,
     }
 
 
