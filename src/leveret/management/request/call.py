@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 from starlette.datastructures import QueryParams
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
 
@@ -284,6 +284,9 @@ async def _answer(handler: Handler, request: Request, need: Need, rule: _Rule) -
         return refused.reply
     except LeveretError as refusal:
         return refusal_reply(refusal, to_change=request.method in _UPSERTS)
+    except ClientDisconnect:
+        # The client went before its body was here: nothing was done, and nobody reads an answer.
+        return Response(status_code=HTTPStatus.BAD_REQUEST)
     except Exception as bug:
         return await internal_error(request, bug)
 

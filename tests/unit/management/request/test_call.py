@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+import logging
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -7,6 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
+    from starlette.applications import Starlette
+    from starlette.types import Message
+
     from tests.unit.management.conftest import Client, FakeNode
 
 
@@ -29,6 +35,37 @@ def test_head_answers_as_get_without_a_body(admin: Client) -> None:
 def test_a_body_that_is_no_json_object_is_refused(admin: Client, body: bytes) -> None:
     reply = admin.request("PUT", "/api/queues/%2F/q", content=body)
     assert (reply.status_code, reply.json()["error"]) == (400, "bad_request")
+
+
+def test_a_client_that_goes_before_its_body_is_here_is_no_error_of_the_node(
+    app: Starlette, node: FakeNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    parts: list[Message] = [
+        {"type": "http.request", "body": b'{"durable"', "more_body": True},
+        {"type": "http.disconnect"},
+    ]
+    authorization = b"Basic " + b64encode(b"guest:secret")
+    scope = {
+        "type": "http",
+        "method": "PUT",
+        "path": "/api/queues/%2F/q",
+        "raw_path": b"/api/queues/%2F/q",
+        "query_string": b"",
+        "headers": [(b"authorization", authorization), (b"content-length", b"100")],
+        "client": ("127.0.0.1", 5),
+        "server": ("node", 80),
+        "scheme": "http",
+    }
+
+    async def receive() -> Message:
+        return parts.pop(0) if len(parts) > 1 else parts[0]
+
+    async def send(message: Message) -> None:
+        """Nobody reads it."""
+
+    asyncio.run(app(scope, receive, send))
+    assert ("/", "q") not in node.broker.queues
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_a_field_of_the_wrong_kind_is_named(admin: Client) -> None:
