@@ -1,7 +1,8 @@
 """Deliveries from a leader, taken apart many at a time: the hot path of consuming from another node.
 
-What a leader sends of one head differs only in tag and body, so a run of deliveries is compared with what came before
-it, and sliced; see publishing, which does the same with publishes. Everything else is taken frame by frame.
+Deliveries to one consumer that differ are gathered by columns. Those of one head differ only in tag and body, so a
+run of them is compared with what came before it, and sliced; see publishing, which does the same with publishes.
+Everything else is taken frame by frame.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ SHAPES_MAX: Final = 1024
 SHAPES_BYTES_MAX: Final = 1024 * 1024
 _BULK_MAX: Final = 1024
 _TAG: Final = 8
+_BETWEEN: Final = struct.Struct(">BBHI")
+"""The end of a frame, and the head of the next."""
+_FIXED: Final = struct.Struct(">BHI4xQ")
+"""The head of a content header's frame, and the size of the body that it announces."""
 
 
 class Delivered(NamedTuple):
@@ -105,6 +110,9 @@ class Deliveries:
         """
         shape = self._last
         if shape is None or not shape.matches(data, position):
+            different = _gather(data, position)
+            if different is not None:
+                return different
             shape = self._shape_at(data, position)
             if shape is None:
                 return None
@@ -169,6 +177,92 @@ class Deliveries:
             self._shapes_bytes = len(before) + len(behind)
         self._shapes[before + behind] = shape
         return shape
+
+
+def _gather(data: bytes, position: int) -> Delivered | None:
+    """Whole deliveries at `position`, up to one like the one before, or not regular; None for less than two."""
+    end = len(data)
+    if end - position < FRAME_HEAD_BYTES + 5 or not data.startswith(
+        wire.BASIC_DELIVER, position + FRAME_HEAD_BYTES
+    ):
+        return None
+    first_at = position
+    frame_head, channel = (
+        data[position : position + 3],
+        int.from_bytes(data[position + 1 : position + 3], "big"),
+    )
+    method_at = position + FRAME_HEAD_BYTES
+    method = data[method_at : method_at + 5 + data[method_at + 4]]
+    columns = _Columns()
+    while (
+        end - position > FRAME_HEAD_BYTES
+        and data.startswith(frame_head, position)
+        and data.startswith(method, position + FRAME_HEAD_BYTES)
+    ):
+        behind = columns.take(data, position, end, channel, position + FRAME_HEAD_BYTES + len(method))
+        if behind == position:
+            break
+        position = behind
+    if len(columns.bodies) < 2 or frame_head[0] != wire.FRAME_METHOD or position == first_at:
+        return None
+    messages = Messages(columns.routes, columns.headers, columns.bodies)
+    return Delivered(channel, method[5:], columns.first_tag, columns.redelivered, messages, position)
+
+
+class _Columns:
+    """Deliveries with consecutive tags while they are gathered."""
+
+    def __init__(self) -> None:
+        self.routes: list[bytes] = []
+        self.headers: list[bytes] = []
+        self.bodies: list[bytes] = []
+        self.first_tag = 0
+        self.redelivered = False
+        self._known: dict[bytes, bytes] = {}
+
+    def take(self, data: bytes, position: int, end: int, channel: int, tag_at: int) -> int:
+        """Take the delivery at `position`, whose tag is at `tag_at`; where it ends, or `position` if it is left."""
+        header_at = position + 8 + int.from_bytes(data[position + 3 : position + 7], "big")
+        if end - header_at < FRAME_HEAD_BYTES + _FIXED.size:
+            return position
+        kind, number, size, body_size = _FIXED.unpack_from(data, header_at)
+        header_end = header_at + FRAME_HEAD_BYTES + size
+        body_at = header_end + 8
+        stop = body_at + body_size
+        tag, redelivered = int.from_bytes(data[tag_at : tag_at + _TAG], "big"), bool(data[tag_at + _TAG])
+        if (
+            stop >= end
+            or not body_size
+            or (kind, number) != (wire.FRAME_HEADER, channel)
+            or data[header_at - 1] != wire.FRAME_END
+            or _BETWEEN.unpack_from(data, header_end) != (wire.FRAME_END, wire.FRAME_BODY, channel, body_size)
+            or data[stop] != wire.FRAME_END
+        ):
+            return position
+        route, header = data[tag_at + _TAG + 1 : header_at - 1], data[header_at + 3 : header_end]
+        if not self.bodies:
+            self.first_tag, self.redelivered = tag, redelivered
+        elif (
+            tag != self.first_tag + len(self.bodies)
+            or redelivered != self.redelivered
+            or (header == self.headers[-1] and route == self.routes[-1])
+        ):
+            return position
+        known = self._known.get(route)
+        if known is None:
+            if not _is_route(route):
+                return position
+            known = self._known[route] = route
+        self.routes.append(known)
+        self.headers.append(header)
+        self.bodies.append(data[body_at:stop])
+        return int(stop) + 1
+
+
+def _is_route(route: bytes) -> bool:
+    """Whether these are two short strings."""
+    key_at = 1 + route[0] if route else 0
+    return 0 < key_at < len(route) and len(route) == key_at + 1 + route[key_at]
 
 
 def head_of(route: bytes, header: bytes) -> Head:
