@@ -315,9 +315,13 @@ class Story:
         for each in self.site.followers:
             each.link.delay_s = self._chance.choice(DELAYS_S)
         self._pause(0.2, 0.7)
-        self.site.promote(self._chance.choice(self._wait_in_sync()))
+        chosen = self._chance.choice(self._wait_in_sync())
+        since_ms = self.beacon()
+        self.site.promote(chosen)
         self._heal_links()
         self._rest()
+        # Until the old leader hears of it, it takes acknowledgements that nobody else has any more.
+        self._doubtful.append((since_ms, now_ms()))
         self._work()
         self._wait_fenced(old)
         old.node.stop()
@@ -395,7 +399,7 @@ class Story:
         leader = self.site.leader.node
         account = self._apps.account()
         for since_ms, until_ms in self._doubtful:
-            # Acked by a leader that died before it said that its followers have it: taken back or not.
+            # Acked by a leader that died, or was replaced, before its followers had it: taken back or not.
             account.acked = {
                 number: at for number, at in account.acked.items() if not since_ms <= at <= until_ms
             }
