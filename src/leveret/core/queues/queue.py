@@ -397,6 +397,9 @@ class Queue:
             if self.may_expire:
                 self.expire(now_ms, self.next_offset)
             self.give_way()
+            if self.may_expire:
+                # What stood behind what gave way may be too old.
+                self.expire(self._now_ms, self.next_offset)
         self._set_deadline()
 
     def _deal(self) -> None:
