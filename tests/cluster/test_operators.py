@@ -227,6 +227,53 @@ def test_a_node_that_was_lost_answers_the_others_again(site: ClusterSite, nodes:
     site.wait(answers, "it tells of the queues that it leads")
 
 
+def test_the_lines_of_the_guide_to_mirroring_run_as_printed(
+    site: ClusterSite, nodes: list[SiteNode], ctl: Ctl
+) -> None:
+    left = list(MIRRORING)
+
+    def printed(containing: str, at: SiteNode = nodes[0]) -> tuple[int, str]:
+        [line] = [each for each in MIRRORING if containing in each]
+        if line in left:
+            left.remove(line)
+        program, *words = shlex.split(line)
+        status, out, err = ctl(at, *operating(f"/usr/local/sbin/{program}", words)[1])
+        return status, out + err
+
+    for policy in ("ha-two", "ha-all", "ha-nodes"):
+        assert printed(f"set_policy {policy}")[0] == 0
+    site.set_policy("named", r"^\{name\}$", {"ha-mode": "all"})
+    for queue in ("two.q", "ha.q", "nodes.q", "{name}"):
+        fill(site, nodes[0], queue)
+
+    def rows(containing: str) -> dict[str, list[str]]:
+        return {row[0]: row[1:] for row in map(_cells, printed(containing, nodes[1])[1].splitlines())}
+
+    def mirrored() -> bool:
+        found = rows("synchronised_mirror_pids")
+        return [found[name][1].count("@") for name in ("two.q", "ha.q", "{name}")] == [1, 2, 2]
+
+    site.wait(mirrored, "mirrors as the policies say")
+    found = rows("name policy pid")
+    assert [found[name][0] for name in ("two.q", "ha.q", "nodes.q")] == ["ha-two", "ha-all", "ha-nodes"]
+    assert found["nodes.q"][2].count("@") == 0, "its nodes are none of the cluster's"
+    assert printed(" sync_queue")[0] == 0
+    assert printed("cancel_sync_queue")[0] == 0
+    assert printed("check_if_cluster_has")[0] != 0
+    listed = printed("list_policies_with_classic")
+    assert listed[0] == 0
+    assert all(name in listed[1] for name in ("ha-two", "ha-all", "ha-nodes", "named"))
+    assert left == []
+    for policy in ("ha-two", "ha-all", "ha-nodes", "named"):
+        assert ctl(nodes[0], "clear_policy", policy)[0] == 0
+    for queue in ("two.q", "ha.q", "nodes.q", "{name}"):
+        assert ctl(nodes[0], "delete_queue", queue)[0] == 0
+
+
+def _cells(line: str) -> list[str]:
+    return [*line.split("\t"), "", ""]
+
+
 def test_a_node_that_is_gone_for_good_is_forgotten(
     site: ClusterSite, nodes: list[SiteNode], ctl: Ctl
 ) -> None:
@@ -272,54 +319,6 @@ def test_leaders_are_spread_by_command(site: ClusterSite, nodes: list[SiteNode],
         return counts == [2, 2]
 
     site.wait(spread, "each node leads two of four queues")
-
-
-def test_the_lines_of_the_guide_to_mirroring_run_as_printed(
-    site: ClusterSite, nodes: list[SiteNode], ctl: Ctl
-) -> None:
-    left = list(MIRRORING)
-
-    def printed(containing: str, at: SiteNode = nodes[0]) -> tuple[int, str]:
-        [line] = [each for each in MIRRORING if containing in each]
-        if line in left:
-            left.remove(line)
-        program, *words = shlex.split(line)
-        status, out, err = ctl(at, *operating(f"/usr/local/sbin/{program}", words)[1])
-        return status, out + err
-
-    assert printed("check_if_cluster_has")[0] == 0
-    for policy in ("ha-two", "ha-all", "ha-nodes"):
-        assert printed(f"set_policy {policy}")[0] == 0
-    site.set_policy("named", r"^\{name\}$", {"ha-mode": "all"})
-    for queue in ("two.q", "ha.q", "nodes.q", "{name}"):
-        fill(site, nodes[0], queue)
-
-    def rows(containing: str) -> dict[str, list[str]]:
-        return {row[0]: row[1:] for row in map(_cells, printed(containing, nodes[1])[1].splitlines())}
-
-    def mirrored() -> bool:
-        found = rows("synchronised_mirror_pids")
-        return [found[name][1].count("@") for name in ("two.q", "ha.q", "{name}")] == [1, 2, 2]
-
-    site.wait(mirrored, "mirrors as the policies say")
-    found = rows("name policy pid")
-    assert [found[name][0] for name in ("two.q", "ha.q", "nodes.q")] == ["ha-two", "ha-all", "ha-nodes"]
-    assert found["nodes.q"][2].count("@") == 0, "its nodes are none of the cluster's"
-    assert printed(" sync_queue")[0] == 0
-    assert printed("cancel_sync_queue")[0] == 0
-    assert printed("check_if_cluster_has")[0] != 0
-    listed = printed("list_policies_with_classic")
-    assert listed[0] == 0
-    assert all(name in listed[1] for name in ("ha-two", "ha-all", "ha-nodes", "named"))
-    assert left == []
-    for policy in ("ha-two", "ha-all", "ha-nodes", "named"):
-        assert ctl(nodes[0], "clear_policy", policy)[0] == 0
-    for queue in ("two.q", "ha.q", "nodes.q", "{name}"):
-        assert ctl(nodes[0], "delete_queue", queue)[0] == 0
-
-
-def _cells(line: str) -> list[str]:
-    return [*line.split("\t"), "", ""]
 
 
 def test_a_node_without_a_lease_says_so(site: ClusterSite, nodes: list[SiteNode], ctl: Ctl) -> None:
