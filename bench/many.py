@@ -10,17 +10,14 @@ in `bench.load`, whose parts work here.
 from __future__ import annotations
 
 import dataclasses
-import selectors
 import struct
-import sys
-import time
 from dataclasses import dataclass
 from typing import Any, Final
 
 from bench.client import FRAME_END, RECV_BYTES, Connection, LoadError, Message, describe, ring
 from bench.contenders import Node
 from bench.load import ACK, ACK_HEAD, READ_BYTES, ROOM_PARTS, Confirms, Delivery
-from bench.process import ORDERS, Result, Sampler, main, total_told, wait_for_go
+from bench.process import Result, consume_total, main, publish_for
 from bench.rows import Reading, Row, Scenario, Settings, Target, reading
 from bench.workers import Worker, measured
 
@@ -148,54 +145,25 @@ def expect_tag(octets: bytearray, at: int, stride: int, tag: int) -> None:
 
 def _publish(job: ManyJob) -> Result:
     publishing = [Publishing(job, place) for place in range(job.connections)]
-    wait_for_go()
-    sampler = Sampler()
-    deadline = time.monotonic() + job.seconds
-    with selectors.DefaultSelector() as selector:
-        for one in publishing:
-            selector.register(one.socket, selectors.EVENT_READ, one)
-            one.fill_window()
-        while any(one.confirms.count < one.sent for one in publishing):
-            for key, _ in selector.select():
-                key.data.read()
-                if time.monotonic() < deadline:
-                    key.data.fill_window()
-            sampler.note(sum(one.confirms.count for one in publishing))
-    return _ended([one.connection for one in publishing], sampler.result(sum(one.sent for one in publishing)))
+    result = publish_for(job.seconds, publishing)
+    for one in publishing:
+        one.connection.close()
+    return result
 
 
 def _consume(job: ManyJob) -> Result:
     consuming = [Consuming(job, place) for place in range(job.connections)]
-    wait_for_go()
-    sampler = Sampler()
-    total = sys.maxsize
-    with selectors.DefaultSelector() as selector:
-        for one in consuming:
-            selector.register(one.socket, selectors.EVENT_READ, one)
-        selector.register(ORDERS, selectors.EVENT_READ, None)
-        while sum(one.count for one in consuming) < total:
-            for key, _ in selector.select():
-                if key.data is None:
-                    total = total_told()
-                    selector.unregister(ORDERS)
-                else:
-                    key.data.read()
-            sampler.note(sum(one.count for one in consuming))
+    result = consume_total(consuming)
     for one in consuming:
         one.ack()
-    return _ended([one.connection for one in consuming], sampler.result(sum(one.count for one in consuming)))
+        one.connection.close()
+    return result
 
 
 def work(reported: dict[str, Any]) -> Result:
     """Do a publisher's or a consumer's job."""
     job = ManyJob(**reported)
     return _publish(job) if job.role == "publish" else _consume(job)
-
-
-def _ended(connections: list[Connection], result: Result) -> Result:
-    for connection in connections:
-        connection.close()
-    return result
 
 
 def _run(node: Node, settings: Settings) -> dict[str, Reading]:

@@ -11,11 +11,13 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import selectors
+import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from bench.client import LoadError
 from leveret.model.errors import LeveretError
@@ -71,6 +73,78 @@ def wait_for_go() -> None:
 def total_told() -> int:
     """Read from the parent how many messages there are in all; waits for it."""
     return int(ORDERS.readline())
+
+
+class Counted(Protocol):
+    """A number of messages so far."""
+
+    @property
+    def count(self) -> int:
+        """The number."""
+
+
+class Publishing(Protocol):
+    """A connection that publishes as far as its window of messages without a confirm goes."""
+
+    socket: socket.socket
+    sent: int
+
+    @property
+    def confirms(self) -> Counted:
+        """Messages that the broker has confirmed."""
+
+    def read(self) -> None:
+        """Take confirms; the socket has some."""
+
+    def fill_window(self) -> None:
+        """Publish."""
+
+
+class Consuming(Counted, Protocol):
+    """A connection that counts its deliveries."""
+
+    socket: socket.socket
+
+    def read(self) -> None:
+        """Take deliveries; the socket has some."""
+
+
+def publish_for(seconds: float, publishing: Sequence[Publishing]) -> Result:
+    """Publish for so long from when the parent says so, then wait until all is confirmed."""
+    wait_for_go()
+    sampler = Sampler()
+    deadline = time.monotonic() + seconds
+    with selectors.DefaultSelector() as selector:
+        for one in publishing:
+            selector.register(one.socket, selectors.EVENT_READ, one)
+            one.fill_window()
+        while any(one.confirms.count < one.sent for one in publishing):
+            for key, _ in selector.select():
+                key.data.read()
+                if time.monotonic() < deadline:
+                    key.data.fill_window()
+            sampler.note(sum(one.confirms.count for one in publishing))
+    return sampler.result(sum(one.sent for one in publishing))
+
+
+def consume_total(consuming: Sequence[Consuming]) -> Result:
+    """Begin when the parent says so, and consume until there are as many as it tells."""
+    wait_for_go()
+    sampler = Sampler()
+    total = sys.maxsize
+    with selectors.DefaultSelector() as selector:
+        for one in consuming:
+            selector.register(one.socket, selectors.EVENT_READ, one)
+        selector.register(ORDERS, selectors.EVENT_READ, None)
+        while (count := sum(one.count for one in consuming)) < total:
+            for key, _ in selector.select():
+                if key.data is None:
+                    total = total_told()
+                    selector.unregister(ORDERS)
+                else:
+                    key.data.read()
+            sampler.note(count)
+    return sampler.result(sum(one.count for one in consuming))
 
 
 def main(work: Callable[[dict[str, Any]], Result]) -> None:

@@ -9,11 +9,10 @@ publisher once and in order, and compares each message, properties and body, wit
 
 from __future__ import annotations
 
+import math
 import random
-import selectors
 import struct
 import sys
-import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,7 +21,7 @@ from pamqp import commands, frame, header
 
 from bench.client import FRAME_END, RECV_BYTES, Connection, LoadError, describe
 from bench.load import ACK, ACK_HEAD, ROOM_PARTS, Confirms
-from bench.process import ORDERS, Result, Sampler, main, total_told, wait_for_go
+from bench.process import Result, consume_total, main, publish_for
 from bench.traffic import (
     AT_NAME,
     AT_NUMBER,
@@ -371,20 +370,7 @@ def _publish(job: TrafficJob) -> Result:
     load = load_of(job.load)
     share = -(-job.count // load.publishers) if job.count else sys.maxsize
     publishing = [Publishing(job, load, place, share) for place in range(load.publishers)]
-    wait_for_go()
-    sampler = Sampler()
-    deadline = time.monotonic() + job.seconds
-    with selectors.DefaultSelector() as selector:
-        for one in publishing:
-            selector.register(one.socket, selectors.EVENT_READ, one)
-            one.fill_window()
-        while any(one.confirms.count < one.sent for one in publishing):
-            for key, _ in selector.select():
-                key.data.read()
-                if job.count or time.monotonic() < deadline:
-                    key.data.fill_window()
-            sampler.note(sum(one.confirms.count for one in publishing))
-    result = sampler.result(sum(one.sent for one in publishing))
+    result = publish_for(math.inf if job.count else job.seconds, publishing)
     for one in publishing:
         one.connection.close()
     return result
@@ -395,22 +381,7 @@ def _consume(job: TrafficJob) -> Result:
     rings = [Ring(load, place) for place in range(load.publishers)]
     books = Books(load, rings)
     consuming = [Consuming(job, load, place, books, rings) for place in range(load.consumers)]
-    wait_for_go()
-    sampler = Sampler()
-    total = sys.maxsize
-    with selectors.DefaultSelector() as selector:
-        for one in consuming:
-            selector.register(one.socket, selectors.EVENT_READ, one)
-        selector.register(ORDERS, selectors.EVENT_READ, None)
-        while (count := sum(one.count for one in consuming)) < total:
-            for key, _ in selector.select():
-                if key.data is None:
-                    total = total_told()
-                    selector.unregister(ORDERS)
-                else:
-                    key.data.read()
-            sampler.note(count)
-    result = sampler.result(sum(one.count for one in consuming))
+    result = consume_total(consuming)
     for one in consuming:
         one.finish()
         one.connection.close()

@@ -81,12 +81,7 @@ def put_away(node: SiteNode) -> list[Path]:
 def whole(site: ClusterSite) -> Iterator[None]:
     """All run, before and after; the queue is gone."""
     yield
-    for node in site.members:
-        if not node.alive:
-            node.launch()
-    for node in site.members:
-        node.wait_ready()
-    site.wait_members()
+    site.start_all()
     with site.channel(site.members[0]) as channel:
         channel.queue_delete("ha")
 

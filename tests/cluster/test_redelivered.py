@@ -40,12 +40,7 @@ def queue(site: ClusterSite, request: pytest.FixtureRequest) -> Iterator[str]:
             channel.basic_publish("", name, b"%d" % index)
     site.wait_placed(name, leader, mirrors=others, synchronised=others)
     yield name
-    for node in site.members:
-        if not node.alive:
-            node.launch()
-    for node in site.members:
-        node.wait_ready()
-    site.wait_members()
+    site.start_all()
     with site.channel(leader) as channel:
         channel.queue_delete(name)
 

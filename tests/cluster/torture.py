@@ -41,7 +41,7 @@ class Story(Stage):
             self._crew.tend(self._awake())
         self._pause(0.2, 1.0)
         self.site.heal()
-        self._wait_all_run()
+        self.site.start_all()
         self._wait_working()
         self._wait_synchronised()
         disordered = self._crew.end()

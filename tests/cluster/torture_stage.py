@@ -115,14 +115,6 @@ class Stage:
 
         self._wait(working, "confirms")
 
-    def _wait_all_run(self) -> None:
-        down = [each for each in self.site.members if not each.alive]
-        for each in down:
-            each.launch()
-        for each in self.site.members:
-            each.wait_ready()
-        self.site.wait_members()
-
     def _wait_synchronised(self) -> None:
         """Wait until every queue is led, and each of its mirrors is synchronised."""
 

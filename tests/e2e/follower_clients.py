@@ -51,6 +51,13 @@ def bodies(member: FollowerSiteNode, queue: str) -> list[bytes]:
     return found
 
 
+def log_of(leader: FollowerSiteNode, queue: str) -> str:
+    """The name of a queue's log."""
+    answer = leader.ask("POST", "replication/verify", {})
+    [name] = [row["log"] for row in answer.json() if row["queue"] == queue]
+    return str(name)
+
+
 def fill(leader: FollowerSiteNode, queue: str, size: int, *, seed: int = 0) -> None:
     """Messages of `size` octets together that no two are alike."""
     declare(leader, queue)

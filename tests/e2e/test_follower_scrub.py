@@ -15,7 +15,7 @@ import pytest
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
 from leveret.wire.chunk import HEADER_BYTES
-from tests.e2e.follower_clients import bodies, channel_at, declare, numbered, publish
+from tests.e2e.follower_clients import bodies, channel_at, declare, log_of, numbered, publish
 
 CONFIG: Final = {"segment_bytes_max": "65536"}
 SIZE: Final = 400_000
@@ -68,12 +68,6 @@ def scrub(member: FollowerSiteNode) -> dict[str, Any]:
     return found
 
 
-def log_of(site: FollowerSite, queue: str) -> str:
-    """What a queue's log is called."""
-    (name,) = [row["log"] for row in verify(site.leader) if row["queue"] == queue]
-    return str(name)
-
-
 def harm(member: FollowerSiteNode, log: str, *, segment: int = 2, position: int = DATA) -> None:
     """Let the disk lose a bit of a segment that is whole and on disk."""
     sealed = sorted((member.data_dir / log).glob("*.sealed.segment"))
@@ -105,7 +99,7 @@ def test_a_flipped_bit_is_found_by_a_deep_comparison_and_mended_by_a_scrub(
     site: FollowerSite, harmed: FollowerSiteNode
 ) -> None:
     [follower] = site.followers
-    log = log_of(site, "damaged")
+    log = log_of(site.leader, "damaged")
     for member in site.members:
         rows = verify(member, deep=True)
         assert all(row["match"] for row in rows)
@@ -130,7 +124,7 @@ def test_a_flipped_bit_is_found_by_a_deep_comparison_and_mended_by_a_scrub(
 
 def test_the_commands_fail_as_long_as_damage_is_left(site: FollowerSite) -> None:
     [follower] = site.followers
-    log = log_of(site, "damaged")
+    log = log_of(site.leader, "damaged")
     assert follower.node.ctl("replication_verify", "--deep").returncode == 0
     for member in site.members:
         harm(member, log)
@@ -151,7 +145,7 @@ def test_the_commands_fail_as_long_as_damage_is_left(site: FollowerSite) -> None
 
 @pytest.mark.parametrize("position", [20, DATA])
 def test_what_is_damaged_on_both_sides_is_named_and_left(site: FollowerSite, position: int) -> None:
-    log = log_of(site, "damaged")
+    log = log_of(site.leader, "damaged")
     for member in site.members:
         harm(member, log, position=position)
     for member in site.members:
@@ -168,7 +162,7 @@ def test_what_is_damaged_on_both_sides_is_named_and_left(site: FollowerSite, pos
 
 def test_a_queue_that_a_reader_found_damaged_is_mended_and_served_after_a_restart(site: FollowerSite) -> None:
     leader, [follower] = site.leader, site.followers
-    log = log_of(site, "damaged")
+    log = log_of(site.leader, "damaged")
     # What a queue was just sent it need not read; and what is sealed is not read again at a start, if it has a summary.
     leader.node.restart()
     site.wait_in_sync()
@@ -191,7 +185,7 @@ def test_a_queue_that_a_reader_found_damaged_is_mended_and_served_after_a_restar
 
 def test_a_log_that_the_leader_cannot_even_open_is_mended_from_its_follower(site: FollowerSite) -> None:
     leader, [follower] = site.leader, site.followers
-    log = log_of(site, "damaged")
+    log = log_of(site.leader, "damaged")
     leader.node.stop()
     for summary in (leader.data_dir / log).glob("*.summary"):
         summary.unlink()
@@ -219,7 +213,7 @@ def test_scrubs_in_the_background_mend_on_both_sides(tmp_path: Path) -> None:
     with FollowerSite(tmp_path, config={**CONFIG, "replication.scrub_interval": "1s"}) as site:
         site.start()
         fill(site, "damaged")
-        log = log_of(site, "damaged")
+        log = log_of(site.leader, "damaged")
         for member in site.members:
             harm(member, log)
             reported = re.compile(r"scrubbed chunks=\d+ octets=\d+ damaged=1 repaired=1")

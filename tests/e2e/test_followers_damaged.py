@@ -18,7 +18,7 @@ from leveret.testing.network.link_proxy import Direction
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSite, FollowerSiteNode
 from leveret.wire.chunk import HEADER_BYTES
-from tests.e2e.follower_clients import PERSISTENT, bodies, channel_at, declare, numbered, publish
+from tests.e2e.follower_clients import PERSISTENT, bodies, channel_at, declare, log_of, numbered, publish
 
 SEGMENT_BYTES: Final = 65_536
 CONFIG: Final = {"segment_bytes_max": str(SEGMENT_BYTES)}
@@ -64,13 +64,6 @@ def queue(site: FollowerSite) -> str:
     return name
 
 
-def log_of(site: FollowerSite, queue: str) -> str:
-    """What a queue's log is called."""
-    answer = site.leader.ask("POST", "replication/verify", {})
-    [name] = [row["log"] for row in answer.json() if row["queue"] == queue]
-    return str(name)
-
-
 def segments(member: FollowerSiteNode, log: str) -> list[Path]:
     """A log's segments, oldest first."""
     found = sorted((member.data_dir / log).glob("*.segment*"))
@@ -106,7 +99,7 @@ def test_garbage_behind_the_last_chunk_is_cut_on_both_sides_and_nothing_else(
     site: FollowerSite, queue: str
 ) -> None:
     [follower] = site.followers
-    log = log_of(site, queue)
+    log = log_of(site.leader, queue)
     for member in site.members:
         member.node.kill9()
         torn = segments(member, log)[-1]
@@ -123,7 +116,7 @@ def test_garbage_behind_the_last_chunk_is_cut_on_both_sides_and_nothing_else(
 
 def test_what_a_followers_disk_lost_at_the_end_is_sent_again(site: FollowerSite, queue: str) -> None:
     [follower] = site.followers
-    log = log_of(site, queue)
+    log = log_of(site.leader, queue)
     follower.node.kill9()
     last = segments(follower, log)[-1]
     os.truncate(last, last.stat().st_size - SIZE - 1)
@@ -136,7 +129,7 @@ def test_what_a_torn_leader_lost_is_set_aside_at_its_follower_and_found_there(
     site: FollowerSite, queue: str
 ) -> None:
     [follower] = site.followers
-    log = log_of(site, queue)
+    log = log_of(site.leader, queue)
     site.leader.node.kill9()
     last = segments(site.leader, log)[-1]
     os.truncate(last, last.stat().st_size - SIZE - 1)
@@ -156,7 +149,7 @@ def test_a_follower_that_cannot_read_a_log_gets_it_anew_and_keeps_what_is_left(
     site: FollowerSite, queue: str
 ) -> None:
     [follower] = site.followers
-    log = log_of(site, queue)
+    log = log_of(site.leader, queue)
     follower.node.stop()
     harmed = segments(follower, log)[1]
     turn_bit(harmed)
@@ -171,7 +164,7 @@ def test_a_chunk_that_the_leader_cannot_read_keeps_nothing_else_from_a_new_follo
     site: FollowerSite, queue: str
 ) -> None:
     [follower] = site.followers
-    log = log_of(site, queue)
+    log = log_of(site.leader, queue)
     other = f"{queue}-whole"
     declare(site.leader, other)
     publish(site.leader, other, BODIES)

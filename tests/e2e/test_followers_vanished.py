@@ -12,7 +12,7 @@ import pytest
 
 from leveret.testing.network.ports import wait_until
 from leveret.testing.sites.follower_site import PATIENCE_S, FollowerSite
-from tests.e2e.follower_clients import bodies, channel_at, declare, numbered, publish
+from tests.e2e.follower_clients import bodies, channel_at, declare, log_of, numbered, publish
 
 BODIES: Final = numbered(0, 100, 4000)
 MORE: Final = numbered(100, 100, 4000)
@@ -43,13 +43,6 @@ def queue(pair: FollowerSite) -> str:
     return name
 
 
-def log_of(site: FollowerSite, queue: str) -> str:
-    """What a queue's log is called."""
-    answer = site.leader.ask("POST", "replication/verify", {})
-    [name] = [row["log"] for row in answer.json() if row["queue"] == queue]
-    return str(name)
-
-
 def remove(directory: Path, what: str) -> None:
     """All of a log, or its newest segment."""
     if what == "directory":
@@ -58,14 +51,16 @@ def remove(directory: Path, what: str) -> None:
         max(directory.glob("*.segment*")).unlink()
 
 
+def wait_found(site: FollowerSite, said: int) -> None:
+    """The follower says that a copy is damaged, behind the first `said` characters of its log."""
+    [follower] = site.followers
+    wait_until(lambda: "damaged_copy" in follower.node.log_text()[said:], "the loss to be found", PATIENCE_S)
+
+
 def wait_fetched(site: FollowerSite, pid: int, said: int) -> None:
     """It was said, the process is the same, and all that the leader has is here; both have been stopped then."""
     [follower] = site.followers
-
-    def is_said() -> bool:
-        return "damaged_copy" in follower.node.log_text()[said:]
-
-    wait_until(is_said, "the loss to be found", PATIENCE_S)
+    wait_found(site, said)
     site.wait_in_sync()
     site.wait_even()
     assert (follower.node.alive, follower.node.pid) == (True, pid)
@@ -77,7 +72,7 @@ def test_a_log_that_vanishes_under_traffic_is_fetched_again(
     pair: FollowerSite, queue: str, what: str
 ) -> None:
     [follower] = pair.followers
-    log, pid, said = log_of(pair, queue), follower.node.pid, len(follower.node.log_text())
+    log, pid, said = log_of(pair.leader, queue), follower.node.pid, len(follower.node.log_text())
     remove(follower.data_dir / log, what)
     publish(pair.leader, queue, MORE)
     wait_fetched(pair, pid, said)
@@ -95,7 +90,7 @@ def test_a_log_that_vanishes_while_nothing_happens_is_fetched_again(
             channel.queue_declare(f"{queue}-s", durable=True, arguments={"x-queue-type": "stream"})
         publish(pair.leader, f"{queue}-s", BODIES)
         pair.wait_even()
-    name = {"queue": log_of(pair, queue), "definitions": "definitions"}.get(log)
+    name = {"queue": log_of(pair.leader, queue), "definitions": "definitions"}.get(log)
     place = follower.data_dir / name if name else next((follower.data_dir / "streams").iterdir())
     pid, said = follower.node.pid, len(follower.node.log_text())
     shutil.rmtree(place)
@@ -107,10 +102,19 @@ def test_the_log_of_definitions_vanishes_under_traffic(pair: FollowerSite, queue
     pid, said = follower.node.pid, len(follower.node.log_text())
     shutil.rmtree(follower.data_dir / "definitions")
     declare(pair.leader, f"{queue}-after")
-    wait_until(lambda: "damaged_copy" in follower.node.log_text()[said:], "the loss to be found", PATIENCE_S)
+    wait_found(pair, said)
     pair.wait_in_sync()
     assert follower.get(f"queues/%2F/{queue}-after")["name"] == f"{queue}-after"
     wait_fetched(pair, pid, said)
+
+
+def delay(site: FollowerSite, apply_delay: str) -> None:
+    """Have the follower apply changes so much later."""
+    [follower] = site.followers
+    follower.node.stop()
+    follower.node.config["replication.apply_delay"] = apply_delay
+    follower.follow(site.leader)
+    wait_until(lambda: follower.status()["state"] == "delayed", "a delayed follower", PATIENCE_S)
 
 
 @pytest.mark.parametrize("what", ["directory", "segment"])
@@ -121,17 +125,12 @@ def test_a_log_of_a_delayed_follower_vanishes_while_changes_of_it_wait(tmp_path:
         declare(site.leader, "orders")
         publish(site.leader, "orders", BODIES)
         site.wait_even()
-        log = log_of(site, "orders")
-        follower.node.stop()
-        follower.node.config["replication.apply_delay"] = "4s"
-        follower.follow(site.leader)
-        wait_until(lambda: follower.status()["state"] == "delayed", "a delayed follower", PATIENCE_S)
+        log = log_of(site.leader, "orders")
+        delay(site, "4s")
         publish(site.leader, "orders", MORE)
         pid, said = follower.node.pid, len(follower.node.log_text())
         remove(follower.data_dir / log, what)
-        wait_until(
-            lambda: "damaged_copy" in follower.node.log_text()[said:], "the loss to be found", PATIENCE_S
-        )
+        wait_found(site, said)
         assert follower.status()["state"] != "streaming", "it holds back as before"
         wait_until(lambda: _applied(site, "orders") == len(BODIES + MORE), "all to be applied", PATIENCE_S)
         assert (follower.node.alive, follower.node.pid) == (True, pid)
@@ -146,10 +145,7 @@ def test_what_waits_at_a_delayed_follower_vanishes_and_is_sent_again(tmp_path: P
         declare(site.leader, "orders")
         publish(site.leader, "orders", BODIES)
         site.wait_even()
-        follower.node.stop()
-        follower.node.config["replication.apply_delay"] = "3s"
-        follower.follow(site.leader)
-        wait_until(lambda: follower.status()["state"] == "delayed", "a delayed follower", PATIENCE_S)
+        delay(site, "3s")
         publish(site.leader, "orders", MORE)
         pid = follower.node.pid
         shutil.rmtree(follower.data_dir / "delayed")

@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import sys
-from struct import Struct, iter_unpack
+from struct import Struct
 from struct import error as StructError
 from typing import Final
 
-from leveret.core.queues.head import Head, expiration_ms_of, head_of_octets
+from leveret.core.queues.head import DEFAULT_TERMS, Head, head_of_octets, terms_of
 from leveret.core.queues.messages import Messages, Run, alike
 from leveret.wire import properties as props
 from leveret.wire.chunk import ChunkError
 from leveret.wire.record import body_start, decode_message
+from leveret.wire.strides import BULK_MIN, Strides
 
-BULK_MIN: Final = 4
-"""So many messages with the same octets before their bodies have a head from then on."""
-BULK_FIRST: Final = 16
-BULK_GROWTH: Final = 8
-"""Messages that are taken apart at once, at first, and how many times as many when those had one head."""
 _HEADER: Final = Struct(">I8xIH")
 """Of a content header behind its length: the length, the lower half of the body's size, and the flags."""
 _HEADER_BYTES_MIN: Final = _HEADER.size
-_TERMS: Final = props.EXPIRATION | props.PRIORITY
-_NO_TERMS: Final = (None, 0)
 
 
 def message_of(entry: bytes) -> tuple[Head, bytes]:
@@ -93,7 +87,7 @@ class _Chunk:
                     raise ChunkError(_what_is_wrong(data[start:stop]))
                 header = data[header_at:body_at]
                 route = data[start:header_at]
-                mine = _terms_of(header[4:]) if flags & _TERMS else _NO_TERMS
+                mine = terms_of(header[4:]) if flags & props.TERMS else DEFAULT_TERMS
                 if mine != terms:
                     if bodies:
                         break
@@ -112,7 +106,7 @@ class _Chunk:
         except (IndexError, ValueError, StructError):
             raise ChunkError(_what_is_wrong(data[position + 4 :])) from None
         if bodies:
-            expiration_ms, priority = terms or _NO_TERMS
+            expiration_ms, priority = terms or DEFAULT_TERMS
             self._append(
                 Messages(routes, headers, bodies, expiration_ms=expiration_ms, priority=priority), position
             )
@@ -120,21 +114,10 @@ class _Chunk:
 
     def _take_alike(self, head: Head) -> None:
         """Take the messages with this head, ever more at a time while they are like that."""
-        data, position, entry, size = self._data, self._position, head.entry, head.body_bytes
-        stride = len(entry) + size
-        bodies: list[bytes] = []
-        step = BULK_FIRST
-        while count := min(step, (len(data) - position) // stride):
-            stop = position + count * stride
-            if not data.startswith(entry, stop - stride):
-                break
-            messages = iter_unpack(f"{len(entry)}s{size}s", memoryview(data)[position:stop])
-            found = [body for before, body in messages if before == entry]
-            if len(found) < count:
-                break
-            bodies += found
-            position = stop
-            step *= BULK_GROWTH
+        data, entry = self._data, head.entry
+        strides = Strides(entry, head.body_bytes)
+        bodies = strides.bodies(data, self._position, len(data))
+        position, stride = self._position + len(bodies) * strides.stride, strides.stride
         while data.startswith(entry, position) and position + stride <= len(data):
             bodies.append(data[position + len(entry) : position + stride])
             position += stride
@@ -145,11 +128,6 @@ class _Chunk:
         self._runs.append(Run(self._offset, messages, self._arrived_ms))
         self._offset += len(messages)
         self._position = position
-
-
-def _terms_of(header: bytes) -> tuple[int | None, int]:
-    found = props.split(header)
-    return expiration_ms_of(found.get(props.EXPIRATION)), found.get(props.PRIORITY, b"\0")[0]
 
 
 def _what_is_wrong(entry: bytes) -> str:

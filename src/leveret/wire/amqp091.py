@@ -32,6 +32,8 @@ FRAME_OVERHEAD: Final = 8
 FRAME_MIN_BYTES: Final = 4096
 FRAME_HEAD: Final = struct.Struct(">BHI")
 FRAME_HEAD_BYTES: Final = FRAME_HEAD.size
+BETWEEN_FRAMES: Final = struct.Struct(">BBHI")
+"""The end of a frame, and the head of the next: type, channel, size."""
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 

@@ -36,9 +36,6 @@ _AFTER_PRIORITY: Final = (
 )
 PERSISTENT: Final = 2
 """The delivery mode of messages that outlast a restart."""
-_TERMS: Final = props.EXPIRATION | props.PRIORITY
-
-
 NO_TERMS: Final = (b"", 0)
 
 
@@ -50,7 +47,7 @@ class Traits(NamedTuple):
 
 
 TRANSIENT: Final = Traits(False, NO_TERMS)
-_KEPT: Final = Traits(True, NO_TERMS)
+_PERSISTENT_ALONE: Final = Traits(True, NO_TERMS)
 
 
 class HeaderReader:
@@ -137,6 +134,8 @@ def _places(header: bytes, position: int, flags: int) -> Iterator[int]:
 def read_traits(header: bytes, position: int, flags: int) -> Traits:
     """Read the properties from `position` to the end of the octets; `flags` says which there are.
 
+    Written out flag by flag, for speed: each message of an unknown layout comes here.
+
     Raises:
         SyntaxFault: they end inside of one, or go on after the last, or the headers are no table.
     """
@@ -180,6 +179,6 @@ def read_traits(header: bytes, position: int, flags: int) -> Traits:
         raise SyntaxFault("content header ends inside its properties") from None
     if position != len(header):
         raise SyntaxFault("content header does not end where its properties do")
-    if flags & _TERMS:
+    if flags & props.TERMS:
         return Traits(mode == PERSISTENT, (expiration, priority))
-    return _KEPT if mode == PERSISTENT else TRANSIENT
+    return _PERSISTENT_ALONE if mode == PERSISTENT else TRANSIENT

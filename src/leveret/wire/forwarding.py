@@ -37,6 +37,7 @@ from leveret.wire.amqp091 import (
     BASIC_NACK,
     BASIC_PUBLISH,
     BASIC_QOS,
+    BETWEEN_FRAMES,
     CHANNEL_CLOSE,
     CHANNEL_CLOSE_OK,
     CHANNEL_OPEN,
@@ -70,8 +71,6 @@ NOT_LED: Final = 399
 """Reply code, of none that AMQP has."""
 FRAME_BYTES_MAX: Final = (1 << 32) - 1
 
-_BETWEEN: Final = struct.Struct(">BBHI")
-"""The end of a frame, and the head of the next."""
 _PUBLISH: Final = BASIC_PUBLISH + b"\0\0"
 _END: Final = bytes((FRAME_END,))
 _U64: Final = struct.Struct(">Q")
@@ -243,7 +242,7 @@ def publishes_that_differ(
             route,
             header_head,
             header,
-            _BETWEEN.pack(FRAME_END, FRAME_BODY, channel, len(body)) if body else b"",
+            BETWEEN_FRAMES.pack(FRAME_END, FRAME_BODY, channel, len(body)) if body else b"",
             body,
             _END,
         )

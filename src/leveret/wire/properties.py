@@ -29,6 +29,8 @@ TYPE: Final = 0x0020
 USER_ID: Final = 0x0010
 APP_ID: Final = 0x0008
 CLUSTER_ID: Final = 0x0004
+TERMS: Final = EXPIRATION | PRIORITY
+"""Properties that decide how long a message waits, and before which others."""
 
 UNREADABLE: Final = (
     struct.error,

@@ -180,7 +180,7 @@ class Backlog:
         """Keep nothing before the cursor in the window."""
         while self._window and self._window[0].first < self.cursor:
             run = self._window[0]
-            self._split(run, min(self.cursor, run.end) - run.first)
+            self._split(self._window, min(self.cursor, run.end) - run.first)
 
     def clear(self) -> None:
         """Nothing is ready any more."""
@@ -224,21 +224,22 @@ class Backlog:
             run = self._window[0]
             if taken and self._has_expired(run):
                 break
-            run = self._split(run, min(limit, run.fitting(DELIVERY_BYTES_MAX - size)))
+            run = self._split(self._window, min(limit, run.fitting(DELIVERY_BYTES_MAX - size)))
             taken.append(run)
             limit -= len(run)
             size += run.body_bytes
             self.cursor = run.end
         return taken
 
-    def _split(self, run: Run, count: int) -> Run:
-        """Take `count` messages off the window's first run."""
+    def _split(self, window: deque[Run], count: int) -> Run:
+        """Take `count` messages at most off the first of these runs in memory."""
+        run = window[0]
         part = run.cut(run.first, run.first + count) if count < len(run) else run
         self.window_bytes -= memory_of(part)
         self.window_count -= len(part)
         if part is run:
-            return self._window.popleft()
-        self._window[0] = run.behind(part)
+            return window.popleft()
+        window[0] = run.behind(part)
         return part
 
     def _fill(self) -> bool:

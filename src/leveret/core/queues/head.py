@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from leveret.wire import properties as props
 from leveret.wire.properties import body_bytes_of, is_persistent, property_flags, shortstr
 
 _EXPIRATION_MS_MAX = 10**18
+DEFAULT_TERMS: Final = (None, 0)
+"""The terms of messages that never expire and have no priority."""
 
 
 class Head:
@@ -85,12 +89,18 @@ def head_of_octets(route: bytes, header: bytes) -> Head:
     start = route + len(header).to_bytes(4, "big") + header
     body_bytes = body_bytes_of(header)
     entry = (len(start) + body_bytes).to_bytes(4, "big") + start
-    expiration_ms, priority = None, 0
-    if property_flags(header) & (props.EXPIRATION | props.PRIORITY):
-        found = props.split(header)
-        expiration_ms = expiration_ms_of(found.get(props.EXPIRATION))
-        priority = found.get(props.PRIORITY, b"\0")[0]
+    expiration_ms, priority = terms_of(header) if property_flags(header) & props.TERMS else DEFAULT_TERMS
     return Head(entry, route, header, body_bytes, is_persistent(header), expiration_ms, priority)
+
+
+def terms_of(header: bytes) -> tuple[int | None, int]:
+    """Time to live, None for none, and priority in a content header that has either; `DEFAULT_TERMS` in all others.
+
+    Raises:
+        SyntaxFault: the header ends inside its properties.
+    """
+    found = props.split(header)
+    return expiration_ms_of(found.get(props.EXPIRATION)), found.get(props.PRIORITY, b"\0")[0]
 
 
 def expiration_ms_of(text: bytes | None) -> int | None:

@@ -100,7 +100,7 @@ class PriorityBacklog(Backlog):
         """See Backlog."""
         for level in self._levels:
             while level.recent and level.recent[0].first < offset:
-                run = self._split_recent(level, offset - level.recent[0].first)
+                run = self._split(level.recent, offset - level.recent[0].first)
                 level.returned.add(run.first, run.end)
             while (front := level.waiting.first()) is not None and front[0] < offset:
                 level.returned.add(*level.waiting.take(offset - front[0]))
@@ -147,18 +147,7 @@ class PriorityBacklog(Backlog):
         return [], False
 
     def _take_recent(self, level: _Level, limit: int) -> list[Run]:
-        return [self._split_recent(level, min(limit, level.recent[0].fitting(DELIVERY_BYTES_MAX)))]
-
-    def _split_recent(self, level: _Level, count: int) -> Run:
-        """Take `count` messages off the first run."""
-        run = level.recent[0]
-        part = run.cut(run.first, run.first + count) if count < len(run) else run
-        self.window_bytes -= memory_of(part)
-        self.window_count -= len(part)
-        if part is run:
-            return level.recent.popleft()
-        level.recent[0] = run.behind(part)
-        return part
+        return [self._split(level.recent, min(limit, level.recent[0].fitting(DELIVERY_BYTES_MAX)))]
 
     def head(self) -> tuple[Run, int] | None:
         """See Backlog."""

@@ -20,8 +20,6 @@ from leveret.session.amqp091.tracing import trace_delivered
 from leveret.wire import amqp091 as wire
 
 _pack_tag: Callable[[int], bytes] = Struct(">Q").pack
-_pack_between: Callable[[int, int, int, int], bytes] = Struct(">BBHI").pack
-"""The end of a frame, and the head of the next: type, channel, size."""
 UNLIMITED: Final = 1 << 30
 AROUND_MAX: Final = 1024
 """Exchanges and routing keys of which a consumer has prepared octets at hand."""
@@ -440,7 +438,8 @@ def _frames_that_differ(
     else:
         befores, behinds = zip(*map(around.__getitem__, routes), strict=True)
     tags = map(_pack_tag, range(first, first + len(routes)))
-    body_heads = map(_pack_between, repeat(wire.FRAME_END), repeat(wire.FRAME_BODY), repeat(number), sizes)
+    pack_between = wire.BETWEEN_FRAMES.pack
+    body_heads = map(pack_between, repeat(wire.FRAME_END), repeat(wire.FRAME_BODY), repeat(number), sizes)
     columns = (befores, tags, behinds, messages.headers, body_heads, messages.bodies)
     # Some of them have no end.
     parts = chain.from_iterable(zip(*columns, strict=False))

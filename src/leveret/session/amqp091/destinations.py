@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-from typing import Final
-
 from leveret.core.broker.direct_reply import DirectReply
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import Head, expiration_ms_of
@@ -15,12 +12,7 @@ from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.wire import amqp091 as wire
 from leveret.wire.content_header import NO_TERMS
 from leveret.wire.properties import shortstr
-
-BULK_MIN: Final = 4
-"""So many messages that are alike have a shape from then on, and are taken apart all at once."""
-BULK_FIRST: Final = 16
-BULK_GROWTH: Final = 8
-"""How many are, at first, and how many times as many when those were of one shape."""
+from leveret.wire.strides import Strides
 
 
 class Destination:
@@ -125,42 +117,16 @@ class PublishRoute:
         self.mandatory = mandatory
 
 
-class Shape:
+class Shape(Strides):
     """Octets before a body, and where messages that start with them go."""
 
-    __slots__ = ("_unpack", "body_bytes", "destination", "head", "length", "octets", "stride")
+    __slots__ = ("destination", "head")
 
     def __init__(self, octets: bytes, head: Head, destination: Destination) -> None:
         """See the module."""
-        self.octets = octets
-        self.length = len(octets)
+        super().__init__(octets, head.body_bytes, wire.FRAME_END_OCTET)
         self.head = head
         self.destination = destination
-        self.body_bytes = head.body_bytes
-        self.stride = self.length + self.body_bytes + 1
-        self._unpack = struct.Struct(f"{self.length}s{self.body_bytes}sB").iter_unpack
-
-    def bodies_all(self, data: bytes, position: int, end: int) -> list[bytes]:
-        """The bodies of whole messages of this shape from `position` on, many at a time; none where there are few.
-
-        Three times as fast as one by one; a read mostly holds messages of one shape. Where it does not, little is
-        looked at in vain: never more than some times what was found before.
-        """
-        octets, mark, stride = self.octets, wire.FRAME_END, self.stride
-        bodies: list[bytes] = []
-        step = BULK_FIRST
-        while (count := min(step, (end - position) // stride)) >= BULK_MIN:
-            stop = position + count * stride
-            if not data.startswith(octets, stop - stride):
-                break
-            messages = self._unpack(memoryview(data)[position:stop])
-            found = [body for before, body, after in messages if before == octets and after == mark]
-            if len(found) < count:
-                break
-            bodies += found
-            position = stop
-            step *= BULK_GROWTH
-        return bodies
 
     def bodies_first(self, data: bytes, position: int, end: int) -> list[bytes]:
         """The bodies of whole messages of this shape from `position` on, up to the first of another.
@@ -168,7 +134,7 @@ class Shape:
         Raises:
             FrameError: the first one does not end where it must.
         """
-        octets, length, size = self.octets, self.length, self.body_bytes
+        octets, length, size = self.before, len(self.before), self.head.body_bytes
         bodies: list[bytes] = []
         while data.startswith(octets, position):
             start = position + length

@@ -25,7 +25,7 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.errors import LeveretError
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.connection_base import ConnectionBase
-from leveret.session.amqp091.destinations import BULK_MIN, Destination, PublishRoute, Shape
+from leveret.session.amqp091.destinations import Destination, PublishRoute, Shape
 from leveret.session.amqp091.direct_reply import REPLY_TO
 from leveret.session.amqp091.incoming import IncomingMessage
 from leveret.session.amqp091.replies import Fault
@@ -35,6 +35,7 @@ from leveret.wire import amqp091 as wire
 from leveret.wire import properties as props
 from leveret.wire.amqp091 import FRAME_HEAD_BYTES
 from leveret.wire.content_header import TRANSIENT, HeaderReader, Traits
+from leveret.wire.strides import BULK_MIN
 
 ROUTES_MAX: Final = 4096
 ROUTES_BYTES_MAX: Final = 1024 * 1024
@@ -43,8 +44,6 @@ ROUTES_OF_NODE_MAX: Final = 100_000
 """Of all connections together; each takes about a kilobyte."""
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
-_BETWEEN: Final = struct.Struct(">BBHI")
-"""The end of a frame, and the head of the one behind it."""
 _FIXED: Final = struct.Struct(">IHHQH")
 """The size of a content header, and its part that is always there."""
 _FIXED_BYTES: Final = _FIXED.size
@@ -101,10 +100,10 @@ class Publisher:
             shape = self._shape
             if (
                 shape is not None
-                and data.startswith(shape.octets, position)
+                and data.startswith(shape.before, position)
                 and shape.destination.channel.incoming is None
             ):
-                bodies = shape.bodies_all(data, position, end) or shape.bodies_first(data, position, end)
+                bodies = shape.bodies(data, position, end) or shape.bodies_first(data, position, end)
                 if not bodies:
                     return position
                 position += len(bodies) * shape.stride
@@ -122,7 +121,7 @@ class Publisher:
 
     def _gather(self, data: bytes, position: int, end: int) -> int:
         """Gather whole messages by their destinations, until they are alike, or one is not regular; where that is."""
-        routes, between, fixed = self._routes, _BETWEEN.unpack_from, _FIXED.unpack_from
+        routes, between, fixed = self._routes, wire.BETWEEN_FRAMES.unpack_from, _FIXED.unpack_from
         read_traits = self._headers.read
         size_max = min(
             self._connection.host.limits.message_bytes_max,

@@ -20,8 +20,6 @@ SHAPES_MAX: Final = 1024
 SHAPES_BYTES_MAX: Final = 1024 * 1024
 _BULK_MAX: Final = 1024
 _TAG: Final = 8
-_BETWEEN: Final = struct.Struct(">BBHI")
-"""The end of a frame, and the head of the next."""
 _FIXED: Final = struct.Struct(">BHI4xQ")
 """The head of a content header's frame, and the size of the body that it announces."""
 
@@ -182,15 +180,14 @@ class Deliveries:
 def _gather(data: bytes, position: int) -> Delivered | None:
     """Whole deliveries at `position`, up to one like the one before, or not regular; None for less than two."""
     end = len(data)
-    if end - position < FRAME_HEAD_BYTES + 5 or not data.startswith(
-        wire.BASIC_DELIVER, position + FRAME_HEAD_BYTES
+    if (
+        end - position < FRAME_HEAD_BYTES + 5
+        or data[position] != wire.FRAME_METHOD
+        or not data.startswith(wire.BASIC_DELIVER, position + FRAME_HEAD_BYTES)
     ):
         return None
-    first_at = position
-    frame_head, channel = (
-        data[position : position + 3],
-        int.from_bytes(data[position + 1 : position + 3], "big"),
-    )
+    frame_head = data[position : position + 3]
+    channel = int.from_bytes(frame_head[1:], "big")
     method_at = position + FRAME_HEAD_BYTES
     method = data[method_at : method_at + 5 + data[method_at + 4]]
     columns = _Columns()
@@ -203,7 +200,7 @@ def _gather(data: bytes, position: int) -> Delivered | None:
         if behind == position:
             break
         position = behind
-    if len(columns.bodies) < 2 or frame_head[0] != wire.FRAME_METHOD or position == first_at:
+    if len(columns.bodies) < 2:
         return None
     messages = Messages(columns.routes, columns.headers, columns.bodies)
     return Delivered(channel, method[5:], columns.first_tag, columns.redelivered, messages, position)
@@ -235,7 +232,8 @@ class _Columns:
             or not body_size
             or (kind, number) != (wire.FRAME_HEADER, channel)
             or data[header_at - 1] != wire.FRAME_END
-            or _BETWEEN.unpack_from(data, header_end) != (wire.FRAME_END, wire.FRAME_BODY, channel, body_size)
+            or wire.BETWEEN_FRAMES.unpack_from(data, header_end)
+            != (wire.FRAME_END, wire.FRAME_BODY, channel, body_size)
             or data[stop] != wire.FRAME_END
         ):
             return position
@@ -271,8 +269,7 @@ def head_of(route: bytes, header: bytes) -> Head:
     Raises:
         SyntaxFault: they are cut short.
     """
-    key_at = 1 + route[0]
-    if len(route) <= key_at or len(route) != key_at + 1 + route[key_at]:
+    if not _is_route(route):
         raise SyntaxFault("exchange and routing key of a delivery are cut short")
     return head_of_octets(route, header)
 

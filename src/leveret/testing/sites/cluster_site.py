@@ -282,6 +282,15 @@ class ClusterSite(MirrorCluster):
         """See MirrorCluster."""
         node.ctl("revive")
 
+    def start_all(self) -> None:
+        """Start the nodes that are down; return when all are members."""
+        for node in self.members:
+            if not node.alive:
+                node.launch()
+        for node in self.members:
+            node.wait_ready()
+        self.wait_members()
+
     # -- harm ---------------------------------------------------------------------------------
 
     @contextmanager

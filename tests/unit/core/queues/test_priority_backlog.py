@@ -173,16 +173,21 @@ def a_backlog_of_many_priorities(monkeypatch: pytest.MonkeyPatch, count: int) ->
     return log, log.recover()
 
 
-def test_what_comes_back_is_sorted_a_little_in_each_dispatch_and_nothing_is_handed_out_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """50,000 messages that came back were a step of 1.5 s."""
-    log, queue = a_backlog_of_many_priorities(monkeypatch, 100)
+def take_all_and_put_back(queue: Queue) -> None:
+    """All is delivered and comes back, one by one."""
     taken: list[int] = []
     while queue.ready_count:
         taken += offsets(queue.take(7)[0])
     for offset in taken:
         queue.requeue(offset, 1)
+
+
+def test_what_comes_back_is_sorted_a_little_in_each_dispatch_and_nothing_is_handed_out_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """50,000 messages that came back were a step of 1.5 s."""
+    log, queue = a_backlog_of_many_priorities(monkeypatch, 100)
+    take_all_and_put_back(queue)
     consumer = Sink(prefetch=1000)
     queue.add_consumer(consumer)
     steps = 0
@@ -216,11 +221,7 @@ def test_a_dispatch_that_has_to_read_many_for_those_of_one_priority_gives_others
 
 def test_to_purge_what_came_back_takes_no_read_of_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
     log, queue = a_backlog_of_many_priorities(monkeypatch, 20)
-    taken: list[int] = []
-    while queue.ready_count:
-        taken += offsets(queue.take(7)[0])
-    for offset in taken:
-        queue.requeue(offset, 1)
+    take_all_and_put_back(queue)
     reads = log.reads
     assert queue.drop_ready(PURGED) == 20
     assert (log.reads, queue.ready_count, queue.message_count) == (reads, 0, 0)

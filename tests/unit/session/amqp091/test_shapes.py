@@ -39,14 +39,14 @@ def test_what_is_found_at_once_is_a_part_of_what_is_found_one_by_one(
     data = before
     for size, count in parts:
         shape = SHAPES[size]
-        body = (shape.octets * size)[:size] if looks_alike else b"b" * size
-        data += (shape.octets + body + b"\xce") * count
+        body = (shape.before * size)[:size] if looks_alike else b"b" * size
+        data += (shape.before + body + b"\xce") * count
     end = len(data) - cut
     shape = SHAPES[parts[0][0]]
     if end < len(before):
         return
     one_by_one = shape.bodies_first(data, len(before), end)
-    at_once = shape.bodies_all(data, len(before), end)
+    at_once = shape.bodies(data, len(before), end)
     assert at_once == one_by_one[: len(at_once)]
     if len(one_by_one) >= 16:
         assert at_once
