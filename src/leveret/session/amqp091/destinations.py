@@ -21,7 +21,7 @@ class Destination:
     Attributes:
         guarded: whether any queue may refuse messages.
         is_alone: whether nothing else is gathered beside it: what is refused, or comes back, has its place among all.
-        terms: time to live and priority of all that is gathered (wire.content_header.Traits).
+        terms: time to live and priority of all that is gathered (wire.content_header.Traits), None if nothing is.
         is_persistent: whether any of it is.
         routes, headers, bodies: what is gathered; see core.queues.messages.
     """
@@ -58,7 +58,7 @@ class Destination:
         self.mandatory = mandatory
         self.guarded = any(queue.settings.overflow != DROP_HEAD for queue in queues)
         self.is_alone = self.guarded or not queues
-        self.terms = NO_TERMS
+        self.terms: tuple[bytes, int] | None = None
         self.is_persistent = False
         self.routes: list[bytes] = []
         self.headers: list[bytes] = []
@@ -66,7 +66,8 @@ class Destination:
 
     def take(self) -> Messages:
         """What was gathered, once."""
-        expiration, priority = self.terms
+        expiration, priority = self.terms or NO_TERMS
+        self.terms = None
         messages = Messages(
             self.routes,
             self.headers,

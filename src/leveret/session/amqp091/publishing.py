@@ -70,7 +70,8 @@ class Publisher:
         self._routes: dict[bytes, PublishRoute] = {}
         self._routes_bytes = 0
         self._destinations: dict[tuple[object, ...], Destination] = {}
-        self._gathering: dict[Destination, None] = {}
+        self._gathering: list[Destination] = []
+        self._gathers_one_alone = False
         self._gathering_queues: set[Queue] = set()
         self._last: Destination | None = None
         self._shape: Shape | None = None
@@ -178,9 +179,9 @@ class Publisher:
                     if found is None:
                         break
                     destination, stored = found
-                if destination is not current or traits.terms != destination.terms:
+                if traits.terms != destination.terms:
                     self._turn_to(destination, traits)
-                    current = destination
+                current = self._last = destination
                 last_header, last_route, alike_count = header, route, 1
             current.routes.append(route.octets)
             current.headers.append(stored)
@@ -191,27 +192,23 @@ class Publisher:
         return position
 
     def _turn_to(self, destination: Destination, traits: Traits) -> None:
-        """Gather for this destination next; no queue gets messages in another order than they came."""
-        gathering = self._gathering
-        if destination in gathering:
-            if destination.terms == traits.terms:
-                return
-            self._hand_over_gathered()
-        elif gathering and (
-            destination.is_alone
-            or any(each.is_alone for each in gathering)
+        """Gather for another destination, too; no queue gets messages in another order than they came."""
+        if self._gathering and (
+            destination.terms is not None
+            or destination.is_alone
+            or self._gathers_one_alone
             or self._connection.broker.refuses_durable
             or not self._gathering_queues.isdisjoint(destination.queues)
         ):
             self._hand_over_gathered()
-        self._gathering[destination] = None
+        self._gathering.append(destination)
         self._gathering_queues.update(destination.queues)
+        self._gathers_one_alone = destination.is_alone
         destination.terms = traits.terms
-        self._last = destination
 
     def _hand_over_gathered(self) -> None:
         """Publish what was gathered so far."""
-        gathering, self._gathering = self._gathering, {}
+        gathering, self._gathering = self._gathering, []
         self._gathering_queues.clear()
         for destination in gathering:
             self._publish(destination, destination.take())
