@@ -13,7 +13,6 @@ import msgspec
 from leveret.core.replication.placement import QueuePlacement
 from leveret.management.node import Answer, ClusterOperations
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
-from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.operations import ClusterCommands
 
 Key = tuple[str, ...]
@@ -161,9 +160,9 @@ class FakeCluster:
         return [{"node": name, "classic": 2, "quorum": 0, "stream": 0} for name in self._room.nodes]
 
 
-def real(coordinator: Coordinator) -> ClusterOperations:
+def real(commands: ClusterCommands) -> ClusterOperations:
     """What stands there in a node; held to the protocol like the fake."""
-    return ClusterCommands(coordinator)
+    return commands
 
 
 def as_operations(cluster: FakeCluster) -> ClusterOperations:

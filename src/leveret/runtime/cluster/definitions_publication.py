@@ -9,15 +9,15 @@ and the client that declared something is told so.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import NamedTuple
 
-from leveret.core.broker.epochs import Epochs
-from leveret.core.replication.cluster import ClusterState, Placement, definition_writes, encode
-from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
+from leveret.core.broker.broker import Broker
+from leveret.core.replication.cluster import Placement, definition_writes, encode
+from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction
 from leveret.core.replication.transactions import parts
 from leveret.model import definitions as d
-from leveret.runtime.cluster.store import ClusterStore
+from leveret.runtime.cluster.member import ClusterMember
 
 
 class _Shared(NamedTuple):
@@ -28,45 +28,19 @@ class _Shared(NamedTuple):
 class DefinitionsPublication:
     """See the module."""
 
-    def __init__(
-        self,
-        store: ClusterStore,
-        state: ClusterState,
-        epochs: Epochs,
-        *,
-        lock_condition: Callable[[], Unchanged],
-        placed: Callable[[d.Queue], Placement],
-        all_have: Callable[[int], Awaitable[None]],
-        on_idle: Callable[[], None],
-        on_lost: Callable[[str], None],
-    ) -> None:
-        """Share nothing yet.
-
-        Args:
-            store: where everybody looks.
-            state: what it held.
-            epochs: of queues.
-            lock_condition: the condition that this node has the definitions lock.
-            placed: where a queue that was put is.
-            all_have: returns once every node that lives has taken a revision.
-            on_idle: told whenever nothing is on its way.
-            on_lost: told that this node has not the definitions lock it thought it had, and must begin anew.
-        """
-        self._store = store
-        self._state = state
-        self._epochs = epochs
-        self._lock_condition = lock_condition
+    def __init__(self, member: ClusterMember, broker: Broker, placed: Callable[[d.Queue], Placement]) -> None:
+        """Share nothing yet; `placed` is where a queue that was put is."""
+        self._member = member
+        self._broker = broker
         self._placed = placed
-        self._all_have = all_have
-        self._on_idle = on_idle
-        self._on_lost = on_lost
         self._waiting: list[_Shared] = []
         self._task: asyncio.Task[None] | None = None
 
     @property
     def is_busy(self) -> bool:
-        """Whether anything is on its way."""
-        return self._task is not None
+        """Whether anything that this node changed is not known to all others yet."""
+        broker = self._broker
+        return self._task is not None or bool(broker.shared) or bool(broker.changes_in_flight)
 
     def share(self, changes: list[d.Change], known: Callable[[], None]) -> None:
         """Tell all nodes; `known` when they have it."""
@@ -86,20 +60,21 @@ class DefinitionsPublication:
                 revision = await self._write([change for each in shared for change in each.changes])
             except Exception as error:
                 # Whatever it is: what was decided here is nowhere else: only the others' state counts.
-                self._on_lost(f"definitions could not be shared: {error}")
+                self._member.lost(f"definitions could not be shared: {error}")
                 return
             if revision is None:
-                self._on_lost("another node may change definitions")
+                self._member.lost("another node may change definitions")
                 return
-            await self._all_have(revision)
+            await self._member.all_have(revision)
             for each in shared:
                 each.known()
         self._task = None
-        self._on_idle()
+        self._member.definitions_lock.look()
 
     async def _write(self, changes: list[d.Change]) -> int | None:
         """Write them; the revision of the last one, None if this node may not."""
-        keys = self._state.keys
+        member, state = self._member, self._member.state
+        keys = state.keys
         writes: dict[str, PutKey | DeleteKey] = {}
         for change in changes:
             entity = change.entity if isinstance(change, d.Put) else None
@@ -108,10 +83,12 @@ class DefinitionsPublication:
                 # What is deleted and put again is replaced: no node sees a moment without it.
                 writes.pop(write.key, None)
                 writes[write.key] = write
-        last = PutKey(keys.epoch, encode(max(self._epochs.last, self._state.epoch)))
+        last = PutKey(keys.epoch, encode(max(self._broker.epochs.last, state.epoch)))
         revision: int | None = 0
-        for part in parts(StoreTransaction((self._lock_condition(),), (*writes.values(), last))):
-            revision = await self._store.transact(part)
+        for part in parts(
+            StoreTransaction((member.definitions_lock.lock_condition,), (*writes.values(), last))
+        ):
+            revision = await member.store.transact(part)
             if revision is None:
                 break
         return revision

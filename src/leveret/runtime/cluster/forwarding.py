@@ -79,7 +79,6 @@ class Forwarding:
         self._ticker: asyncio.Task[None] | None = None
         self.leaders = RemoteLeaders(name, node.broker, node.engine.outbox, incarnation.encode(), self._dial)
         self.leaders.kept.on_freed = self._relieve
-        self.host.leaders = self.leaders
         node.alarms.on_change.append(self._alarms_changed)
 
     # -- queues, as log_store.QueueStoring ------------------------------------------------------

@@ -1,7 +1,7 @@
 """Links from this node to the others of its cluster: one to ask each that runs, and those that are dialled.
 
-    links = MemberLinks(config.cluster, credentials, answer)
-    listener = ClusterListener(config.cluster, credentials, {"member": links.accept, ...})
+    links, asked = MemberLinks(config.cluster, credentials), AskedLinks(answer)
+    listener = ClusterListener(config.cluster, credentials, {"member": asked.accept, ...})
     links.know(state.alive)                                  # at the start, and at each change
     found = await links.ask("rabbit@b", "rows", {"of": "queues"})
     peer = await links.dial("rabbit@b", "mirror")
@@ -60,14 +60,12 @@ class NoSuchNode(LeveretError):
 class MemberLinks:
     """See the module. All of it in one event loop."""
 
-    def __init__(self, settings: Cluster, credentials: NodeCredentials, answer: Answer) -> None:
-        """Connect nowhere yet; `answer` answers the other nodes."""
+    def __init__(self, settings: Cluster, credentials: NodeCredentials) -> None:
+        """Connect nowhere yet."""
         self._settings = settings
         self._credentials = credentials
-        self._answer = answer
         self._alive: dict[str, Presence] = {}
         self._dialled: dict[str, _MemberLink] = {}
-        self._accepted: list[LinkPeer] = []
 
     def know(self, alive: Mapping[str, Presence]) -> None:
         """Be linked to these nodes, this one and those without an address aside, and to no other."""
@@ -158,6 +156,21 @@ class MemberLinks:
             vhost=vhost,
         )
 
+    def stop(self) -> None:
+        """End all links over which others are asked; those that were dialled are their dialler's."""
+        for link in self._dialled.values():
+            link.stop()
+        self._dialled, self._alive = {}, {}
+
+
+class AskedLinks:
+    """The links over which other nodes ask this one."""
+
+    def __init__(self, answer: Answer) -> None:
+        """Nobody asks yet; `answer` answers."""
+        self._answer = answer
+        self._accepted: list[LinkPeer] = []
+
     def accept(self, peer: LinkPeer, caller: ClusterPeer) -> Receiver:
         """Another node asks over this link; the handler of the listener for `member`."""
         self._accepted = [link for link in self._accepted if not link.is_closed]
@@ -169,12 +182,10 @@ class MemberLinks:
         return _Asked(peer, Questions(find))
 
     def stop(self) -> None:
-        """End all links over which somebody is asked; those that were dialled are their dialler's."""
-        for link in self._dialled.values():
-            link.stop()
+        """End them all."""
         for peer in self._accepted:
             peer.close()
-        self._dialled, self._accepted, self._alive = {}, [], {}
+        self._accepted = []
 
 
 class _MemberLink:

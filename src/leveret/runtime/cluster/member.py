@@ -21,7 +21,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import leveret
 from leveret.config import Config
@@ -40,6 +40,8 @@ from leveret.core.replication.placement import ClusterView
 from leveret.core.schema.decisions import SchemaDecided
 from leveret.model.errors import LeveretError, PreconditionFailed
 from leveret.runtime.cluster.definitions_lock import DefinitionsLockHolder
+from leveret.runtime.cluster.links import MemberLinks
+from leveret.runtime.cluster.listener import ClusterPeer
 from leveret.runtime.cluster.membership_file import MembershipFile
 from leveret.runtime.cluster.store import ClusterStore
 from leveret.runtime.process.clock import clock_ms
@@ -53,13 +55,6 @@ _ASK_AGAIN_S: Final = 0.05
 
 Answer = Callable[[str, str, Any], Awaitable[Any]]
 """(node that asks, what, about) -> what was found."""
-
-
-class Links(Protocol):
-    """The other nodes; runtime.cluster.links.MemberLinks."""
-
-    async def ask(self, node: str, what: str, about: Any) -> Any:
-        """What another node answers. Raises LeveretError."""
 
 
 class ClusterMember:
@@ -95,7 +90,7 @@ class ClusterMember:
         self._taker: Callable[[list[Changed]], None] | None = None
         self._pending: list[Changed] = []
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        self._links: Links | None = None
+        self._links: MemberLinks | None = None
         self._founding = ExitStack()
         self._changed = asyncio.Event()
         self._uri = ""
@@ -210,7 +205,7 @@ class ClusterMember:
         self._file.entered(cluster_id)
         self._founding.close()
 
-    async def serve(self, links: Links, uri: str) -> None:
+    async def serve(self, links: MemberLinks, uri: str) -> None:
         """Other nodes reach this one here: they wait for it from now on."""
         self._links, self._uri = links, uri
         await self.store.announce(self._presence(uri))
@@ -312,6 +307,16 @@ class ClusterMember:
         if self.name not in members:
             members = [*members, self.name]
         return ClusterView(self.name, self.incarnation, members, alive, _shuffled)
+
+    def why_not(self, caller: ClusterPeer) -> str:
+        """Why a node may not connect to this one; empty if it may.
+
+        Only who runs, as far as is known here, may come; who is not known yet comes again.
+        """
+        presence = self.state.alive.get(caller.name)
+        if presence is None or presence.incarnation != caller.incarnation:
+            return f"node {caller.name} is not known to run"
+        return ""
 
     async def ask(self, node: str, what: str, about: Any) -> Any:
         """What another node answers.

@@ -6,8 +6,9 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Placement, placement_write
 from leveret.core.replication.election import DeleteKey, StoreTransaction
@@ -16,11 +17,14 @@ from leveret.core.rules.mirror_policy import NOT_MIRRORED, NOT_MIRRORED_REASON
 from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
 from leveret.model.patterns import Pattern, PatternError, compiled
-from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.forgetting import leader_without, row, undecided
 from leveret.runtime.cluster.local_queues import QueueKey
+from leveret.runtime.cluster.parts import ClusterParts
 from leveret.runtime.logs.log_store import queue_log_name
 from leveret.runtime.mirroring.led_log import MirrorState
+
+if TYPE_CHECKING:
+    from leveret.runtime.node.node import Node
 
 _KINDS: Final = (CLASSIC, QUORUM, STREAM)
 _LENGTHS: Final = "lengths"
@@ -31,10 +35,11 @@ class ClusterCommands:
 
     is_member: Final = True
 
-    def __init__(self, coordinator: Coordinator) -> None:
-        """Of the node that this one coordinates."""
-        self._coordinator = coordinator
-        self._member = coordinator.member
+    def __init__(self, node: Node, parts: ClusterParts) -> None:
+        """Of this node, with what it has as a member."""
+        self._node = node
+        self._parts = parts
+        self._member = parts.member
         self._is_rebalancing = False
 
     @property
@@ -54,7 +59,7 @@ class ClusterCommands:
         """See ClusterOperations."""
         state, store = self._member.state, self._member.store
         etcd = store.status()
-        connected = self._coordinator.links.connected()
+        connected = self._parts.links.connected()
         cut_off = [
             name
             for name, presence in state.alive.items()
@@ -93,12 +98,12 @@ class ClusterCommands:
     def placement(self, key: tuple[str, ...]) -> QueuePlacement:
         """See ClusterOperations."""
         queue_key = (key[0], key[1])
-        placement = self._coordinator.locations.known(queue_key)
+        placement = self._parts.locations.known(queue_key)
         if placement is None:
             return QueuePlacement(self.name)
         alive = self._member.state.alive
-        queue = self._coordinator.queue(queue_key)
-        policy = self._coordinator.locations.policy(queue.definition) if queue is not None else NOT_MIRRORED
+        queue = self._queue(queue_key)
+        policy = self._parts.locations.policy(queue.definition) if queue is not None else NOT_MIRRORED
         copies = (*placement.mirrors, *placement.stopped)
         if (
             queue is not None
@@ -108,7 +113,7 @@ class ClusterCommands:
             # Not those in whose place others have come.
             copies = copies[: policy.params - 1]
         state = "running" if placement.leader in alive else "down"
-        if state == "running" and self._coordinator.is_synchronising(queue_key):
+        if state == "running" and self._parts.roles.is_synchronising(queue_key):
             state = "syncing"
         return QueuePlacement(
             leader=placement.leader,
@@ -124,10 +129,14 @@ class ClusterCommands:
 
     def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
         """See ClusterOperations."""
-        placement = self._coordinator.locations.known((key[0], key[1]))
+        placement = self._parts.locations.known((key[0], key[1]))
         if placement is None or placement.leader != self.name:
             return []
-        return [_mirror_state(row) for row in self._coordinator.sources.rows(queue_log_name(placement.epoch))]
+        return [_mirror_state(row) for row in self._parts.sources.rows(queue_log_name(placement.epoch))]
+
+    def _queue(self, key: QueueKey) -> Queue | None:
+        """The queue, or what stands for it; None if there is none."""
+        return self._node.broker.queues.get(key)
 
     # -- other nodes --------------------------------------------------------------------------
 
@@ -141,7 +150,7 @@ class ClusterCommands:
         async def answered(what: str, about: Any) -> Any:
             return self._lengths() if what == _LENGTHS else await answer(what, about)
 
-        self._coordinator.answer_management = answered
+        self._parts.answers.answer_operators_with(answered)
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
@@ -154,21 +163,21 @@ class ClusterCommands:
 
     async def sync_queue(self, vhost: str, name: str) -> None:
         """See ClusterOperations."""
-        self._coordinator.sources.synchronise(self._mirrored_here(vhost, name))
+        self._parts.sources.synchronise(self._mirrored_here(vhost, name))
 
     async def cancel_sync_queue(self, vhost: str, name: str) -> None:
         """See ClusterOperations."""
-        self._coordinator.sources.cancel_synchronise(self._mirrored_here(vhost, name))
+        self._parts.sources.cancel_synchronise(self._mirrored_here(vhost, name))
 
     def _mirrored_here(self, vhost: str, name: str) -> str:
         """The name of the queue's log."""
-        queue = self._coordinator.queue((vhost, name))
-        placement = self._coordinator.locations.known((vhost, name))
+        queue = self._queue((vhost, name))
+        placement = self._parts.locations.known((vhost, name))
         if queue is None or placement is None:
             raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
         if placement.leader != self.name:
             raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' is led by {placement.leader}")
-        if not self._coordinator.locations.policy(queue.definition).is_mirrored:
+        if not self._parts.locations.policy(queue.definition).is_mirrored:
             raise PreconditionFailed(NOT_MIRRORED_REASON)
         return queue_log_name(placement.epoch)
 
@@ -191,7 +200,7 @@ class ClusterCommands:
     def _led(self, chosen: Callable[[QueueKey], bool]) -> Counter[tuple[str, str]]:
         counts: Counter[tuple[str, str]] = Counter()
         for key, (placement, _) in self._member.state.placements.items():
-            queue = self._coordinator.queue(key)
+            queue = self._queue(key)
             if queue is not None and chosen(key):
                 counts[placement.leader, queue_type(queue.definition.arguments)] += 1
         return counts
@@ -203,7 +212,7 @@ class ClusterCommands:
         """
 
         def chosen(key: QueueKey) -> bool:
-            queue = self._coordinator.queue(key)
+            queue = self._queue(key)
             return (
                 queue is not None
                 and vhosts.covers(key[0])
@@ -240,7 +249,7 @@ class ClusterCommands:
         """Vhost, name and messages of the queues that this node leads."""
         found = []
         for key, (placement, _) in self._member.state.placements.items():
-            queue = self._coordinator.queue(key) if placement.leader == self.name else None
+            queue = self._queue(key) if placement.leader == self.name else None
             if queue is not None and queue.message_count:
                 found.append((*key, queue.message_count))
         return found
@@ -249,7 +258,7 @@ class ClusterCommands:
         """Have a queue led by another node, which has all of it."""
         about = {"vhost": key[0], "name": key[1], "to": to}
         if placement.leader == self.name:
-            await self._coordinator.answer(self.name, "move", about)
+            await self._parts.answers.answer(self.name, "move", about)
         else:
             await self.ask(placement.leader, "move", about)
 
@@ -290,7 +299,7 @@ class ClusterCommands:
             raise undecided(key, asked)
         if not asked.running:
             return leader_without(name, placement, state.members, state.alive)
-        ends = await self._coordinator.placement_controller.ends(asked.running, placement)
+        ends = await self._parts.placement_controller.ends(asked.running, placement)
         if len(ends) < len(asked.running):
             silent = tuple(node for node in asked.running if node not in ends)
             raise undecided(key, asked._replace(silent=silent))
@@ -301,7 +310,7 @@ class ClusterCommands:
     ) -> dict[str, Any]:
         """A mirror leads the queue, or one that was stopped does once it starts; without any the queue is gone."""
         state = self._member.state
-        queue = self._coordinator.queue(key)
+        queue = self._queue(key)
         if leader is not None:
             after = led_when_started(placement, leader)
             conditions = (
@@ -312,7 +321,8 @@ class ClusterCommands:
             if await self._member.store.transact(StoreTransaction(conditions, (write,))) is None:
                 raise LeveretError(f"queue '{key[1]}' in vhost '{key[0]}' is being placed anew: try again")
         elif isinstance(queue, RemoteQueue):
-            self._coordinator.delete_queue(queue)
+            self._node.broker.delete_when_writable(queue)
+            self._node.engine.touch()
         return row(key, leader)
 
     async def join(self, node: str) -> bool:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -49,6 +49,7 @@ from leveret.core.replication.placement import (
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
+from leveret.runtime.cluster.due_queues import DueQueues
 from leveret.runtime.cluster.local_queues import LocalQueues, QueueKey
 from leveret.runtime.cluster.queue_locations import QueueLocations
 from leveret.runtime.cluster.store import ClusterStore
@@ -62,6 +63,11 @@ _LOOKED_AT: Final = 500
 _MOVES_AT_ONCE: Final = 32
 _RETRY_S: Final = 0.1
 _FIRST_LISTED_S: Final = 1.0
+
+
+def report_mirrors(key: QueueKey, text: str) -> None:
+    """Log something of a mirrored queue, as RabbitMQ words it."""
+    logger.info("Mirrored queue '%s' in vhost '%s': %s", key[1], key[0], text)
 
 
 class RecordWrite(NamedTuple):
@@ -98,9 +104,9 @@ class PlacementController:
         locations: QueueLocations,
         local_queues: LocalQueues,
         cluster_view: Callable[[], ClusterView],
-        log: Callable[[QueueKey, str], None],
+        due: DueQueues,
     ) -> None:
-        """Nothing is due. `log` says something of a mirrored queue."""
+        """Do nothing yet; `due` is what others say is to be done."""
         self.is_held = False
         self._locations = locations
         self._store = store
@@ -108,37 +114,25 @@ class PlacementController:
         self._broker = broker
         self._local_queues = local_queues
         self._cluster_view = cluster_view
-        self._log = log
-        self._due: dict[QueueKey, None] = {}
+        self._due = due
         self._fulfilled: dict[QueueKey, RequiredMirrors] = {}
         self._in_flight: set[QueueKey] = set()
         self._unobserved: dict[QueueKey, int] = {}
         self._moving: set[QueueKey] = set()
         self._patient_since_s: dict[QueueKey, float] = {}
         self._calm = asyncio.Event()
-        self._changed: dict[QueueKey, None] = {}
-        self._wake = asyncio.Event()
 
     # -- what is due --------------------------------------------------------------------------
 
     def changed(self, key: QueueKey) -> None:
         """The record of a queue was written."""
         self._locations.recorded(key)
-        if self._unobserved.get(key, 0) <= self._state.revision:
-            self._unobserved.pop(key, None)
-        self._changed[key] = None
-        self._due[key] = None
-        self._wake.set()
-
-    def due(self, keys: Iterable[QueueKey]) -> None:
-        """Look at these queues again."""
-        self._due.update(dict.fromkeys(keys))
-        self._wake.set()
+        self._due.follow(key)
 
     def node_changed(self, name: str) -> None:
         """A node came or went: all queues that it has, or that are led here, may be concerned."""
         me = self._cluster_view().me
-        self.due(
+        self._due.look(
             key
             for key, (placement, _) in self._state.placements.items()
             if placement.leader in (me, name) or name in placement.mirrors
@@ -146,11 +140,20 @@ class PlacementController:
 
     def is_at_rest(self, key: QueueKey) -> bool:
         """Whether the record of a queue that is led here is the one that was followed, and none is being written."""
-        return not any(key in each for each in (self._in_flight, self._unobserved, self._changed, self._due))
+        return not any(
+            key in each for each in (self._in_flight, self._unobserved, self._due.records, self._due.looks)
+        )
 
-    def vhost_changed(self, vhost: str) -> None:
-        """Policies changed."""
-        self.due(key for key in self._state.placements if key[0] == vhost)
+    def definition_changed(self, change: d.Change) -> None:
+        """What a policy says of the mirrors of a vhost's queues may be another by now."""
+        match change:
+            case d.Put(d.Policy(vhost=vhost)) | d.Put(d.Parameter(vhost=vhost, component=d.OPERATOR_POLICY)):
+                self._vhost_changed(vhost)
+            case d.Delete("policies" | "parameters", key):
+                self._vhost_changed(key[0])
+
+    def _vhost_changed(self, vhost: str) -> None:
+        self._due.look(key for key in self._state.placements if key[0] == vhost)
 
     async def run(self) -> None:
         """Do what is due, for ever."""
@@ -158,15 +161,14 @@ class PlacementController:
             # Set for those that wait for it now; who comes later waits for the next pass.
             self._calm.set()
             self._calm.clear()
-            await self._wake.wait()
-            self._wake.clear()
+            await self._due.wait()
             try:
                 await self._follow_records()
                 await self._write_records()
             except LeveretError as error:
                 logger.warning("queues_not_placed error=%s action=retry", error)
                 await asyncio.sleep(_RETRY_S)
-                self._wake.set()
+                self._due.again()
 
     async def begin(self) -> None:
         """Do what the records say: before clients are let in, for what is led here must wait for its mirrors."""
@@ -175,12 +177,14 @@ class PlacementController:
         await self._follow_records()
 
     async def _follow_records(self) -> None:
-        while self._changed:
-            key = next(iter(self._changed))
-            del self._changed[key]
-            if key in self._unobserved:
+        records = self._due.records
+        while records:
+            key = next(iter(records))
+            del records[key]
+            if self._unobserved.get(key, 0) > self._state.revision:
                 # It was replaced; it is followed when that is seen.
                 continue
+            self._unobserved.pop(key, None)
             placed = self._state.placements.get(key)
             self._in_flight.add(key)
             try:
@@ -193,7 +197,7 @@ class PlacementController:
                 self._fulfilled.pop(key, None)
 
     async def _write_records(self) -> None:
-        due, self._due = self._due, {}
+        due, self._due.looks = self._due.looks, {}
         found = _Found()
         self._in_flight.update(due)
         try:
@@ -208,7 +212,7 @@ class PlacementController:
             for key, placement, promoted in found.asks:
                 await self._take_over(key, placement, promoted)
         except BaseException:
-            self._due = due | self._due
+            self._due.looks = due | self._due.looks
             raise
         finally:
             self._in_flight.clear()
@@ -234,7 +238,7 @@ class PlacementController:
         asyncio.get_running_loop().call_later(_RETRY_S, self.changed, key)
 
     def _look_at(self, key: QueueKey, definition: d.Queue, placement: Placement, found: _Found) -> None:
-        if key in self._moving or key in self._unobserved or key in self._changed:
+        if key in self._moving or key in self._unobserved or key in self._due.records:
             # It is looked at again when that is over: nothing is decided by a record that does not stand any more,
             # or was not followed yet.
             return
@@ -293,13 +297,13 @@ class PlacementController:
         if is_first or loop.time() - since_s >= _FIRST_LISTED_S:
             del self._patient_since_s[key]
             return True
-        loop.call_later(_FIRST_LISTED_S, self.due, [key])
+        loop.call_later(_FIRST_LISTED_S, self._due.look, [key])
         return False
 
     def _follow_on(
         self, key: QueueKey, placement: Placement, promoted: QueuePromotion, found: _Found
     ) -> None:
-        self._log(key, promoted.log)
+        report_mirrors(key, promoted.log)
         if promoted.asks:
             found.asks.append((key, placement, promoted))
         else:
@@ -348,7 +352,7 @@ class PlacementController:
 
         def fulfilled() -> None:
             self._fulfilled[key] = found.waits
-            self.due([key])
+            self._due.look([key])
 
         self._local_queues.lead_by(key, policy, found.waits, fulfilled if found.is_open else None)
         return found.placement
@@ -400,7 +404,7 @@ class PlacementController:
                 await self._write_some([write])
         else:
             # What came instead is on its way here.
-            asyncio.get_running_loop().call_later(_RETRY_S, self.due, [writes[0].key])
+            asyncio.get_running_loop().call_later(_RETRY_S, self._due.look, [writes[0].key])
 
     def _wrote(self, key: QueueKey, revision: int) -> None:
         """Nothing is decided by an older record of that queue from now on."""
@@ -416,7 +420,7 @@ class PlacementController:
         Raises:
             LeveretError: it does not come to have it.
         """
-        while key in self._in_flight or key in self._unobserved or key in self._changed:
+        while key in self._in_flight or key in self._unobserved or key in self._due.records:
             await self._calm.wait()
         placed = self._state.placements.get(key)
         cluster_view = self._cluster_view()
@@ -426,7 +430,7 @@ class PlacementController:
             return False
         if not (loses or to in self._local_queues.ready(key)):
             return False
-        self._log(key, f"Moving leader to {to}")
+        report_mirrors(key, f"Moving leader to {to}")
         self._moving.add(key)
         self._fulfilled.pop(key, None)
         revision: int | None = None
@@ -458,7 +462,7 @@ class PlacementController:
                 self._wrote(key, revision)
             else:
                 self._local_queues.take_back(key)
-                self.due([key])
+                self._due.look([key])
         return revision is not None
 
     async def leave(self) -> None:
@@ -484,7 +488,7 @@ class PlacementController:
             policy = self._locations.policy(queue.definition)
             promoted = successor(policy, placement.mirrors, placement.synchronised, others, is_graceful=True)
             if promoted.log:
-                self._log(key, promoted.log)
+                report_mirrors(key, promoted.log)
             if promoted.leader is not None:
                 moves.append((key, promoted))
             elif placement.mirrors:

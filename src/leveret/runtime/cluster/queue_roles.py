@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
 
-from leveret.core.broker.broker import Broker
-from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Placement
 from leveret.core.replication.placement import RequiredMirrors
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.core.rules.validation import CLASSIC, queue_type
 from leveret.model import definitions as d
-from leveret.model.errors import LeveretError, StorageError
+from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.local_queues import Lack, QueueKey
+from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.queue_locations import QueueLocations
 from leveret.runtime.cluster.queues import ClusterQueues, first_epoch
-from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.logs.engine import Engine
+from leveret.runtime.cluster.reconnect_grace import ReconnectGrace
 from leveret.runtime.logs.log_store import queue_log_name
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.sources import MirrorSources
+
+if TYPE_CHECKING:
+    from leveret.runtime.node.node import Node
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +36,6 @@ _ALL: Final = 1 << 63
 _ASK_AGAIN_S: Final = 0.2
 _LOSING_S: Final = 3.0
 """So long a mirror that is to lead without all of a queue is sent what it lacks, while nobody serves the queue."""
-_RECONNECT_GRACE_S: Final = 3.0
-"""So long a mirror that is recorded as synchronised may take to connect to a node that begins to lead."""
 
 
 class QueueRoles:
@@ -42,90 +43,70 @@ class QueueRoles:
 
     def __init__(
         self,
-        me: str,
-        broker: Broker,
-        engine: Engine,
-        commits: GroupCommit,
+        member: ClusterMember,
+        node: Node,
         queues: ClusterQueues,
+        locations: QueueLocations,
+        grace: ReconnectGrace,
         sources: MirrorSources,
         copies: MirrorCopies,
         forwarding: Forwarding,
-        policy: Callable[[d.Queue], MirrorPolicy],
-        ask: Callable[[str, str, Any], Awaitable[Any]],
-        due: Callable[[list[QueueKey]], None],
-        *,
-        hand_over_timeout_s: float,
     ) -> None:
-        """Nothing is led or mirrored by this yet.
-
-        `policy` is what is said of a queue's mirrors; `ask` asks another node; `due` has a queue's record looked at;
-        `hand_over_timeout_s` is how long who is to lead a queue next may take until it has all of it.
-        """
-        self._hand_over_timeout_s = hand_over_timeout_s
-        self._due = due
-        self._policy = policy
-        self._ask = ask
-        self._me = me
-        self._broker = broker
-        self._engine = engine
-        self._commits = commits
+        """Nothing is led or mirrored yet by this node, which is that member of a cluster."""
+        self._me = member.name
+        self._ask = member.ask
+        self._hand_over_timeout_s = node.config.cluster.slave_wait_timeout_ms / 1000
+        self._broker = node.broker
+        self._engine = node.engine
+        self._commits = node.commits
         self._queues = queues
+        self._locations = locations
+        self._grace = grace
         self._sources = sources
         self._copies = copies
         self._forwarding = forwarding
-        self._names: dict[QueueKey, str] = {}
-        self._keys: dict[str, QueueKey] = {}
-        self._given: dict[QueueKey, Queue] = {}
-        self._records: dict[QueueKey, Placement] = {}
         self._discarding: dict[str, asyncio.Task[None]] = {}
-        self._reconnect_grace: dict[QueueKey, tuple[set[str], float]] = {}
-        queues.on_new = self._made
 
-    def key_of(self, name: str) -> QueueKey | None:
-        """The queue whose log has that name; None if it is not known here."""
-        return self._keys.get(name)
+    def make_queue(self, definition: d.Queue, read: Reader, exclusive: bool = False) -> Queue:
+        """See Broker.make_queue: what serves a queue here, or stands for one that is led elsewhere.
+
+        A queue that is declared now, and is led here, waits for its mirrors from the first message on.
+        """
+        placement = self._locations.placement_of(definition, exclusive)
+        queue = self._queues.new(definition, read, placement)
+        is_mirrored = definition.durable and bool(placement.mirrors)
+        if is_mirrored and not queue.is_remote and self._queues.has_nothing(queue):
+            key = (definition.vhost, definition.name)
+            name = self._queues.name(key, placement.epoch)
+            self._begin_leading(key, name, self._locations.policy(definition), placement)
+        return queue
 
     def led_name(self, queue: Queue) -> str | None:
         """The name of the log of a queue that is led here and may have mirrors; else None."""
-        name = self._names.get((queue.key[0], queue.key[1]))
+        name = self._queues.names.get((queue.key[0], queue.key[1]))
         return name if name is not None and not queue.is_remote and name in self._sources.led else None
-
-    def begin_segment(self, name: str) -> int:
-        """See MirrorSources; not of a queue that is being given away, whose log must not grow any more."""
-        key = self._keys.get(name)
-        queue = self._broker.queues.get(key) if key is not None else None
-        if queue is None or queue.is_remote:
-            raise StorageError(f"log {name} is not led here")
-        return self._queues.begin_segment(queue)
 
     def is_synchronising(self, key: QueueKey) -> bool:
         """Whether a mirror of a queue that is led here is being sent what it lacks."""
-        led = self._sources.led.get(self._names.get(key, ""))
+        led = self._sources.led.get(self._queues.names.get(key, ""))
         return led is not None and any(
             each.state is MirrorState.SYNCHRONISING for each in led.streams.values()
         )
-
-    def is_led(self, name: str) -> bool:
-        """Whether this node serves the queue whose log has that name."""
-        key = self._keys.get(name)
-        queue = self._broker.queues.get(key) if key is not None else None
-        return queue is not None and (not queue.is_remote or key in self._given)
 
     # -- what placing asks --------------------------------------------------------------------
 
     def ready(self, key: QueueKey) -> frozenset[str]:
         """See placing.LocalQueues."""
-        name = self._names.get(key)
+        name = self._queues.names.get(key)
         led = self._sources.led.get(name) if name is not None else None
         if led is None:
             return frozenset()
         live = frozenset(node for node, stream in led.streams.items() if stream.state is MirrorState.LIVE)
-        hoped, until_s = self._reconnect_grace.get(key, (set(), 0.0))
-        return live | hoped if hoped and asyncio.get_running_loop().time() < until_s else live
+        return live | self._grace.expected(key)
 
     def joined(self, key: QueueKey) -> frozenset[str]:
         """See placing.LocalQueues."""
-        led = self._sources.led.get(self._names.get(key, ""))
+        led = self._sources.led.get(self._queues.names.get(key, ""))
         streams = led.streams.items() if led is not None else ()
         return frozenset(
             node for node, stream in streams if stream.state not in (MirrorState.JOINING, MirrorState.GONE)
@@ -134,48 +115,30 @@ class QueueRoles:
     def is_damaged(self, key: QueueKey) -> bool:
         """See placing.LocalQueues."""
         queue = self._broker.queues.get(key)
-        return (queue is not None and queue.damage is not None) or self._names.get(
+        return (queue is not None and queue.damage is not None) or self._queues.names.get(
             key
         ) in self._copies.damaged
 
-    def _await_reconnect(self, key: QueueKey, nodes: Iterable[str]) -> None:
-        """Mirrors that are recorded as synchronised have a moment to connect before that is taken back."""
-        loop = asyncio.get_running_loop()
-        self._reconnect_grace[key] = set(nodes), loop.time() + _RECONNECT_GRACE_S
-        loop.call_later(_RECONNECT_GRACE_S + 0.01, self._due, [key])
-
-    def mirror_lacks(self, key: QueueKey, node: str) -> None:
-        """A mirror has connected, and is gone again or has not everything: there is nothing to hope for."""
-        hoped, _ = self._reconnect_grace.get(key, (set(), 0.0))
-        hoped.discard(node)
-
-    def _made(self, definition: d.Queue, placement: Placement) -> None:
-        """A queue that is declared now, and is led here: from the first message on its mirrors are waited for."""
-        if placement.mirrors:
-            key = (definition.vhost, definition.name)
-            name = self._names[key] = queue_log_name(placement.epoch)
-            self._keys[name] = key
-            self._begin_leading(key, name, self._policy(definition), placement)
-
     def _begin_leading(self, key: QueueKey, name: str, policy: MirrorPolicy, placement: Placement) -> None:
         if name not in self._sources.led:
-            self._await_reconnect(key, placement.synchronised)
-        self._lead_by(name, policy, RequiredMirrors((frozenset(placement.synchronised),), majority=False))
+            self._grace.begin(key, placement.synchronised)
+        self._lead_by(
+            key, name, policy, RequiredMirrors((frozenset(placement.synchronised),), majority=False)
+        )
 
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
         """See placing.LocalQueues."""
         queue = self._broker.queues.get(key)
         name = queue_log_name(queue.epoch) if queue is not None else ""
         is_gone = queue is None and placement is None
-        if is_gone or self._names.get(key, name) != name:
+        if is_gone or self._queues.names.get(key, name) != name:
             # Not what was declared since: that may be led here before its record has come.
             await self._forget(key)
         if placement is None or queue is None or queue.epoch != placement.epoch:
             return
-        self._records[key] = placement
+        self._queues.records[key] = placement
         if queue.definition.durable:
-            self._names[key] = queue_log_name(placement.epoch)
-            self._keys[self._names[key]] = key
+            self._queues.name(key, placement.epoch)
         if placement.leader == self._me:
             await self._lead(key, queue, placement)
         else:
@@ -183,18 +146,15 @@ class QueueRoles:
 
     async def _forget(self, key: QueueKey) -> None:
         """The queue is gone; if it was led here, the engine removes its log."""
-        name = self._names.pop(key, None)
-        self._given.pop(key, None)
-        self._reconnect_grace.pop(key, None)
-        self._records.pop(key, None)
+        name = self._queues.forget(key)
+        self._grace.forget(key)
         if name is not None:
-            self._keys.pop(name, None)
             self._sources.cease(name)
             await self._copies.discard(name)
 
     async def _lead(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
-        name = self._names.get(key)
-        if isinstance(queue, RemoteQueue) and key not in self._given:
+        name = self._queues.names.get(key)
+        if isinstance(queue, RemoteQueue) and key not in self._queues.handed_over:
             delivered = 0
             if name is not None:
                 await self._copies.release(name)
@@ -227,21 +187,21 @@ class QueueRoles:
             # Mirrors are told nothing of what is here: they would take themselves for divergent.
             return
         if name is not None:
-            policy = self._policy(queue.definition)
+            policy = self._locations.policy(queue.definition)
             # All of them, until the placement controller has looked at it; not while the queue is handed over.
             is_mirrored = policy.is_mirrored or bool(placement.mirrors)
-            if key not in self._given and (is_mirrored or name in self._sources.led):
+            if key not in self._queues.handed_over and (is_mirrored or name in self._sources.led):
                 self._begin_leading(key, name, policy, placement)
             if not is_mirrored:
                 self._sources.cease(name)
 
     async def _stand_by(self, key: QueueKey, queue: Queue, placement: Placement) -> None:
-        name = self._names.get(key)
+        name = self._queues.names.get(key)
         if not isinstance(queue, RemoteQueue):
             self._engine.flush()
-            self._given[key] = queue
+            self._queues.handed_over[key] = queue
             queue = self._stand_in(queue)
-        led = self._given.pop(key, None)
+        led = self._queues.handed_over.pop(key, None)
         if led is not None:
             await self._commits.settle()
             if name is not None:
@@ -273,12 +233,12 @@ class QueueRoles:
             self._discarding[name] = asyncio.get_running_loop().create_task(work)
 
     async def _discard(self, key: QueueKey, name: str) -> None:
-        while self._keys.get(name) == key and not self._is_named(key, self._me):
-            record = self._records[key]
+        while self._queues.key_of(name) == key and not self._is_named(key, self._me):
+            record = self._queues.records[key]
             try:
                 found = await self._ask(record.leader, "may_discard", {"log": name})
                 # Said of an older record it does not hold: this node may have been named since, and dropped again.
-                if found["may"] and self._records.get(key) is record:
+                if found["may"] and self._queues.records.get(key) is record:
                     if record.lost is not None:
                         await self._copies.quarantine(name, record.leader, first_epoch(record.lost.term))
                     await self._copies.discard(name)
@@ -289,7 +249,7 @@ class QueueRoles:
         del self._discarding[name]
 
     def _is_named(self, key: QueueKey, node: str) -> bool:
-        placement = self._records.get(key)
+        placement = self._queues.records.get(key)
         return placement is not None and node in (
             placement.leader,
             *placement.mirrors,
@@ -298,8 +258,8 @@ class QueueRoles:
 
     def may_discard(self, name: str, node: str) -> bool:
         """Whether a node may delete its copy of a log that is led here, as nobody counts on that copy, nor will."""
-        key = self._keys.get(name)
-        placement = self._records.get(key) if key is not None else None
+        key = self._queues.key_of(name)
+        placement = self._queues.records.get(key) if key is not None else None
         if key is None or placement is None or placement.leader != self._me:
             return False
         return not self._is_named(key, node) and self._sources.state(name, node) is MirrorState.GONE
@@ -347,23 +307,28 @@ class QueueRoles:
         then: Callable[[], None] | None = None,
     ) -> None:
         """See placing.LocalQueues."""
-        name = self._names.get(key)
+        name = self._queues.names.get(key)
         if name is not None and (policy.is_mirrored or name in self._sources.led):
-            self._lead_by(name, policy, waits, then)
+            self._lead_by(key, name, policy, waits, then)
         elif then is not None:
             then()
 
     def _lead_by(
-        self, name: str, policy: MirrorPolicy, waits: RequiredMirrors, then: Callable[[], None] | None = None
+        self,
+        key: QueueKey,
+        name: str,
+        policy: MirrorPolicy,
+        waits: RequiredMirrors,
+        then: Callable[[], None] | None = None,
     ) -> None:
-        queue = self._broker.queues.get(self._keys[name])
+        queue = self._broker.queues.get(key)
         self._sources.lead(
             name,
             automatic=policy.is_automatic,
             majority=waits.majority,
             batch_messages=policy.sync_batch_size,
             ends=queue.chunk_epochs.ends if queue is not None else {},
-            lost=self._lost(self._keys[name]),
+            lost=self._lost(key),
         )
         self._sources.wait_for(name, *waits.sets, then=then)
 
@@ -374,7 +339,7 @@ class QueueRoles:
 
     def lacks(self, key: QueueKey, node: str) -> Lack:
         """See placing.LocalQueues."""
-        queue, led = self._given.get(key), self._sources.led.get(self._names.get(key, ""))
+        queue, led = self._queues.handed_over.get(key), self._sources.led.get(self._queues.names.get(key, ""))
         stream = led.streams.get(node) if led is not None else None
         if queue is None or (stream is not None and stream.state is MirrorState.LIVE):
             return Lack(0, 0)
@@ -389,9 +354,9 @@ class QueueRoles:
     ) -> frozenset[str]:
         """See placing.LocalQueues: what is published from here on waits for the next leader."""
         queue = self._broker.queues[key]
-        name = self._names[key]
+        name = self._queues.names[key]
         self._engine.flush()
-        self._given[key] = queue
+        self._queues.handed_over[key] = queue
         self._stand_in(queue)
         has_all: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -419,7 +384,7 @@ class QueueRoles:
 
     def _lost(self, key: QueueKey) -> tuple[int, int]:
         """From where on, and from which epoch on, this queue has all that it has."""
-        placement = self._records.get(key)
+        placement = self._queues.records.get(key)
         lost = placement.lost if placement is not None else None
         return (lost.before, first_epoch(lost.term)) if lost is not None else (0, 0)
 
@@ -431,7 +396,7 @@ class QueueRoles:
 
     def take_back(self, key: QueueKey) -> None:
         """See placing.LocalQueues."""
-        queue = self._given.pop(key, None)
+        queue = self._queues.handed_over.pop(key, None)
         stands = self._broker.queues.get(key)
         if queue is not None and stands is not None:
             self._broker.replace_queue(queue)

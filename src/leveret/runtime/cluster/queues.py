@@ -1,27 +1,29 @@
 """The queues of a node in a cluster: those it leads have a log and are served; for all others something stands.
 
-`make_queue` is what the broker asks when a queue is declared, here or elsewhere. `lead` and `step_down` are the two
-ways in which a queue changes sides while the node runs: a mirror is promoted, or a leader hands over.
+`new` makes what the broker asks for when a queue is declared, here or elsewhere. `lead` and `step_down` are the two
+ways in which a queue changes sides while the node runs: a mirror is promoted, or a leader hands over. Mirroring asks
+here whose a log is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from leveret.core.broker.broker import Broker
 from leveret.core.queues import queue_types
 from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.queues.stream import Stream
 from leveret.core.replication.cluster import Placement
 from leveret.model import definitions as d
-from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.logs.engine import Engine
-from leveret.runtime.logs.log_store import LogStore, log_name
+from leveret.model.errors import StorageError
+from leveret.runtime.cluster.due_queues import DueQueues
+from leveret.runtime.cluster.local_queues import QueueKey
+from leveret.runtime.logs.log_store import epoch_of, log_name, queue_log_name
 from leveret.runtime.replication.identity import STARTS_BITS
 from leveret.storage.log import has_segments
-from leveret.storage.tree import Tree
+
+if TYPE_CHECKING:
+    from leveret.runtime.node.node import Node
 
 _TERM_SHIFT: Final = 32
 _STARTS_MASK: Final = (1 << STARTS_BITS) - 1
@@ -40,48 +42,96 @@ ELSEWHERE: Final = _Elsewhere()
 
 
 class ClusterQueues:
-    """See the module.
+    """See the module; mirroring.log_table.LogTable.
 
     Attributes:
-        on_new: told of a queue that is to be led here and has nothing in it, before anything can be put into it.
+        names: the logs of queues that have records here, in the tree.
+        records: what the records of queues said when they were followed last.
+        handed_over: queues that were led here, and that another node is to lead as soon as it has all of them.
     """
 
-    def __init__(
-        self,
-        me: str,
-        broker: Broker,
-        stores: LogStore,
-        tree: Tree,
-        commits: GroupCommit,
-        engine: Engine,
-        placement_of: Callable[[d.Queue, bool], Placement],
-    ) -> None:
-        """`placement_of` tells where a queue is, or where a new one is to be; with whether that is exclusive."""
+    def __init__(self, me: str, node: Node, due: DueQueues) -> None:
+        """Of the node `me`, which has recovered nothing yet; `due` has a queue's record followed again."""
+        self.names: dict[QueueKey, str] = {}
+        self.records: dict[QueueKey, Placement] = {}
+        self.handed_over: dict[QueueKey, Queue] = {}
+        self._keys: dict[str, QueueKey] = {}
         self._me = me
-        self._broker = broker
-        self._stores = stores
-        self._tree = tree
-        self._commits = commits
-        self._engine = engine
-        self._placement_of = placement_of
-        self.on_new: Callable[[d.Queue, Placement], None] = _ignore
-        broker.make_queue = self.make_queue
+        self._broker = node.broker
+        self._stores = node.log_store
+        self._tree = node.tree
+        self._commits = node.commits
+        self._engine = node.engine
+        self._due = due
 
-    def make_queue(self, definition: d.Queue, read: Reader, exclusive: bool = False) -> Queue:
+    # -- whose a log is -----------------------------------------------------------------------
+
+    def name(self, key: QueueKey, epoch: int) -> str:
+        """Know a durable queue by the log that it has, or may have; its name in the tree."""
+        name = self.names[key] = queue_log_name(epoch)
+        self._keys[name] = key
+        return name
+
+    def forget(self, key: QueueKey) -> str | None:
+        """The queue is gone, and its log is no queue's; the name of that, if it has one."""
+        name = self.names.pop(key, None)
+        self.handed_over.pop(key, None)
+        self.records.pop(key, None)
+        if name is not None:
+            self._keys.pop(name, None)
+        return name
+
+    def key_of(self, name: str) -> QueueKey | None:
+        """See LogTable."""
+        return self._keys.get(name)
+
+    def is_led(self, name: str) -> bool:
+        """See LogTable; a queue that is handed over is led here until another node has all of it."""
+        key = self._keys.get(name)
+        queue = self._broker.queues.get(key) if key is not None else None
+        return queue is not None and (not queue.is_remote or key in self.handed_over)
+
+    def begin_segment(self, name: str) -> int:
+        """See LogTable; not of a queue that is handed over, whose log must not grow any more."""
+        key = self._keys.get(name)
+        queue = self._broker.queues.get(key) if key is not None else None
+        if queue is None or queue.is_remote:
+            raise StorageError(f"log {name} is not led here")
+        offset = self._stores.queues.begin_segment(queue)
+        self._commits.begin()
+        return offset
+
+    def has_log(self, name: str) -> bool:
+        """See LogTable."""
+        return self._stores.queues.home.has_log(epoch_of(name))
+
+    def record_existence(self, name: str) -> None:
+        """See LogTable."""
+        self._stores.queues.home.record_existence(epoch_of(name))
+
+    def copy_again(self, name: str) -> None:
+        """See LogTable: what the record of the queue says is done once more."""
+        key = self._keys.get(name)
+        if key is not None:
+            self._due.follow(key)
+
+    # -- what serves a queue ------------------------------------------------------------------
+
+    def new(self, definition: d.Queue, read: Reader, placement: Placement) -> Queue:
         """What serves a queue here, or stands for one that is led elsewhere."""
-        placement = self._placement_of(definition, exclusive)
         if placement.leader == self._me:
             queue = queue_types.make_queue(definition, read)
             if definition.durable:
-                name = log_name(queue)
-                self._tree.epochs[name] = self._stamp(placement.term)
-                if not self._tree.path_of(name).exists():
-                    self.on_new(definition, placement)
+                self._tree.epochs[log_name(queue)] = self._stamp(placement.term)
             return queue
         queue = RemoteQueue(definition, placement.leader)
         if placement.exclusive:
             queue.owner = ELSEWHERE
         return queue
+
+    def has_nothing(self, queue: Queue) -> bool:
+        """Whether nothing was ever put into a queue that is led here: it has no log."""
+        return not self._tree.path_of(log_name(queue)).exists()
 
     def stand_in(self, queue: Queue, leader: str) -> RemoteQueue:
         """Have something stand for a queue that was served here until now."""
@@ -121,16 +171,6 @@ class ClusterQueues:
         if name not in self._tree.logs and not (directory.exists() and has_segments(directory)):
             self._tree.log(directory).open().make()
 
-    def begin_segment(self, queue: Queue) -> int:
-        """See MirrorSources. Raises StorageError."""
-        offset = self._stores.queues.begin_segment(queue)
-        self._commits.begin()
-        return offset
-
     def step_down(self, queue: Queue) -> None:
         """A queue that something stands for by now was served here: its log is closed, and may be a mirror's."""
         self._stores.step_down(queue)
-
-
-def _ignore(definition: d.Queue, placement: Placement) -> None:
-    """Nobody is told."""

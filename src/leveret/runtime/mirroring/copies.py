@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.copy_link import CopyLink, Dial
+from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
 from leveret.runtime.mirroring.prefix_segment import pieces_directory, remove_directory
 from leveret.runtime.replication.applier import Applier
@@ -73,11 +74,7 @@ class MirrorCopies:
         dial: Dial,
         *,
         node: str,
-        name_of: Callable[[str], tuple[str, str] | None],
-        is_led: Callable[[str], bool],
-        has_log: Callable[[str], bool],
-        record_existence: Callable[[str], None],
-        begin_anew: Callable[[str], None],
+        logs: LogTable,
         clock_ms: Callable[[], int],
     ) -> None:
         """Mirror nothing yet.
@@ -88,12 +85,7 @@ class MirrorCopies:
             data_dir: where what is divergent goes.
             dial: see copy_link.Dial; called with the leader's name and "mirror".
             node: this node's name.
-            name_of: a log's vhost and queue, by its name in the tree, for what is quarantined.
-            is_led: whether this node leads the log of a name.
-            has_log: whether the log of a name was marked here as one in which there is something.
-            record_existence: marks one: should it be missing one day, that is a loss, and no copy that has all of
-            nothing.
-            begin_anew: told of a log whose copy is damaged or gone: `mirror` is to be called for it again.
+            logs: whose the node's logs are, and which of them it leads.
             clock_ms: the time.
         """
         self.commits = commits
@@ -102,11 +94,7 @@ class MirrorCopies:
         self._tree = tree
         self._data_dir = data_dir
         self._node = node
-        self._name_of = name_of
-        self._is_led = is_led
-        self._has_log = has_log
-        self._record_existence = record_existence
-        self._begin_anew = begin_anew
+        self._logs = logs
         self._clock_ms = clock_ms
         self._applier = Applier(tree, commits, _ignore)
         self._copies: dict[str, MirrorCopy] = {}
@@ -128,7 +116,7 @@ class MirrorCopies:
             ValueError: it is led here.
             StorageError: no log can have that name, or the disk refuses it.
         """
-        if self._is_led(name) or leader == self._node:
+        if self._logs.is_led(name) or leader == self._node:
             raise ValueError(f"log {name} is led here: it cannot be mirrored from {leader}")
         self._tree.path_of(name)
         copy = self._copies.get(name)
@@ -182,7 +170,7 @@ class MirrorCopies:
         """What is here is ready to be gone on with; or cannot be read, or is not here and should be."""
         directory, log = self._tree.path_of(name), self._tree.logs.get(name)
         if log is None and not (directory.exists() and has_segments(directory)):
-            is_lost = is_counted_on and self._has_log(name)
+            is_lost = is_counted_on and self._logs.has_log(name)
             return StorageError(f"log {directory} is missing, with all that was in it") if is_lost else None
         try:
             if log is None:
@@ -226,7 +214,7 @@ class MirrorCopies:
             ValueError: it is led here.
             StorageError: the disk refuses it.
         """
-        if self._is_led(name):
+        if self._logs.is_led(name):
             raise ValueError(f"log {name} is led here: it is not deleted as a mirror")
         copy = await self._stop(name)
         if name in self._copies:
@@ -266,13 +254,13 @@ class MirrorCopies:
             node_id=self._node,
             leader_id=leader,
             leader_uri="",
-            name_of=self._name_of,
+            name_of=self._logs.key_of,
             is_lost=is_lost,
         )
 
     def _warn_of_lost(self, name: str, found: DivergentLog | None) -> None:
         if found is not None and found.is_lost and found.unsettled:
-            vhost, queue = self._name_of(name) or ("", name)
+            vhost, queue = self._logs.key_of(name) or ("", name)
             logger.warning(
                 "lost_messages_set_aside vhost=%s queue=%s messages=%d see=list_divergent_messages",
                 vhost,
@@ -294,7 +282,7 @@ class MirrorCopies:
         """Have nothing of it in memory, unless it is mirrored again by now."""
         copy.forget_pieces()
         name = copy.name
-        if name in self._copies or self._is_led(name):
+        if name in self._copies or self._logs.is_led(name):
             return
         self._applier.forget(name)
         log = self._tree.logs.pop(name, None)
@@ -385,7 +373,7 @@ class MirrorCopies:
 
     def damaged_copy(self, copy: MirrorCopy) -> None:
         """See copy_link.LinkedCopies."""
-        self._begin_anew(copy.name)
+        self._logs.copy_again(copy.name)
 
     def idle(self, link: CopyLink) -> None:
         """See copy_link.LinkedCopies."""
@@ -399,7 +387,7 @@ class MirrorCopies:
                 self._applier.apply(change)
                 if change.kind is ChangeKind.APPEND:
                     # It is on disk with the chunk, before that is acked: nobody counts on more than that knows of it.
-                    self._record_existence(copy.name)
+                    self._logs.record_existence(copy.name)
             case ChangeKind.CURSOR:
                 self._cursors[copy.name] = max(change.offset, self._cursors.get(copy.name, 0))
             case ChangeKind.DROP:
@@ -469,7 +457,7 @@ class MirrorCopies:
             return
         if copy.damage is not None:
             # While it was busy nothing could be done about it.
-            self._begin_anew(copy.name)
+            self._logs.copy_again(copy.name)
         elif not copy.error:
             self._links[copy.leader].report(copy.name)
 

@@ -17,6 +17,7 @@ from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
 from leveret.runtime.sockets.backoff import RETRY_S, delay_s
+from leveret.session.link_handshake import Kind
 from leveret.wire import link as wire
 from leveret.wire.link import (
     ChangeKind,
@@ -47,7 +48,7 @@ _DUE: Final = frozenset(
     }
 )
 
-Dial = Callable[[str, str], Awaitable[LinkPeer]]
+Dial = Callable[[str, Kind], Awaitable[LinkPeer]]
 """Connects to a node, for a kind of link, and comes back when both have proven themselves.
 
 Raises OSError, TimeoutError, LeveretError.

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple, Protocol
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.link.peer import WRITE_BUFFER_BYTES, LinkPeer
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
+from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.mirroring.stream import MirrorStream
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
@@ -38,7 +39,7 @@ class MirrorLeader(Protocol):
     sync_bytes_s_max: int
     ack_timeout_ms: int
     clock_ms: Callable[[], int]
-    begin_segment: Callable[[str], int]
+    logs: LogTable
 
     def touched(self, link: SourceLink) -> None:
         """It has something in the frame of this flush."""
@@ -160,7 +161,7 @@ class SourceLink:
 
     def begin_segment(self, name: str) -> int:
         """See stream.MirrorStreamHost."""
-        return self._leader.begin_segment(name)
+        return self._leader.logs.begin_segment(name)
 
     def ask(self, probe: wire.ProbeHeaders) -> None:
         """See stream.MirrorStreamHost."""

@@ -28,6 +28,7 @@ from leveret.model.errors import StorageError
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.led_log import MirrorState
+from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.mirroring.source_link import MirroredLog, SourceLink
 from leveret.runtime.mirroring.stream import MirrorStream
 from leveret.storage.log import has_segments
@@ -52,7 +53,7 @@ class MirrorSources:
 
     Attributes:
         tree: the node's own.
-        begin_segment: see `__init__`.
+        logs: whose the node's logs are.
         led: the logs that this node leads, by name.
         sync_bytes_s_max: most that the mirrors of one log are sent in a second to synchronise, 0 for no limit; what
             is published meanwhile comes on top. May be set at any time.
@@ -65,17 +66,13 @@ class MirrorSources:
         commits: GroupCommit,
         clock_ms: Callable[[], int],
         on_state: OnState,
-        begin_segment: Callable[[str], int],
+        logs: LogTable,
         *,
         sync_bytes_s_max: int = 0,
         ack_timeout_ms: int = 10_000,
     ) -> None:
-        """Nothing is led. Whoever is told of the tree's changes so far is told on; `commits.fence` is left alone.
-
-        `begin_segment` begins a segment of a log that is led here, with a chunk that settles nothing, and returns the
-        offset of that; it raises StorageError if that cannot be.
-        """
-        self.begin_segment = begin_segment
+        """Nothing is led. Whoever is told of the tree's changes so far is told on; `commits.fence` is left alone."""
+        self.logs = logs
         self.tree = tree
         self.led: dict[str, MirroredLog] = {}
         self.sync_bytes_s_max = sync_bytes_s_max

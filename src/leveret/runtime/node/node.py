@@ -13,10 +13,10 @@ import logging
 import os
 import ssl
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import leveret
 from leveret.config import Config
@@ -40,6 +40,7 @@ from leveret.runtime.logs.definitions_store import DefinitionsStore
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.node.alarms import AlarmWatch
+from leveret.runtime.node.cluster_side import ClusterSide
 from leveret.runtime.node.epoch_file import EpochFile
 from leveret.runtime.node.handed_out import HandedOut
 from leveret.runtime.node.read_only_view import ReadOnlyView
@@ -75,20 +76,6 @@ SWITCH_INTERVAL_S: Final = 0.0005
 own 5 ms tripled the latency of confirms and halved the rate of a hundred queues; shorter brings no more."""
 
 
-class ClusterSide(Protocol):
-    """What a node asks of the cluster that it is a member of (see runtime.cluster.coordinator)."""
-
-    @property
-    def is_founder(self) -> bool:
-        """Whether the cluster begins with what this node has."""
-
-    def take_definitions(self, stored: d.Definitions) -> None:
-        """Give the broker the definitions that the cluster has."""
-
-    async def begin(self) -> None:
-        """The node has recovered: follow what the other nodes do. Raises LeveretError."""
-
-
 class Node:
     """One broker process.
 
@@ -97,11 +84,8 @@ class Node:
         schema_sync: schema replication, both sides.
         upstream: the upstream side of message replication.
         standby: the downstream side.
-        replication: who follows it, or whom it follows; set by the one who builds it.
-        cluster: the cluster it is a member of, None for none; set by the one who builds it.
-        coordinator: brings it together with that cluster.
-        copy_gone: told, as group commits are, of the files of a log that this node has for another one's queue; set by
-            who copies it.
+        replication: who follows it, or whom it follows, for operators; None for neither.
+        cluster: the cluster it is a member of, for operators; None for none.
         stores: the logs of its queues.
         read_only_view: what it shows while another node leads its data.
         loop_watch: measures how long the event loop is held up.
@@ -111,11 +95,26 @@ class Node:
     """
 
     def __init__(
-        self, config: Config, data_dir: Path, tree: Tree | None = None, commits: GroupCommit | None = None
+        self,
+        config: Config,
+        data_dir: Path,
+        tree: Tree | None = None,
+        commits: GroupCommit | None = None,
+        *,
+        failed: asyncio.Event | None = None,
+        replication: Any = None,
+        cluster: Any = None,
     ) -> None:
         """Read what is on disk; listen nowhere yet.
 
-        `tree` is what `data_dir` holds, by default just that; `commits` makes it durable, by default its own.
+        Args:
+            config: of the process.
+            data_dir: where the data are.
+            tree: what `data_dir` holds, by default just that.
+            commits: makes it durable, by default a group commit of its own.
+            failed: of the process, by default of this node.
+            replication: see above.
+            cluster: the one that the node has no lease of, and only shows; `enter_cluster` is for one that serves.
 
         Raises:
             Corrupt: the definitions cannot be read.
@@ -123,13 +122,12 @@ class Node:
         self.config = config
         self.data_dir = data_dir
         self.started_at_ms = clock_ms()
-        self.failed = asyncio.Event()
+        self.failed = failed or asyncio.Event()
         self.ended = asyncio.Event()
         self._opened = False
-        self.replication: Any = None
-        self.cluster: Any = None
-        self.coordinator: ClusterSide | None = None
-        self.copy_gone: Callable[[Log, Corrupt], bool] = _has_no_copies
+        self.replication = replication
+        self.cluster = cluster
+        self._cluster_side: ClusterSide | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._tls: ssl.SSLContext | None = None
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -193,7 +191,7 @@ class Node:
         )
         self.collector.released = self._queues.release
         self.upstream = UpstreamCollection(
-            self.broker, self.collector, self.log_store, clock_ms, lambda: self.coordinator is not None
+            self.broker, self.collector, self.log_store, clock_ms, lambda: self._cluster_side is not None
         )
 
     def _build_listeners(self) -> None:
@@ -255,6 +253,21 @@ class Node:
         self.engine.on_replication = self.upstream.follow_tags
         self.engine.keeps_unused = self._keeps_unused
         self.rejoin = Rejoin(self, self.tree.file(self.data_dir / REJOIN_FILE))
+
+    def enter_cluster(self, side: ClusterSide) -> None:
+        """Be a node of a cluster from now on; to be called before anything is recovered."""
+        self._cluster_side = side
+        self.cluster = side.operations
+        self.broker.make_queue = side.make_queue
+        self.broker.shared = []
+        self.log_store.forwarding = side.forwarding
+        self.amqp_host.leaders = side.leaders
+        self.engine.replication_port = side.replication_port
+        self.commits.replication_barrier = side.barrier
+        self.schema_sync.deciding = side.schema_decisions
+        self.maintenance.on_change = side.on_draining
+        self.stream_server.find_node = side.find_streams
+        self.stream_server.on_listening = side.on_streams
 
     def _keeps_unused(self) -> bool:
         """Whether who uses queues is at the upstream, or was, and has not been let in here yet."""
@@ -357,14 +370,14 @@ class Node:
                 f"it from a copy, or move {self.data_dir} aside to start anew; nothing was changed"
             )
         epochs = [queue.epoch for queue in stored.by_kind["queues"].values() if isinstance(queue, d.Queue)]
-        if self.coordinator is None or self.coordinator.is_founder:
+        if self._cluster_side is None or self._cluster_side.is_founder:
             self._definitions.restore(broker)
         self.collector.has_resigned = self.rejoin.is_under_way
         self.upstream.open_logs()
         known = self.collector.epochs | self.log_store.epochs()
         broker.epochs.last = max(broker.epochs.last, self._epochs.last(), *known)
-        if self.coordinator is not None:
-            self.coordinator.take_definitions(stored)
+        if self._cluster_side is not None:
+            self._cluster_side.take_definitions(stored)
             epochs = [queue.epoch for queue in broker.queues.values()]
         broker.refresh_policies()
         queues = broker.led_queues()
@@ -379,7 +392,7 @@ class Node:
         await self.upstream.restore(queues)
         # Times to live, and of queues, go on.
         broker.dirty |= {queue: None for queue in queues if queue.damage is None}
-        if self.coordinator is not None and not self.coordinator.is_founder:
+        if self._cluster_side is not None and not self._cluster_side.is_founder:
             # The cluster has its users and vhosts.
             return
         if self._boot_definitions.is_configured:
@@ -501,7 +514,7 @@ class Node:
         """Files of a log were removed while it was open; of the definitions the node ends."""
         queue = self.log_store.queue_of(log)
         if queue is None:
-            return self.copy_gone(log, error)
+            return self._cluster_side is not None and self._cluster_side.copy_gone(log, error)
         self.engine.gone(queue, error)
         return True
 
@@ -578,8 +591,3 @@ class Node:
             (queue for queue in self.broker.queues.values() if log_name(queue) == name), None
         )
         return None if queue is None else (queue.key[0], queue.key[1])
-
-
-def _has_no_copies(log: Log, error: Corrupt) -> bool:
-    """Nobody sees to it."""
-    return False

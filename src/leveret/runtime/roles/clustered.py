@@ -14,8 +14,8 @@ from leveret.core.replication.cluster import ClusterKeys, ClusterState
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.member import ClusterMember
-from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.cluster.suspended import Suspended
+from leveret.runtime.cluster.wiring import enter_cluster
 from leveret.runtime.coordination.etcd import EtcdError
 from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 
@@ -103,12 +103,11 @@ class Clustered:
         await self._host.serve_with(partial(self._attach, member))
 
     def _attach(self, member: ClusterMember, node: Node) -> Coordinator:
-        self.coordinator = Coordinator(member, node, self._secret)
-        node.cluster = ClusterCommands(self.coordinator)
+        self.coordinator = enter_cluster(member, node, self._secret)
         return self.coordinator
 
     async def _watch(self, lost: asyncio.Event) -> None:
-        """Begin anew when the lease is lost; nothing was promised since (coordinator.ClusterBarrier)."""
+        """Begin anew when the lease is lost; nothing was promised since (replication_port.ClusterBarrier)."""
         await lost.wait()
         if self._is_stopping:
             return

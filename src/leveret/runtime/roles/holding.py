@@ -29,12 +29,25 @@ OnDamagedCopy = Callable[[GroupCommit, Corrupt], None]
 
 
 def build(
-    config: Config, data_dir: Path, *, stamp: int, failed: asyncio.Event, damaged: OnDamagedCopy
+    config: Config,
+    data_dir: Path,
+    *,
+    stamp: int,
+    failed: asyncio.Event,
+    damaged: OnDamagedCopy,
+    replication: object = None,
+    cluster: object = None,
 ) -> Node:
     """A node that is to be shown.
 
-    `failed` is set when the disk fails for good; `damaged` is told of a log whose files are damaged or gone. Either way
-    its group commit keeps no promise any more.
+    Args:
+        config: of the process.
+        data_dir: where the data are.
+        stamp: the epoch of its chunks.
+        failed: set when the disk fails for good.
+        damaged: told of a log whose files are damaged or gone. Either way its group commit keeps no promise any more.
+        replication: see Node.
+        cluster: see Node.
 
     Raises:
         StorageError: what is damaged cannot be put away.
@@ -53,16 +66,28 @@ def build(
         on_failure=disk_failed,
         logs_at_once=process_sockets().budget.syncing,
     )
+
+    def node() -> Node:
+        return Node(config, data_dir, tree, commits, failed=failed, replication=replication, cluster=cluster)
+
     try:
-        return Node(config, data_dir, tree, commits)
+        return node()
     except Corrupt as error:
         put_away(data_dir, "definitions", error)
-        return Node(config, data_dir, tree, commits)
+        return node()
 
 
 def build_anew(old: Node) -> Node:
     """A node of the same logs, of which some are not what they were when the old one read them."""
-    return Node(old.config, old.data_dir, old.tree, old.commits)
+    return Node(
+        old.config,
+        old.data_dir,
+        old.tree,
+        old.commits,
+        failed=old.failed,
+        replication=old.replication,
+        cluster=old.cluster,
+    )
 
 
 def show(node: Node, *, is_ones_own: bool = False) -> None:

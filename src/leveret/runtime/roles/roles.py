@@ -254,13 +254,13 @@ class Roles:
         async with self._changing:
             await self._close(in_order=False)
             self._succession.take_lead(raises_epoch=False, epoch=0)
-            node = self._take(self._build(), "leader")
-            node.coordinator = attach(node)
-            # Now it has a cluster, whose other nodes are to be answered.
-            self.on_node(node)
-            await node.recover()
-            await node.coordinator.begin()
-            await node.open()
+            self.node, self.role = self._build(), "leader"
+            coordinator = attach(self.node)
+            # Only now: it has a cluster, whose other nodes are to be answered.
+            self.on_node(self.node)
+            await self.node.recover()
+            await coordinator.begin()
+            await self.node.open()
 
     async def _lead_or_end(
         self, *, raises_epoch: bool, epoch: int = 0, recorded: frozenset[str] = frozenset()
@@ -283,12 +283,10 @@ class Roles:
             epoch=self.identity.stamp,
             segments_open_max=process_sockets().budget.logs,
         )
-        return Node(self.config, self.data_dir, tree)
+        return Node(self.config, self.data_dir, tree, failed=self.failed, replication=self._commands)
 
     def _take(self, node: Node, role: str) -> Node:
         self.node, self.role = node, role
-        node.replication = self._commands
-        node.failed = self.failed
         self.on_node(node)
         return node
 
@@ -355,14 +353,18 @@ class Roles:
 
     async def _show(self, role: str) -> None:
         """Hold everything, serve nobody."""
-        stamp = self.identity.stamp
+        clustered = self._clustered
         node = holding.build(
-            self.config, self.data_dir, stamp=stamp, failed=self.failed, damaged=self._damaged_copy
+            self.config,
+            self.data_dir,
+            stamp=self.identity.stamp,
+            failed=self.failed,
+            damaged=self._damaged_copy,
+            replication=self._commands,
+            cluster=clustered.suspended() if clustered is not None else None,
         )
         self._take(node, role)
-        holding.show(node, is_ones_own=self._clustered is not None)
-        if self._clustered is not None:
-            node.cluster = self._clustered.suspended()
+        holding.show(node, is_ones_own=clustered is not None)
         if role == "follower" and self._settings.bind is not None:
             await self._listen(self._settings.bind, recorded=frozenset(), unreadable=set())
 

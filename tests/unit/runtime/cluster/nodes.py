@@ -10,7 +10,7 @@ from typing import Any, Final
 from leveret.config.cluster import Cluster
 from leveret.config.uris import NodeUri
 from leveret.core.replication.cluster import Presence
-from leveret.runtime.cluster.links import MemberLinks
+from leveret.runtime.cluster.links import AskedLinks, MemberLinks
 from leveret.runtime.cluster.listener import ClusterListener, ClusterPeer, Handler, NodeCredentials
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.session.link_handshake import Kind
@@ -51,8 +51,13 @@ class Node:
         self.refusal = ""
         self.on_came: Callable[[LinkPeer], None] = lambda peer: None
         self.answers: Callable[[str, Any], Awaitable[dict[str, Any]]] = self._echo
-        self.links = MemberLinks(settings, own, self.answer)
-        handlers: dict[Kind, Handler] = {"member": self.links.accept, "relay": self.take, "mirror": self.take}
+        self.links = MemberLinks(settings, own)
+        self.asked_links = AskedLinks(self.answer)
+        handlers: dict[Kind, Handler] = {
+            "member": self.asked_links.accept,
+            "relay": self.take,
+            "mirror": self.take,
+        }
         self.follower_server = ClusterListener(settings, own, handlers, lambda caller: self.refusal)
 
     async def _echo(self, what: str, about: Any) -> dict[str, Any]:
@@ -95,6 +100,7 @@ async def started(*nodes: Node) -> AsyncIterator[None]:
     finally:
         for one in nodes:
             one.links.stop()
+            one.asked_links.stop()
             await one.follower_server.stop()
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
 
-from leveret.core.broker.epochs import Epochs
+from leveret.core.broker.broker import Broker
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement
 from leveret.core.replication.election import DeleteKey, PutKey, StoreTransaction, Unchanged
 from leveret.model import definitions as d
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
+from tests.unit.core.broker.test_broker import no_read
 
 KEYS = ClusterKeys.under("c")
 
@@ -29,16 +31,12 @@ def shared(*changes: d.Change) -> list[StoreTransaction]:
 
     async def scenario() -> None:
         idle, reported = asyncio.Event(), asyncio.Event()
-        store: Any = Store()
+        lock = SimpleNamespace(lock_condition=Unchanged(KEYS.definitions_lock, 3), look=idle.set)
+        member: Any = SimpleNamespace(
+            store=Store(), state=ClusterState(KEYS), definitions_lock=lock, all_have=all_have
+        )
         publication = DefinitionsPublication(
-            store,
-            ClusterState(KEYS),
-            Epochs(),
-            lock_condition=lambda: Unchanged(KEYS.definitions_lock, 3),
-            placed=lambda queue: Placement(queue.epoch, "a", "i", 1),
-            all_have=all_have,
-            on_idle=idle.set,
-            on_lost=lambda reason: None,
+            member, Broker(no_read), lambda queue: Placement(queue.epoch, "a", "i", 1)
         )
         publication.share(list(changes), reported.set)
         await idle.wait()

@@ -23,7 +23,7 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Presence
 from leveret.model import definitions as d
 from leveret.runtime.cluster.forwarding import Forwarding
-from leveret.runtime.cluster.links import MemberLinks
+from leveret.runtime.cluster.links import AskedLinks, MemberLinks
 from leveret.runtime.cluster.listener import ClusterListener, NodeCredentials
 from leveret.runtime.logs.engine import Part
 from leveret.runtime.node.node import Node
@@ -50,13 +50,14 @@ class Site:
         short = name.partition("@")[2]
         own = NodeCredentials(SECRET, f"id-{short}", name, f"run-{short}")
         self.incarnation = own.incarnation
-        self.links = MemberLinks(SETTINGS, own, self._answer)
+        self.links = MemberLinks(SETTINGS, own)
         self.forwarding = Forwarding(name, self.node, self.links.dial, own.incarnation)
         self.follower_server = ClusterListener(
-            SETTINGS, own, {"member": self.links.accept, "relay": self.forwarding.accept}
+            SETTINGS, own, {"member": AskedLinks(self._answer).accept, "relay": self.forwarding.accept}
         )
         self.node.broker.make_queue = partial(self._make_queue, leaders)
         self.node.log_store.forwarding = self.forwarding
+        self.node.amqp_host.leaders = self.forwarding.leaders
         self.node.engine.replication_port = self
 
     def _make_queue(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import msgspec
 import pytest
@@ -26,6 +26,7 @@ from leveret.core.rules.mirror_policy import MAJORITY, WHEN_SYNCED, MirrorPolicy
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster import placement_controller as room
+from leveret.runtime.cluster.due_queues import DueQueues
 from leveret.runtime.cluster.local_queues import Lack, QueueKey
 from leveret.runtime.cluster.placement_controller import PlacementController
 
@@ -149,16 +150,12 @@ class World:
         self.state = ClusterState(self.store.keys)
         self.queues: dict[QueueKey, Any] = {}
         self.deleted: list[Any] = []
-        broker = SimpleNamespace(queues=self.queues, delete_when_writable=self.deleted.append)
-        places = SimpleNamespace(policy=lambda definition: self.policy, recorded=lambda key: None)
+        broker: Any = SimpleNamespace(queues=self.queues, delete_when_writable=self.deleted.append)
+        places: Any = SimpleNamespace(policy=lambda definition: self.policy, recorded=lambda key: None)
+        store: Any = self.store
+        self.due = DueQueues()
         self.placement_controller = PlacementController(
-            cast(Any, self.store),
-            self.state,
-            cast(Any, broker),
-            cast(Any, places),
-            self.hands,
-            self._cluster_view,
-            lambda key, text: None,
+            store, self.state, broker, places, self.hands, self._cluster_view, self.due
         )
         for node in alive:
             self.runs(node)
@@ -326,7 +323,7 @@ def test_a_record_is_followed_before_anything_is_decided_by_it(monkeypatch: pyte
         await world.rest()
         followed = world.hands.followed
         mine = placed("bcd", "bcd", term=4)
-        world.placement_controller.due([first, Q])
+        world.due.look([first, Q])
         await asyncio.sleep(0)
         # It is looking at the first one.
         world.records(mine)
@@ -343,7 +340,7 @@ def test_what_was_replaced_is_not_followed_any_more() -> None:
         await begun(world)
         await world.rest()
         world.hands.ready_ones[Q] = "b"
-        world.placement_controller.due([Q])
+        world.due.look([Q])
         await world.rest()
         then = world.hands.then[Q]
         assert then is not None
@@ -382,7 +379,7 @@ def test_what_somebody_else_wrote_and_was_not_seen_yet_is_not_replaced() -> None
 async def ready(world: World, nodes: str) -> Callable[[], None]:
     """These mirrors have what there is; what is to be called when they have what was promised, too."""
     world.hands.ready_ones[Q] = nodes
-    world.placement_controller.due([Q])
+    world.due.look([Q])
     await world.rest()
     then = world.hands.then[Q]
     assert then is not None
@@ -436,7 +433,7 @@ def test_who_is_gone_is_waited_for_until_the_record_says_so() -> None:
         await all_synchronised(world)
         world.hands.ready_ones[Q] = "bc"
         world.store.is_answering.clear()
-        world.placement_controller.due([Q])
+        world.due.look([Q])
         await world.rest(hears=False)
         assert world.hands.waits[Q].sets == (frozenset("bcd"),)
         world.store.is_answering.set()
@@ -451,12 +448,12 @@ def test_nothing_is_decided_before_what_was_written_is_seen() -> None:
     async def story(world: World) -> None:
         await all_synchronised(world)
         world.hands.ready_ones[Q] = "bc"
-        world.placement_controller.due([Q])
+        world.due.look([Q])
         await world.rest(hears=False)
         assert world.recorded().synchronised == ("b", "c")
         waits = world.hands.waits[Q]
         world.hands.ready_ones[Q] = "bcd"
-        world.placement_controller.due([Q])
+        world.due.look([Q])
         await world.rest(hears=False)
         assert world.hands.waits[Q] is waits
 
@@ -602,7 +599,7 @@ def test_it_is_not_given_away_while_its_record_is_written_nor_recorded_while_it_
         await all_synchronised(world)
         world.hands.ready_ones[Q] = "bc"
         world.store.is_answering.clear()
-        world.placement_controller.due([Q])
+        world.due.look([Q])
         for _ in range(9):
             await asyncio.sleep(0)
         moving = asyncio.create_task(world.placement_controller.move(Q, "b"))
@@ -615,7 +612,7 @@ def test_it_is_not_given_away_while_its_record_is_written_nor_recorded_while_it_
 
         def lacks() -> None:
             world.hands.ready_ones[Q] = "b"
-            world.placement_controller.due([Q])
+            world.due.look([Q])
 
         world.hands.giving = lacks
         await world.rest()
@@ -638,7 +635,7 @@ def test_that_they_had_it_counts_for_nothing_once_it_was_to_be_given_away() -> N
 
         world.hands.giving = refuses
         then()
-        world.placement_controller._due.clear()
+        world.due.looks.clear()
         with pytest.raises(LeveretError):
             await world.placement_controller.move(Q, "c")
         await world.rest()

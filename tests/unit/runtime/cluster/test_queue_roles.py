@@ -15,42 +15,50 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Placement
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
+from leveret.runtime.cluster.due_queues import DueQueues
 from leveret.runtime.cluster.queue_roles import QueueRoles
+from leveret.runtime.cluster.queues import ClusterQueues
+from leveret.runtime.cluster.reconnect_grace import ReconnectGrace
 from leveret.runtime.logs.log_store import queue_log_name
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage.log import Log
 from leveret.testing.network.waiting import until
+from tests.unit.core.broker.test_broker import no_read
 from tests.unit.runtime.mirroring.sites import Node, pair
 
 KEY = ("/", "q")
 POLICY = MirrorPolicy(mode="all", sync_mode="automatic")
 
 
-def keeper(
-    node: Node,
-    *,
-    me: str = "a",
-    ask: Callable[[str, str, Any], Awaitable[Any]] | None = None,
-    hand_over_timeout_s: float = 10,
-) -> tuple[QueueRoles, dict[Any, Any]]:
-    """Of a node whose broker has what is in that table."""
-    queues: dict[Any, Any] = {}
-    broker = SimpleNamespace(queues=queues)
-    keeping = QueueRoles(
-        me,
-        cast(Any, broker),
-        cast(Any, None),
-        node.commits,
-        cast(Any, SimpleNamespace()),
-        node.sources,
-        node.copies,
-        cast(Any, None),
-        lambda definition: POLICY,
-        cast(Any, ask),
-        lambda keys: None,
-        hand_over_timeout_s=hand_over_timeout_s,
-    )
-    return keeping, queues
+class Keeper(QueueRoles):
+    """Of a node whose broker has what is in `known`."""
+
+    def __init__(self, node: Node, ask: Callable[[str, str, Any], Awaitable[Any]] | None = None) -> None:
+        self.known: dict[Any, Any] = {}
+        self.placements: dict[Any, Placement] = {}
+        cluster = SimpleNamespace(slave_wait_timeout_ms=10_000)
+        around: Any = SimpleNamespace(
+            broker=SimpleNamespace(queues=self.known),
+            tree=node.tree,
+            commits=node.commits,
+            log_store=None,
+            engine=None,
+            config=SimpleNamespace(cluster=cluster),
+        )
+        locations: Any = SimpleNamespace(
+            policy=lambda definition: POLICY,
+            placement_of=lambda definition, exclusive: self.placements[definition.key],
+        )
+        member: Any = SimpleNamespace(name="a", ask=ask)
+        due = DueQueues()
+        queues = ClusterQueues("a", around, due)
+        grace = ReconnectGrace(queues, due)
+        forwarding: Any = None
+        super().__init__(member, around, queues, locations, grace, node.sources, node.copies, forwarding)
+
+    def declared(self, definition: d.Queue, placement: Placement) -> None:
+        self.placements[definition.key] = placement
+        self.make_queue(definition, no_read)
 
 
 def queue_of(epoch: int) -> Any:
@@ -66,10 +74,10 @@ def test_what_comes_late_of_a_queue_before_does_nothing_to_the_one_that_was_decl
 ) -> None:
     async def story() -> None:
         node = Node(tmp_path / "a")
-        keeping, queues = keeper(node)
+        keeping = Keeper(node)
         placement = Placement(8, "a", "a1", 1, ("b",), ("b",))
-        queues[KEY] = queue = queue_of(8)
-        keeping._made(queue.definition, placement)
+        keeping.known[KEY] = queue = queue_of(8)
+        keeping.declared(queue.definition, placement)
         name = queue_log_name(8)
         end = node.append(name, count=3)
         await node.commits.settle()
@@ -98,8 +106,8 @@ async def with_copy(node: Node) -> str:
 def test_a_copy_that_cannot_be_read_is_put_away_once_the_record_does_not_count_on_it(tmp_path: Path) -> None:
     async def story() -> None:
         node = Node(tmp_path / "a")
-        keeping, queues = keeper(node)
-        queues[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
+        keeping = Keeper(node)
+        keeping.known[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
         name = await with_copy(node)
         segment = next(node.tree.path_of(name).glob("*.segment"))
         octets = bytearray(segment.read_bytes())
@@ -133,8 +141,8 @@ def test_a_copy_that_the_record_does_not_name_is_deleted_when_its_leader_says_so
                 await keeping.follow(KEY, mirrored(mirrors="", stopped=("a",)))
             return {"may": answers.pop(0)}
 
-        keeping, queues = keeper(node, ask=ask)
-        queues[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
+        keeping = Keeper(node, ask=ask)
+        keeping.known[KEY] = RemoteQueue(d.Queue(name="q", vhost="/", epoch=8), "b")
         name = await with_copy(node)
         await keeping.follow(KEY, mirrored(mirrors="c"))
         assert asked == []
@@ -149,10 +157,10 @@ def test_a_copy_that_the_record_does_not_name_is_deleted_when_its_leader_says_so
 def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path) -> None:
     async def story() -> None:
         node = Node(tmp_path / "a")
-        keeping, queues = keeper(node)
+        keeping = Keeper(node)
         placement = mirrored("a", "b", "b", stopped=("c",))
-        queues[KEY] = queue_of(8)
-        keeping._made(queues[KEY].definition, placement)
+        keeping.known[KEY] = queue_of(8)
+        keeping.declared(keeping.known[KEY].definition, placement)
         name = queue_log_name(8)
         assert not keeping.may_discard(name, "d")
         await keeping.follow(KEY, placement)
@@ -160,7 +168,7 @@ def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path) -> No
         node.sources.led[name].streams["d"] = cast(Any, SimpleNamespace(state=MirrorState.JOINING))
         assert not keeping.may_discard(name, "d")
         del node.sources.led[name].streams["d"]
-        keeping._records[KEY] = mirrored("b", "a")
+        keeping._queues.records[KEY] = mirrored("b", "a")
         assert not keeping.may_discard(name, "d")
         await node.stop()
 
@@ -170,7 +178,7 @@ def test_who_is_named_or_sent_something_must_keep_its_copy(tmp_path: Path) -> No
 def test_what_a_node_says_that_it_has_is_on_its_disk(tmp_path: Path) -> None:
     async def story() -> None:
         node = Node(tmp_path / "a")
-        keeping, _ = keeper(node)
+        keeping = Keeper(node)
         name = queue_log_name(8)
         end = node.append(name, count=3)
         log = node.tree.logs[name]
@@ -189,7 +197,7 @@ def test_what_a_killed_process_left_is_on_the_disk_too_before_it_is_told(
 
     async def story() -> None:
         node = Node(tmp_path / "a")
-        keeping, _ = keeper(node)
+        keeping = Keeper(node)
         name = await with_copy(node)
         synced: list[Path] = []
         sync = Log.sync
@@ -211,11 +219,11 @@ def test_a_mirror_that_ended_is_not_ready_by_what_it_told_before(tmp_path: Path)
 
     async def story() -> None:
         leader, mirror = await pair(tmp_path)
-        keeping, queues = keeper(leader)
-        queues[KEY] = queue_of(8)
+        keeping = Keeper(leader)
+        keeping.known[KEY] = queue_of(8)
         name = queue_log_name(8)
+        keeping.declared(keeping.known[KEY].definition, mirrored("a", "b", "b"))
         leader.append(name, count=3)
-        keeping._made(queues[KEY].definition, mirrored("a", "b", "b"))
         mirror.copies.mirror(name, "leader")
         await until(lambda: leader.state(name, "mirror") is MirrorState.LIVE, "it is live")
         assert keeping.ready(KEY) == {"b", "mirror"}
@@ -232,11 +240,11 @@ def test_a_mirror_that_ended_is_not_ready_by_what_it_told_before(tmp_path: Path)
 def test_a_mirror_that_still_lacks_something_is_not_ready(tmp_path: Path) -> None:
     async def story() -> None:
         leader, mirror = await pair(tmp_path)
-        keeping, queues = keeper(leader)
-        queues[KEY] = queue_of(8)
+        keeping = Keeper(leader)
+        keeping.known[KEY] = queue_of(8)
         name = queue_log_name(8)
+        keeping.declared(keeping.known[KEY].definition, mirrored("a", "mirror"))
         leader.append(name, count=3)
-        keeping._made(queues[KEY].definition, mirrored("a", "mirror"))
         mirror.copies.mirror(name, "leader")
         await until(lambda: leader.state(name, "mirror") is MirrorState.LIVE, "it is live")
         stream = leader.sources.led[name].streams["mirror"]

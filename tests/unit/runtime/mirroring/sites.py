@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leveret.runtime.cluster.coordinator import ClusterBarrier
+from leveret.runtime.cluster.replication_port import ClusterBarrier
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.copies import MirrorCopies
@@ -61,9 +61,7 @@ class Node:
         self.begun_anew: list[str] = []
         self.on_state: Callable[[str, str, MirrorState], None] = lambda name, node, state: None
         now_ms = limits.pop("clock_ms", clock_ms)
-        self.sources = MirrorSources(
-            self.tree, self.commits, now_ms, self._state, self._begin_segment, **limits
-        )
+        self.sources = MirrorSources(self.tree, self.commits, now_ms, self._state, self, **limits)
         self.commits.replication_barrier = ClusterBarrier(lambda: True, self.sources.cut)
         self.copies = MirrorCopies(
             self.tree,
@@ -71,11 +69,7 @@ class Node:
             directory,
             self._dial,
             node=self.name,
-            name_of=lambda name: ("/", name),
-            is_led=lambda name: name in self.sources.led,
-            has_log=lambda name: name in self.marked,
-            record_existence=lambda name: self.marked.add(name),
-            begin_anew=lambda name: self.begun_anew.append(name),
+            logs=self,
             clock_ms=clock_ms,
         )
         self.via: dict[str, int] = {}
@@ -83,13 +77,32 @@ class Node:
         self._server: asyncio.Server | None = None
         self._accepted: list[LinkPeer] = []
 
-    def _begin_segment(self, name: str) -> int:
+    # -- log_table.LogTable -------------------------------------------------------------------
+
+    def key_of(self, name: str) -> tuple[str, str]:
+        return "/", name
+
+    def is_led(self, name: str) -> bool:
+        return name in self.sources.led
+
+    def has_log(self, name: str) -> bool:
+        return name in self.marked
+
+    def record_existence(self, name: str) -> None:
+        self.marked.add(name)
+
+    def copy_again(self, name: str) -> None:
+        self.begun_anew.append(name)
+
+    def begin_segment(self, name: str) -> int:
         log = self.log(name)
         log.roll()
         offset = log.next_offset
         log.append(ChunkType.TRACKING, 1, 1, encode_entry(b""), clock_ms())
         self.commits.appended(log)
         return offset
+
+    # -- sources.OnState ----------------------------------------------------------------------
 
     def _state(self, name: str, node: str, state: MirrorState) -> None:
         self.states.append((name, node, state))

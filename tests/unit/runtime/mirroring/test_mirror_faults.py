@@ -182,7 +182,7 @@ def test_a_leader_that_ends_once_it_began_a_segment_for_a_mirror_goes_on_with_it
             leader.append(A)
         leader.log(A).sync()
         if not was_used:
-            leader.sources.begin_segment = lambda name: leader.log(name).roll().first_offset
+            leader.begin_segment = lambda name: leader.log(name).roll().first_offset  # type: ignore[method-assign]
         mirror.copies.mirror(A, "leader")
         await until(lambda: leader.is_live("mirror", A), "live")
         await until(lambda: mirror.log(A).first_offset == leader.log(A).first_offset, "whole")

@@ -1,0 +1,69 @@
+"""What this node answers when another one of its cluster asks (links.AskedLinks)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from leveret.model.errors import NotFound
+from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.placement_controller import PlacementController
+from leveret.runtime.cluster.queue_roles import QueueRoles
+from leveret.runtime.cluster.queues import ClusterQueues
+from leveret.runtime.logs.engine import Engine
+
+AnswerOperator = Callable[[str, Any], Awaitable[Any]]
+"""(what, about) -> what was found."""
+
+
+class ClusterAnswers:
+    """See the module."""
+
+    def __init__(
+        self,
+        member: ClusterMember,
+        engine: Engine,
+        queues: ClusterQueues,
+        roles: QueueRoles,
+        placement_controller: PlacementController,
+    ) -> None:
+        """Nothing is answered for operators until `answer_operators_with`."""
+        self._member = member
+        self._engine = engine
+        self._queues = queues
+        self._roles = roles
+        self._placement_controller = placement_controller
+        self._answer_operator: AnswerOperator = _unknown
+
+    def answer_operators_with(self, answer: AnswerOperator) -> None:
+        """From now on this answers what nodes ask for the sake of operators: all that is not asked by the nodes."""
+        self._answer_operator = answer
+
+    async def answer(self, node: str, what: str, about: Any) -> Any:
+        """Answer another node, or this one.
+
+        Raises:
+            LeveretError: it cannot be answered.
+        """
+        match what:
+            case "applied":
+                await self._member.has_taken(int(about["revision"]))
+                await self._engine.refreshed()
+                self._engine.touch()
+                return {}
+            case "end":
+                epoch, next_offset = await self._roles.end(str(about["log"]))
+                return {"epoch": epoch, "next_offset": next_offset}
+            case "may_discard":
+                name = str(about["log"])
+                key = self._queues.key_of(name)
+                is_at_rest = key is not None and self._placement_controller.is_at_rest(key)
+                return {"may": is_at_rest and self._roles.may_discard(name, node)}
+            case "move":
+                key = str(about["vhost"]), str(about["name"])
+                return {"moved": await self._placement_controller.move(key, str(about["to"]))}
+        return await self._answer_operator(what, about)
+
+
+async def _unknown(what: str, about: Any) -> Any:
+    raise NotFound(f"no answer to {what!r} is known here")

@@ -1,0 +1,39 @@
+"""What a node of a cluster consists of, beside what it has alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from leveret.runtime.cluster.answers import ClusterAnswers
+from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
+from leveret.runtime.cluster.forwarding import Forwarding
+from leveret.runtime.cluster.links import AskedLinks, MemberLinks
+from leveret.runtime.cluster.listener import ClusterListener
+from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.placement_controller import PlacementController
+from leveret.runtime.cluster.queue_locations import QueueLocations
+from leveret.runtime.cluster.queue_roles import QueueRoles
+from leveret.runtime.cluster.replication_port import ClusterPort
+from leveret.runtime.cluster.schema_decisions import ForAll
+from leveret.runtime.mirroring.copies import MirrorCopies
+from leveret.runtime.mirroring.sources import MirrorSources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterParts:
+    """What a node of a cluster has beside a node alone, in the order in which it is made."""
+
+    member: ClusterMember
+    sources: MirrorSources
+    links: MemberLinks
+    copies: MirrorCopies
+    forwarding: Forwarding
+    locations: QueueLocations
+    roles: QueueRoles
+    placement_controller: PlacementController
+    publication: DefinitionsPublication
+    port: ClusterPort
+    schema_decisions: ForAll
+    answers: ClusterAnswers
+    asked: AskedLinks
+    listener: ClusterListener

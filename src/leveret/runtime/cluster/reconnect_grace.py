@@ -1,0 +1,49 @@
+"""What mirrors of queues that are led here report, and the moment that they have to connect to a new leader."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from typing import Final
+
+from leveret.runtime.cluster.due_queues import DueQueues
+from leveret.runtime.cluster.local_queues import QueueKey
+from leveret.runtime.mirroring.led_log import MirrorState
+from leveret.runtime.mirroring.log_table import LogTable
+
+_RECONNECT_GRACE_S: Final = 3.0
+"""So long a mirror that is recorded as synchronised may take to connect to a node that begins to lead."""
+
+
+class ReconnectGrace:
+    """Mirrors that are recorded as synchronised count as that for a moment, before they have connected."""
+
+    def __init__(self, logs: LogTable, due: DueQueues) -> None:
+        """Of a node that leads nothing yet."""
+        self._logs = logs
+        self._due = due
+        self._expected: dict[QueueKey, tuple[set[str], float]] = {}
+
+    def begin(self, key: QueueKey, nodes: Iterable[str]) -> None:
+        """This node leads the queue from now on; the record of it has these mirrors as synchronised."""
+        loop = asyncio.get_running_loop()
+        self._expected[key] = set(nodes), loop.time() + _RECONNECT_GRACE_S
+        loop.call_later(_RECONNECT_GRACE_S + 0.01, self._due.look, [key])
+
+    def expected(self, key: QueueKey) -> frozenset[str]:
+        """The mirrors that have not connected yet, while they still have time to."""
+        nodes, until_s = self._expected.get(key, (set(), 0.0))
+        return frozenset(nodes) if nodes and asyncio.get_running_loop().time() < until_s else frozenset()
+
+    def forget(self, key: QueueKey) -> None:
+        """The queue is gone."""
+        self._expected.pop(key, None)
+
+    def mirror_changed(self, name: str, node: str, state: MirrorState) -> None:
+        """See sources.OnState. A mirror that is gone again, or has not everything, is not expected any more."""
+        key = self._logs.key_of(name)
+        if key is not None:
+            if state in (MirrorState.GONE, MirrorState.UNSYNCHRONISED):
+                nodes, _ = self._expected.get(key, (set(), 0.0))
+                nodes.discard(node)
+            self._due.look([key])

@@ -1,0 +1,143 @@
+"""Where the engine hands over what other nodes have to keep (engine.ReplicationPort), and what promises wait for.
+
+Changes of definitions go to all nodes, messages of queues that are led elsewhere to their leaders, and those of queues
+that are led here to their mirrors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.queue import Queue
+from leveret.core.queues.remote_queue import RemoteQueue
+from leveret.model import definitions as d
+from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
+from leveret.runtime.cluster.due_queues import DueQueues
+from leveret.runtime.cluster.forwarding import Forwarding
+from leveret.runtime.cluster.placement_controller import PlacementController
+from leveret.runtime.cluster.queue_roles import QueueRoles
+from leveret.runtime.logs.engine import Part
+from leveret.runtime.mirroring.sources import MirrorSources
+from leveret.session.forwarding.remote_ports import RemotePorts
+
+_WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
+"""Publishers are not read from while a mirror has so much before it that it was sent."""
+
+
+class ClusterBarrier:
+    """commit.ReplicationBarrier: nothing is promised without the lease, and each round cuts a batch for the mirrors."""
+
+    def __init__(self, holds_lease: Callable[[], bool], cut: Callable[[], int]) -> None:
+        """`cut` sends what was appended since the last cut."""
+        self._holds_lease = holds_lease
+        self._cut = cut
+
+    def cut(self) -> int:
+        """See commit.ReplicationBarrier; positions are not used."""
+        return self._cut()
+
+    def committed(self) -> int:
+        """See commit.ReplicationBarrier."""
+        return 0 if self._holds_lease() else -1
+
+    def confirmable(self) -> int:
+        """See commit.ReplicationBarrier."""
+        return self.committed()
+
+
+class ClusterPort:
+    """See the module."""
+
+    def __init__(
+        self,
+        holds_lease: Callable[[], bool],
+        roles: QueueRoles,
+        sources: MirrorSources,
+        forwarding: Forwarding,
+        placement_controller: PlacementController,
+        due: DueQueues,
+        publication: DefinitionsPublication,
+        *,
+        waits_for_mirrors: bool,
+    ) -> None:
+        """Nobody waits yet; publishers wait for mirrors that are slow if it `waits_for_mirrors`."""
+        self._holds_lease = holds_lease
+        self._roles = roles
+        self._sources = sources
+        self._forwarding = forwarding
+        self._placement_controller = placement_controller
+        self._due = due
+        self._publication = publication
+        self._waits_for_mirrors = waits_for_mirrors
+        self._slowed: list[Callable[[], None]] = []
+
+    def concerns(self, queue: object) -> bool:
+        """See engine.ReplicationPort."""
+        if isinstance(queue, RemoteQueue | RemotePorts):
+            return True
+        return isinstance(queue, Queue) and self._roles.led_name(queue) is not None
+
+    def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
+        """See engine.ReplicationPort."""
+        if any(isinstance(each, RemoteQueue | RemotePorts) for each in batch.queues):
+            self._forwarding.when_batch_confirmed(batch, part())
+        self._when_mirrored(batch.queues, part)
+
+    def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
+        """See engine.ReplicationPort."""
+        for queue in queues:
+            if isinstance(queue, RemoteQueue):
+                self._forwarding.when_confirmed(queue, part())
+        self._when_mirrored(queues, part)
+
+    def _when_mirrored(self, queues: Iterable[object], part: Part) -> None:
+        names = [name for each in queues if isinstance(each, Queue) and (name := self._roles.led_name(each))]
+        if names:
+            has_all = part()
+
+            def notify() -> None:
+                # The disk's part asked for the lease when the disk was done; mirrors may be done long after that.
+                if self._holds_lease():
+                    has_all(True)
+
+            self._sources.when_acked(names, notify)
+
+    def is_overloaded(self) -> bool:
+        """See engine.ReplicationPort."""
+        return self._forwarding.is_overloaded() or self._mirrors_are_slow()
+
+    def _mirrors_are_slow(self) -> bool:
+        return self._waits_for_mirrors and self._sources.waiting_bytes > _WAITING_BYTES_MAX
+
+    def when_relieved(self, callback: Callable[[], None]) -> None:
+        """See engine.ReplicationPort."""
+        if self._mirrors_are_slow():
+            self._slowed.append(callback)
+        else:
+            self._forwarding.when_relieved(callback)
+
+    def tick(self) -> None:
+        """Time has gone by: call back those that wait for mirrors, if these have caught up."""
+        if self._slowed and not self._mirrors_are_slow():
+            slowed, self._slowed = self._slowed, []
+            for callback in slowed:
+                callback()
+
+    def taken_down(self, queue: Queue) -> None:
+        """See engine.ReplicationPort: a mirror that has all of it leads instead."""
+        self._due.look([(queue.key[0], queue.key[1])])
+
+    def flushed(self, queue: Queue) -> None:
+        """See engine.ReplicationPort: mirrors are told what consumers may have, and need not have what is settled."""
+        name = self._roles.led_name(queue)
+        if name is not None:
+            self._sources.delivered(name, queue.backlog.cursor)
+            self._sources.floor(name, queue.log_floor)
+
+    def share(self, changes: list[d.Change], known: Callable[[], None]) -> None:
+        """See engine.ReplicationPort."""
+        for change in changes:
+            self._placement_controller.definition_changed(change)
+        self._publication.share(changes, known)

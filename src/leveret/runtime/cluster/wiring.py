@@ -1,0 +1,144 @@
+"""A node of a cluster is put together here: what is made, in which order, and who knows whom.
+
+Each object gets what it works on when it is made. What would be a circle is cut by what both sides know:
+
+- `DueQueues`: mirrors, copies and records say what is due, and the placement controller, which is made after all of
+  them, does it.
+- `ClusterQueues`: whose a log is, for mirroring, which is made before the roles of queues and works for them.
+- `ClusterSide`: what the node asks from then on. Node and engine were there before; this is how they come to know.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from leveret.runtime.cluster.answers import ClusterAnswers
+from leveret.runtime.cluster.coordinator import Coordinator
+from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
+from leveret.runtime.cluster.due_queues import DueQueues
+from leveret.runtime.cluster.forwarding import Forwarding
+from leveret.runtime.cluster.links import AskedLinks, MemberLinks
+from leveret.runtime.cluster.listener import ClusterListener, ClusterPeer, Handler, NodeCredentials
+from leveret.runtime.cluster.member import ClusterMember
+from leveret.runtime.cluster.operations import ClusterCommands
+from leveret.runtime.cluster.parts import ClusterParts
+from leveret.runtime.cluster.placement_controller import PlacementController
+from leveret.runtime.cluster.queue_locations import QueueLocations
+from leveret.runtime.cluster.queue_roles import QueueRoles
+from leveret.runtime.cluster.queues import ClusterQueues
+from leveret.runtime.cluster.reconnect_grace import ReconnectGrace
+from leveret.runtime.cluster.replication_port import ClusterBarrier, ClusterPort
+from leveret.runtime.cluster.schema_decisions import ForAll
+from leveret.runtime.link.peer import LinkPeer, Receiver
+from leveret.runtime.mirroring.copies import MirrorCopies
+from leveret.runtime.mirroring.sources import MirrorSources
+from leveret.runtime.node.cluster_side import ClusterSide
+from leveret.session.link_handshake import Kind
+from leveret.storage.secret_file import Secret
+
+if TYPE_CHECKING:
+    from leveret.runtime.node.node import Node
+
+
+def enter_cluster(member: ClusterMember, node: Node, secret: Secret) -> Coordinator:
+    """Have a node that has recovered nothing yet be this member of a cluster."""
+    parts = _parts(member, node, secret)
+    coordinator = Coordinator(node, parts)
+    member.definitions_lock.serve(
+        node.broker.definitions_lock, lambda: parts.publication.is_busy, coordinator.go_on
+    )
+    node.enter_cluster(
+        ClusterSide(
+            operations=ClusterCommands(node, parts),
+            is_founder=member.is_founder,
+            take_definitions=coordinator.take_definitions,
+            make_queue=parts.roles.make_queue,
+            forwarding=parts.forwarding,
+            leaders=parts.forwarding.leaders,
+            replication_port=parts.port,
+            barrier=ClusterBarrier(member.store.holds_lease_now, parts.sources.cut),
+            copy_gone=parts.copies.gone,
+            schema_decisions=parts.schema_decisions,
+            on_draining=coordinator.drained,
+            find_streams=coordinator.streams_of,
+            on_streams=coordinator.streams_open,
+        )
+    )
+    return coordinator
+
+
+def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
+    broker, engine, settings = node.broker, node.engine, node.config.cluster
+    credentials = NodeCredentials(secret, member.node_id, member.name, member.incarnation)
+
+    # Logs to mirrors, and from leaders.
+    due = DueQueues()
+    queues = ClusterQueues(member.name, node, due)
+    grace = ReconnectGrace(queues, due)
+    sources = MirrorSources(
+        node.tree,
+        node.commits,
+        engine.clock_ms,
+        grace.mirror_changed,
+        queues,
+        sync_bytes_s_max=settings.sync_bytes_s_max,
+        ack_timeout_ms=settings.mirroring_ack_timeout_ms,
+    )
+    links = MemberLinks(settings, credentials)
+    copies = MirrorCopies(
+        node.tree,
+        node.commits,
+        node.data_dir,
+        links.dial,
+        node=member.name,
+        logs=queues,
+        clock_ms=engine.clock_ms,
+    )
+    forwarding = Forwarding(member.name, node, links.dial, member.incarnation)
+
+    # Where queues are, and who sees to that.
+    locations = QueueLocations(settings, member.state, broker, member.cluster_view)
+    roles = QueueRoles(member, node, queues, locations, grace, sources, copies, forwarding)
+    placement_controller = PlacementController(
+        member.store, member.state, broker, locations, roles, member.cluster_view, due
+    )
+
+    # What this node tells the others.
+    publication = DefinitionsPublication(member, broker, locations.first)
+    port = ClusterPort(
+        member.store.holds_lease_now,
+        roles,
+        sources,
+        forwarding,
+        placement_controller,
+        due,
+        publication,
+        waits_for_mirrors=settings.mirroring_flow_control,
+    )
+    schema_decisions = ForAll(member, node.schema_sync.deciding)
+
+    # What the others ask.
+    answers = ClusterAnswers(member, engine, queues, roles, placement_controller)
+    asked = AskedLinks(answers.answer)
+
+    def mirror(peer: LinkPeer, caller: ClusterPeer) -> Receiver:
+        return sources.accept(peer, caller.name, caller.incarnation)
+
+    handlers: dict[Kind, Handler] = {"member": asked.accept, "relay": forwarding.accept, "mirror": mirror}
+    listener = ClusterListener(settings, credentials, handlers, member.why_not)
+    return ClusterParts(
+        member=member,
+        sources=sources,
+        links=links,
+        copies=copies,
+        forwarding=forwarding,
+        locations=locations,
+        roles=roles,
+        placement_controller=placement_controller,
+        publication=publication,
+        port=port,
+        schema_decisions=schema_decisions,
+        answers=answers,
+        asked=asked,
+        listener=listener,
+    )

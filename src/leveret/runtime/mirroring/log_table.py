@@ -1,0 +1,34 @@
+"""What mirroring asks of the node that has the logs: whose they are, and whether it serves them.
+
+A port: mirroring knows logs and links, and no queues. `runtime.cluster.queues` has both.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class LogTable(Protocol):
+    """The logs of a node by their names in the tree, such as `queues/EPOCH`."""
+
+    def key_of(self, name: str) -> tuple[str, str] | None:
+        """The vhost and name of the queue that a log is of; None if that is not known here."""
+
+    def is_led(self, name: str) -> bool:
+        """Whether this node leads the log."""
+
+    def begin_segment(self, name: str) -> int:
+        """Begin a segment of a log that is led here, with a chunk that settles nothing; the offset of that.
+
+        Raises:
+            StorageError: that cannot be.
+        """
+
+    def has_log(self, name: str) -> bool:
+        """Whether the log was recorded here as one in which there is something."""
+
+    def record_existence(self, name: str) -> None:
+        """Record that: should the log be missing one day, that is a loss, and no copy that has all of nothing."""
+
+    def copy_again(self, name: str) -> None:
+        """The copy of a log is damaged or gone: `MirrorCopies.mirror` is to be called for it again."""
