@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import ClassVar, Protocol
 
 from leveret.core.queues.counters import Counters
@@ -57,6 +59,9 @@ class DeliverySource(Protocol):
 class Consumers:
     """Consumers by priority, the highest first, those of one priority in the order they came.
 
+    A dispatch costs by what changed, not by how many consumers there are: a consumer that has no capacity leaves the
+    line of its priority, and is not asked again before `wake` says that it may have some.
+
     Attributes:
         single_active: whether only one is served at a time (`x-single-active-consumer`).
         active: the one that is served then; the next in line when it goes.
@@ -68,35 +73,49 @@ class Consumers:
         self.single_active = single_active
         self.active: QueueConsumer | None = None
         self.on_active: Callable[[QueueConsumer], None] = _ignore
-        self._all: list[QueueConsumer] = []
-        self._turn = 0
+        self._levels: dict[int, dict[QueueConsumer, None]] = {}
+        self._lines: dict[int, OrderedDict[QueueConsumer, None]] = {}
+        self._count = 0
 
     def __iter__(self) -> Iterator[QueueConsumer]:
         """All of them, in order."""
-        return iter(self._all)
+        return chain.from_iterable(self._levels.values())
 
     def __len__(self) -> int:
         """How many there are."""
-        return len(self._all)
+        return self._count
+
+    @property
+    def has_exclusive(self) -> bool:
+        """Whether one has the queue for itself; then there is no other."""
+        return self._count == 1 and next(iter(self)).exclusive
 
     def add(self, consumer: QueueConsumer) -> None:
         """Take one in, behind those of its priority."""
-        place = len(self._all)
-        while place and self._all[place - 1].priority < consumer.priority:
-            place -= 1
-        self._all.insert(place, consumer)
+        if consumer.priority not in self._levels:
+            self._levels[consumer.priority] = {}
+            self._levels = dict(sorted(self._levels.items(), reverse=True))
+            self._lines = {priority: self._lines.get(priority, OrderedDict()) for priority in self._levels}
+        self._levels[consumer.priority][consumer] = None
+        self._lines[consumer.priority][consumer] = None
+        self._count += 1
         if self.active is None:
             self._activate(consumer)
 
     def remove(self, consumer: QueueConsumer) -> bool:
         """Let one go; tell whether it was there."""
-        if consumer not in self._all:
+        level = self._levels.get(consumer.priority, {})
+        if consumer not in level:
             return False
-        self._all.remove(consumer)
+        del level[consumer]
+        self._lines[consumer.priority].pop(consumer, None)
+        if not level:
+            del self._levels[consumer.priority], self._lines[consumer.priority]
+        self._count -= 1
         if consumer is self.active:
             self.active = None
-            if self._all:
-                self._activate(self._all[0])
+            if self._count:
+                self._activate(next(iter(self)))
         return True
 
     def _activate(self, consumer: QueueConsumer) -> None:
@@ -106,36 +125,47 @@ class Consumers:
 
     def clear(self) -> None:
         """Let all go."""
-        self._all.clear()
+        self._levels.clear()
+        self._lines.clear()
+        self._count = 0
         self.active = None
 
     def is_active(self, consumer: QueueConsumer) -> bool:
         """Whether it is served: any, or the one of a queue with a single active consumer."""
         return not self.single_active or consumer is self.active
 
-    def willing(self) -> list[QueueConsumer]:
-        """Those of the highest priority that may take something now."""
-        willing: list[QueueConsumer] = []
-        for consumer in self._all:
-            if willing and consumer.priority < willing[0].priority:
-                break
-            if consumer.capacity() > 0 and self.is_active(consumer):
-                willing.append(consumer)
-        return willing
+    def wake(self, consumer: QueueConsumer) -> None:
+        """It may have capacity again: its turn comes after those who wait. Must be called whenever that is so."""
+        if consumer in self._levels.get(consumer.priority, ()):
+            self._lines[consumer.priority][consumer] = None
+
+    @property
+    def has_willing(self) -> bool:
+        """Whether any may take something now."""
+        return self._next() is not None
 
     def turns(self) -> Iterator[tuple[QueueConsumer, int, int]]:
-        """Whose turn it is until nobody may take more: (consumer, its capacity, how many are willing)."""
-        willing = self.willing()
-        while willing:
-            place = self._turn % len(willing)
-            capacity = willing[place].capacity()
-            if capacity > 0:
-                yield willing[place], capacity, len(willing)
-                # Not before: a turn that nothing was left for is still to come.
-                self._turn = place + 1
-            else:
-                del willing[place]
-                willing = willing or self.willing()
+        """Whose turn it is until nobody may take more: (consumer, its capacity, about how many are willing)."""
+        while (turn := self._next()) is not None:
+            yield turn
+            # Not before: a turn that nothing was left for is still to come.
+            line = self._lines.get(turn[0].priority)
+            if line and turn[0] in line:
+                line.move_to_end(turn[0])
+
+    def _next(self) -> tuple[QueueConsumer, int, int] | None:
+        """The first in line of the highest priority; those before it that may take nothing leave the line."""
+        if self.single_active:
+            capacity = 0 if self.active is None else self.active.capacity()
+            return None if self.active is None or capacity <= 0 else (self.active, capacity, 1)
+        for line in self._lines.values():
+            while line:
+                consumer = next(iter(line))
+                capacity = consumer.capacity()
+                if capacity > 0:
+                    return consumer, capacity, len(line)
+                del line[consumer]
+        return None
 
 
 def _ignore(consumer: QueueConsumer) -> None:

@@ -405,6 +405,8 @@ class Queue:
     def _deal(self) -> None:
         """Hand out ready messages, oldest first, in turns, until none is left, nobody takes more, or it is enough."""
         dealt, self._deals_on = 0, False
+        if self.ready_count <= 0:
+            return
         for consumer, capacity, willing_count in self.consumers.turns():
             if self.ready_count <= 0:
                 return

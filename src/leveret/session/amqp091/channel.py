@@ -143,7 +143,7 @@ class Channel(ChannelBase):
         if isinstance(queue, RemoteQueue):
             remote_methods.consume(self, queue, tag, method)
             return
-        if any(other.exclusive for other in queue.consumers) or (
+        if queue.consumers.has_exclusive or (
             method.exclusive and (queue.consumers or queue.consumers.single_active)
         ):
             raise AccessRefused(f"queue '{name}' in vhost '{vhost}' in exclusive use")

@@ -77,7 +77,7 @@ class ChannelBase(DeliveryChannel):
         if queue.gathered:
             # Published before this method, perhaps in the same read: it must be seen by it.
             self.connection.host.append_now(queue)
-            if not bool(queue.consumers.willing()):
+            if not queue.consumers.has_willing:
                 queue.give_way()
         return queue
 

@@ -329,10 +329,15 @@ class DeliveryChannel:
             else:
                 self.waiting_notices.append(notice)
 
+    def wake(self, consumer: ChannelConsumer) -> None:
+        """A consumer may take more: its queue looks at it at the next flush."""
+        consumer.queue.consumers.wake(consumer)
+        self.mark(consumer.queue)
+
     def wake_consumers(self) -> None:
         """Something changed about how much this channel takes."""
         for consumer in self.consumers.values():
-            self.mark(consumer.queue)
+            self.wake(consumer)
         for remote_channel in self.remote_channels.values():
             remote_channel.wake()
 
@@ -351,6 +356,7 @@ class DeliveryChannel:
         for run in runs:
             if run.consumer is not None:
                 run.consumer.unacked_count -= run.count
+                run.queue.consumers.wake(run.consumer)
             self.mark(run.queue)
         if self.global_prefetch:
             for remote_channel in list(self.remote_channels.values()):

@@ -174,7 +174,7 @@ class ForwardedChannel(Channel):
         # It may have been cancelled meanwhile.
         if isinstance(consumer, ForwardedChannelConsumer):
             consumer.credit += count
-            self.mark(consumer.queue)
+            self.wake(consumer)
 
     # -- what differs from a client's channel -------------------------------------------------
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from leveret.core.queues.consumers import Consumers
 from leveret.core.queues.messages import alike
+from leveret.core.queues.queue import Queue
 from tests.unit.core.queues.queue_log import HEADS, Log, Sink, body
 
 
@@ -35,7 +39,7 @@ def test_the_next_in_line_becomes_the_active_one() -> None:
         consumers.add(one)
     assert list(consumers) == [high, low, later]
     assert consumers.active is low
-    assert consumers.willing() == [low]
+    assert [one for one, _, _ in islice(consumers.turns(), 3)] == [low] * 3
     assert consumers.remove(low)
     assert not consumers.remove(low)
     assert consumers.active is high
@@ -48,4 +52,94 @@ def test_lower_priorities_take_what_the_highest_can_not() -> None:
     full, low = Sink(0, priority=9), Sink(2)
     consumers.add(low)
     consumers.add(full)
-    assert consumers.willing() == [low]
+    assert [one for one, _, _ in islice(consumers.turns(), 3)] == [low] * 3
+
+
+class Counting(Sink):
+    """A sink that counts how often it is asked."""
+
+    asked = 0
+
+    def capacity(self) -> int:
+        Counting.asked += 1
+        return super().capacity()
+
+
+def publish(log: Log, queue: Queue, first: int, count: int) -> None:
+    """Messages with these numbers, offered at once."""
+    queue.gather(alike(HEADS[0], [body(number, HEADS[0]) for number in range(first, first + count)]))
+    log.flush(queue)
+    queue.dispatch()
+
+
+def test_a_dispatch_asks_those_that_may_have_room_and_not_all_there_are() -> None:
+    log = Log()
+    queue = log.recover()
+    sinks = [Counting(1) for _ in range(5000)]
+    for sink in sinks:
+        queue.add_consumer(sink)
+    publish(log, queue, 0, 6000)
+    while queue.deadline_ms is not None:
+        queue.dispatch()
+    assert [len(sink.got) for sink in sinks] == [1] * 5000
+    Counting.asked = 0
+    for number in range(100):
+        sinks[number].held = 0
+        queue.consumers.wake(sinks[number])
+        queue.dispatch()
+    assert [len(sink.got) for sink in sinks[:100]] == [2] * 100
+    assert Counting.asked <= 300
+    for sink in sinks:
+        queue.remove_consumer(sink)
+    assert len(queue.consumers) == 0
+
+
+class Door(RuleBasedStateMachine):
+    """Consumers come, go and acknowledge in any order: nothing waits while one that is served has room."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = Log()
+        self.queue = self.log.recover()
+        self.sinks: list[Sink] = []
+        self.published = 0
+
+    @initialize(single_active=st.booleans())
+    def begin(self, single_active: bool) -> None:
+        self.queue.consumers.single_active = single_active
+
+    @rule(prefetch=st.integers(1, 3), priority=st.integers(0, 2))
+    def consume(self, prefetch: int, priority: int) -> None:
+        self.sinks.append(Sink(prefetch, priority=priority))
+        self.queue.add_consumer(self.sinks[-1])
+
+    @precondition(lambda self: self.sinks)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        sink = data.draw(st.sampled_from(self.sinks))
+        self.sinks.remove(sink)
+        self.queue.remove_consumer(sink)
+
+    @precondition(lambda self: self.sinks)
+    @rule(data=st.data(), count=st.integers(1, 3))
+    def acknowledge(self, data: st.DataObject, count: int) -> None:
+        sink = data.draw(st.sampled_from(self.sinks))
+        sink.held = max(0, sink.held - count)
+        self.queue.consumers.wake(sink)
+
+    @rule(count=st.integers(1, 9))
+    def publish(self, count: int) -> None:
+        publish(self.log, self.queue, self.published, count)
+        self.published += count
+
+    @invariant()
+    def nobody_with_room_waits(self) -> None:
+        self.queue.dispatch()
+        consumers = self.queue.consumers
+        assert list(consumers) == sorted(self.sinks, key=lambda sink: -sink.priority)
+        assert len(consumers) == len(self.sinks)
+        if self.queue.ready_count:
+            assert not [one for one in self.sinks if one.capacity() > 0 and consumers.is_active(one)]
+
+
+TestDoor = Door.TestCase
