@@ -94,7 +94,12 @@ class Broker:
     """
 
     def __init__(
-        self, read: Reader, *, default_queue_type: str = CLASSIC, queue_max: int | None = None
+        self,
+        read: Reader,
+        *,
+        default_queue_type: str = CLASSIC,
+        queue_max: int | None = None,
+        epochs: Epochs | None = None,
     ) -> None:
         """An empty broker for `queue_max` queues; `read` fetches a queue's messages from its log."""
         self.default_queue_type = default_queue_type
@@ -122,7 +127,7 @@ class Broker:
         self.known_routes = 0
         self.traced_vhosts: set[str] = set()
         self.version = 0
-        self.epochs = Epochs()
+        self.epochs = epochs or Epochs()
         self.definitions_lock = DefinitionsLock()
         self.make_queue: Callable[[d.Queue, Reader, bool], Queue] = _led_here
         self.shared: list[d.Change] | None = None

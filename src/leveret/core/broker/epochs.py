@@ -14,13 +14,15 @@ class Epochs:
 
     Attributes:
         last: no queue has a later one; in a cluster, none on any node.
-        reserve: told of the last epoch before another one is given, returns up to which they may be given then.
     """
 
-    def __init__(self) -> None:
-        """No queue yet."""
+    def __init__(self, reserve: Callable[[int], int] | None = None) -> None:
+        """No queue yet.
+
+        `reserve` is told of the last epoch before another one is given, and returns up to which they may be given then.
+        """
         self.last = 0
-        self.reserve: Callable[[int], int] = _reserve_nothing
+        self._reserve = reserve or _reserve_nothing
         self._reserved = 0
 
     def stamp(self, wanted: Queue) -> Queue:
@@ -29,7 +31,7 @@ class Epochs:
             self.last = max(self.last, wanted.epoch)
             return wanted
         if self.last >= self._reserved:
-            self._reserved = self.reserve(self.last)
+            self._reserved = self._reserve(self.last)
         self.last += 1
         return msgspec.structs.replace(wanted, epoch=self.last)
 

@@ -7,17 +7,19 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+import leveret
+from leveret.config import Config
 from leveret.core.broker.access import check_password, is_allowed, permission_of
 from leveret.core.broker.alarms import Alarms
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.limits import check_connection_limits
-from leveret.core.queues.queue import Queue
 from leveret.model.definitions import User
 from leveret.model.errors import AccessRefused, AuthenticationFailed
 from leveret.runtime.clients import connection_log
+from leveret.runtime.logs.engine import Engine
 from leveret.session.amqp091.remote_queues import Leaders
 from leveret.session.certificate import LoginRule
-from leveret.session.host import Limits, Sender
+from leveret.session.host import Limits
 
 
 class Authority:
@@ -133,32 +135,26 @@ class AmqpHost:
     def __init__(
         self,
         authority: Authority,
-        outbox: list[Sender],
-        append_now: Callable[[Queue], None],
-        *,
-        cluster_name: str,
-        node_name: str,
-        version: str,
-        limits: Limits,
-        certificate_login: LoginRule,
+        engine: Engine,
         alarms: Alarms,
+        config: Config,
     ) -> None:
         """Take what connections are offered."""
         self.leaders: Leaders | None = None
         self.broker = authority.broker
-        self.outbox = outbox
-        self.cluster_name = cluster_name
-        self.node_name = node_name
-        self.version = version
-        self.limits = limits
-        self.certificate_login = certificate_login
+        self.outbox = engine.outbox
+        self.append_now = engine.append_now
         self.alarms = alarms
+        self.cluster_name = config.cluster_name
+        self.node_name = config.node_name
+        self.version = leveret.__version__
+        self.limits: Limits = config.amqp
+        self.certificate_login: LoginRule = config.certificate_login
         login = authority.over("amqp091")
         self.authenticate = login.authenticate
         self.authenticate_external = login.authenticate_external
         self.open_vhost = authority.open_vhost
         self.unique_id = unique_id
-        self.append_now = append_now
         self.channel_failed = connection_log.channel_failed
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from leveret.config import Config
 from leveret.config.kinds import Address
-from leveret.config.streams import Streams
 from leveret.core.broker.actor import Actor
 from leveret.core.broker.alarms import Alarms
 from leveret.core.broker.broker import Broker
@@ -29,14 +29,14 @@ from leveret.model.errors import (
     PreconditionFailed,
 )
 from leveret.runtime.clients.hosts import Authority
-from leveret.runtime.clients.recovery_ingest import DeletedAt, RecoveryIngest, never_deleted
+from leveret.runtime.clients.recovery_ingest import RecoveryIngest
 from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.committed_log import CommittedLog
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.logs.stream_store import StreamStore
-from leveret.session.certificate import LoginRule, TlsPeer
+from leveret.session.certificate import TlsPeer
 from leveret.session.stream.types import Operation
 from leveret.wire.record import (
     BEGINNING_PREFIX,
@@ -55,6 +55,26 @@ _NUMBERS: Final = (
     "stream-filter-size-bytes",
 )
 _TEXTS: Final = ("max-age", "queue-leader-locator")
+
+
+class StandbyBook(Protocol):
+    """What this node knows as one that took another's place, or may (runtime.standby.decisions.StandbyDecided)."""
+
+    @property
+    def mode(self) -> OperatingMode:
+        """Which side this node is."""
+
+    def transferred(self, vhost: str, log_id: int) -> int | None:
+        """Up to which offset all of a former upstream's outgoing log is in the queues here; None: it is no former one.
+
+        0 says that nobody can tell.
+        """
+
+    def transferred_fingerprint(self, vhost: str, log_id: int) -> int | None:
+        """The mark of the last chunk of that; None: there is none, or it was not kept."""
+
+    def deleted_at(self, key: tuple[str, str], reference: str) -> int:
+        """See recovery_ingest.DeletedAt."""
 
 
 class StreamServer:
@@ -76,29 +96,22 @@ class StreamServer:
         streams: StreamStore,
         engine: Engine,
         commit: GroupCommit,
-        *,
-        node_name: str,
-        config: Streams,
-        mechanisms: tuple[str, ...],
         alarms: Alarms,
-        certificate_login: LoginRule,
-        connection_max: int | None = None,
+        standby: StandbyBook,
+        config: Config,
     ) -> None:
         """What is not configured of the advertised addresses is the listeners'; see `listening`."""
-        self.node_name = node_name
-        self.transferred: Callable[[str, int], int | None] = _nothing_transferred
-        self.transferred_fingerprint: Callable[[str, int], int | None] = _nothing_transferred
-        self.deleted_at: DeletedAt = never_deleted
-        self.standby_mode: Callable[[], OperatingMode] = lambda: OperatingMode.NONE
-        self.mechanisms = mechanisms
+        self.node_name = config.node_name
+        self.mechanisms = config.amqp.auth_mechanisms
         self.advertised_host, self.advertised_port = "127.0.0.1", 0
         self.advertised_tls_host, self.advertised_tls_port = "127.0.0.1", 0
         self.find_node: Callable[[str, bool], tuple[str, int] | None] = _no_other_node
         self.on_listening: Callable[[], None] = lambda: None
-        self._config = config
+        self._config = config.streams
         self._alarms = alarms
-        self._certificate_login = certificate_login
-        self._connection_max = connection_max
+        self._standby = standby
+        self._certificate_login = config.certificate_login
+        self._connection_max = config.amqp.connection_max
         self.groups = ConsumerGroups()
         self._authority = authority
         self._collector = collector
@@ -310,7 +323,7 @@ class StreamServer:
     @property
     def is_downstream(self) -> bool:
         """See StreamAuthority."""
-        return self.standby_mode() is OperatingMode.DOWNSTREAM
+        return self._standby.mode is OperatingMode.DOWNSTREAM
 
     def outgoing_log(self, user: str, vhost: str) -> OutgoingLog:
         """See StreamHost."""
@@ -336,7 +349,7 @@ class StreamServer:
             )
         if key in broker.queues and broker.queues[key].is_remote:
             raise LedElsewhere(f"queue '{queue}' in vhost '{vhost}' is led by another node: recover it there")
-        ingest = RecoveryIngest(broker, key, self._engine, self._commit, self.deleted_at)
+        ingest = RecoveryIngest(broker, key, self._engine, self._commit, self._standby.deleted_at)
         ingest.check()
         return ingest
 
@@ -348,10 +361,10 @@ class StreamServer:
         """See StreamHost."""
         if reference.startswith(TRANSFERRED_PREFIX):
             log_id = reference.removeprefix(TRANSFERRED_PREFIX)
-            return self.transferred(vhost, int(log_id)) if log_id.isdecimal() else None
+            return self._standby.transferred(vhost, int(log_id)) if log_id.isdecimal() else None
         if reference.startswith(TRANSFERRED_FINGERPRINT_PREFIX):
             log_id = reference.removeprefix(TRANSFERRED_FINGERPRINT_PREFIX)
-            return self.transferred_fingerprint(vhost, int(log_id)) if log_id.isdecimal() else None
+            return self._standby.transferred_fingerprint(vhost, int(log_id)) if log_id.isdecimal() else None
         if reference.startswith(BEGINNING_PREFIX):
             return self._collector.begin_downstream(vhost, reference.removeprefix(BEGINNING_PREFIX))
         log = self._collector.logs.get(vhost)
@@ -378,11 +391,6 @@ def _is_stream(queue: Queue) -> bool:
 
 def _leader(queue: Queue) -> str:
     return queue.leader if isinstance(queue, RemoteQueue) else ""
-
-
-def _nothing_transferred(vhost: str, log_id: int) -> int | None:
-    """Of a node that took nobody's place."""
-    return None
 
 
 class OpenStream:

@@ -30,7 +30,7 @@ import asyncio
 import hashlib
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -39,12 +39,14 @@ from urllib.parse import quote, unquote
 
 from isal.isal_zlib import crc32
 
+from leveret.config import Config
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.runtime.collecting.by_reference import QueueLogSource
 from leveret.runtime.collecting.lowest_offsets import Key
 from leveret.runtime.collecting.outgoing_log import OutgoingLog, remove_log
+from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.work_slices import others_first
 from leveret.storage.directory import sync_directory
 from leveret.storage.log import Log, sync_descriptors
@@ -76,21 +78,10 @@ class Collector:
         clock_ms: Callable[[], int],
         queue_log: Callable[[Queue], Log],
         logs_of_queues: QueueLogSource,
-        durable: Callable[[], Awaitable[None]],
-        shared: Callable[[], Awaitable[None]],
-        *,
-        by_name: bool,
-        segment_bytes_max: int,
-        retain_bytes_max: int,
-        retain_ms: int | None,
-        truncates: bool,
+        commits: GroupCommit,
+        config: Config,
     ) -> None:
-        """`queue_log` gives a queue's log.
-
-        `durable` waits until what was appended so far is on disk, `shared` until followers in sync have it.
-        `by_name`: what is in the log of a queue is on disk when it is collected, and need not be copied.
-        `truncates`: what all known downstreams have is dropped, whatever else is retained.
-        """
+        """Collect nothing yet; `queue_log` gives a queue's log."""
         self.logs: dict[str, OutgoingLog] = {}
         self._has_logs = asyncio.Event()
         self._tree = tree
@@ -99,14 +90,15 @@ class Collector:
         self.released: Callable[[], None] = _ignore
         self._queue_log = queue_log
         self._logs_of_queues = logs_of_queues
-        self._by_name = by_name
-        self._segment_bytes_max = segment_bytes_max
-        self._retain_bytes_max = retain_bytes_max
-        self._retain_ms = retain_ms
-        self._truncates = truncates
+        # Then what is in the log of a queue is on disk when it is collected, and need not be copied.
+        self._by_name = config.storage.durability == "fsync"
+        self._segment_bytes_max = config.storage.segment_bytes_max
+        self._retain_bytes_max = config.standby.retention_bytes_max
+        self._retain_ms = config.standby.retention_ms_max
+        self._truncates = config.standby.truncates_transferred
         self._overtaken: set[tuple[str, str]] = set()
-        self._durable = durable
-        self._shared = shared
+        self._durable = commits.settle
+        self._shared = commits.shared
         self._following: set[Queue] = set()
         self._retained: dict[Queue, int] = {}
         self._catching_up: dict[Queue, asyncio.Task[None]] = {}

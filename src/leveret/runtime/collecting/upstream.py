@@ -46,22 +46,21 @@ class UpstreamCollection:
     """Has the collector keep an outgoing log for each vhost that is tagged; see runtime.collecting.collector."""
 
     def __init__(
-        self,
-        broker: Broker,
-        collector: Collector,
-        stores: LogStore,
-        clock_ms: Callable[[], int],
-        is_one_of_many: Callable[[], bool],
+        self, broker: Broker, collector: Collector, stores: LogStore, clock_ms: Callable[[], int]
     ) -> None:
-        """Collect nothing yet; `is_one_of_many` tells whether other nodes lead some of the queues."""
+        """Collect nothing yet."""
         self._broker = broker
         self._collector = collector
         self._stores = stores
         self._clock_ms = clock_ms
-        self._is_one_of_many = is_one_of_many
+        self._is_one_of_many = False
         self._not_collected: set[str] = set()
         self._asked_in_vain: set[str] = set()
         self._vhosts: set[str] = set()
+
+    def be_one_of_many(self) -> None:
+        """Other nodes lead some of the queues."""
+        self._is_one_of_many = True
 
     # -- which vhosts -------------------------------------------------------------------------
 
@@ -75,7 +74,7 @@ class UpstreamCollection:
         """Complete the outgoing logs, which are open, from the logs of these queues, which are recovered."""
         self._broker.replication_changes.clear()
         self._vhosts = self._existing()
-        if self._vhosts and not self._is_one_of_many():
+        if self._vhosts and not self._is_one_of_many:
             # Not where none is known yet: a cluster may have them, or definitions that are to be brought back.
             self._collector.remove_former(self._vhosts)
         for vhost in list(self._collector.logs):
@@ -89,7 +88,7 @@ class UpstreamCollection:
     def follow_tags(self) -> None:
         """Vhosts gain and lose their outgoing log with their tag."""
         collector, tagged = self._collector, set(self._tagged())
-        if self._is_one_of_many():
+        if self._is_one_of_many:
             # Each node would collect what it leads, and a downstream that asks one of them would miss the rest.
             for name in tagged - self._not_collected:
                 logger.error("standby_not_collected vhost=%s reason=node_of_a_cluster", name)
@@ -129,7 +128,7 @@ class UpstreamCollection:
     def _follow_deletions(self) -> None:
         """Of a vhost that is gone nothing stays, was it tagged or not; one that is not tagged keeps its log."""
         before, self._vhosts = self._vhosts, self._existing()
-        if not self._is_one_of_many():
+        if not self._is_one_of_many:
             for name in before - self._vhosts:
                 self._collector.remove_closed(name)
 

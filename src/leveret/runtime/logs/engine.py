@@ -21,7 +21,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from itertools import islice
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.dead_letters import route_dead_letters
@@ -137,6 +137,22 @@ class _DefinitionsPublication:
             step()
 
 
+class EngineHooks(NamedTuple):
+    """What the engine asks of the node and tells it.
+
+    Attributes:
+        on_bug: told of a flush that failed half-way: the process must end.
+        on_deleted: told of queues before it is durable that they are deleted, maybe again.
+        on_replication: called before queues begin or end to be collected.
+        keeps_unused: whether replicated queues do not expire here: they are used at their upstream.
+    """
+
+    on_bug: Callable[[], None]
+    on_deleted: Callable[[list[Queue]], None]
+    on_replication: Callable[[], None]
+    keeps_unused: Callable[[], bool]
+
+
 class Engine:
     """Runs what the core decided; see the module.
 
@@ -144,9 +160,6 @@ class Engine:
         outbox: sessions that have octets to send.
         peers: the socket of each session.
         replication_port: other nodes; None for a node alone.
-        on_deleted: told of queues before it is durable that they are deleted, maybe again.
-        on_replication: called before queues begin or end to be collected.
-        keeps_unused: whether replicated queues do not expire here: they are used at their upstream.
         clock_ms: the time.
     """
 
@@ -158,16 +171,13 @@ class Engine:
         definitions: DefinitionsStore,
         collector: Collecting,
         clock_ms: Callable[[], int],
-        on_bug: Callable[[], None],
+        hooks: EngineHooks,
     ) -> None:
         """Wire the rooms together; nothing runs until `touch`."""
         self.clock_ms = clock_ms
         self._deadlines = Deadlines(clock_ms, self._due)
-        self._on_bug = on_bug
+        self._hooks = hooks
         self.replication_port: ReplicationPort | None = None
-        self.on_deleted: Callable[[list[Queue]], None] = lambda queues: None
-        self.on_replication: Callable[[], None] = lambda: None
-        self.keeps_unused: Callable[[], bool] = lambda: False
         self._publication: _DefinitionsPublication | None = None
         self._reported: list[tuple[ConfirmingChannel, ConfirmBatch, bool]] = []
         self.outbox: list[Sender] = []
@@ -208,7 +218,7 @@ class Engine:
             self.flush()
         except Exception:
             logger.critical("flush_failed action=stop", exc_info=True)
-            self._on_bug()
+            self._hooks.on_bug()
 
     def stop(self) -> None:
         """Flush no more because time goes by."""
@@ -306,7 +316,7 @@ class Engine:
         come back without its arguments and bindings.
         """
         queue.deadline_ms = None
-        if queue.replicated and self.keeps_unused():
+        if queue.replicated and self._hooks.keeps_unused():
             queue.touch()
             self._broker.dirty[queue] = None
             return
@@ -419,7 +429,7 @@ class Engine:
         broker = self._broker
         changes, broker.replication_changes = broker.replication_changes, []
         if changes:
-            self.on_replication()
+            self._hooks.on_replication()
         for queue in changes:
             if not queue.is_remote:
                 self._replication_due[queue] = None
@@ -442,7 +452,7 @@ class Engine:
         for queue in broker.deleted:
             self._deadlines.set(queue, None)
         if broker.deleted:
-            self.on_deleted(broker.deleted)
+            self._hooks.on_deleted(broker.deleted)
         if not broker.changes and not broker.deleted and not broker.shared:
             return
         changes, broker.changes = broker.changes, []

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import ssl
 import sys
 from collections.abc import Coroutine
@@ -18,11 +17,9 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager, null
 from pathlib import Path
 from typing import Any, Final
 
-import leveret
 from leveret.config import Config
-from leveret.core.broker.access import SALT_BYTES, hash_password
 from leveret.core.broker.broker import Broker
-from leveret.core.queues.queue import Queue
+from leveret.core.broker.epochs import Epochs
 from leveret.core.rules.descriptors import Caps
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model import definitions as d
@@ -37,13 +34,15 @@ from leveret.runtime.collecting.upstream import UpstreamCollection
 from leveret.runtime.definitions.boot import BootDefinitions
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.definitions_store import DefinitionsStore
-from leveret.runtime.logs.engine import Engine
+from leveret.runtime.logs.engine import Engine, EngineHooks
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.node.alarms import AlarmWatch
 from leveret.runtime.node.cluster_side import ClusterSide
 from leveret.runtime.node.epoch_file import EpochFile
+from leveret.runtime.node.first_start import seed
 from leveret.runtime.node.handed_out import HandedOut
 from leveret.runtime.node.read_only_view import ReadOnlyView
+from leveret.runtime.node.upkeep import Upkeep
 from leveret.runtime.process.allocator import keep_freed_memory
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.process.loop_watch import LoopWatch
@@ -59,13 +58,6 @@ from leveret.storage.tree import Tree
 
 logger = logging.getLogger(__name__)
 
-_RETAIN_EVERY_S: Final = 5.0
-_WATCH_EVERY_S: Final = 1.0
-_RECLAIM_EVERY_S: Final = 1.0
-_RECLAIM_REST_S: Final = 0.01
-_RECLAIMED_AT_ONCE: Final = 32
-_RELOCATED_STEPS: Final = 100
-"""Of one queue, before it is looked for others."""
 _RECOVERED_AT_ONCE: Final = 100
 _SETTLE_TIMEOUT_S: Final = 2.0
 GC_THRESHOLDS: Final = (7000, 4, 1000)
@@ -119,100 +111,84 @@ class Node:
         Raises:
             Corrupt: the definitions cannot be read.
         """
+        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.config = config
         self.data_dir = data_dir
         self.started_at_ms = clock_ms()
         self.failed = failed or asyncio.Event()
         self.ended = asyncio.Event()
-        self._opened = False
         self.replication = replication
         self.cluster = cluster
-        self._cluster_side: ClusterSide | None = None
-        self._tasks: list[asyncio.Task[None]] = []
-        self._tls: ssl.SSLContext | None = None
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self.tree = tree or Tree(data_dir, segments_open_max=process_sockets().budget.logs)
-        storage = config.storage
         self.commits = commits or GroupCommit(
-            fsync=storage.durability == "fsync",
+            fsync=config.storage.durability == "fsync",
             on_failure=self._disk_failed,
             logs_at_once=process_sockets().budget.syncing,
         )
-        self._definitions = DefinitionsStore(self.tree.log(data_dir / "definitions"), self.commits, clock_ms)
-        self.log_store = LogStore(self.tree, self.commits, clock_ms, storage.segment_bytes_max)
-        self.log_store.use_existence_records(self._definitions.has_log, self._definitions.record_existence)
+        self._cluster_side: ClusterSide | None = None
+        self._opened = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._tls: ssl.SSLContext | None = None
+        self._wire_broker()
+        self._wire_sites()
+        self._wire_engine()
+        self._wire_listeners()
+        self._introduce()
+
+    # -- wiring: what is made, in this order, from what was made before ------------------------
+
+    def _wire_broker(self) -> None:
+        """What exists, the logs it is in, and what is remembered beside them."""
+        config, data_dir, tree = self.config, self.data_dir, self.tree
+        self._definitions = DefinitionsStore(tree.log(data_dir / "definitions"), self.commits, clock_ms)
+        self.log_store = LogStore(tree, self.commits, clock_ms, config.storage.segment_bytes_max)
         self._queues = self.log_store.queues
+        self._epochs = EpochFile(tree.file(data_dir / "epochs.json"))
         self.broker = Broker(
             self.log_store.read,
             default_queue_type=config.objects.default_queue_type,
             queue_max=config.objects.queue_max,
+            epochs=Epochs(self._epochs.reserve),
         )
-        self._epochs = EpochFile(self.tree.file(data_dir / "epochs.json"))
-        self.broker.epochs.reserve = self._epochs.reserve
-        self._handed_out = HandedOut(data_dir, self.tree.epoch)
-        self._build_upstream()
-        self.read_only_view = ReadOnlyView(self.tree, self.broker, self.log_store, self._definitions)
-        self.engine = Engine(
-            self.broker,
-            self.commits,
-            self.log_store,
-            self._definitions,
-            self.collector,
-            clock_ms,
-            self.failed.set,
+        self._handed_out = HandedOut(data_dir, tree.epoch)
+        self.read_only_view = ReadOnlyView(tree, self.broker, self.log_store, self._definitions)
+        self._boot_definitions = BootDefinitions(
+            config.definitions, tree.file(data_dir / "boot_definitions.json")
         )
-        self.commits.on_gone = self._log_gone
-        self._queues.when_safe = self.engine.when_safe
-        self.authority = Authority(self.broker, config.access.loopback_users)
-        self.alarms = AlarmWatch(config.watermarks, data_dir, storage.reserve_bytes)
-        self.loop_watch = LoopWatch()
-        state = self.tree.file(data_dir / "boot_definitions.json")
-        self._boot_definitions = BootDefinitions(config.definitions, state)
-        self._build_listeners()
 
-    def _build_upstream(self) -> None:
-        storage, standby = self.config.storage, self.config.standby
+    def _wire_sites(self) -> None:
+        """The other site: definitions and messages that go there, and come from there."""
+        data_dir, tree = self.data_dir, self.tree
         self.collector = Collector(
-            self.tree,
-            clock_ms,
-            self.log_store.log,
-            self._queues,
-            self.commits.settle,
-            self.commits.shared,
-            by_name=storage.durability == "fsync",
-            segment_bytes_max=storage.segment_bytes_max,
-            retain_bytes_max=standby.retention_bytes_max,
-            retain_ms=standby.retention_ms_max,
-            truncates=standby.truncates_transferred,
+            tree, clock_ms, self.log_store.log, self._queues, self.commits, self.config
         )
-        self._queues.keep_from, self._queues.needed_from = (
-            self.collector.keep_from,
-            self.collector.needed_from,
-        )
-        self.collector.released = self._queues.release
-        self.upstream = UpstreamCollection(
-            self.broker, self.collector, self.log_store, clock_ms, lambda: self._cluster_side is not None
-        )
-
-    def _build_listeners(self) -> None:
-        config = self.config
-        host = AmqpHost(
-            self.authority,
-            self.engine.outbox,
-            self.engine.append_now,
-            cluster_name=config.cluster_name,
-            node_name=config.node_name,
-            version=leveret.__version__,
-            limits=config.amqp,
-            certificate_login=config.certificate_login,
-            alarms=self.alarms,
-        )
-        self.amqp_host = host
+        self.upstream = UpstreamCollection(self.broker, self.collector, self.log_store, clock_ms)
         self.schema_sync = SchemaSync(
-            self,
-            self.tree.file(self.data_dir / "schema_sync.json"),
-            self.tree.file(self.data_dir / "schema_history.json"),
+            self, tree.file(data_dir / "schema_sync.json"), tree.file(data_dir / "schema_history.json")
         )
+        self.standby = StandbyDownstream(self, tree.file(data_dir / "standby.json"))
+        self.rejoin = Rejoin(self, tree.file(data_dir / REJOIN_FILE))
+
+    def _wire_engine(self) -> None:
+        """Runs what the broker decides; and watches over what it needs."""
+        hooks = EngineHooks(
+            on_bug=self.failed.set,
+            on_deleted=self.standby.decided.note_deleted,
+            on_replication=self.upstream.follow_tags,
+            keeps_unused=self._keeps_unused,
+        )
+        self.engine = Engine(
+            self.broker, self.commits, self.log_store, self._definitions, self.collector, clock_ms, hooks
+        )
+        self.alarms = AlarmWatch(self.config.watermarks, self.data_dir, self.config.storage.reserve_bytes)
+        self.loop_watch = LoopWatch()
+        self._upkeep = Upkeep(self.broker, self.engine, self.collector, self.log_store, self._log_gone)
+
+    def _wire_listeners(self) -> None:
+        """Who lets clients in."""
+        config = self.config
+        self.authority = Authority(self.broker, config.access.loopback_users)
+        self.amqp_host = AmqpHost(self.authority, self.engine, self.alarms, config)
         schema_host = SchemaHost(
             self.authority,
             config.node_name,
@@ -220,39 +196,35 @@ class Node:
             self.schema_sync.state,
             config.amqp.connection_max,
         )
-        self.amqp = AmqpListener(host, schema_host, self.engine, clock_ms, config.listeners)
-        self.alarms.on_change.append(self.amqp.go_on)
+        self.amqp = AmqpListener(self.amqp_host, schema_host, self.engine, clock_ms, config.listeners)
         self.stream_server = StreamServer(
             self.authority,
             self.collector,
             self.log_store.streams,
             self.engine,
             self.commits,
-            node_name=config.node_name,
-            config=config.streams,
-            mechanisms=config.amqp.auth_mechanisms,
-            alarms=self.alarms,
-            certificate_login=config.certificate_login,
-            connection_max=config.amqp.connection_max,
+            self.alarms,
+            self.standby.decided,
+            config,
         )
-        self.log_store.streams.on_commit = self.stream_server.wake
         self.streams = StreamListener(
             self.stream_server,
             frame_max_bytes=config.streams.frame_max_bytes,
             heartbeat_s=config.streams.heartbeat_s,
             caps=Caps(per_address=config.listeners.connection_max_per_address),
         )
-        self.alarms.on_change.append(self.streams.alarms_changed)
         self.maintenance = Maintenance(self.amqp, self.streams)
-        self.standby = StandbyDownstream(self, self.tree.file(self.data_dir / "standby.json"))
-        self.stream_server.transferred = self.standby.decided.transferred
-        self.stream_server.transferred_fingerprint = self.standby.decided.transferred_fingerprint
-        self.stream_server.deleted_at = self.standby.decided.deleted_at
-        self.stream_server.standby_mode = lambda: self.standby.mode
-        self.engine.on_deleted = self.standby.decided.note_deleted
-        self.engine.on_replication = self.upstream.follow_tags
-        self.engine.keeps_unused = self._keeps_unused
-        self.rejoin = Rejoin(self, self.tree.file(self.data_dir / REJOIN_FILE))
+
+    def _introduce(self) -> None:
+        """Those who are told of something by what was made before them."""
+        self.commits.on_gone = self._log_gone
+        self.log_store.use_existence_records(self._definitions.has_log, self._definitions.record_existence)
+        self._queues.keep_from = self.collector.keep_from
+        self._queues.needed_from = self.collector.needed_from
+        self._queues.when_safe = self.engine.when_safe
+        self.collector.released = self._queues.release
+        self.log_store.streams.on_commit = self.stream_server.wake
+        self.alarms.on_change += [self.amqp.go_on, self.streams.alarms_changed]
 
     def enter_cluster(self, side: ClusterSide) -> None:
         """Be a node of a cluster from now on; to be called before anything is recovered."""
@@ -268,6 +240,7 @@ class Node:
         self.maintenance.on_change = side.on_draining
         self.stream_server.find_node = side.find_streams
         self.stream_server.on_listening = side.on_streams
+        self.upstream.be_one_of_many()
 
     def _keeps_unused(self) -> bool:
         """Whether who uses queues is at the upstream, or was, and has not been let in here yet."""
@@ -329,9 +302,9 @@ class Node:
         loop = asyncio.get_running_loop()
         self._tasks = [
             loop.create_task(self.collector.run()),
-            loop.create_task(self._retain()),
-            loop.create_task(self._watch_logs()),
-            loop.create_task(self._reclaim()),
+            loop.create_task(self._upkeep.retain()),
+            loop.create_task(self._upkeep.watch_logs()),
+            loop.create_task(self._upkeep.reclaim()),
             loop.create_task(self.alarms.run()),
             loop.create_task(self.loop_watch.run()),
         ]
@@ -398,29 +371,7 @@ class Node:
         if self._boot_definitions.is_configured:
             self._boot_definitions.into(broker)
         elif not stored.by_kind["users"] and not stored.by_kind["vhosts"]:
-            self._seed()
-
-    def _seed(self) -> None:
-        """The first start: one vhost, and one user in it."""
-        access = self.config.access
-        user, vhost = access.default_user, access.default_vhost
-        password_hash = hash_password(access.default_pass, os.urandom(SALT_BYTES))
-        queue_type = self.broker.default_queue_type
-        default = d.Vhost(name=vhost, description="Default virtual host", default_queue_type=queue_type)
-        self.broker.apply(d.Put(default))
-        tags = tuple(sorted(access.default_tags))
-        self.broker.apply(d.Put(d.User(name=user, password_hash=password_hash, tags=tags)))
-        self.broker.apply(
-            d.Put(
-                d.Permission(
-                    user=user,
-                    vhost=vhost,
-                    configure=access.default_configure,
-                    write=access.default_write,
-                    read=access.default_read,
-                )
-            )
-        )
+            seed(self.broker, self.config.access)
 
     def show(self) -> None:
         """Recover everything to be looked at, instead of `start`: another node leads these data.
@@ -499,17 +450,6 @@ class Node:
             logger.critical("task_failed action=stop", exc_info=error)
             self.failed.set()
 
-    async def _retain(self) -> None:
-        while True:
-            await asyncio.sleep(_RETAIN_EVERY_S)
-            try:
-                self.collector.retain()
-                self._queues.release_ended()
-                self.log_store.streams.retain()
-                self.collector.resume(self.broker.led_queues())
-            except StorageError as error:
-                logger.error("retention_failed error=%s action=try_again", error)
-
     def _log_gone(self, log: Log, error: Corrupt) -> bool:
         """Files of a log were removed while it was open; of the definitions the node ends."""
         queue = self.log_store.queue_of(log)
@@ -517,37 +457,6 @@ class Node:
             return self._cluster_side is not None and self._cluster_side.copy_gone(log, error)
         self.engine.gone(queue, error)
         return True
-
-    async def _reclaim(self) -> None:
-        """Have the logs of queues that were consumed begin anew, a few at a time: each makes a file, or reads some."""
-        reclaiming = self._queues.reclaiming
-        while True:
-            await asyncio.sleep(_RECLAIM_EVERY_S)
-            due = reclaiming.look(clock_ms())
-            await self._reclaim_in(due)
-            for _ in range(_RELOCATED_STEPS):
-                if unfinished := reclaiming.relocating.unfinished:
-                    await self._reclaim_in(unfinished)
-
-    async def _reclaim_in(self, queues: list[Queue]) -> None:
-        for at in range(0, len(queues), _RECLAIMED_AT_ONCE):
-            for queue in queues[at : at + _RECLAIMED_AT_ONCE]:
-                if self.broker.queues.get(queue.key) is queue:
-                    self.broker.dirty[queue] = None
-            self.engine.touch()
-            await asyncio.sleep(_RECLAIM_REST_S)
-
-    async def _watch_logs(self) -> None:
-        """A queue that nobody publishes to is down as well, once its directory is gone."""
-        while True:
-            await asyncio.sleep(_WATCH_EVERY_S)
-            try:
-                there = await asyncio.to_thread(self.log_store.names_there)
-            except StorageError as error:
-                logger.error("logs_not_watched error=%s action=try_again", error)
-                continue
-            for log in self.log_store.gone(there) if there else ():
-                self._log_gone(log, log.missing())
 
     # -- what the listeners use -------------------------------------------------------------------
 

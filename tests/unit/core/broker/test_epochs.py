@@ -22,8 +22,7 @@ def test_epochs_are_reserved_before_they_are_given() -> None:
         asked.append(last)
         return last + 3
 
-    epochs = Epochs()
-    epochs.reserve = reserve
+    epochs = Epochs(reserve)
     given = [epochs.stamp(Queue(name="a", vhost="/", durable=False)).epoch for _ in range(7)]
     assert given == [1, 2, 3, 4, 5, 6, 7]
     assert asked == [0, 3, 6]

@@ -12,7 +12,7 @@ import pytest
 
 from leveret.core.queues.confirms import ConfirmBatch
 from leveret.model import definitions as d
-from leveret.runtime.node import node as node_module
+from leveret.runtime.node import upkeep
 from leveret.testing.network.waiting import until
 from tests.unit.runtime.collecting.site import Site
 
@@ -220,7 +220,7 @@ def test_nothing_is_confirmed_that_went_into_a_file_which_is_gone(
 def test_a_queue_that_nobody_uses_is_down_once_its_directory_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(node_module, "_WATCH_EVERY_S", 0.01)
+    monkeypatch.setattr(upkeep, "_WATCH_EVERY_S", 0.01)
 
     async def scenario(site: Site) -> None:
         await site.publish(3)

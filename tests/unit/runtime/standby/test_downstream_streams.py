@@ -105,7 +105,9 @@ class Ingesting:
         key = ("v", stream.removeprefix(RECOVERY_STREAM_PREFIX))
         self._reference = reference
         follower_server = node.stream_server
-        self._ingest = RecoveryIngest(node.broker, key, node.engine, node.commits, follower_server.deleted_at)
+        self._ingest = RecoveryIngest(
+            node.broker, key, node.engine, node.commits, follower_server._standby.deleted_at
+        )
         self.last_sequence = self._ingest.last_sequence(reference)
         return self
 
