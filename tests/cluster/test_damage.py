@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import pika
 import pytest
 
 from leveret.testing.sites import cluster_site
@@ -140,6 +143,79 @@ def test_a_reader_that_meets_damage_has_the_queue_led_by_a_mirror(site: ClusterS
     site.wait_placed("ha", followed, mirrors=others, synchronised=others)
     assert numbers(site, leader, "ha") == list(range(COUNT))
     assert len(put_away(leader)) == before + 1
+
+
+@pytest.mark.parametrize("kind", ["mirrored", "quorum"])
+def test_a_queue_of_which_no_node_has_anything_begins_anew_when_an_operator_says_so(
+    site: ClusterSite, kind: str
+) -> None:
+    leader, *others = site.members
+    with site.channel(leader) as channel:
+        arguments = {"x-queue-type": "quorum"} if kind == "quorum" else None
+        channel.queue_declare("ha", durable=True, arguments=arguments)
+        channel.queue_bind("ha", "amq.fanout")
+        channel.basic_publish("", "ha", b"old", pika.BasicProperties(delivery_mode=2))
+    site.wait_placed("ha", leader, mirrors=others, synchronised=others)
+    for node in site.members:
+        node.kill9()
+    for node in site.members:
+        (directory,) = (node.data_dir / "queues").iterdir()
+        shutil.rmtree(directory)
+    site.start(leader)
+    site.start(*others)
+    site.wait(lambda: placed(site, others[0]).state == "crashed", "it to be down")
+    refused = others[1].ctl("restart_queue", "ha", check=False)
+    assert refused.returncode != 0
+    assert "no copy of its log was found" in refused.stderr
+    given_up = json.loads(others[1].ctl("restart_queue", "ha", "--yes", "--formatter", "json").stdout)
+    assert {copy["node"]: copy["state"] for copy in given_up["copies"]} == {
+        node.node: "missing" for node in site.members
+    }
+    leader = next(each for each in site.members if each.node == placed(site, each).leader)
+    others = [each for each in site.members if each is not leader]
+    site.wait_placed("ha", leader, mirrors=others, synchronised=others)
+    with site.channel(others[0]) as channel:
+        channel.basic_publish("amq.fanout", "", b"0 new", pika.BasicProperties(delivery_mode=2))
+    leader.kill9()
+    site.wait(lambda: placed(site, others[0]).leader != leader.node, "another leader")
+    site.wait(lambda: placed(site, others[0]).state == "running", "it to serve")
+    assert numbers(site, others[1], "ha") == [0]
+    site.start(leader)
+    for node in site.members:
+        assert "amq.fanout" in node.ctl("list_bindings", "source_name").stdout
+
+
+def test_copies_that_other_nodes_have_are_counted_and_quarantined_before_a_queue_begins_anew(
+    site: ClusterSite,
+) -> None:
+    leader, mirror, third = site.members
+    fill(site, leader, "ha")
+    third.kill9()
+    leader.kill9()
+    site.wait(lambda: placed(site, mirror).leader == mirror.node, "the mirror to lead")
+    with site.channel(mirror) as channel:
+        # Now the other copies are behind, and nobody else has this one.
+        channel.basic_publish("", "ha", b"%d " % COUNT, pika.BasicProperties(delivery_mode=2))
+    mirror.kill9()
+    segments(mirror)[1].unlink()
+    site.start(mirror)
+    site.start(third)
+    site.wait(lambda: placed(site, third).state == "crashed", "it to be down")
+    shown = json.loads(third.ctl("restart_queue", "ha", "--dry-run", "--formatter", "json").stdout)
+    copies = {copy["node"]: copy for copy in shown["copies"]}
+    assert copies[third.node]["state"] == "readable"
+    assert copies[third.node]["messages"] == COUNT
+    assert copies[mirror.node]["state"] == "damaged"
+    assert copies[leader.node]["state"] == "unknown"
+    refused = third.ctl("restart_queue", "ha", check=False)
+    assert refused.returncode != 0
+    assert f"{third.node} has {COUNT} messages" in refused.stderr
+    third.ctl("restart_queue", "ha", "--yes")
+    site.start(leader)
+    site.wait_placed("ha", mirror, mirrors=[third, leader], synchronised=[third, leader])
+    assert numbers(site, leader, "ha") == []
+    (report,) = json.loads(third.ctl("list_divergent_messages", "--formatter", "json").stdout)["reports"]
+    assert report["messages"] == COUNT
 
 
 def test_a_node_whose_name_was_changed_says_whose_data_it_has(site: ClusterSite) -> None:

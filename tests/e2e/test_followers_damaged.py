@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
@@ -90,6 +92,41 @@ def full_disk(member: FollowerSiteNode) -> Iterator[None]:
         if member.node.alive:
             both = (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
             resource.prlimit(member.node.pid, resource.RLIMIT_FSIZE, both)
+
+
+# -- a log that is given up ------------------------------------------------------------------------
+
+
+def test_a_restart_of_a_crashed_queue_names_the_follower_that_has_it_and_takes_it_along(
+    site: FollowerSite, queue: str
+) -> None:
+    [follower] = site.followers
+    with channel_at(site.leader) as channel:
+        channel.queue_bind(queue, "amq.fanout")
+    log = log_of(site.leader, queue)
+    site.wait_even()
+    site.leader.node.kill9()
+    shutil.rmtree(site.leader.data_dir / log)
+    site.leader.lead()
+    site.wait_in_sync()
+    shown = json.loads(
+        site.leader.node.ctl("restart_queue", queue, "--dry-run", "--formatter", "json").stdout
+    )
+    own, other = shown["copies"]
+    assert own["state"] == "missing"
+    assert (other["role"], other["state"], other["first_offset"]) == ("follower", "readable", 0)
+    assert other["next_offset"] >= len(BODIES)
+    refused = site.leader.node.ctl("restart_queue", queue, check=False)
+    assert refused.returncode != 0
+    assert "an unknown number of messages" in refused.stderr
+    site.leader.node.ctl("restart_queue", queue, "--yes")
+    publish(site.leader, queue, [b"new"])
+    site.wait_even()
+    for member in site.members:
+        assert queue in member.node.ctl("list_bindings", "destination_name", "source_name").stdout
+        assert f"{queue}\t1" in member.node.ctl("list_queues", "name", "messages").stdout
+    assert not (follower.data_dir / log).exists()
+    site.assert_identical()
 
 
 # -- torn writes ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -158,6 +159,72 @@ def test_an_operator_can_delete_a_queue_that_is_down_and_an_application_cannot(n
     node.kill9()
     node.start()
     assert drain(node, "damaged") == [b"new"]
+
+
+def failed(node: LeveretProcess, *args: str) -> str:
+    """What leveretctl says of why it does not."""
+    ended = node.ctl(*args, check=False)
+    assert ended.returncode != 0
+    return ended.stderr
+
+
+def bindings(node: LeveretProcess) -> str:
+    """Of queue `damaged`, as operators see them."""
+    return node.ctl(
+        "list_bindings", "source_name", "destination_name", "routing_key", "--no-table-headers"
+    ).stdout
+
+
+@pytest.mark.parametrize("harm", ["flipped", "oldest-gone", "all-gone", "directory-gone"])
+def test_an_operator_restarts_a_crashed_queue_knowing_what_is_given_up(
+    node: LeveretProcess, harm: str
+) -> None:
+    node.start()
+    with channel(node) as opened:
+        # It goes with its last binding, and stays as long as there is one.
+        opened.exchange_declare("bound", "fanout", durable=True, auto_delete=True)
+        opened.queue_bind("damaged", "bound")
+        method = opened.basic_get("damaged")[0]
+        assert method is not None
+        opened.basic_ack(method.delivery_tag)
+    bound = bindings(node)
+    assert "bound" in bound
+    assert "is not crashed" in failed(node, "restart_queue", "damaged", "--yes")
+    node.kill9()
+    files = segments(node)
+    log = files[0].parent
+    if harm == "flipped":
+        flip(files[1], 60)
+    elif harm == "directory-gone":
+        shutil.rmtree(log)
+    else:
+        for file in files[: 1 if harm == "oldest-gone" else None]:
+            file.unlink()
+    node.start()
+    refused = failed(node, "restart_queue", "damaged")
+    assert "is crashed" in refused
+    assert "give_up=true" in refused
+    shown = json.loads(node.ctl("restart_queue", "damaged", "--dry-run", "--formatter", "json").stdout)
+    (copy,) = shown["copies"]
+    gone = harm in ("all-gone", "directory-gone")
+    assert copy["state"] == ("missing" if gone else "damaged")
+    assert copy["messages"] == 0 if gone else 200 <= copy["messages"] < COUNT
+    with channel(node) as opened, pytest.raises(pika.exceptions.NackError):
+        opened.basic_publish("", "damaged", b"more", PERSISTENT)
+
+    given_up = json.loads(node.ctl("restart_queue", "damaged", "--yes", "--formatter", "json").stdout)
+    assert given_up == shown
+    assert not log.exists()
+    with channel(node) as opened:
+        opened.basic_publish("bound", "", b"new", PERSISTENT)
+    node.kill9()
+    node.start()
+    assert bindings(node) == bound
+    assert drain(node, "damaged") == [b"new"]
+    assert drain(node, "healthy") == BODIES[:10]
+    quarantined = json.loads(node.ctl("list_divergent_messages", "--formatter", "json").stdout)
+    assert len(quarantined["reports"]) == (0 if gone else 1)
+    assert copy["messages"] == sum(row["settled"] is False for row in quarantined["messages"])
 
 
 def test_a_bit_that_flips_under_a_running_node_ends_the_queues_consumers_and_nothing_else(

@@ -108,6 +108,10 @@ class Api:
         """Create or replace."""
         self._send("PUT", parts, body=msgspec.json.encode(body))
 
+    def put_slowly(self, *parts: str, **query: str) -> Any:
+        """Act, however long it takes; the JSON document of the answer."""
+        return _document(self._send("PUT", parts, query=query, timeout=_PATIENT))
+
     def put_text(self, *parts: str, text: str) -> None:
         """Create or replace by JSON that the operator wrote; the node says what is wrong with it."""
         self._send("PUT", parts, body=text.encode())

@@ -114,7 +114,10 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "set_parameter",
         ),
     ),
-    "queues": ("Queues", ("delete_queue", "list_queues", "list_unresponsive_queues", "purge_queue")),
+    "queues": (
+        "Queues",
+        ("delete_queue", "list_queues", "list_unresponsive_queues", "purge_queue", "restart_queue"),
+    ),
     "listings": (
         "Monitoring",
         ("cipher_suites", "list_bindings", "list_ciphers", "list_exchanges", "list_hashes", "tls_versions"),

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias
 from leveret.config import Config
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.placement import QueuePlacement
+from leveret.runtime.integrity.log_copies import LogCopy
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.alarms import AlarmWatch
 from leveret.runtime.process.loop_watch import LoopWatch
@@ -231,6 +232,20 @@ class ReplicationOperations(Protocol):
             LeveretError: it is going on already.
         """
 
+    async def copies(self, path: str) -> list[LogCopy]:
+        """What this node and its followers have of the log with this name in the tree, this node's first.
+
+        Raises:
+            StorageError: the disk does not let it be read.
+        """
+
+    async def quarantine_log(self, path: str) -> None:
+        """Quarantine what can be read of that log, which nobody appends to and which is to be deleted.
+
+        Raises:
+            StorageError: the disk refuses it; the log must stay.
+        """
+
     def divergent(self) -> list[dict[str, Any]]:
         """The reports of what was quarantined, as the leader did not have it.
 
@@ -338,6 +353,16 @@ class ClusterOperations(Protocol):
 
         Raises:
             LeveretError: as above.
+        """
+
+    async def copies(self, vhost: str, name: str) -> list[LogCopy]:
+        """What the other nodes that are, or were, mirrors of a queue that is led here have of its log."""
+
+    async def quarantine_copies(self, vhost: str, name: str) -> None:
+        """Have those of them that run quarantine what they have, as the queue is to begin anew.
+
+        Raises:
+            LeveretError: one of them cannot.
         """
 
     async def forget_node(self, name: str) -> list[dict[str, Any]]:

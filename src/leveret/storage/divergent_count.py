@@ -18,6 +18,20 @@ _MERGE_AT: Final = 64 * 1024
 _ENTRY_BYTES: Final = 4
 
 
+def contents(directory: Path, path: str) -> DivergentLog | None:
+    """All that can be read of the log at `path`, which is in `directory`; None if there is no segment.
+
+    Raises:
+        StorageError: files cannot be opened.
+    """
+    first = next(iter(starts(directory)), None)
+    if first is None:
+        return None
+    log = DivergentLog(path, path.partition("/")[0], None, None, first, first)
+    count(directory, log, None, None, directory)
+    return log
+
+
 def count(
     directory: Path, log: DivergentLog, on_read: OnRead | None, until: int | None, quarantined: Path
 ) -> None:

@@ -153,7 +153,7 @@ class Log(LogReader):
             if must_exist and not found:
                 raise StorageError(
                     f"log {self.directory} is missing, with all that was in it; stop the node and restore the "
-                    "directory from a copy, or accept the loss with leveretctl delete_queue"
+                    "directory from a copy, or accept the loss with leveretctl restart_queue"
                 )
             make_directory(self.directory, durable=self._durable)
             self._begin = BeginFile(self.directory, [path.name for path in names])

@@ -14,6 +14,7 @@ from leveret.core.replication.placement import QueuePlacement
 from leveret.management.node import Answer, ClusterOperations
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
 from leveret.runtime.cluster.operations import ClusterCommands
+from leveret.runtime.integrity.log_copies import LogCopy
 
 Key = tuple[str, ...]
 
@@ -133,6 +134,12 @@ class FakeCluster:
 
     async def cancel_sync_queue(self, vhost: str, name: str) -> None:
         self._do("cancel_sync", vhost, name)
+
+    async def copies(self, vhost: str, name: str) -> list[LogCopy]:
+        return []
+
+    async def quarantine_copies(self, vhost: str, name: str) -> None:
+        self.reported.append(("quarantine_copies", vhost, name))
 
     def _do(self, what: str, vhost: str, name: str) -> None:
         if not self.placement((vhost, name)).is_mirrored:

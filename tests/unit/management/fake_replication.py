@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from leveret.model.errors import NotFound, PreconditionFailed
+from leveret.runtime.integrity.log_copies import LogCopy
 
 PROGRESS = {"bytes_done": 250_000_000, "bytes_total": 10**9, "rate_bytes_s": 2e8, "seconds_left": 3.75}
 
@@ -73,6 +74,8 @@ class FakeReplication:
         self.rows: list[dict[str, Any]] = []
         self.unrepaired: list[str] = []
         self.reports: list[dict[str, Any]] = []
+        self.log_copies: list[LogCopy] = []
+        self.quarantined: list[str] = []
         self.messages: list[dict[str, Any]] = []
         self.failure: Exception | None = None
         self.on_promoted: Callable[[], None] = lambda: None
@@ -196,6 +199,14 @@ class FakeReplication:
             "repaired": 1,
             "unrepaired": self.unrepaired,
         }
+
+    async def copies(self, path: str) -> list[LogCopy]:
+        """What is told of any log."""
+        return self.log_copies
+
+    async def quarantine_log(self, path: str) -> None:
+        """Remembered."""
+        self.quarantined.append(path)
 
     def divergent(self) -> list[dict[str, Any]]:
         return self.reports

@@ -13,7 +13,7 @@ from leveret.cli.command import Session, command
 from leveret.cli.commands.columns import chosen
 from leveret.cli.names import queues
 from leveret.cli.pids import pid
-from leveret.cli.values import MessageLine, Table
+from leveret.cli.values import MessageLine, ReportLines, Table
 
 Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queues)]
 _KNOWN: Final = (
@@ -135,6 +135,44 @@ def delete_queue(
     with refused_as(exits.USAGE):
         ctl.api.delete("queues", ctl.vhost, name, **{key: "true" for key, wanted in query.items() if wanted})
     return MessageLine(f"Queue was successfully deleted with {ready} ready messages", {"messages": ready})
+
+
+@command("", "restart_queue -p orders paid --dry-run")
+def restart_queue(
+    ctl: Session,
+    name: Name,
+    dry_run: Annotated[
+        bool, Option("--dry-run", help="Only show what each node still has of the queue's log.")
+    ] = False,
+    yes: Annotated[
+        bool, Option("--yes", "-y", help="Give up the messages: without this a restart is refused.")
+    ] = False,
+) -> ReportLines:
+    """Let a crashed queue begin anew, empty, with its name, arguments and bindings.
+
+    First try what loses nothing: restore the log's directory, start nodes that have a mirror, or run scrub beside a
+    follower. What can be read of the log is quarantined on each node of the cluster that runs, and
+    list_divergent_messages shows it. A follower, or a node of the cluster that does not run, deletes its copy.
+    """
+    ctl.announce(f"{'Looking at' if dry_run else 'Restarting'} queue '{name}' in vhost '{ctl.vhost}' ...")
+    where, consent = ("queues", ctl.vhost, name, "restart"), "true" if yes else "false"
+    with refused_as(exits.UNAVAILABLE):
+        lost = ctl.api.get_slowly(*where) if dry_run else ctl.api.put_slowly(*where, give_up=consent)
+    return ReportLines(
+        [("Damage", lost["damage"]), ("Would give up" if dry_run else "Gave up", _given_up(lost["copies"]))],
+        lost,
+        Table.of(_COPY, lost["copies"], unknown="?"),
+    )
+
+
+_COPY: Final = ("node", "role", "state", "messages", "octets", "first_offset", "next_offset")
+
+
+def _given_up(copies: list[dict[str, Any]]) -> str:
+    """The longest copy's messages: copies are of one queue."""
+    most = max((each["messages"] or 0 for each in copies), default=0)
+    unknown = [each["node"] for each in copies if each["messages"] is None]
+    return f"{most} messages that can be read" + (f"; not counted: {', '.join(unknown)}" if unknown else "")
 
 
 _DOWN: Final = ("crashed", "stopped", "down")

@@ -400,7 +400,9 @@ class Broker:
     def _put_queue(self, wanted: d.Queue, owner: object | None) -> Queue:
         topology = self.topology(wanted.vhost)
         existing = self.queues.get(wanted.key)
-        if existing is not None:
+        if existing is not None and is_next_incarnation(wanted, existing.definition):
+            self._remove(existing)
+        elif existing is not None:
             _check_health(existing)
             kind = queue_type(existing.definition.arguments)
             equivalent(wanted, existing.definition, ("durable", "auto_delete"), ARGUMENTS[kind])
@@ -467,6 +469,14 @@ class Broker:
             return wanted
         return with_default_type(wanted, vhost.default_queue_type, exclusive=exclusive)
 
+    def restart_queue(self, queue: Queue) -> Queue:
+        """Replace a queue by an empty one of the same name and arguments; its bindings stay.
+
+        To every other node, and on disk, that is one change: the queue is put with another epoch.
+        """
+        self.version += 1
+        return self._put_queue(self.epochs.stamp(msgspec.structs.replace(queue.definition, epoch=0)), None)
+
     def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
         """Delete a queue with its bindings; return how many ready messages went with it.
 
@@ -476,30 +486,36 @@ class Broker:
         vhost, name = queue.key
         if if_unused and queue.consumers:
             raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' in use")
-        if if_empty and queue.ready_count:
+        if if_empty and (queue.ready_count or queue.damage is not None):
             raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' not empty")
         self.version += 1
         count = queue.ready_count
         topology = self.topology(vhost)
         for binding in topology.bindings_into("queue", name):
             self.unbind(binding)
-        del self.queues[queue.key]
         self.churn.queue_deleted += 1
+        if queue.owner is None:
+            self._record(d.Delete("queues", queue.key), durable=queue.definition.durable)
+        else:
+            self._share(d.Delete("queues", queue.key))
+            self._disown(queue)
+        self._remove(queue)
+        return count
+
+    def _remove(self, queue: Queue) -> None:
+        """Have the queue nowhere; its log goes with the next flush. Its bindings and its definition stay."""
+        name = queue.key[1]
+        topology = self.topology(queue.key[0])
+        del self.queues[queue.key]
         kind = queue_type(queue.definition.arguments)
         self.departed.setdefault(kind, Counters()).add(queue.counters)
         del topology.queues[name]
         topology.queue_policies.pop(name, None)
         self.dirty.pop(queue, None)
         self.deleted.append(queue)
-        if queue.owner is None:
-            self._record(d.Delete("queues", queue.key), durable=queue.definition.durable)
-        else:
-            self._share(d.Delete("queues", queue.key))
-            self._disown(queue)
         for consumer in list(queue.consumers):
             consumer.queue_deleted()
         queue.consumers.clear()
-        return count
 
     def _disown(self, queue: Queue) -> None:
         owned = self._owned.get(queue.owner, {})
@@ -636,6 +652,13 @@ class Broker:
 def _led_here(definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
     """What a node alone makes: it leads each queue itself."""
     return queue_types.make_queue(definition, read)
+
+
+def is_next_incarnation(wanted: d.Queue, existing: d.Queue) -> bool:
+    """Whether it is another queue of the same name, alike in all but the epoch."""
+    return wanted.epoch not in (0, existing.epoch) and wanted == msgspec.structs.replace(
+        existing, epoch=wanted.epoch
+    )
 
 
 def _check_health(queue: Queue) -> None:

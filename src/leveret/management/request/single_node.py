@@ -10,6 +10,7 @@ from leveret.core.replication.placement import QueuePlacement
 from leveret.core.rules.mirror_policy import NOT_MIRRORED_REASON
 from leveret.management.node import Answer, ClusterOperations, ManagedNode
 from leveret.model.errors import InvalidCommand, NotFound, PreconditionFailed
+from leveret.runtime.integrity.log_copies import LogCopy
 
 ALONE: Final = (
     "this node belongs to no cluster: set cluster_formation.peer_discovery_backend = etcd and "
@@ -75,6 +76,13 @@ class SingleNode:
     async def cancel_sync_queue(self, vhost: str, name: str) -> None:
         """A queue here has no mirrors."""
         raise PreconditionFailed(NOT_MIRRORED_REASON)
+
+    async def copies(self, vhost: str, name: str) -> list[LogCopy]:
+        """None."""
+        return []
+
+    async def quarantine_copies(self, vhost: str, name: str) -> None:
+        """There are none."""
 
     async def forget_node(self, name: str) -> list[dict[str, Any]]:
         """There is no other."""

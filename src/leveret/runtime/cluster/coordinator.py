@@ -12,7 +12,7 @@ import logging
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from leveret.core.broker.broker import Broker
+from leveret.core.broker.broker import Broker, is_next_incarnation
 from leveret.core.replication.cluster import (
     AliveChanged,
     Changed,
@@ -229,7 +229,11 @@ def _take(broker: Broker, change: d.Change) -> None:
     match change:
         case d.Put(d.Queue() as queue):
             existing = broker.queues.get(queue.key)
-            if existing is not None and existing.epoch != queue.epoch:
+            if (
+                existing is not None
+                and existing.epoch != queue.epoch
+                and (existing.owner is not None or not is_next_incarnation(queue, existing.definition))
+            ):
                 broker.apply(d.Delete("queues", queue.key))
         case d.Put(d.Exchange() as exchange):
             _make_way(broker, exchange)

@@ -8,6 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequ
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Placement, placement_write
@@ -20,14 +22,17 @@ from leveret.model.patterns import Pattern, PatternError, compiled
 from leveret.runtime.cluster.forgetting import leader_without, row, undecided
 from leveret.runtime.cluster.local_queues import QueueKey
 from leveret.runtime.cluster.parts import ClusterParts
+from leveret.runtime.integrity.log_copies import CopyRole, CopyState, LogCopy, copy_of
 from leveret.runtime.logs.log_store import queue_log_name
 from leveret.runtime.mirroring.led_log import MirrorState
+from leveret.storage.divergent_report import DivergentLog
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
 
 _KINDS: Final = (CLASSIC, QUORUM, STREAM)
-_LENGTHS: Final = "lengths"
+_COPY_S: Final = 60
+"""So long another node may take to read what its copy of a log holds."""
 
 
 class ClusterCommands:
@@ -148,7 +153,16 @@ class ClusterCommands:
         """See ClusterOperations."""
 
         async def answered(what: str, about: Any) -> Any:
-            return self._lengths() if what == _LENGTHS else await answer(what, about)
+            match what:
+                case "lengths":
+                    return self._lengths()
+                case "copy":
+                    found = await self._parts.copies.contents(str(about["log"]))
+                    return {} if found is None else msgspec.to_builtins(found)
+                case "quarantine":
+                    await self._parts.copies.quarantine_all(str(about["log"]), str(about["leader"]))
+                    return {}
+            return await answer(what, about)
 
         self._parts.answers.answer_operators_with(answered)
 
@@ -237,7 +251,7 @@ class ClusterCommands:
     async def _all_lengths(self) -> Counter[QueueKey]:
         """How many messages queues have; 0 for those of a node that does not answer."""
         others = [node for node in self.alive() if node != self.name]
-        asked = (self.ask(node, _LENGTHS, {}) for node in others)
+        asked = (self.ask(node, "lengths", {}) for node in others)
         reported = [self._lengths(), *await asyncio.gather(*asked, return_exceptions=True)]
         lengths: Counter[QueueKey] = Counter()
         for each in reported:
@@ -261,6 +275,36 @@ class ClusterCommands:
             await self._parts.answers.answer(self.name, "move", about)
         else:
             await self.ask(placement.leader, "move", about)
+
+    async def copies(self, vhost: str, name: str) -> list[LogCopy]:
+        """See ClusterOperations."""
+        placement = self._parts.locations.known((vhost, name))
+        if placement is None:
+            return []
+        asked = [self._copy(node, placement) for node in _others(placement) if node != self.name]
+        return list(await asyncio.gather(*asked))
+
+    async def _copy(self, node: str, placement: Placement) -> LogCopy:
+        if node not in self.alive():
+            return LogCopy(node, CopyRole.MIRROR, CopyState.UNKNOWN, why="the node does not run")
+        about = {"log": queue_log_name(placement.epoch)}
+        try:
+            async with asyncio.timeout(_COPY_S):
+                found = await self.ask(node, "copy", about)
+        except (LeveretError, TimeoutError) as error:
+            why = str(error) or f"no answer within {_COPY_S} s"
+            return LogCopy(node, CopyRole.MIRROR, CopyState.UNKNOWN, why=why)
+        return copy_of(node, CopyRole.MIRROR, msgspec.convert(found, DivergentLog) if found else None)
+
+    async def quarantine_copies(self, vhost: str, name: str) -> None:
+        """See ClusterOperations."""
+        placement = self._parts.locations.known((vhost, name))
+        if placement is None:
+            return
+        about = {"log": queue_log_name(placement.epoch), "leader": self.name}
+        for node in _others(placement):
+            if node != self.name and node in self.alive():
+                await self.ask(node, "quarantine", about)
 
     # -- nodes --------------------------------------------------------------------------------
 
@@ -330,6 +374,13 @@ class ClusterCommands:
         if node not in self._member.state.members:
             raise NotFound(f"node '{node}' is no member of the cluster at {self._member.state.keys.prefix}")
         return False
+
+
+def _others(placement: Placement) -> tuple[str, ...]:
+    """The nodes beside the leader that may have a copy of the queue's log."""
+    lost_by = placement.lost.by if placement.lost is not None else ""
+    named = (*placement.mirrors, *placement.stopped, lost_by)
+    return tuple(dict.fromkeys(node for node in named if node and node != placement.leader))
 
 
 def _mirror_state(row: dict[str, Any]) -> dict[str, Any]:

@@ -18,9 +18,12 @@ import msgspec
 from leveret.model.errors import LeveretError, NotFound, PreconditionFailed, StorageError
 from leveret.runtime.integrity.answers import Answers
 from leveret.runtime.integrity.divergent import divergent_messages, divergent_reports
+from leveret.runtime.integrity.log_copies import CopyRole, LogCopy, copy_at, copy_of
 from leveret.runtime.integrity.peers import Side
 from leveret.runtime.integrity.scrubbing import Pace, Scrubbed, Scrubber, Stopped
 from leveret.runtime.integrity.verifying import Verification
+from leveret.storage.divergent import Quarantine
+from leveret.storage.divergent_count import contents
 from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
 
@@ -76,6 +79,7 @@ class Inspection:
         """
         self._data_dir = data_dir
         self._name = name
+        self._tree = tree
         self._node_id = node_id
         self._queue_of = queue_of
         self._sides = sides
@@ -242,6 +246,32 @@ class Inspection:
             await asyncio.to_thread(self._file.save, msgspec.to_builtins(past))
         except StorageError as error:
             logger.warning("scrub_time_not_kept error=%s", error)
+
+    # -- a log that is given up ---------------------------------------------------------------
+
+    async def copies(self, path: str) -> list[LogCopy]:
+        """See management.node.ReplicationOperations."""
+        found = await asyncio.to_thread(contents, self._tree().path_of(path), path)
+        own = copy_of(self._name, CopyRole.LEADER, found, is_damaged=True)
+        asked = [copy_at(side, path) for side in self._sides() if not side.is_leader]
+        return [own, *await asyncio.gather(*asked)]
+
+    async def quarantine_log(self, path: str) -> None:
+        """See management.node.ReplicationOperations."""
+        epoch = self._tree().epoch
+        quarantine = Quarantine(
+            self._data_dir,
+            at_ms=self._clock_ms(),
+            from_epoch=epoch,
+            to_epoch=epoch,
+            node_id=self._node_id,
+            leader_id=self._node_id,
+            leader_uri="",
+            name_of=self._queue_of,
+            is_lost=True,
+        )
+        await asyncio.to_thread(quarantine.add, path)
+        await asyncio.to_thread(quarantine.finish)
 
     # -- what was quarantined -------------------------------------------------------------------
 

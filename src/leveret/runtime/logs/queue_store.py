@@ -261,7 +261,7 @@ class QueueStore:
         if queue.definition.durable and self.needed_from(queue.epoch, log) is not None:
             self._ended.add(queue.epoch)
             self._release(queue.epoch)
-        elif queue.damage is None or log.is_open:
+        else:
             log.delete()
 
     def release(self) -> None:

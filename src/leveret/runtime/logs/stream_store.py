@@ -154,7 +154,7 @@ class StreamStore:
         if held is not None:
             held.stop_serving()
             held.log.delete()
-        elif stream.damage is None:
+        else:
             self._describe(stream).delete()
 
     def remove_orphans(self, epochs: set[int], named: set[int]) -> None:

@@ -25,6 +25,7 @@ from leveret.runtime.mirroring.mirror_copy import MirrorCopy
 from leveret.runtime.mirroring.prefix_segment import pieces_directory, remove_directory
 from leveret.runtime.replication.applier import Applier
 from leveret.storage.divergent import Quarantine
+from leveret.storage.divergent_count import contents
 from leveret.storage.divergent_report import DIRECTORY, DivergentLog
 from leveret.storage.log import Log, has_segments
 from leveret.storage.tree import Tree
@@ -241,6 +242,26 @@ class MirrorCopies:
             return
         async with self._asides:
             quarantine = self._quarantine(ends.epoch, lost_epoch, leader, is_lost=True)
+            found = await asyncio.to_thread(quarantine.add, name)
+            await asyncio.to_thread(quarantine.finish)
+        self._warn_of_lost(name, found)
+
+    async def contents(self, name: str) -> DivergentLog | None:
+        """What can be read of a log that is not led here; None for nothing. Raises StorageError."""
+        return await asyncio.to_thread(contents, self._tree.path_of(name), name)
+
+    async def quarantine_all(self, name: str, leader: str) -> None:
+        """Quarantine all of a copy that its leader is about to give up.
+
+        Raises:
+            ValueError: it is led here.
+            StorageError: the disk refuses it.
+        """
+        if self._logs.is_led(name):
+            raise ValueError(f"log {name} is led here: it is not quarantined as a mirror")
+        await self.release(name)
+        async with self._asides:
+            quarantine = self._quarantine(self._tree.epoch, self._tree.epoch, leader, is_lost=True)
             found = await asyncio.to_thread(quarantine.add, name)
             await asyncio.to_thread(quarantine.finish)
         self._warn_of_lost(name, found)

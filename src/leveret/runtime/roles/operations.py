@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from leveret.runtime.integrity.log_copies import LogCopy
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.delaying import ALL_MS
 from leveret.runtime.roles.promotion import undecided, why_not
@@ -116,6 +117,14 @@ class ReplicationCommands:
     async def scrub(self) -> dict[str, Any]:
         """See ReplicationOperations."""
         return await self._roles.inspection.scrub()
+
+    async def copies(self, path: str) -> list[LogCopy]:
+        """See ReplicationOperations."""
+        return await self._roles.inspection.copies(path)
+
+    async def quarantine_log(self, path: str) -> None:
+        """See ReplicationOperations."""
+        await self._roles.inspection.quarantine_log(path)
 
     def divergent(self) -> list[dict[str, Any]]:
         """See ReplicationOperations."""

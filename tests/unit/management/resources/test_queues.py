@@ -3,6 +3,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from leveret.model.definitions import Permission, Put, Queue
+from leveret.runtime.integrity.log_copies import CopyRole, CopyState, LogCopy
+from leveret.runtime.logs.log_store import log_name
 
 if TYPE_CHECKING:
     from tests.unit.management.conftest import Client, FakeNode
@@ -43,6 +45,35 @@ def test_a_damaged_queue_is_shown_as_crashed_and_raises_an_alarm(admin: Client, 
     why = "is down, its log is damaged: log q: damaged chunk at byte 7"
     assert (reply.status_code, reply.json()["queues"][0]["reason"]) == (503, why)
     assert admin.get("/api/queues").json()[0]["state"] == "crashed"
+
+
+def test_a_crashed_queue_is_restarted_by_an_administrator_who_gives_up_what_is_counted(
+    admin: Client, node: FakeNode
+) -> None:
+    path = "/api/queues/%2F/q/restart"
+    queue = node.broker.declare_queue(Queue(name="q", vhost="/", durable=True))
+    assert "is not crashed" in admin.get(path).json()["reason"]
+    queue.damage = "log q: damaged chunk at byte 7"
+    node.replication.log_copies = [
+        LogCopy(
+            "a", CopyRole.LEADER, CopyState.DAMAGED, messages=7, octets=900, first_offset=0, next_offset=9
+        ),
+        LogCopy("b", CopyRole.FOLLOWER, CopyState.MISSING),
+    ]
+    shown = admin.get(path).json()
+    assert shown["damage"] == queue.damage
+    assert [(each["node"], each["state"], each["messages"]) for each in shown["copies"]] == [
+        ("a", "damaged", 7),
+        ("b", "missing", None),
+    ]
+    refused = admin.put(path)
+    assert refused.status_code == 400
+    assert "Given up would be: a has 7 messages; with give_up=true" in refused.json()["reason"]
+    assert node.broker.queues["/", "q"] is queue
+    assert node.replication.quarantined == []
+    assert admin.put(f"{path}?give_up=true").json() == shown
+    assert node.replication.quarantined == [log_name(queue)]
+    assert node.broker.queue("/", "q").epoch > queue.epoch
 
 
 def test_the_policy_of_a_queue_is_shown(admin: Client, node: FakeNode) -> None:

@@ -35,3 +35,25 @@ def test_nor_is_it_when_others_decided_what_cannot_be_taken(broker: Broker) -> N
     with pytest.raises(Refusal):
         take(broker, d.Put(d.Queue(name="astray", vhost="nowhere", epoch=2)))
     assert broker.shared == waiting
+
+
+def test_a_queue_that_others_restarted_keeps_its_bindings_and_one_declared_otherwise_does_not(
+    broker: Broker,
+) -> None:
+    def bound() -> list[str]:
+        return [each.destination for each in broker.topology("/").bindings()]
+
+    def is_there() -> bool:
+        return ("/", "source") in broker.definitions.by_kind["exchanges"]
+
+    take(broker, d.Put(d.Exchange(name="source", vhost="/", type="fanout", auto_delete=True)))
+    take(broker, d.Put(d.Queue(name="others", vhost="/", epoch=2)))
+    take(broker, d.Put(d.Binding(source="source", vhost="/", destination="others")))
+    take(broker, d.Put(d.Queue(name="others", vhost="/", epoch=3)))
+    assert broker.queue("/", "others").epoch == 3
+    assert bound() == ["others"]
+    assert is_there()
+    take(broker, d.Put(d.Queue(name="others", vhost="/", epoch=4, arguments={"x-max-length": 1})))
+    assert broker.queue("/", "others").epoch == 4
+    assert bound() == []
+    assert not is_there()

@@ -226,8 +226,9 @@ def test_a_damaged_log_takes_its_queue_down_and_no_other_and_stays_as_it_is(stor
     other.gather(alike(HEAD, [b"12345678"]))
     store.store.append_messages(other)
     assert other.ready_count == 1
-    store.store.delete(store.queue)
     assert first.read_bytes() == octets
+    store.store.delete(store.queue)
+    assert not first.parent.exists()
 
 
 def test_a_log_that_cannot_be_opened_takes_only_its_queue_down(store: Store) -> None:

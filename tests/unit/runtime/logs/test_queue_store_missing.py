@@ -57,7 +57,7 @@ def test_a_queue_whose_directory_is_gone_is_down_until_it_is_deleted(
             await start_without(site, log)
         assert f"queue_down vhost=v queue=q error=log {log} is missing" in caplog.text
         await site.restart()
-        assert_down(site, f"log {log} is missing, .* accept the loss with leveretctl delete_queue")
+        assert_down(site, f"log {log} is missing, .* accept the loss with leveretctl restart_queue")
         assert not log.exists()
         site.node.broker.delete_queue(site.queue())
         await site.settle()

@@ -1,0 +1,81 @@
+"""What can be read of one log, on this node and on others: an operator is told before it is given up."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from leveret.model.errors import LeveretError
+from leveret.runtime.integrity.answers import LogEntry, need_list
+from leveret.runtime.integrity.peers import Side
+from leveret.storage.divergent_report import DivergentLog
+
+
+class CopyState(StrEnum):
+    """What a node has of a log."""
+
+    MISSING = "missing"
+    DAMAGED = "damaged"
+    READABLE = "readable"
+    UNKNOWN = "unknown"
+
+
+class CopyRole(StrEnum):
+    """What a node has a log for."""
+
+    LEADER = "leader"
+    MIRROR = "mirror"
+    FOLLOWER = "follower"
+
+
+class LogCopy(msgspec.Struct, frozen=True):
+    """What one node has of a log.
+
+    Attributes:
+        node: its name.
+        role: what it has the log for.
+        state: of the copy.
+        messages: unsettled messages that can be read; None: the node was not asked for them, or did not answer.
+        octets: of the chunks that can be read; None as above.
+        first_offset, next_offset: what is there; None for nothing, or as above.
+        why: why it is not known.
+    """
+
+    node: str
+    role: CopyRole
+    state: CopyState
+    messages: int | None = None
+    octets: int | None = None
+    first_offset: int | None = None
+    next_offset: int | None = None
+    why: str = ""
+
+
+def copy_of(node: str, role: CopyRole, found: DivergentLog | None, *, is_damaged: bool = False) -> LogCopy:
+    """A copy in which this was found; None: nothing is there."""
+    if found is None:
+        return LogCopy(node, role, CopyState.MISSING, messages=0, octets=0)
+    state = CopyState.DAMAGED if is_damaged or found.damaged else CopyState.READABLE
+    return LogCopy(node, role, state, found.unsettled, found.octets, found.from_offset, found.next_offset)
+
+
+async def copy_at(side: Side, path: str) -> LogCopy:
+    """What the other side of a replication link has of a log, by its offsets."""
+    try:
+        found = await side.ask("bounds", {"path": path})
+        extents = need_list(found, "logs", LogEntry)
+    except LeveretError as error:
+        return LogCopy(side.name, CopyRole.FOLLOWER, CopyState.UNKNOWN, why=str(error))
+    if not extents:
+        is_there = bool(found.get("on_disk"))
+        state = CopyState.DAMAGED if is_there else CopyState.MISSING
+        return LogCopy(side.name, CopyRole.FOLLOWER, state)
+    extent = extents[0]
+    return LogCopy(
+        side.name,
+        CopyRole.FOLLOWER,
+        CopyState.READABLE,
+        first_offset=extent.first_offset,
+        next_offset=extent.next_offset,
+    )
