@@ -249,22 +249,23 @@ def http_seeds() -> Iterator[bytes]:
 
 LOCAL: Final = frozenset(
     {
-        "cluster",
-        "definitions",
-        "health",
+        "nodes.cluster",
+        "broker.definitions",
+        "nodes.health",
         "helping",
-        "lifecycle",
-        "logging",
-        "mirrors",
-        "rejoin",
-        "schema_replication",
-        "standby_logs",
-        "standby_promotion",
-        "standby_replication",
-        "warm_standby",
+        "nodes.lifecycle",
+        "nodes.logging",
+        "nodes.mirrors",
+        "replication.rejoin",
+        "replication.schema_replication",
+        "replication.standby_logs",
+        "replication.standby_promotion",
+        "replication.standby_replication",
+        "replication.warm_standby",
     }
 )
 """Families that act on this machine's files and processes, or wait: not for words that nobody chose."""
+assert FAMILIES.keys() >= LOCAL, LOCAL - FAMILIES.keys()
 _FAMILY: Final = {name: family for family, (_, names) in FAMILIES.items() for name in names}
 _WRITES_A_FILE: Final = "list_divergent_messages"
 COMMANDS: Final = sorted(

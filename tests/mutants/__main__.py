@@ -18,7 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from leveret.cli.progress_bar import ProgressBar
+from leveret.cli.output.progress_bar import ProgressBar
 from tests.mutants import report
 from tests.mutants.mutation import Mutation, MutationError, problems, read_mutations
 from tests.mutants.run import SURVIVED, Runner, Verdict

@@ -23,8 +23,8 @@ import typer
 
 from leveret.cli import exits
 from leveret.cli.api import Api, CtlError
-from leveret.cli.formatters import FOR_PEOPLE, FORMATTERS
-from leveret.cli.values import Value
+from leveret.cli.output.formatters import FOR_PEOPLE, FORMATTERS
+from leveret.cli.output.values import Value
 
 Action = Callable[..., Value]
 

@@ -25,11 +25,11 @@ from leveret.cli import exits
 from leveret.cli.api import CtlError, connect
 from leveret.cli.command import CliCommand, Session
 from leveret.cli.families import FAMILIES, NAMES
-from leveret.cli.formatters import FORMATTERS
-from leveret.cli.grouped_help import GroupedHelp
 from leveret.cli.guides import operating
 from leveret.cli.names import vhosts
 from leveret.cli.not_served import NOT_SERVED
+from leveret.cli.output.formatters import FORMATTERS
+from leveret.cli.output.grouped_help import GroupedHelp
 from leveret.cli.program import run
 
 _VALUE_OPTIONS: Final = {
@@ -135,6 +135,11 @@ def load_family(family: str) -> dict[str, CliCommand]:
     """The commands of one family, by name."""
     module = importlib.import_module(f"leveret.cli.commands.{family}")
     return {one.name: one for one in vars(module).values() if isinstance(one, CliCommand)}
+
+
+def family_of(name: str) -> str:
+    """The family of a command."""
+    return next(family for family, (_, names) in FAMILIES.items() if name in names)
 
 
 def build_app(wanted: str | None) -> typer.Typer:

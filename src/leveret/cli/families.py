@@ -9,16 +9,16 @@ from typing import Final
 
 FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "helping": ("Help", ("autocomplete", "completion", "version")),
-    "plugins": ("Help", ("plugins",)),
-    "nodes": (
+    "nodes.plugins": ("Help", ("plugins",)),
+    "nodes.nodes": (
         "Nodes",
         ("environment", "report", "server_version", "status"),
     ),
-    "cluster": (
+    "nodes.cluster": (
         "Cluster",
         ("await_online_nodes", "cluster_status", "forget_cluster_node", "join_cluster", "rebalance"),
     ),
-    "mirrors": (
+    "nodes.mirrors": (
         "Mirrored queues",
         (
             "cancel_sync_queue",
@@ -29,7 +29,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "sync_queue",
         ),
     ),
-    "lifecycle": (
+    "nodes.lifecycle": (
         "Nodes",
         (
             "await_startup",
@@ -42,7 +42,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "wait",
         ),
     ),
-    "users": (
+    "access.users": (
         "Users",
         (
             "add_user",
@@ -55,8 +55,8 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "set_user_tags",
         ),
     ),
-    "user_limits": ("Users", ("clear_user_limits", "list_user_limits", "set_user_limits")),
-    "permissions": (
+    "access.user_limits": ("Users", ("clear_user_limits", "list_user_limits", "set_user_limits")),
+    "access.permissions": (
         "Access control",
         (
             "clear_permissions",
@@ -66,7 +66,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "set_permissions_globally",
         ),
     ),
-    "topic_permissions": (
+    "access.topic_permissions": (
         "Access control",
         (
             "clear_topic_permissions",
@@ -75,7 +75,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "set_topic_permissions",
         ),
     ),
-    "vhosts": (
+    "broker.vhosts": (
         "Virtual hosts",
         (
             "add_vhost",
@@ -88,8 +88,8 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "update_vhost_metadata",
         ),
     ),
-    "vhost_limits": ("Virtual hosts", ("clear_vhost_limits", "list_vhost_limits", "set_vhost_limits")),
-    "policies": (
+    "broker.vhost_limits": ("Virtual hosts", ("clear_vhost_limits", "list_vhost_limits", "set_vhost_limits")),
+    "broker.policies": (
         "Policies",
         (
             "clear_policy",
@@ -98,11 +98,11 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "set_policy",
         ),
     ),
-    "operator_policies": (
+    "broker.operator_policies": (
         "Policies",
         ("clear_operator_policy", "list_operator_policies", "set_operator_policy"),
     ),
-    "parameters": (
+    "broker.parameters": (
         "Runtime parameters",
         (
             "clear_global_parameter",
@@ -114,15 +114,15 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "set_parameter",
         ),
     ),
-    "queues": (
+    "broker.queues": (
         "Queues",
         ("delete_queue", "list_queues", "list_unresponsive_queues", "purge_queue", "restart_queue"),
     ),
-    "listings": (
+    "broker.listings": (
         "Monitoring",
         ("cipher_suites", "list_bindings", "list_ciphers", "list_exchanges", "list_hashes", "tls_versions"),
     ),
-    "clients": (
+    "broker.clients": (
         "Monitoring",
         (
             "close_all_connections",
@@ -135,7 +135,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "reset_node_auth_attempt_metrics",
         ),
     ),
-    "streams": (
+    "broker.streams": (
         "Streams",
         (
             "add_super_stream",
@@ -147,7 +147,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "stream_status",
         ),
     ),
-    "health": (
+    "nodes.health": (
         "Health checks",
         (
             "alarms",
@@ -161,7 +161,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "listeners",
         ),
     ),
-    "safe_to_stop": (
+    "nodes.safe_to_stop": (
         "Health checks",
         (
             "await_online_quorum_plus_one",
@@ -170,18 +170,18 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "check_if_node_is_quorum_critical",
         ),
     ),
-    "resources": (
+    "nodes.resources": (
         "Resources",
         ("memory_breakdown", "set_disk_free_limit", "set_vm_memory_high_watermark"),
     ),
-    "logging": ("Log", ("log_location", "log_tail", "log_tail_stream", "rotate_logs", "set_log_level")),
-    "maintenance": ("Maintenance", ("drain", "resume_listeners", "revive", "suspend_listeners")),
-    "feature_flags": (
+    "nodes.logging": ("Log", ("log_location", "log_tail", "log_tail_stream", "rotate_logs", "set_log_level")),
+    "nodes.maintenance": ("Maintenance", ("drain", "resume_listeners", "revive", "suspend_listeners")),
+    "nodes.feature_flags": (
         "Feature flags",
         ("enable_feature_flag", "list_deprecated_features", "list_feature_flags"),
     ),
-    "definitions": ("Definitions", ("export_definitions", "import_definitions")),
-    "followers": (
+    "broker.definitions": ("Definitions", ("export_definitions", "import_definitions")),
+    "replication.followers": (
         "Followers",
         (
             "check_replication",
@@ -193,7 +193,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "scrub",
         ),
     ),
-    "schema_replication": (
+    "replication.schema_replication": (
         "Schema replication",
         (
             "add_schema_replication_user",
@@ -208,7 +208,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "sync_schema_replication",
         ),
     ),
-    "standby_replication": (
+    "replication.standby_replication": (
         "Standby replication",
         (
             "connect_standby_replication_downstream",
@@ -224,7 +224,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "standby_replication_status",
         ),
     ),
-    "standby_promotion": (
+    "replication.standby_promotion": (
         "Standby promotion",
         (
             "display_standby_promotion_summary",
@@ -232,8 +232,8 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "rehearse_promotion",
         ),
     ),
-    "rejoin": ("Standby promotion", ("rejoin_as_downstream",)),
-    "standby_logs": (
+    "replication.rejoin": ("Standby promotion", ("rejoin_as_downstream",)),
+    "replication.standby_logs": (
         "Standby replication",
         (
             "delete_internal_streams_on_standby_replication_upstream_cluster",
@@ -242,7 +242,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "list_standby_replication_downstreams",
         ),
     ),
-    "warm_standby": (
+    "replication.warm_standby": (
         "Standby replication",
         (
             "disable_warm_standby",

@@ -9,7 +9,7 @@ import pytest
 
 from leveret.cli.api import Api
 from leveret.cli.command import Session, command
-from leveret.cli.values import MessageLine
+from leveret.cli.output.values import MessageLine
 
 
 class Context:

@@ -95,7 +95,9 @@ def test_a_shell_completes_commands() -> None:
 
 
 def test_only_the_family_of_a_command_is_built() -> None:
-    assert {one.name for one in build_app("list_users").registered_commands} == set(FAMILIES["users"][1])
+    assert {one.name for one in build_app("list_users").registered_commands} == set(
+        FAMILIES["access.users"][1]
+    )
     assert {one.name for one in build_app(None).registered_commands} == NAMES
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from leveret.cli.commands.plugins import BUILT_IN
+from leveret.cli.commands.nodes.plugins import BUILT_IN
 from leveret.cli.ctl import build_app, common_options_first, wanted_command
 from leveret.cli.families import NAMES
 from leveret.cli.guides import OPERATING, PLUGINS, operating, program_of, serving, valueless

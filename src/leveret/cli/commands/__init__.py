@@ -1,1 +1,1 @@
-"""The commands of `leveretctl`, a family a file; see `leveret.cli.command`."""
+"""The commands of `leveretctl`, a family a file, by what they operate on; see `leveret.cli.command`."""

@@ -9,7 +9,7 @@ from typer import Argument
 import leveret
 from leveret.cli.command import Session, command
 from leveret.cli.families import NAMES
-from leveret.cli.values import MessageLine, Table, TextDocument
+from leveret.cli.output.values import MessageLine, Table, TextDocument
 
 
 @command("", "version")

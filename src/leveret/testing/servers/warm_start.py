@@ -46,7 +46,7 @@ _BY_PROGRAM: Final = {
         "leveret.runtime.roles.roles",
         "leveret.runtime.sockets.connection_budget",
     ),
-    CTL: ("leveret.cli.api", "leveret.cli.grouped_help", "leveret.cli.commands."),
+    CTL: ("leveret.cli.api", "leveret.cli.output.grouped_help", "leveret.cli.commands."),
 }
 _READ_AT_START: Final = ("PYTHON", "LD_", "MALLOC_", "GLIBC_")
 _LENGTH: Final = struct.Struct("!I")
@@ -264,7 +264,7 @@ def _import(program: str) -> None:
     for name in (*_OF_ALL, *_BY_PROGRAM[program]):
         module = importlib.import_module(name.removesuffix("."))
         if name.endswith("."):
-            for found in pkgutil.iter_modules(module.__path__, name):
+            for found in pkgutil.walk_packages(module.__path__, name):
                 importlib.import_module(found.name)
 
 

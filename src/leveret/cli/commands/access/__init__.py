@@ -1,0 +1,1 @@
+"""Commands of who may do what: users, permissions, limits of users."""

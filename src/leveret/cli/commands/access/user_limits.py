@@ -1,0 +1,68 @@
+"""How many connections and channels a user may have."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError
+from leveret.cli.checks import json_of, json_text, need_user, refused_as
+from leveret.cli.command import Session, command
+from leveret.cli.commands.access.users import Username
+from leveret.cli.names import users
+from leveret.cli.output.values import MessageLine, Table
+
+LIMITS = ("max-connections", "max-channels")
+
+
+@command(
+    'Setting user limits to "{definition}" for user "{username}" ...',
+    "set_user_limits alice '{\"max-connections\": 10}'",
+)
+def set_user_limits(
+    ctl: Session,
+    username: Username,
+    definition: Annotated[
+        str, Argument(help="JSON with max-connections and max-channels; - reads it from standard input.")
+    ],
+) -> None:
+    """Set a user's limits; -1 means no limit. Other limits stay as they are."""
+    wanted = json_of(definition)
+    user = need_user(ctl, username, exits.UNAVAILABLE)
+    if not isinstance(wanted, dict):
+        raise CtlError(exits.UNAVAILABLE, f"limits must be an object of {', '.join(LIMITS)}")
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.put("users", username, body={**user, "limits": {**(user.get("limits") or {}), **wanted}})
+
+
+@command("", "clear_user_limits alice all")
+def clear_user_limits(
+    ctl: Session,
+    username: Username,
+    limit: Annotated[str, Argument(help=f"{', '.join(LIMITS)} or all.")],
+) -> None:
+    """Remove a user's limits."""
+    what = "all limits" if limit == "all" else f'"{limit}" limit'
+    ctl.announce(f'Clearing {what} for user "{username}" ...')
+    user = need_user(ctl, username, exits.UNAVAILABLE)
+    cleared = LIMITS if limit == "all" else (limit,)
+    limits = {name: value for name, value in (user.get("limits") or {}).items() if name not in cleared}
+    ctl.api.put("users", username, body={**user, "limits": limits})
+
+
+@command("", "list_user_limits --user alice")
+def list_user_limits(
+    ctl: Session,
+    user: Annotated[str, Option(help="Whose limits.", autocompletion=users)] = "guest",
+    for_all: Annotated[bool, Option("--global", help="The limits of all users that have any.")] = False,
+) -> MessageLine | Table:
+    """List the limits of a user, or of all."""
+    if not for_all:
+        ctl.announce(f'Listing limits for user "{user}" ...')
+        text = json_text(need_user(ctl, user, exits.UNAVAILABLE).get("limits") or {})
+        return MessageLine(text, {"message": text})
+    ctl.announce("Listing limits for all users ...")
+    rows = [[each["name"], json_text(each["limits"])] for each in ctl.api.get("users") if each.get("limits")]
+    return Table(("user", "limits"), rows)

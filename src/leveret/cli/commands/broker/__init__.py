@@ -1,0 +1,1 @@
+"""Commands of what a broker has: virtual hosts, policies, parameters, queues, streams, connections."""

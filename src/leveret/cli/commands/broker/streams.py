@@ -1,0 +1,268 @@
+"""Streams, super streams, and who is connected by the stream protocol."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from typer import Argument, Option
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError, NotFoundByApi
+from leveret.cli.checks import listed, need_vhost, refused_as
+from leveret.cli.command import Session, command
+from leveret.cli.commands.columns import chosen
+from leveret.cli.names import queues
+from leveret.cli.output.values import MessageLine, Table
+
+Stream = Annotated[str, Argument(help="Name of the stream.", autocompletion=queues)]
+SuperStream = Annotated[str, Argument(help="Name of the super stream.", metavar="SUPER_STREAM")]
+_CONNECTION: Final = (
+    "conn_name",
+    "port",
+    "peer_port",
+    "host",
+    "peer_host",
+    "user",
+    "vhost",
+    "subscriptions",
+    "ssl",
+    "peer_cert_subject",
+    "peer_cert_issuer",
+    "peer_cert_validity",
+    "ssl_protocol",
+    "ssl_key_exchange",
+    "ssl_cipher",
+    "ssl_hash",
+    "auth_mechanism",
+    "heartbeat",
+    "frame_max",
+    "client_properties",
+    "connected_at",
+    "node",
+    "protocol",
+    "state",
+)
+_CONSUMER: Final = (
+    "connection",
+    "connection_pid",
+    "node",
+    "subscription_id",
+    "stream",
+    "messages_consumed",
+    "offset",
+    "offset_lag",
+    "credits",
+    "active",
+    "activity_status",
+    "properties",
+)
+_PUBLISHER: Final = (
+    "connection",
+    "connection_pid",
+    "node",
+    "publisher_id",
+    "reference",
+    "stream",
+    "messages_published",
+    "messages_confirmed",
+    "messages_errored",
+)
+_STATUS: Final = ("role", "node", "offset", "committed_offset", "first_offset", "readers", "segments")
+
+
+@command("", "list_stream_connections conn_name user")
+def list_stream_connections(
+    ctl: Session,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_CONNECTION)}.")] = None,
+) -> Table:
+    """List stream connections."""
+    wanted = chosen(columns, ("conn_name",), _CONNECTION)
+    ctl.announce("Listing stream connections ...")
+    found = ctl.api.get("stream", "connections")
+    return Table.of(wanted, [{**each, "conn_name": each["name"]} for each in found])
+
+
+@command("", "list_stream_consumers -p orders stream offset")
+def list_stream_consumers(
+    ctl: Session,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_CONSUMER)}.")] = None,
+) -> Table:
+    """List the stream consumers of a virtual host."""
+    default = (
+        "connection",
+        "subscription_id",
+        "stream",
+        "messages_consumed",
+        "offset",
+        "offset_lag",
+        "credits",
+    )
+    wanted = chosen(columns, (*default, "active", "activity_status", "properties"), _CONSUMER)
+    ctl.announce("Listing stream consumers ...")
+    return Table.of(wanted, map(_placed, listed(ctl, "stream", "consumers")))
+
+
+@command("", "list_stream_publishers -p orders stream reference")
+def list_stream_publishers(
+    ctl: Session,
+    columns: Annotated[list[str] | None, Argument(help=f"Columns: {', '.join(_PUBLISHER)}.")] = None,
+) -> Table:
+    """List the stream publishers of a virtual host."""
+    wanted = chosen(
+        columns, tuple(name for name in _PUBLISHER if name not in ("connection_pid", "node")), _PUBLISHER
+    )
+    ctl.announce("Listing stream publishers ...")
+    return Table.of(wanted, map(_placed, listed(ctl, "stream", "publishers")))
+
+
+@command("Status of stream {name} on node {node} ...", "stream_status -p orders events")
+def stream_status(ctl: Session, name: Stream) -> Table:
+    """Show the offsets of a stream."""
+    stream = _stream(ctl, name)
+    row = {
+        "role": "writer",
+        "node": stream["node"],
+        "offset": stream.get("last_offset", stream.get("messages", 0) - 1),
+        "committed_offset": stream.get("committed_offset", stream.get("messages", 0) - 1),
+        "first_offset": stream.get("first_offset", 0),
+        "readers": stream.get("consumers", 0),
+        "segments": stream.get("segments", ""),
+    }
+    return Table.of(_STATUS, [row])
+
+
+@command(
+    "Setting retention policy of stream {name} to {retention} ...",
+    "set_stream_retention_policy -p orders events 1D",
+)
+def set_stream_retention_policy(
+    ctl: Session,
+    name: Stream,
+    retention: Annotated[str, Argument(help="Greatest age, as 7D, 12h or 30m.")],
+) -> None:
+    """Set the retention of a stream, by a policy for that stream alone."""
+    _stream(ctl, name)
+    escaped = "".join(
+        character if character.isalnum() or character in "_-" else f"\\{character}" for character in name
+    )
+    body = {
+        "pattern": f"^{escaped}$",
+        "definition": {"max-age": retention},
+        "priority": 0,
+        "apply-to": "queues",
+    }
+    with refused_as(exits.UNAVAILABLE):
+        ctl.api.put("policies", ctl.vhost, f"{name}-retention", body=body)
+
+
+@command("Adding a super stream ...", "add_super_stream -p orders invoices --partitions 3")
+def add_super_stream(
+    ctl: Session,
+    name: SuperStream,
+    partitions: Annotated[int, Option(min=1, max=1000, help="Number of streams, for routing by hash.")] = 3,
+    binding_keys: Annotated[
+        str,
+        Option("--binding-keys", "--routing-keys", help="Routing keys of the streams, separated by commas."),
+    ] = "",
+    max_length_bytes: Annotated[str | None, Option(help="Size of each stream, as 20gb.")] = None,
+    max_age: Annotated[str | None, Option(help="Greatest age of messages, as 7D.")] = None,
+    segment_bytes: Annotated[str | None, Option("--stream-max-segment-size-bytes", help="As 500mb.")] = None,
+) -> MessageLine:
+    """Declare an exchange and its streams, one for each partition or key."""
+    need_vhost(ctl)
+    if ctl.api.get_or_none("exchanges", ctl.vhost, name) is not None:
+        raise CtlError(exits.SOFTWARE, f"there is already an exchange named {name}")
+    keys = [key for key in binding_keys.split(",") if key] or [str(number) for number in range(partitions)]
+    sizes = {
+        "x-max-length-bytes": _bytes(max_length_bytes),
+        "x-stream-max-segment-size-bytes": _bytes(segment_bytes),
+    }
+    wanted: dict[str, Any] = {"x-queue-type": "stream", "x-max-age": max_age, **sizes}
+    arguments = {key: value for key, value in wanted.items() if value is not None}
+    there = [key for key in keys if ctl.api.get_or_none("queues", ctl.vhost, f"{name}-{key}") is not None]
+    if there:
+        raise CtlError(exits.SOFTWARE, f"there is already a queue named {name}-{there[0]}")
+    try:
+        with refused_as(exits.SOFTWARE):
+            _make(ctl, name, keys, arguments)
+    except CtlError:
+        # All or nothing, as RabbitMQ does it.
+        _remove(ctl, name, [f"{name}-{key}" for key in keys])
+        raise
+    return MessageLine(f"Super stream {name} has been created", {"result": "ok"})
+
+
+@command("Deleting a super stream ...", "delete_super_stream -p orders invoices")
+def delete_super_stream(ctl: Session, name: SuperStream) -> MessageLine:
+    """Delete a super stream: its exchange, its streams and their messages."""
+    need_vhost(ctl)
+    if ctl.api.get_or_none("exchanges", ctl.vhost, name) is None:
+        raise CtlError(exits.SOFTWARE, f"stream_not_found: there is no exchange {name}")
+    bindings = ctl.api.get("exchanges", ctl.vhost, name, "bindings", "source")
+    _remove(ctl, name, [each["destination"] for each in bindings if _is_partition(each)])
+    return MessageLine(f"Super stream {name} has been deleted", {"result": "ok"})
+
+
+def _make(ctl: Session, name: str, keys: list[str], arguments: dict[str, Any]) -> None:
+    body = {"type": "direct", "durable": True, "arguments": {"x-super-stream": True}}
+    ctl.api.put("exchanges", ctl.vhost, name, body=body)
+    for order, key in enumerate(keys):
+        stream = f"{name}-{key}"
+        ctl.api.put("queues", ctl.vhost, stream, body={"durable": True, "arguments": arguments})
+        binding = {"routing_key": key, "arguments": {"x-stream-partition-order": order}}
+        ctl.api.post("bindings", ctl.vhost, "e", name, "q", stream, body=binding)
+
+
+def _remove(ctl: Session, name: str, streams: list[str]) -> None:
+    for path in (("exchanges", ctl.vhost, name), *(("queues", ctl.vhost, each) for each in streams)):
+        try:
+            ctl.api.delete(*path)
+        except NotFoundByApi:
+            continue
+
+
+def _is_partition(binding: dict[str, Any]) -> bool:
+    return binding["destination_type"] == "queue" and "x-stream-partition-order" in binding["arguments"]
+
+
+def _stream(ctl: Session, name: str) -> dict[str, Any]:
+    """A stream that exists."""
+    found: dict[str, Any] | None = ctl.api.get_or_none("queues", ctl.vhost, name)
+    if found is None:
+        raise CtlError(exits.UNAVAILABLE, f"no stream '{name}' in vhost '{ctl.vhost}'")
+    if found.get("type") != "stream":
+        raise CtlError(exits.UNAVAILABLE, f"'{name}' in vhost '{ctl.vhost}' is no stream")
+    return found
+
+
+def _placed(client: dict[str, Any]) -> dict[str, Any]:
+    """A consumer or publisher of the API, with its stream and connection by name."""
+    details = client.get("connection_details") or {}
+    queue = client.get("queue") or {}
+    return {
+        **client,
+        "stream": queue.get("name"),
+        "connection": details.get("name"),
+        "connection_pid": details.get("name"),
+        "node": details.get("node"),
+        "messages_consumed": client.get("consumed"),
+        "messages_published": client.get("published"),
+        "messages_confirmed": client.get("confirmed"),
+        "messages_errored": client.get("errored"),
+    }
+
+
+_DIGITS_MAX: Final = 20
+_UNITS: Final = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
+
+
+def _bytes(text: str | None) -> int | None:
+    """A size as RabbitMQ takes it for streams."""
+    if text is None:
+        return None
+    number, unit = text[:-2], text[-2:].lower()
+    if len(text) <= _DIGITS_MAX and text.isdecimal():
+        return int(text)
+    if len(text) <= _DIGITS_MAX and unit in _UNITS and number.isdecimal():
+        return int(number) * _UNITS[unit]
+    raise CtlError(exits.USAGE, f"'{text}' is not a size: expected a number with kb, mb, gb or tb")

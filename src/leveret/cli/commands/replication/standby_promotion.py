@@ -1,0 +1,405 @@
+"""Recovering what a downstream has transferred: a promotion, a look before it, a rehearsal, another broker."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import typer
+from typer import Option
+
+from leveret.cli import exits
+from leveret.cli.api import CtlError, WentAway
+from leveret.cli.command import Session, command
+from leveret.cli.output.ages import age
+from leveret.cli.output.progress_bar import ProgressBar
+from leveret.cli.output.values import ReportLines, Table
+from leveret.cli.secrets import password_of
+
+TO_PASSWORD: Final = "LEVERETCTL_TO_PASSWORD"
+_SUMMARY: Final = ("first_timestamp", "last_timestamp", "message_count", "virtual_host")
+_COUNTS: Final = {
+    "reader_offsets": "readers of streams go on where they were",
+    "publisher_ids": "publishers of streams go on where they were",
+    "clamped_offsets": "of those readers had stored an offset beyond the end, and go on there",
+    "unreadable_records": "records could not be read and are left out",
+}
+"""What has no column for people, whose terminal may have 80: a line says it where it is not 0."""
+_STORED_POSITIONS: Final = ("reader_offsets", "publisher_ids")
+_QUEUES: Final = ("virtual_host", "queue", "message_count", "first_timestamp", "last_timestamp")
+_UNREADABLE: Final = "unreadable_records"
+_PROMOTION: Final = "the promotion; promote again, it goes on from there"
+_LEFT_OUT: Final = (
+    "What this left out is kept: promote_standby_replication_downstream without these options brings it back, and "
+    "with --dry-run lists it by queue"
+)
+_NOTHING: Final = "Nothing was transferred to this node: no message was recovered"
+_SPOKEN_EVERY_S: Final = 5.0
+_LOOK: Final = "that; nothing was changed"
+
+FromScratch = Annotated[
+    bool,
+    Option("--start-from-scratch", help="Recover consumed and formerly recovered messages too."),
+]
+AllAvailable = Annotated[
+    bool,
+    Option(
+        "--all-available",
+        help="Recover all readable messages, even if settlements are unknown or files are damaged.",
+    ),
+]
+ExcludeVirtualHosts = Annotated[
+    str | None, Option("--exclude-virtual-hosts", help="Virtual hosts to leave out, separated by commas.")
+]
+Queues = Annotated[str | None, Option("--queues", help="Recover only these queues, separated by commas.")]
+AsOf = Annotated[
+    str | None,
+    Option(
+        "--as-of",
+        help="Recover the queues as of a time, such as 2026-11-21T14:00:00Z; UTC without an offset.",
+    ),
+]
+
+
+@command("", "promote_standby_replication_downstream --exclude-virtual-hosts tmp")
+def promote_standby_replication_downstream(
+    ctl: Session,
+    start_from_scratch: FromScratch = False,
+    all_available: AllAvailable = False,
+    exclude_virtual_hosts: ExcludeVirtualHosts = None,
+    queues: Queues = None,
+    as_of: AsOf = None,
+    dry_run: Annotated[
+        bool,
+        Option(
+            "--dry-run", help="Only show the recoverable messages of each queue and the loss; change nothing."
+        ),
+    ] = False,
+    to: Annotated[
+        str | None,
+        Option(
+            "--to",
+            help="Recover into this AMQP broker, and leave this node unchanged: amqp://USER@HOST:PORT/VHOST. The "
+            f"password is typed, piped or set in {TO_PASSWORD}, never in the URI.",
+        ),
+    ] = None,
+    yes: Annotated[
+        bool, Option("--yes", "-y", help="Do not ask for a confirmation, even if the upstream is alive.")
+    ] = False,
+) -> Table | ReportLines:
+    """Promote this standby: end the links, and return every unsettled message to its queue."""
+    body = _body(start_from_scratch, all_available, exclude_virtual_hosts, queues, as_of)
+    if to is not None:
+        body["to"] = {"uri": _target(_given("--to", to)), "password": _password()}
+    if dry_run:
+        ctl.announce("Counting the recoverable messages ...")
+        found = carry_out(ctl, "dry-run", body, _LOOK)
+        come_back = ("Would come back", _amount(found["queues"]))
+        lines = [come_back, *_counts(found["queues"]), *_losses(found)]
+        return ReportLines(lines, found, _queues(ctl, found))
+    if to is not None:
+        ctl.announce(f"Recovering into {urlsplit(to).hostname} ...")
+        rows = carry_out(ctl, "promote", body, "that; do it again, it goes on from there")
+        if not rows:
+            ctl.announce(_NOTHING)
+        return _summary(ctl, (*_SUMMARY, "in_doubt"), rows)
+    _warn_of_alive(ctl, yes=yes)
+    ctl.announce("Will promote cluster to upstream...")
+    rows = carry_out(ctl, "promote", body, _PROMOTION)
+    if not rows:
+        ctl.announce(_NOTHING)
+    if exclude_virtual_hosts or queues or as_of:
+        ctl.announce(_LEFT_OUT)
+        left_out = ctl.api.get("replication", "standby", "details").get("left_out")
+        for title, text in left_out_lines(left_out or {}):
+            ctl.announce(f"{title}: {text}")
+    return _summary(ctl, (*_SUMMARY, *_STORED_POSITIONS), rows)
+
+
+def _warn_of_alive(ctl: Session, *, yes: bool) -> None:
+    """A promotion does not stop the upstream: say so if it lives, and ask whoever sits at a terminal.
+
+    Raises:
+        CtlError: not promoted, as was answered.
+    """
+    status = ctl.api.get("replication", "standby", "details")
+    alive = [row for row in status["vhosts"] if row["state"] == "connected"]
+    if not alive:
+        return
+    typer.echo(
+        f"Warning: the upstream at {alive[0]['endpoint']} is alive, heard {age(alive[0]['heard_ago_ms'] or 0)} ago. A "
+        "promotion does not stop it: two sites would serve applications, and what the other one takes from now on is "
+        "not here.",
+        err=True,
+    )
+    if sys.stdin.isatty() and not yes and not typer.confirm("Promote all the same?", err=True):
+        raise CtlError(exits.RETRY, "not promoted: stop the upstream first, or answer y")
+
+
+@command("Rehearsing a promotion in scratch virtual hosts ...", "rehearse_promotion")
+def rehearse_promotion(
+    ctl: Session,
+    all_available: AllAvailable = False,
+    exclude_virtual_hosts: ExcludeVirtualHosts = None,
+    queues: Queues = None,
+    as_of: AsOf = None,
+) -> ReportLines:
+    """Rehearse a promotion in scratch virtual hosts: compare every message, and measure the time."""
+    body = _body(False, all_available, exclude_virtual_hosts, queues, as_of)
+    found = carry_out(ctl, "rehearse", body, "the rehearsal; its virtual hosts go when the node starts")
+    lines = [
+        ("Recovered", f"{found['compared']} messages in {found['recovered_s']:.1f} s"),
+        ("Compared", f"all of them, each as it was transferred, in {found['compared_s']:.1f} s"),
+        *_counts(found["queues"]),
+        *_losses(found),
+    ]
+    return ReportLines(lines, found, _queues(ctl, found))
+
+
+@command("Displaying standby promotion summary ...", "display_standby_promotion_summary")
+def display_standby_promotion_summary(ctl: Session) -> Table:
+    """Show what promotions recovered."""
+    rows = ctl.api.get("replication", "standby", "summary")
+    return _summary(ctl, (*_SUMMARY, *_STORED_POSITIONS), rows)
+
+
+def _summary(ctl: Session, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Table:
+    """A row a virtual host; how much could not be read only where that is so."""
+    if any(row.get(_UNREADABLE) for row in rows):
+        columns = (*columns, _UNREADABLE)
+    if ctl.for_people and not ctl.quiet:
+        columns = tuple(name for name in columns if name not in _COUNTS)
+        for title, text in _counts(rows):
+            ctl.announce(f"{title}: {text}")
+    return Table.of(columns, rows, unknown=None)
+
+
+def _counts(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
+    """What rows have that is no column for people, together by virtual host."""
+    found: dict[str, dict[str, int]] = {}
+    for row in rows:
+        mine = found.setdefault(row["virtual_host"], {})
+        for name in _COUNTS:
+            mine[name] = mine.get(name, 0) + (row.get(name) or 0)
+    return [
+        (f"Of {vhost}", ", ".join(f"{count} {_COUNTS[name]}" for name, count in mine.items() if count))
+        for vhost, mine in found.items()
+        if any(mine.values())
+    ]
+
+
+def _queues(ctl: Session, found: dict[str, Any]) -> Table:
+    """A row a queue; what is stored of streams only where there is any."""
+    rows = found["queues"]
+    streams = (*_STORED_POSITIONS, "clamped_offsets")
+    is_needed = not ctl.for_people and any(row.get(name) for row in rows for name in streams)
+    return Table.of((*_QUEUES, *streams) if is_needed else _QUEUES, rows, unknown=None)
+
+
+def _body(
+    start_from_scratch: bool,
+    all_available: bool,
+    exclude_virtual_hosts: str | None,
+    queues: str | None,
+    as_of: str | None,
+) -> dict[str, Any]:
+    return {
+        "start_from_scratch": start_from_scratch,
+        "all_available": all_available,
+        "exclude_virtual_hosts": _names("--exclude-virtual-hosts", exclude_virtual_hosts),
+        "queues": _names("--queues", queues),
+        "as_of": None if as_of is None else _given("--as-of", as_of),
+    }
+
+
+def _names(option: str, text: str | None) -> list[str]:
+    """The names of a list, without quotes about it, which RabbitMQ's guide prints for a shell to pass on."""
+    if text is None:
+        return []
+    given = _given(option, text)
+    if len(given) > 1 and given.startswith('"') and given.endswith('"'):
+        given = _given(option, given[1:-1])
+    return [name for name in given.split(",") if name]
+
+
+def _given(option: str, text: str) -> str:
+    """What stands behind an option. A script's variable that was never set is not a wish for everything."""
+    if not text.strip(" ,"):
+        raise CtlError(exits.USAGE, f"{option} is empty: say what is meant, or leave it out")
+    return text
+
+
+def _target(uri: str) -> str:
+    """The URI, which must have a host, and no password: it stands in the process list."""
+    try:
+        host, has_password = urlsplit(uri).hostname, urlsplit(uri).password is not None
+    except ValueError:
+        host, has_password = None, False
+    if not host:
+        raise CtlError(exits.USAGE, "--to names no host; its form is amqp://USER@HOST:PORT/VHOST")
+    if has_password:
+        raise CtlError(
+            exits.USAGE,
+            "the URI of --to has a password in it, which the process list shows to everybody: change that "
+            f"password, and give it by a terminal, a pipe or {TO_PASSWORD}",
+        )
+    return uri
+
+
+def _password() -> str:
+    return os.environ.get(TO_PASSWORD) or password_of(None)
+
+
+def left_out_lines(left_out: dict[str, Any]) -> list[tuple[str, str]]:
+    """How much a later promotion would recover of what the last one left out, if that was counted."""
+    rows = left_out.get("vhosts")
+    if rows == []:
+        return [("Left out", "nothing that is not recovered")]
+    return [(f"Left out of {row['virtual_host']}", _left_out(row)) for row in rows or []]
+
+
+def _left_out(row: dict[str, Any]) -> str:
+    text = f"{row['messages']} messages in {row['queues']} queues"
+    if row["unreadable_records"]:
+        text += f", and what is in {row['unreadable_records']} records that cannot be read"
+    return text
+
+
+def _amount(queues: list[dict[str, Any]]) -> str:
+    return f"{sum(row['message_count'] for row in queues)} messages, of {len(queues)} queues"
+
+
+def _losses(found: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(f"Would be lost of {row['virtual_host']}", _loss(row)) for row in found["vhosts"]]
+
+
+def _loss(row: dict[str, Any]) -> str:
+    """What a disaster now would cost, in words."""
+    records = row["lag_records"]
+    text = f"{records} records that the upstream has and this node not yet"
+    if row["state"] != "connected":
+        text = f"{records} records that the upstream had {heard(row)}, and what it took since"
+        if not row["is_upstream_known"]:
+            text = f"not known: the upstream was not heard since this node started; {newest(row)}"
+    elif not records:
+        text = "nothing"
+    if missing := row.get("missing_records"):
+        text += f"; and {missing} records that its retention was too short for"
+    if missing := row.get("missing_messages"):
+        text = "" if text == "nothing" else f"{text}; and "
+        text += (
+            f"up to {missing} messages of the upstream's queues that its retention had taken before this node began: "
+            "raise standby.replication.retention.* there, restart it, and have it "
+            "delete_internal_streams_on_standby_replication_upstream_cluster"
+        )
+    return text
+
+
+def heard(row: dict[str, Any]) -> str:
+    """When the upstream was heard of a virtual host."""
+    ago_ms = row.get("heard_ago_ms")
+    return "when it was last heard" + ("" if ago_ms is None else f", {age(ago_ms)} ago")
+
+
+def newest(row: dict[str, Any]) -> str:
+    """How old the newest thing is that is here of a virtual host."""
+    age_ms = row.get("newest_age_ms")
+    if age_ms is not None:
+        return f"the newest record here is {age(age_ms)} old"
+    return "nothing of it is here" if row.get("is_archive_read", True) else "what is here is not read yet"
+
+
+def carry_out(ctl: Session, what: str, body: dict[str, Any], left: str) -> Any:
+    """Have it done; what it ends with. On a terminal a bar shows how far it is."""
+    steps = ctl.api.stream("replication", "standby", what, body=body)
+    is_terminal = sys.stderr.isatty()
+    says = ctl.for_people and not ctl.quiet and not is_terminal
+    return follow(steps, shows=is_terminal and not ctl.quiet, left=left, says=says)
+
+
+def follow(steps: Iterator[dict[str, Any]], *, shows: bool, left: str, says: bool = False) -> Any:
+    """Wait for the end; `shows` a bar, or, where that is no use, `says` in lines how far it is.
+
+    Raises:
+        CtlError: it failed, or the node went away; then `left` says what that means.
+    """
+    with suppress(WentAway), ProgressBar(shows, "starting Spark", _columns) as bar:
+        recovery, spoken = _Recovery(bar), _Spoken()
+        for step in steps:
+            if "summary" in step:
+                return step["summary"]
+            if "error" in step:
+                raise CtlError(exits.SOFTWARE, step["reason"])
+            recovery.show(step["progress"])
+            if says:
+                spoken.take(step["progress"])
+    raise CtlError(exits.UNAVAILABLE, f"the node went away during {left}")
+
+
+class _Recovery:
+    """How far a recovery, or a count of what could be recovered, is in messages."""
+
+    def __init__(self, bar: ProgressBar) -> None:
+        self._bar = bar
+        self._total = 0
+        self._queues = 0
+
+    def show(self, progress: dict[str, Any]) -> None:
+        """Take what the pipeline said: `planned` raises the total, `published`, `compared`, `counted` are done."""
+        match progress.get("event"):
+            case "started":
+                self._bar.update(description="looking for what was not consumed")
+            case "planned":
+                self._total += sum(progress["queues"].values())
+                self._queues += len(progress["queues"])
+                self._bar.update(total=self._total, description=f"recovering {self._queues} queues")
+            case "counting":
+                # Another time if files were replaced while they were read.
+                self._bar.update(total=progress["messages"], completed=0, description="counting")
+            case "published" | "compared" | "counted":
+                self._bar.advance(progress["messages"])
+            case "comparing":
+                self._bar.begin_again(total=self._total, description=f"comparing {self._queues} queues")
+
+
+class _Spoken:
+    """The same in lines: each step as it begins, and now and then how many messages are done."""
+
+    def __init__(self) -> None:
+        self._total = self._done = 0
+        self._said_s = time.monotonic()
+
+    def take(self, progress: dict[str, Any]) -> None:
+        """Take what the pipeline said."""
+        match progress.get("event"):
+            case "started":
+                self._say("looking for what was not consumed")
+            case "planned":
+                self._total += sum(progress["queues"].values())
+                self._say(f"recovering {self._total} messages")
+            case "counting":
+                self._total, self._done = progress["messages"], 0
+                self._say(f"counting {self._total} messages")
+            case "comparing":
+                self._done = 0
+                self._say(f"comparing {self._total} messages")
+            case "published" | "compared" | "counted":
+                self._done += progress["messages"]
+                if self._done >= self._total or time.monotonic() - self._said_s > _SPOKEN_EVERY_S:
+                    self._say(f"{self._done} of {self._total} messages done")
+
+    def _say(self, text: str) -> None:
+        self._said_s = time.monotonic()
+        typer.echo(text, err=True)
+
+
+def _columns() -> list[Any]:
+    """Messages, and the time they took."""
+    from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
+
+    return [MofNCompleteColumn(), TextColumn("messages,"), TimeElapsedColumn(), TextColumn("gone,")]

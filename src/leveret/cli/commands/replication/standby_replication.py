@@ -1,0 +1,206 @@
+"""Message replication: a downstream keeps an upstream's messages, and takes its place when it must."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from leveret.cli.command import Session, command
+from leveret.cli.commands.replication.links import Endpoints, Mode, side_lines
+from leveret.cli.commands.replication.standby_promotion import carry_out, heard, left_out_lines, newest
+from leveret.cli.output.ages import age
+from leveret.cli.output.values import ReportLines, Table
+from leveret.cli.secrets import text_of
+
+_STATUS: Final = ("virtual_host", "state", "transferred", "lag_records", "lag_ms")
+"""For people, who have what else is known in words above, and a terminal of 80 columns."""
+_STATUS_ALL: Final = (
+    "virtual_host",
+    "state",
+    "endpoint",
+    "transferred",
+    "lag_records",
+    "lag_ms",
+    "heard_ago_ms",
+    "missing_records",
+    "missing_messages",
+    "last_timestamp",
+    "newest_age_ms",
+    "error",
+)
+_DOWNSTREAMS: Final = ("virtual_host", "downstream", "transferred", "lag_records", "last_seen")
+
+
+_AGAIN: Final = (
+    "promote_standby_replication_downstream goes on where it was, delete_all_data_on_standby_replication_cluster "
+    "gives it up"
+)
+_LEFT: Final = "promote_standby_replication_downstream brings it back, with --dry-run it is listed by queue"
+_UNTAGGED: Final = (
+    "not replicated: a policy asks for it, but the virtual host does not have the tag standby_replication; "
+    "see update_vhost_metadata"
+)
+_HEARD_MS: Final = 5_000
+"""An upstream that was heard less long ago is well: it says where it is every second or so."""
+
+
+@command(
+    "Setting upstream endpoints for standby replication ...",
+    "set_standby_replication_upstream_endpoints - < endpoints.json",
+)
+def set_standby_replication_upstream_endpoints(ctl: Session, endpoints: Endpoints) -> None:
+    """Set the upstream's endpoints (stream listeners, port 5552) and user."""
+    ctl.api.put_text("replication", "standby", "upstream", text=text_of(endpoints))
+
+
+@command("Connecting this downstream to its upstream ...", "connect_standby_replication_downstream")
+def connect_standby_replication_downstream(ctl: Session) -> None:
+    """Start or resume transferring messages from the upstream."""
+    ctl.api.post("replication", "standby", "connect")
+
+
+@command("Disconnecting this downstream from its upstream ...", "disconnect_standby_replication_downstream")
+def disconnect_standby_replication_downstream(ctl: Session) -> None:
+    """Stop transferring messages from the upstream."""
+    ctl.api.post("replication", "standby", "disconnect")
+
+
+@command("Setting standby replication mode to {mode} ...", "set_standby_replication_mode downstream")
+def set_standby_replication_mode(ctl: Session, mode: Mode) -> None:
+    """Change the mode without recovering messages."""
+    ctl.api.put("replication", "standby", "mode", body={"operating_mode": mode})
+
+
+@command("Standby replication status ...", "standby_replication_status")
+def standby_replication_status(ctl: Session) -> ReportLines:
+    """Show the mode of standby replication, and the lag of each virtual host."""
+    status = ctl.api.get("replication", "standby", "details")
+    lines = side_lines(status)
+    lines += [("Error", status["error"])] if status["error"] else []
+    lines += _promotion(status)
+    lines += [(f"Of {row['virtual_host']}", _collected(row)) for row in status.get("collected", [])]
+    lines += [(f"Of {name}", _UNTAGGED) for name in status.get("untagged", [])]
+    lines += [(f"Of {row['virtual_host']}", _standing(row)) for row in status["vhosts"]]
+    if status["operating_mode"] != "downstream":
+        return ReportLines(lines, status, Table.of(_DOWNSTREAMS, status.get("downstreams", []), unknown=None))
+    columns = _STATUS if ctl.for_people else _STATUS_ALL
+    return ReportLines(lines, status, Table.of(columns, status["vhosts"], unknown=None))
+
+
+def _promotion(status: dict[str, Any]) -> list[tuple[str, str]]:
+    """How far the promotion is that has begun, and what is left of it; what partial ones leave to a later one."""
+    lines = []
+    if promotion := status.get("promotion"):
+        begun = f"begun {age(time.time() * 1000 - promotion['begun_ms'])} ago"
+        if promotion["is_running"]:
+            lines.append(("Promotion", f"{begun}; {promotion['step']}"))
+        else:
+            lines.append(("Promotion", f"{begun}, was interrupted and does not run: {_AGAIN}"))
+        lines += [(f"Left of {row['virtual_host']}", _left(row)) for row in promotion["vhosts"]]
+        if promotion["plans_error"]:
+            lines.append(("Left", f"not known, its plans cannot be read: {promotion['plans_error']}"))
+        elif not promotion["vhosts"]:
+            lines.append(("Left", "not counted yet"))
+    if left_out := status.get("left_out"):
+        only = [("all queues but", left_out["only_queues"]), ("virtual hosts", left_out["exclude"])]
+        said = [f"{what} {', '.join(names)}" for what, names in only if names]
+        said += ["what came since the moment that was named"] if left_out["as_of_ms"] else []
+        lines.append(("Left out by the last promotion", f"{'; '.join(said)} ({_LEFT})"))
+        lines += left_out_lines(left_out)
+    return lines
+
+
+def _left(row: dict[str, Any]) -> str:
+    """How much of a virtual host a promotion that has begun is still to recover."""
+    messages, queues = (f"{row[f'{name}_left']} of {row[name]} {name}" for name in ("messages", "queues"))
+    return f"{messages}, in {queues}"
+
+
+def _collected(row: dict[str, Any]) -> str:
+    """What is collected of a virtual host, in words."""
+    text = (
+        f"{row['queues']} replicated queues, {row['records']} records collected, {row['kept']} of them kept"
+    )
+    if row["oldest_ms"] is not None:
+        text += f" ({row['bytes'] / 1e6:.1f} MB, the oldest {age(time.time() * 1000 - row['oldest_ms'])} old)"
+    text += f"; {row['downstreams']} downstreams"
+    text += f", the slowest {row['slowest_lag_records']} records behind" if row["downstreams"] else ""
+    if row["missing_messages"]:
+        text += f"; retention took {row['missing_messages']} messages that queues hold"
+    return f"{text}; {row['error']}" if row.get("error") else text
+
+
+def _standing(row: dict[str, Any]) -> str:
+    """What is here of a virtual host, in words."""
+    missing = f"{row['lag_records']} records that the upstream had {heard(row)} are not here"
+    if row.get("heard_ago_ms") is None:
+        text = "the upstream was not heard since this node started: what it has is not known"
+    elif row["heard_ago_ms"] >= _HEARD_MS:
+        text = f"the upstream was not heard for {age(row['heard_ago_ms'])}: what it took since is not known"
+        text += f"; {missing}" if row["lag_records"] else "; all that it had then is here"
+    elif row["lag_records"]:
+        text = f"{row['lag_records']} records are to come, which it is {age(row['lag_ms'])} behind with"
+    else:
+        text = "all that the upstream has is here"
+    text = f"{text}; {newest(row)}"
+    if row["missing_records"]:
+        text += f"; {row['missing_records']} records never came, which its retention was too short for"
+    if row["missing_messages"]:
+        text += f"; up to {row['missing_messages']} messages of its queues do not come: see the dry run"
+    return f"{text}; {row['error']}" if row.get("error") else text
+
+
+@command(
+    "Listing virtual hosts available for multi-DC replication recovery ...",
+    "list_vhosts_available_for_standby_replication_recovery",
+)
+def list_vhosts_available_for_standby_replication_recovery(ctl: Session) -> Table:
+    """List the virtual hosts with transferred data on this node."""
+    names = ctl.api.get("replication", "standby", "available")
+    return Table(("virtual_host",), [[name] for name in names], headless=True)
+
+
+@command(
+    "Listing disk space (in gb) used by multi-DC replication",
+    "display_disk_space_used_by_standby_replication_data",
+)
+def display_disk_space_used_by_standby_replication_data(ctl: Session) -> Table:
+    """Show the disk space of the transferred data."""
+    rows = ctl.api.get("replication", "standby", "disk-usage")
+    return Table.of(("node", "size", "unit", "vhost"), rows, unknown=None)
+
+
+@command("Inspecting standby upstream metrics related to recovery...", "inspect_standby_upstream_metrics")
+def inspect_standby_upstream_metrics(ctl: Session) -> Table:
+    """Show what this node collects for downstreams: the age of each queue's oldest message."""
+    rows = ctl.api.get("replication", "standby", "upstream-metrics")
+    return Table.of(("queue", "timestamp", "vhost", "messages", "collected_offset"), rows, unknown=None)
+
+
+@command("Inspecting standby downstream metrics related to recovery...", "inspect_standby_downstream_metrics")
+def inspect_standby_downstream_metrics(ctl: Session) -> Table:
+    """Show what this node has transferred, by queue."""
+    rows = ctl.api.get("replication", "standby", "downstream-metrics")
+    return Table.of(("queue", "timestamp", "vhost", "messages", "settled"), rows, unknown=None)
+
+
+@command(
+    "Inspecting local data available for standby replication recovery ...",
+    "inspect_local_data_available_for_standby_replication_recovery",
+)
+def inspect_local_data_available_for_standby_replication_recovery(ctl: Session) -> Table:
+    """Count transferred messages by virtual host, exchange and routing key; reads all data.
+
+    A message that was collected twice, as after a crash of the upstream, counts twice; it is recovered once.
+    """
+    rows = carry_out(ctl, "inspect", {}, "that; nothing was changed")
+    return Table.of(("exchange", "messages", "routing_key", "vhost"), rows, unknown=None)
+
+
+@command(
+    "Deleting all data transferred for standby replication ...",
+    "delete_all_data_on_standby_replication_cluster",
+)
+def delete_all_data_on_standby_replication_cluster(ctl: Session) -> None:
+    """Delete what was transferred; a live downstream then begins anew with what the upstream still has."""
+    ctl.api.delete("replication", "standby", "data")

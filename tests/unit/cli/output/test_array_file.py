@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leveret.cli.api import CtlError
+from leveret.cli.output.array_file import write_array
+
+
+@pytest.mark.parametrize("items", [[], [1], [{"a": "\u2028\n"}, None, [2]]])
+def test_items_become_one_array(items: list[object], tmp_path: Path) -> None:
+    assert write_array(tmp_path / "file", iter(items)) == len(items)
+    assert json.loads((tmp_path / "file").read_text()) == items
+
+
+def test_an_array_goes_to_standard_output(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    assert write_array(None, [1, 2]) == 2
+    assert capfdbinary.readouterr().out == b"[\n1,\n2\n]\n"
+
+
+def test_the_file_is_never_anybody_elses_to_read(tmp_path: Path) -> None:
+    def watched() -> Iterator[int]:
+        [part] = tmp_path.iterdir()
+        assert stat.S_IMODE(part.stat().st_mode) == 0o600
+        yield 1
+
+    write_array(tmp_path / "file", watched())
+
+
+def test_what_is_no_file_is_left_alone(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    for path in (fifo, tmp_path):
+        with pytest.raises(CtlError, match="is not a file") as caught:
+            write_array(path, [1])
+        assert caught.value.status == 65
+    assert fifo.is_fifo()
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    target.write_text("former")
+    (tmp_path / "link").symlink_to(target)
+    write_array(tmp_path / "link", [1])
+    assert json.loads(target.read_text()) == [1]

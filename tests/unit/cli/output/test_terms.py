@@ -1,0 +1,32 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leveret.cli.output.terms import cell, term
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, ""),
+        ("a b", "a b"),
+        ("x\ty\nz", "x\\ty\\nz"),
+        (True, "true"),
+        (1.5, "1.5"),
+        ([], "[]"),
+        (["a", "b"], "[a, b]"),
+        ({}, "[]"),
+        ({"k": "v", "n": 3}, '[{"k","v"},{"n",3}]'),
+        ({"capabilities": {"basic.nack": True}}, '[{"capabilities",[{"basic.nack",true}]}]'),
+        ([1, 2], "[1,2]"),
+    ],
+)
+def test_a_cell_is_what_rabbitmqctl_prints(value: Any, text: str) -> None:
+    assert cell(value) == text
+
+
+def test_a_text_inside_a_term_is_quoted_on_one_line() -> None:
+    assert term('say "a\\b"\n\t') == '"say \\"a\\\\b\\"\\n\\t"'
+    assert term(None) == "undefined"
