@@ -87,30 +87,25 @@ class Succession:
         """Whether a node that was promoted and is started to follow its former leader again leads instead.
 
         Its service manager knows of no promotion, and has `--follow` on the command line still. But the same is said
-        to a node that another one has replaced meanwhile. So the former leader is asked: one that knows of a higher
-        epoch is to be followed. One that does not answer may be the leader only if a follower of this node could
-        take over, so if there ever was one; then serving is left to the operator's word.
+        to a node that another one has replaced meanwhile. So all nodes that may know are asked: if one knows of a later
+        leadership, this node does not lead. A former leader that does not answer may be the leader only if a follower
+        of this node could take over, so if there ever was one; then serving is left to the operator's word.
         """
         identity = self._identity.identity
         is_successor = identity.role == "leader" and str(uri) in identity.former_leaders
         if not is_successor or identity.is_fenced or identity.rewriting:
             return False
-        try:
-            async with asyncio.timeout(_ASK_TIMEOUT_S):
-                known = await self._fencer(uri).notify()
-        except (OSError, TimeoutError, LeveretError) as error:
-            if identity.had_followers:
-                logger.error(
-                    "former_leader_not_reached uri=%s error=%s action=serve_nobody hint=%s",
-                    uri,
-                    error,
-                    "this node was promoted, and another one may have been since: if none was, run leveretctl "
-                    "promote_follower",
-                )
-                return False
-        else:
-            if known.leadership > identity.leadership:
-                return False
+        answered = await self._ask_all()
+        if self._identity.identity.is_fenced:
+            return False
+        if identity.had_followers and str(uri) not in answered:
+            logger.error(
+                "former_leader_not_reached uri=%s action=serve_nobody hint=%s",
+                uri,
+                "this node was promoted, and another one may have been since: if none was, run leveretctl "
+                "promote_follower",
+            )
+            return False
         logger.warning(
             "leads_on epoch=%d former_leader=%s hint=this node was promoted: take --follow from its command line",
             identity.epoch,
@@ -122,18 +117,32 @@ class Succession:
         """Whether a node that led, and is started to lead again, was replaced meanwhile; that is on disk then.
 
         One of its followers may have been promoted, and tells this node only once its listener is open: until then it
-        would confirm what is divergent. So all of them are asked first. Where none answers in time nothing is known,
-        and it leads as before: two nodes without a third cannot tell which of them is left.
+        would confirm what is divergent. So all nodes that may know are asked first. Where none answers in time nothing
+        is known, and it leads as before: two nodes without a third cannot tell which of them is left.
         """
         identity = self._identity.identity
-        if identity.is_fenced or identity.rewriting or not identity.had_followers:
-            return identity.is_fenced
+        if not identity.is_fenced and not identity.rewriting:
+            await self._ask_all()
+        return identity.is_fenced
+
+    async def _ask_all(self) -> set[str]:
+        """Ask every follower and every former leader who leads; the latest leadership is on disk then.
+
+        A follower that was promoted is told of by itself, or by a former leader that it has told; not by this node's
+        former leader alone, which may have been away then.
+
+        Returns:
+            The URIs of the nodes that answered.
+        """
+        identity = self._identity.identity
+        uris = list(dict.fromkeys([*identity.followers, *identity.former_leaders]))
         async with asyncio.TaskGroup() as group:
-            requests = [group.create_task(self._ask(uri)) for uri in identity.followers]
-        for known in filter(None, (each.result() for each in requests)):
+            requests = {uri: group.create_task(self._ask(uri)) for uri in uris}
+        answers = {uri: known for uri, request in requests.items() if (known := request.result()) is not None}
+        for known in answers.values():
             if known.leadership > identity.leadership:
                 self._see(known.leadership, known.uri if known.leader_id == known.node_id else "")
-        return identity.is_fenced
+        return set(answers)
 
     async def _ask(self, uri: str) -> ProvenLeader | None:
         """What the node there knows; None if it does not say."""
@@ -141,7 +150,7 @@ class Succession:
             async with asyncio.timeout(_ASK_TIMEOUT_S):
                 return await self._fencer(parse_node_uri(uri)).notify()
         except (OSError, TimeoutError, LeveretError, ValueError) as error:
-            logger.info("follower_not_asked uri=%s error=%s", uri, str(error) or "no answer in time")
+            logger.info("node_not_asked uri=%s error=%s", uri, str(error) or "no answer in time")
             return None
 
     # -- to be replaced -----------------------------------------------------------------------

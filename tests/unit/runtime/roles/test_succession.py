@@ -155,3 +155,42 @@ def test_who_led_asks_its_followers_whether_one_was_promoted(
     assert IdentityFile(tmp_path / "one").identity.is_fenced
     one.succession.take_lead(raises_epoch=True, epoch=0)
     assert (one.identity.followers, one.leads()) == ([], True)
+
+
+def test_who_led_asks_its_former_leaders_too_which_may_have_been_told_of_another(
+    tmp_path: Path, one: Node
+) -> None:
+    """The node that was promoted cannot be reached from here."""
+    one.succession.take_lead(raises_epoch=True, epoch=2)
+
+    async def asked() -> bool:
+        former = LeaderSite(tmp_path / "former", random.Random(1), epoch=7)
+        one.identity.former_leaders = ["tcp://127.0.0.1:1", str(await former.start())]
+        found = await one.succession.is_replaced()
+        await former.stop()
+        return found
+
+    assert asyncio.run(asked())
+    assert IdentityFile(tmp_path / "one").identity.seen_epoch == 7
+
+
+@pytest.mark.parametrize("promoted_epoch", [1, 7])
+def test_a_promoted_node_that_is_told_to_follow_asks_its_followers_beside_its_former_leader(
+    tmp_path: Path, one: Node, promoted_epoch: int
+) -> None:
+    """The former leader was away when one of them was promoted, and knows of nothing."""
+    one.succession.take_lead(raises_epoch=True, epoch=2)
+
+    async def asked() -> bool:
+        former = LeaderSite(tmp_path / "former", random.Random(1), epoch=1)
+        follower = LeaderSite(tmp_path / "follower", random.Random(2), epoch=promoted_epoch)
+        at = await former.start()
+        one.identity.former_leaders = [str(at)]
+        one.identity.note_follower(str(await follower.start()))
+        found = await one.succession.leads_on(at)
+        await former.stop()
+        await follower.stop()
+        return found
+
+    assert asyncio.run(asked()) is (promoted_epoch == 1)
+    assert IdentityFile(tmp_path / "one").identity.is_fenced is (promoted_epoch == 7)
