@@ -18,7 +18,7 @@ import os
 import sys
 from typing import Any, Final
 
-from leveret.config.etcd import EtcdOptions
+from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import Endpoints
 from leveret.runtime.coordination.election import Election, Won
 from leveret.runtime.coordination.lease import boot_clock_s

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import pytest
 
-from leveret.config.etcd import EtcdOptions
+from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import Endpoints, EtcdEndpoint
 from leveret.core.replication.election import ElectedLeader, UnreadableState
 from leveret.runtime.coordination.election import Deposed, Election, LeadershipLost, Won

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from leveret.config.tls import TlsOptions
+from leveret.config.sections.tls import TlsOptions
 from leveret.core.schema import digests as schema_digests
 from leveret.core.schema.decisions import SchemaDecided
 from leveret.core.schema.operating_mode import OperatingMode

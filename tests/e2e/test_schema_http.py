@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from leveret.config.tls import TlsOptions
+from leveret.config.sections.tls import TlsOptions
 from leveret.model.definitions import Queue, Vhost
 from leveret.runtime.schema_sync import http_source as schema_http
 from leveret.testing.network.waiting import until

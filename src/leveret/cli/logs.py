@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from leveret.cli.log_lines import JsonLine, KeyValueLine
-from leveret.config.logging import LEVELS, FileLogSettings, LogSettings
-from leveret.config.rotation import Rotation
+from leveret.config.sections.logging import LEVELS, FileLogSettings, LogSettings
+from leveret.config.sections.rotation import Rotation
 from leveret.model.errors import ConfigError
 
 _DEFAULT: Final = "default"

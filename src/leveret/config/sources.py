@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from leveret.config import cluster, etcd, followers, lavinmq
+from leveret.config import lavinmq
+from leveret.config.sections import cluster, etcd, followers
 from leveret.config.settings import Setting, check_known, read_tree
 from leveret.config.syntax import Given, parse_lines, render_line
 from leveret.config.tree import SETTINGS, Config

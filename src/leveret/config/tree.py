@@ -5,24 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from leveret.config.access import AccessSettings
-from leveret.config.cluster import Cluster
-from leveret.config.definitions import DefinitionsSettings
-from leveret.config.etcd import EtcdOptions
-from leveret.config.followers import Followers
 from leveret.config.kinds import HostText
-from leveret.config.limits import Amqp, ObjectLimits, Watermarks
-from leveret.config.listeners import Listeners
-from leveret.config.logging import LogSettings
-from leveret.config.management import Management
-from leveret.config.metrics import Metrics
-from leveret.config.process import Process
-from leveret.config.replication import SchemaSyncSettings, StandbySettings
+from leveret.config.sections.access import AccessSettings
+from leveret.config.sections.cluster import Cluster
+from leveret.config.sections.definitions import DefinitionsSettings
+from leveret.config.sections.etcd import EtcdOptions
+from leveret.config.sections.followers import Followers
+from leveret.config.sections.limits import Amqp, ObjectLimits, Watermarks
+from leveret.config.sections.listeners import Listeners
+from leveret.config.sections.logging import LogSettings
+from leveret.config.sections.management import Management
+from leveret.config.sections.metrics import Metrics
+from leveret.config.sections.process import Process
+from leveret.config.sections.replication import SchemaSyncSettings, StandbySettings
+from leveret.config.sections.spark import Spark
+from leveret.config.sections.storage import Storage
+from leveret.config.sections.streams import Streams
+from leveret.config.sections.tls import CertificateLogin, TlsOptions
 from leveret.config.settings import branch, setting, settings_of
-from leveret.config.spark import Spark
-from leveret.config.storage import Storage
-from leveret.config.streams import Streams
-from leveret.config.tls import CertificateLogin, TlsOptions
 
 _NAME: Final = "leveret@$HOST"
 

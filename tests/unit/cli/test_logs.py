@@ -9,7 +9,7 @@ import pytest
 
 from leveret.cli.logs import CATEGORIES, LogFile, Logs
 from leveret.config import load
-from leveret.config.logging import LogSettings
+from leveret.config.sections.logging import LogSettings
 from leveret.model.errors import ConfigError
 
 CONNECTION = "leveret.runtime.clients.connection_log"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from leveret.config.tls import CertificateLogin
+from leveret.config.sections.tls import CertificateLogin
 from leveret.session.certificate import TlsPeer
 
 SUBJECT = (

@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from leveret.config.metrics import Metrics as Settings
+from leveret.config.sections.metrics import Metrics as Settings
 from leveret.management.metrics.cluster import ClusterMetrics
 from leveret.management.metrics.followers import FollowerMetrics
 from leveret.management.metrics.node import NodeMetrics

@@ -16,7 +16,7 @@ from starlette.responses import Response
 
 from leveret.config.current import settings_in_force
 from leveret.config.kinds import Bytes
-from leveret.config.logging import LEVELS
+from leveret.config.sections.logging import LEVELS
 from leveret.core.broker.alarms import Watermark
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource

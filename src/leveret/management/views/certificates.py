@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from leveret.config import Config
-from leveret.config.tls import TlsOptions
+from leveret.config.sections.tls import TlsOptions
 from leveret.management.views.listeners import ListenerView, listeners_of
 
 _DAY_S: Final = 86_400

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from leveret.config.kinds import Address
-from leveret.config.listeners import Listeners
+from leveret.config.sections.listeners import Listeners
 from leveret.core.rules.descriptors import Caps, ListenerKind
 from leveret.runtime.clients.amqp10_connection import Amqp10Connection
 from leveret.runtime.clients.amqp_peer import AmqpPeer, AmqpPort

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, cast
 
-from leveret.config.listeners import Listeners
+from leveret.config.sections.listeners import Listeners
 from leveret.runtime.clients import connection_log
 from leveret.runtime.clients.amqp10_connection import Amqp10Connection
 from leveret.runtime.logs.engine import Engine

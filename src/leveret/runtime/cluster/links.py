@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
-from leveret.config.cluster import Cluster
+from leveret.config.sections.cluster import Cluster
 from leveret.config.uris import CLUSTER_PORT, NodeUri, parse_node_uri
 from leveret.core.replication.cluster import Presence
 from leveret.model.errors import LeveretError

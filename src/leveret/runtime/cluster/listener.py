@@ -13,8 +13,8 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
-from leveret.config.cluster import Cluster
 from leveret.config.kinds import Address
+from leveret.config.sections.cluster import Cluster
 from leveret.config.uris import NodeUri
 from leveret.core.rules.descriptors import ListenerKind as Listener
 from leveret.model.errors import LeveretError

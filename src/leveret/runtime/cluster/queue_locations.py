@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from leveret.config.cluster import Cluster
+from leveret.config.sections.cluster import Cluster
 from leveret.core.broker.broker import Broker
 from leveret.core.replication.cluster import ClusterState, Placement
 from leveret.core.replication.leader_location import CandidateNodes, leader_location, locator

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final
 
-from leveret.config.etcd import EtcdOptions
+from leveret.config.sections.etcd import EtcdOptions
 from leveret.core.replication.cluster import ClusterState
 from leveret.core.replication.placement import QueuePlacement
 from leveret.model.errors import PreconditionFailed

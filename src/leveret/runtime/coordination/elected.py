@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from leveret.config.etcd import EtcdOptions
+from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import NodeUri, parse_node_uri
 from leveret.core.replication.election import ElectedLeader
 from leveret.core.replication.in_sync import InSync

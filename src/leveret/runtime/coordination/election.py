@@ -30,7 +30,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from leveret.config.etcd import EtcdOptions
+from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import EtcdEndpoint
 from leveret.core.replication import election as core
 from leveret.core.replication.election import ElectedLeader

@@ -17,8 +17,8 @@ from typing import Any, Final, TypeVar
 import httpx
 import msgspec
 
-from leveret.config.etcd import EtcdOptions
-from leveret.config.tls import TlsOptions
+from leveret.config.sections.etcd import EtcdOptions
+from leveret.config.sections.tls import TlsOptions
 from leveret.config.uris import EtcdEndpoint
 from leveret.core.replication.election import StoredValue, StoreTransaction
 from leveret.runtime.coordination.etcd_wire import (

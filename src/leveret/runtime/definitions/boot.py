@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from leveret.config.definitions import DefinitionsSettings as Settings
+from leveret.config.sections.definitions import DefinitionsSettings as Settings
 from leveret.core.broker.broker import Broker
 from leveret.model.definitions import AnyEntity
 from leveret.model.errors import ConfigError, Refusal

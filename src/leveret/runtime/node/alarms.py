@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from leveret.config.limits import Watermarks
+from leveret.config.sections.limits import Watermarks
 from leveret.core.broker.alarms import Alarms, Watermark
 from leveret.runtime.process.allocator import give_back_memory
 from leveret.runtime.process.proc import read_proc

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from leveret.config.access import AccessSettings
+from leveret.config.sections.access import AccessSettings
 from leveret.core.broker.access import SALT_BYTES, hash_password
 from leveret.core.broker.broker import Broker
 from leveret.model import definitions as d

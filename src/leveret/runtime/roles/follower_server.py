@@ -12,8 +12,8 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
 
 from leveret.config import Config
-from leveret.config.followers import Followers
 from leveret.config.kinds import Address
+from leveret.config.sections.followers import Followers
 from leveret.config.uris import NodeUri
 from leveret.core.replication.in_sync import InSync
 from leveret.model.errors import PreconditionFailed, StorageError

@@ -10,7 +10,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from leveret.config.tls import TlsOptions
+from leveret.config.sections.tls import TlsOptions
 from leveret.core.schema.schema import transient_queues, travels
 from leveret.model.definitions import KINDS, Definitions, Put
 from leveret.model.errors import LeveretError, PeerError, Refusal

@@ -14,7 +14,7 @@ from asyncio import BaseTransport
 from pathlib import Path
 from typing import Any, Final
 
-from leveret.config.tls import TlsOptions
+from leveret.config.sections.tls import TlsOptions
 from leveret.model.errors import ConfigError
 from leveret.session.certificate import TlsPeer
 from leveret.wire.tls import limit

@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from leveret.config import Config
-from leveret.config.tls import TlsOptions
+from leveret.config.sections.tls import TlsOptions
 from leveret.core.broker.broker import STANDBY_TAG
 from leveret.core.schema.operating_mode import OperatingMode, operating_mode
 from leveret.model.definitions import GlobalParameter, Vhost

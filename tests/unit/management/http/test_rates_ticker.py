@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 from typing import TYPE_CHECKING
 
-from leveret.config.metrics import Metrics
+from leveret.config.sections.metrics import Metrics
 from leveret.management.http.rates_ticker import keep_sampling, rates_of
 from leveret.model.definitions import Queue
 

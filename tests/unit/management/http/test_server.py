@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from leveret.config import load
-from leveret.config.metrics import Metrics
+from leveret.config.sections.metrics import Metrics
 from leveret.management.http.server import AddressInUse, ManagementServer
 from leveret.management.http.socket_path import CONTROL_SOCKET
 from leveret.model.definitions import Put, Queue, Vhost

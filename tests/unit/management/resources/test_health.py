@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from leveret.config.followers import Followers
-from leveret.config.tls import TlsOptions
+from leveret.config.sections.followers import Followers
+from leveret.config.sections.tls import TlsOptions
 from leveret.testing.servers.certificates import CertificateAuthority, available
 from tests.unit.management.fake_replication import follower
 

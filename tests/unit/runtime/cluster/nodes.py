@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from leveret.config.cluster import Cluster
+from leveret.config.sections.cluster import Cluster
 from leveret.config.uris import NodeUri
 from leveret.core.replication.cluster import Presence
 from leveret.runtime.cluster.links import AskedLinks, MemberLinks

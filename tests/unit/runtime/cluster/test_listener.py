@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from leveret.config.cluster import Cluster
-from leveret.config.tls import TlsOptions
+from leveret.config.sections.cluster import Cluster
+from leveret.config.sections.tls import TlsOptions
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster import listener as door_room

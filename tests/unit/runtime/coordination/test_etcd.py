@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from leveret.config.etcd import EtcdOptions
+from leveret.config.sections.etcd import EtcdOptions
 from leveret.config.uris import Endpoints
 from leveret.model.errors import ConfigError
 from leveret.runtime.coordination.etcd import Etcd, EtcdAway, etcd_context

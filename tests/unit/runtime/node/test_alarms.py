@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from leveret.config.limits import Watermarks
+from leveret.config.sections.limits import Watermarks
 from leveret.core.broker.alarms import Watermark
 from leveret.runtime.node import alarms
 from leveret.runtime.node.alarms import AlarmWatch, total_memory_bytes, used_memory_bytes

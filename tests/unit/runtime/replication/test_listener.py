@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from leveret.config.tls import TlsOptions
+from leveret.config.sections.tls import TlsOptions
 from leveret.config.uris import NodeUri
 from leveret.runtime.link import peer as link_peer
 from leveret.runtime.link.arrival import UNPROVEN_MAX

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from leveret.config.tls import TlsOptions
+from leveret.config.sections.tls import TlsOptions
 from leveret.model.errors import ConfigError
 from leveret.runtime.sockets import tls
 from leveret.runtime.sockets.tls import client_context, server_context

@@ -8,8 +8,8 @@ from typing import Any
 import pamqp.frame
 from pamqp import base, body, commands, header
 
-from leveret.config.limits import Amqp
-from leveret.config.tls import CertificateLogin
+from leveret.config.sections.limits import Amqp
+from leveret.config.sections.tls import CertificateLogin
 from leveret.core.broker.alarms import Alarms, Watermark
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.head import Head

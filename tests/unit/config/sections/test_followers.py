@@ -8,8 +8,8 @@ import pytest
 
 from leveret.config import build, gather, load, render
 from leveret.config.current import settings_in_force
-from leveret.config.etcd import EtcdOptions
-from leveret.config.followers import Followers
+from leveret.config.sections.etcd import EtcdOptions
+from leveret.config.sections.followers import Followers
 from leveret.config.syntax import Given
 from leveret.config.uris import EtcdEndpoint, NodeUri
 from leveret.model.errors import ConfigError

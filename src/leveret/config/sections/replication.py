@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from leveret.config.collect import by_name
 from leveret.config.kinds import Bytes, Choice, Duration, Flag, OptionalDuration, Regex
+from leveret.config.sections.collect import by_name
+from leveret.config.sections.tls import TlsOptions
 from leveret.config.settings import branch, family, setting
-from leveret.config.tls import TlsOptions
 from leveret.config.uris import ArchivePlace
 from leveret.model.definitions import LOCAL_KINDS
 

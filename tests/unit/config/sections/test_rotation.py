@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.config import load
-from leveret.config.rotation import OptionalRotation, Rotation
+from leveret.config.sections.rotation import OptionalRotation, Rotation
 from leveret.model.errors import ConfigError
 
 SATURDAY = datetime(2026, 11, 21, 8, 45, 30)

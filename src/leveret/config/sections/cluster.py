@@ -9,13 +9,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from leveret.config.etcd import EtcdOptions
-from leveret.config.followers import Followers
 from leveret.config.kinds import NONE, Bytes, Choice, Duration, Flag, Integer, Ip
-from leveret.config.replication import StandbySettings
+from leveret.config.sections.etcd import EtcdOptions
+from leveret.config.sections.followers import Followers
+from leveret.config.sections.replication import StandbySettings
+from leveret.config.sections.tls import TlsOptions
 from leveret.config.settings import branch, contradiction, setting
 from leveret.config.syntax import Given
-from leveret.config.tls import TlsOptions
 from leveret.config.uris import ANYWHERE, CLUSTER_PORT, NodeUri, OptionalNodeUri
 from leveret.model.locators import QUEUE_LEADER_LOCATORS, QUEUE_MASTER_LOCATORS
 

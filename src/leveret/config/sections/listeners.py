@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leveret.config.collect import in_order
 from leveret.config.kinds import LOOPBACK, Address, Flag, Integer, Limit, Listener
+from leveret.config.sections.collect import in_order
 from leveret.config.settings import family, setting
 
 

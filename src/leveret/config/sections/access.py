@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leveret.config.collect import chosen, in_order
 from leveret.config.kinds import Choice, Flag, Regex, TextKind
+from leveret.config.sections.collect import chosen, in_order
 from leveret.config.settings import family, setting
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from leveret.config.collect import in_order
 from leveret.config.kinds import Choice, Flag, Integer, LocalPath, OptionalText, TextKind
+from leveret.config.sections.collect import in_order
 from leveret.config.settings import family, setting
 
 

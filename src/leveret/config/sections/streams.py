@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leveret.config.collect import in_order
 from leveret.config.kinds import Address, Bytes, Integer, Listener, OptionalPort, OptionalText
+from leveret.config.sections.collect import in_order
 from leveret.config.settings import family, setting
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from leveret.config.kinds import Bytes, Choice, FileName, Flag, Integer, LocalPath
-from leveret.config.rotation import OptionalRotation, Rotation
+from leveret.config.sections.rotation import OptionalRotation, Rotation
 from leveret.config.settings import setting
 
 LEVELS: Final = {

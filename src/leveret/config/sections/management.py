@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leveret.config.collect import in_order
 from leveret.config.kinds import LOOPBACK, Bytes, Integer, Ip, Limit, OptionalPort, OptionalUrlPath, TextKind
+from leveret.config.sections.collect import in_order
+from leveret.config.sections.tls import TlsOptions
 from leveret.config.settings import branch, family, setting
-from leveret.config.tls import TlsOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

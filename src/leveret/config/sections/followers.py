@@ -15,9 +15,9 @@ from leveret.config.kinds import (
     OptionalDuration,
     OptionalIp,
 )
+from leveret.config.sections.tls import TlsOptions
 from leveret.config.settings import branch, contradiction, setting
 from leveret.config.syntax import Given
-from leveret.config.tls import TlsOptions
 from leveret.config.uris import ANYWHERE, REPLICATION_PORT, NodeUri, OptionalNodeUri
 
 _SECOND_MS: Final = 1000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from leveret.config.collect import by_name
 from leveret.config.kinds import OptionalText, TextKind
+from leveret.config.sections.collect import by_name
 from leveret.config.settings import family, setting
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leveret.config import build, gather, load
-from leveret.config.cluster import Cluster
-from leveret.config.tls import TlsOptions
+from leveret.config.sections.cluster import Cluster
+from leveret.config.sections.tls import TlsOptions
 from leveret.config.uris import NodeUri
 from leveret.core.rules.mirror_policy import SYNC_BATCH_MESSAGES
 from leveret.model.errors import ConfigError
