@@ -133,7 +133,14 @@ def following(
     if wanted.leader != me:
         # It is a mirror until it leads; and this node is not one of the queue's any more when it does.
         mirrors = tuple(dict.fromkeys((*_still(placement.mirrors, alive), *mirrors, wanted.leader)))
-    before = [node for node in placement.stopped if node not in mirrors and node not in gone]
+    # A node that runs again and is no mirror has nothing to go on from, once those that replaced it have everything:
+    # its copy would take room for ever.
+    is_complete = all(node in ready for node in mirrors)
+    before = [
+        node
+        for node in placement.stopped
+        if node not in mirrors and node not in gone and not (is_complete and node in alive)
+    ]
     lost = placement.lost
     if lost is not None and (lost.by in joined or lost.by not in cluster_view.members):
         # What it had is quarantined there by now, or does not come back.

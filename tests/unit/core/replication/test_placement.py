@@ -95,6 +95,13 @@ def test_who_is_gone_is_no_mirror_and_keeps_its_copy_as_long_as_it_may_return() 
     )
 
 
+def test_who_runs_again_and_was_replaced_gives_its_copy_up_once_the_others_have_everything() -> None:
+    """Such copies were kept for as long as their node was a member: nothing of them was ever dropped."""
+    two, back = MirrorPolicy(mode="exactly", params=2), cluster_view("abc", members="abcd")
+    assert shown(following(placed("b", "", "cd"), two, "", "", back).placement) == ("a", "b", "", "cd")
+    assert shown(following(placed("b", "", "cd"), two, "b", "b", back).placement) == ("a", "b", "b", "d")
+
+
 def test_a_leader_that_has_begun_anew_is_recorded_as_what_it_is() -> None:
     before = placed("bcd", "bcd", incarnation="a0")
     assert following(before, ALL, "bcd", "bcd", cluster_view()).placement == placed("bcd", "bcd")
