@@ -7,9 +7,9 @@ from typing import Any
 
 from leveret.model.errors import NotFound
 from leveret.runtime.cluster.member import ClusterMember
-from leveret.runtime.cluster.placement_controller import PlacementController
-from leveret.runtime.cluster.queue_roles import QueueRoles
-from leveret.runtime.cluster.queues import ClusterQueues
+from leveret.runtime.cluster.placement.placement_controller import PlacementController
+from leveret.runtime.cluster.placement.queue_roles import QueueRoles
+from leveret.runtime.cluster.placement.queues import ClusterQueues
 from leveret.runtime.logs.engine import Engine
 
 AnswerOperator = Callable[[str, Any], Awaitable[Any]]

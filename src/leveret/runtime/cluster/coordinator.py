@@ -26,7 +26,7 @@ from leveret.core.schema.schema import UPSTREAM_PARAMETER
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError, Refusal
 from leveret.runtime.cluster.parts import ClusterParts
-from leveret.runtime.cluster.placement_controller import report_mirrors
+from leveret.runtime.cluster.placement.placement_controller import report_mirrors
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node

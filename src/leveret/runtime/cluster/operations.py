@@ -20,8 +20,8 @@ from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
 from leveret.model.errors import InvalidCommand, LeveretError, NotFound, PreconditionFailed
 from leveret.model.patterns import Pattern, PatternError, compiled
 from leveret.runtime.cluster.forgetting import leader_without, row, undecided
-from leveret.runtime.cluster.local_queues import QueueKey
 from leveret.runtime.cluster.parts import ClusterParts
+from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.integrity.log_copies import CopyRole, CopyState, LogCopy, copy_of
 from leveret.runtime.logs.log_store import queue_log_name
 from leveret.runtime.mirroring.led_log import MirrorState

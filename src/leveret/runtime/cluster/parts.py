@@ -10,9 +10,9 @@ from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.links import AskedLinks, MemberLinks
 from leveret.runtime.cluster.listener import ClusterListener
 from leveret.runtime.cluster.member import ClusterMember
-from leveret.runtime.cluster.placement_controller import PlacementController
-from leveret.runtime.cluster.queue_locations import QueueLocations
-from leveret.runtime.cluster.queue_roles import QueueRoles
+from leveret.runtime.cluster.placement.placement_controller import PlacementController
+from leveret.runtime.cluster.placement.queue_locations import QueueLocations
+from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.replication_port import ClusterPort
 from leveret.runtime.cluster.schema_decisions import ForAll
 from leveret.runtime.mirroring.copies import MirrorCopies

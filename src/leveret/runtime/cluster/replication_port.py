@@ -14,10 +14,10 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model import definitions as d
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
-from leveret.runtime.cluster.due_queues import DueQueues
 from leveret.runtime.cluster.forwarding import Forwarding
-from leveret.runtime.cluster.placement_controller import PlacementController
-from leveret.runtime.cluster.queue_roles import QueueRoles
+from leveret.runtime.cluster.placement.due_queues import DueQueues
+from leveret.runtime.cluster.placement.placement_controller import PlacementController
+from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.logs.engine import Part
 from leveret.runtime.mirroring.sources import MirrorSources
 from leveret.session.forwarding.remote_ports import RemotePorts

@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 from leveret.runtime.cluster.answers import ClusterAnswers
 from leveret.runtime.cluster.coordinator import Coordinator
 from leveret.runtime.cluster.definitions_publication import DefinitionsPublication
-from leveret.runtime.cluster.due_queues import DueQueues
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.links import AskedLinks, MemberLinks
 from leveret.runtime.cluster.listener import ClusterListener, ClusterPeer, Handler, NodeCredentials
 from leveret.runtime.cluster.member import ClusterMember
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.runtime.cluster.parts import ClusterParts
-from leveret.runtime.cluster.placement_controller import PlacementController
-from leveret.runtime.cluster.queue_locations import QueueLocations
-from leveret.runtime.cluster.queue_roles import QueueRoles
-from leveret.runtime.cluster.queues import ClusterQueues
-from leveret.runtime.cluster.reconnect_grace import ReconnectGrace
+from leveret.runtime.cluster.placement.due_queues import DueQueues
+from leveret.runtime.cluster.placement.placement_controller import PlacementController
+from leveret.runtime.cluster.placement.queue_locations import QueueLocations
+from leveret.runtime.cluster.placement.queue_roles import QueueRoles
+from leveret.runtime.cluster.placement.queues import ClusterQueues
+from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
 from leveret.runtime.cluster.replication_port import ClusterBarrier, ClusterPort
 from leveret.runtime.cluster.schema_decisions import ForAll
 from leveret.runtime.link.peer import LinkPeer, Receiver

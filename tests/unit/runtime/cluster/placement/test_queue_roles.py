@@ -15,10 +15,10 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Placement
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
-from leveret.runtime.cluster.due_queues import DueQueues
-from leveret.runtime.cluster.queue_roles import QueueRoles
-from leveret.runtime.cluster.queues import ClusterQueues
-from leveret.runtime.cluster.reconnect_grace import ReconnectGrace
+from leveret.runtime.cluster.placement.due_queues import DueQueues
+from leveret.runtime.cluster.placement.queue_roles import QueueRoles
+from leveret.runtime.cluster.placement.queues import ClusterQueues
+from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
 from leveret.runtime.logs.log_store import queue_log_name
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage.log import Log

@@ -16,11 +16,11 @@ from leveret.core.rules.validation import CLASSIC, queue_type
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.forwarding import Forwarding
-from leveret.runtime.cluster.local_queues import Lack, QueueKey
 from leveret.runtime.cluster.member import ClusterMember
-from leveret.runtime.cluster.queue_locations import QueueLocations
-from leveret.runtime.cluster.queues import ClusterQueues, first_epoch
-from leveret.runtime.cluster.reconnect_grace import ReconnectGrace
+from leveret.runtime.cluster.placement.local_queues import Lack, QueueKey
+from leveret.runtime.cluster.placement.queue_locations import QueueLocations
+from leveret.runtime.cluster.placement.queues import ClusterQueues, first_epoch
+from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
 from leveret.runtime.logs.log_store import queue_log_name
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.led_log import MirrorState
@@ -96,7 +96,7 @@ class QueueRoles:
     # -- what placing asks --------------------------------------------------------------------
 
     def ready(self, key: QueueKey) -> frozenset[str]:
-        """See placing.LocalQueues."""
+        """See local_queues.LocalQueues."""
         name = self._queues.names.get(key)
         led = self._sources.led.get(name) if name is not None else None
         if led is None:
@@ -105,7 +105,7 @@ class QueueRoles:
         return live | self._grace.expected(key)
 
     def joined(self, key: QueueKey) -> frozenset[str]:
-        """See placing.LocalQueues."""
+        """See local_queues.LocalQueues."""
         led = self._sources.led.get(self._queues.names.get(key, ""))
         streams = led.streams.items() if led is not None else ()
         return frozenset(
@@ -113,7 +113,7 @@ class QueueRoles:
         )
 
     def is_damaged(self, key: QueueKey) -> bool:
-        """See placing.LocalQueues."""
+        """See local_queues.LocalQueues."""
         queue = self._broker.queues.get(key)
         return (queue is not None and queue.damage is not None) or self._queues.names.get(
             key
@@ -127,7 +127,7 @@ class QueueRoles:
         )
 
     async def follow(self, key: QueueKey, placement: Placement | None) -> None:
-        """See placing.LocalQueues."""
+        """See local_queues.LocalQueues."""
         queue = self._broker.queues.get(key)
         name = queue_log_name(queue.epoch) if queue is not None else ""
         is_gone = queue is None and placement is None
@@ -272,7 +272,7 @@ class QueueRoles:
     # -- handing over -------------------------------------------------------------------------
 
     def leader_is(self, key: QueueKey, *, alive: bool) -> None:
-        """See placing.LocalQueues."""
+        """See local_queues.LocalQueues."""
         queue = self._broker.queues.get(key)
         if isinstance(queue, RemoteQueue) and queue.is_down == alive:
             if alive:
@@ -282,7 +282,7 @@ class QueueRoles:
                 self._forwarding.down(queue)
 
     async def end_of(self, node: str, placement: Placement) -> tuple[int, int]:
-        """See placing.LocalQueues."""
+        """See local_queues.LocalQueues."""
         name = queue_log_name(placement.epoch)
         if node == self._me:
             return await self.end(name)
@@ -306,7 +306,7 @@ class QueueRoles:
         waits: RequiredMirrors,
         then: Callable[[], None] | None = None,
     ) -> None:
-        """See placing.LocalQueues."""
+        """See local_queues.LocalQueues."""
         name = self._queues.names.get(key)
         if name is not None and (policy.is_mirrored or name in self._sources.led):
             self._lead_by(key, name, policy, waits, then)
@@ -333,12 +333,12 @@ class QueueRoles:
         self._sources.wait_for(name, *waits.sets, then=then)
 
     def begins_at(self, placement: Placement) -> int:
-        """See placing.LocalQueues."""
+        """See local_queues.LocalQueues."""
         ends = self._copies.ends(queue_log_name(placement.epoch))
         return ends.first_offset if ends is not None else 0
 
     def lacks(self, key: QueueKey, node: str) -> Lack:
-        """See placing.LocalQueues."""
+        """See local_queues.LocalQueues."""
         queue, led = self._queues.handed_over.get(key), self._sources.led.get(self._queues.names.get(key, ""))
         stream = led.streams.get(node) if led is not None else None
         if queue is None or (stream is not None and stream.state is MirrorState.LIVE):
@@ -352,7 +352,7 @@ class QueueRoles:
     async def hand_over_to(
         self, key: QueueKey, node: str, recorded: frozenset[str], *, loses: bool = False
     ) -> frozenset[str]:
-        """See placing.LocalQueues: what is published from here on waits for the next leader."""
+        """See local_queues.LocalQueues: what is published from here on waits for the next leader."""
         queue = self._broker.queues[key]
         name = self._queues.names[key]
         self._engine.flush()
@@ -395,7 +395,7 @@ class QueueRoles:
         return stands
 
     def take_back(self, key: QueueKey) -> None:
-        """See placing.LocalQueues."""
+        """See local_queues.LocalQueues."""
         queue = self._queues.handed_over.pop(key, None)
         stands = self._broker.queues.get(key)
         if queue is not None and stands is not None:

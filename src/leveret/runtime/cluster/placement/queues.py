@@ -16,8 +16,8 @@ from leveret.core.queues.stream import Stream
 from leveret.core.replication.cluster import Placement
 from leveret.model import definitions as d
 from leveret.model.errors import StorageError
-from leveret.runtime.cluster.due_queues import DueQueues
-from leveret.runtime.cluster.local_queues import QueueKey
+from leveret.runtime.cluster.placement.due_queues import DueQueues
+from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.logs.log_store import epoch_of, log_name, queue_log_name
 from leveret.runtime.replication.identity import STARTS_BITS
 from leveret.storage.log import has_segments

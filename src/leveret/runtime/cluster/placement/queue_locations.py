@@ -14,7 +14,7 @@ from leveret.core.replication.placement import ClusterView, first
 from leveret.core.rules.mirror_policy import NOT_MIRRORED, MirrorPolicy, group_policy, mirror_policy
 from leveret.core.rules.validation import QUORUM, STREAM, queue_type
 from leveret.model import definitions as d
-from leveret.runtime.cluster.local_queues import QueueKey
+from leveret.runtime.cluster.placement.local_queues import QueueKey
 
 
 class QueueLocations:

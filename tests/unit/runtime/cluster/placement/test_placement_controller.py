@@ -25,10 +25,10 @@ from leveret.core.replication.placement import ClusterView, RequiredMirrors
 from leveret.core.rules.mirror_policy import MAJORITY, WHEN_SYNCED, MirrorPolicy
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
-from leveret.runtime.cluster import placement_controller as room
-from leveret.runtime.cluster.due_queues import DueQueues
-from leveret.runtime.cluster.local_queues import Lack, QueueKey
-from leveret.runtime.cluster.placement_controller import PlacementController
+from leveret.runtime.cluster.placement import placement_controller as room
+from leveret.runtime.cluster.placement.due_queues import DueQueues
+from leveret.runtime.cluster.placement.local_queues import Lack, QueueKey
+from leveret.runtime.cluster.placement.placement_controller import PlacementController
 
 ALL: Final = MirrorPolicy(mode="all", promote_on_failure=WHEN_SYNCED)
 MOST: Final = MirrorPolicy(mode="all", promote_on_failure=WHEN_SYNCED, confirm=MAJORITY)

@@ -49,9 +49,9 @@ from leveret.core.replication.placement import (
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
-from leveret.runtime.cluster.due_queues import DueQueues
-from leveret.runtime.cluster.local_queues import LocalQueues, QueueKey
-from leveret.runtime.cluster.queue_locations import QueueLocations
+from leveret.runtime.cluster.placement.due_queues import DueQueues
+from leveret.runtime.cluster.placement.local_queues import LocalQueues, QueueKey
+from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.store import ClusterStore
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import msgspec
 from leveret.core.replication.cluster import Lost, Presence
 from leveret.core.replication.placement import ClusterView, following
 from leveret.core.rules.mirror_policy import MirrorPolicy
-from tests.unit.runtime.cluster.test_placement_controller import World, begun, placed, play
+from tests.unit.runtime.cluster.placement.test_placement_controller import World, begun, placed, play
 
 
 def test_a_mirror_that_lacks_messages_and_leads_says_so_until_who_has_them_is_back() -> None:
