@@ -180,3 +180,42 @@ def test_a_follower_on_a_full_disk_starts_is_promoted_and_is_drained(
         (disk / "filler").unlink()
         site.promote_by_restart(follower)
         assert drain_all(follower.node) == [0] * QUEUES
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_fenced_node_on_a_full_disk_starts_is_promoted_and_is_drained(
+    tmp_path: Path, disk: Path, is_restarted: bool
+) -> None:
+    """It led, was replaced while it was away, and is the only one that is left."""
+    config = {"disk_reserve": "4MiB", "disk_free_limit.absolute": "1MB"}
+    with FollowerSite(tmp_path, config=config) as site:
+        old, [follower] = site.leader, site.followers
+        old.node.data_dir = disk / "data"
+        site.start()
+        publish_all(old.node)
+        site.wait_even()
+        reserve = old.node.data_dir / FILE
+        wait_until(reserve.exists, "the reserve", PATIENCE_S)
+        old.node.kill9()
+        site.promote(follower)
+        reserve.unlink()
+        old.lead(wait=False)
+        old.wait_answers()
+        assert old.status()["role"] == "fenced"
+        wait_until(reserve.exists, "the reserve of a node that never led in this process", PATIENCE_S)
+        follower.node.kill9()
+        if is_restarted:
+            old.node.kill9()
+        fill(disk)
+        if is_restarted:
+            old.lead(wait=False)
+            old.wait_answers()
+            assert old.status()["role"] == "fenced"
+        site.promote(old, force=True)
+        reason = "start" if is_restarted else "promotion"
+        assert f"disk_reserve_given_up size_bytes={4 * MIB} reason={reason}" in old.node.log_text()
+        assert drain_all(old.node) == [MESSAGES] * QUEUES
+        old.node.kill9()
+        (disk / "filler").unlink()
+        old.lead()
+        assert drain_all(old.node) == [0] * QUEUES
