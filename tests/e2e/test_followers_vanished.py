@@ -97,6 +97,20 @@ def test_a_log_that_vanishes_while_nothing_happens_is_fetched_again(
     wait_fetched(pair, pid, said)
 
 
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_sealed_segment_that_vanishes_while_nothing_happens_is_found_by_a_scrub(
+    pair: FollowerSite, queue: str, which: int
+) -> None:
+    [follower] = pair.followers
+    log, pid, said = log_of(pair.leader, queue), follower.node.pid, len(follower.node.log_text())
+    sorted((follower.data_dir / log).glob("*.segment*"))[which].unlink()
+    scrubbed = follower.node.ctl("scrub", check=False)
+    assert scrubbed.returncode != 0
+    assert "fetched again from its leader" in scrubbed.stdout + scrubbed.stderr
+    wait_fetched(pair, pid, said)
+    assert any((follower.data_dir / "divergent").glob(f"damaged-*/{log}/*.segment*"))
+
+
 def test_the_log_of_definitions_vanishes_under_traffic(pair: FollowerSite, queue: str) -> None:
     [follower] = pair.followers
     pid, said = follower.node.pid, len(follower.node.log_text())

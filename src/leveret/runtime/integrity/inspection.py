@@ -20,7 +20,7 @@ from leveret.runtime.integrity.answers import Answers
 from leveret.runtime.integrity.divergent import divergent_messages, divergent_reports
 from leveret.runtime.integrity.log_copies import CopyRole, LogCopy, copy_at, copy_of
 from leveret.runtime.integrity.peers import Side
-from leveret.runtime.integrity.scrubbing import Pace, Scrubbed, Scrubber, Stopped
+from leveret.runtime.integrity.scrubbing import CopyDamaged, Pace, Scrubbed, Scrubber, Stopped
 from leveret.runtime.integrity.verifying import Verification
 from leveret.storage.divergent import Quarantine
 from leveret.storage.divergent_count import contents
@@ -60,6 +60,7 @@ class Inspection:
         queue_of: Callable[[str], tuple[str, str] | None],
         is_down: Callable[[str, str], bool],
         sides: Callable[[], Iterable[Side]],
+        copy_damaged: CopyDamaged,
         clock_ms: Callable[[], int],
         interval_ms: int | None,
     ) -> None:
@@ -74,6 +75,7 @@ class Inspection:
             queue_of: vhost and name of the queue with this log.
             is_down: whether a queue, by vhost and name, is not served as its log is damaged.
             sides: the nodes at the other ends of all links, its leader first.
+            copy_damaged: see scrubbing.
             clock_ms: the time.
             interval_ms: between scrubs in the background; None for none.
         """
@@ -86,7 +88,7 @@ class Inspection:
         self._clock_ms = clock_ms
         self._interval_ms = interval_ms
         self._answers = Answers(tree, state)
-        self._scrubber = Scrubber(tree, state, queue_of, is_down, sides)
+        self._scrubber = Scrubber(tree, state, queue_of, is_down, sides, copy_damaged)
         self._file = StateFile(data_dir / FILE)
         self._past = self._load()
         self._total = Scrubbed()

@@ -7,6 +7,8 @@ back. Only damage is ever written over, so nothing a side sends can harm what is
 **Beside a log that lives** that is safe as long as it only grows at its end and loses its begin. It is cut, or
 begun anew, only when this node joins its leader. So nothing is mended before the join is over, and a join that
 is about to begin waits for `settled`.
+
+A missing segment is not mended. A copy of another node's log that lacks one is fetched again whole: `copy_damaged`.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
-from leveret.model.errors import LeveretError, StorageError
+from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.integrity.answers import CHUNKS_BYTES_MAX, need
 from leveret.runtime.integrity.peers import JOINED, Side
 from leveret.storage.log import Log
@@ -32,6 +34,9 @@ from leveret.storage.walk import Damage
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
+
+CopyDamaged: TypeAlias = Callable[[Log, Corrupt], bool]
+"""Told of an open log that cannot be gone on with; whether it is a copy of another node's, and is fetched again."""
 
 _END_UNKNOWN: Final = 1 << 62
 """An offset that no log reaches."""
@@ -115,6 +120,7 @@ class Scrubber:
         queue_of: Callable[[str], tuple[str, str] | None],
         is_down: Callable[[str, str], bool],
         sides: Callable[[], Iterable[Side]],
+        copy_damaged: CopyDamaged,
     ) -> None:
         """Read nothing yet; `state` is what this node is at, `queue_of` gives a log's vhost and queue."""
         self._tree = tree
@@ -122,6 +128,7 @@ class Scrubber:
         self._queue_of = queue_of
         self._is_down = is_down
         self._sides = sides
+        self._copy_damaged = copy_damaged
         self._writing = asyncio.Lock()
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scrub")
 
@@ -228,6 +235,8 @@ class Scrubber:
         if self._state() not in JOINED:
             return [f"this node is {self._state()}, it mends nothing before it streams"]
         if damage.position < 0:
+            if log is not None and self._copy_damaged(log, damage.error(log.directory)):
+                return ["a segment is missing: this copy is put away and fetched again from its leader"]
             return ["a segment is missing, and only what is damaged inside of one is mended"]
         reasons = []
         for side in self._sides():

@@ -454,9 +454,13 @@ class Node:
         """Files of a log were removed while it was open; of the definitions the node ends."""
         queue = self.log_store.queue_of(log)
         if queue is None:
-            return self._cluster_side is not None and self._cluster_side.copy_gone(log, error)
+            return self.copy_gone(log, error)
         self.engine.gone(queue, error)
         return True
+
+    def copy_gone(self, log: Log, error: Corrupt) -> bool:
+        """Files of a log are gone; whether it is a copy of a queue that another node leads, and is fetched again."""
+        return self._cluster_side is not None and self._cluster_side.copy_gone(log, error)
 
     # -- what the listeners use -------------------------------------------------------------------
 

@@ -113,7 +113,7 @@ class FollowerRole:
             and identity.is_clean
             and (is_fetching_again or not identity.rewriting),
             clock_ms=clock_ms,
-            on_damage=self._damaged,
+            on_damage=self.damaged,
         )
         self.delaying = data if isinstance(data, Delaying) else None
         self.inbound = Inbound(
@@ -129,12 +129,12 @@ class FollowerRole:
             tls=lambda: client_context(settings.tls, TLS),
             answer=answer,
             on_hopeless=on_hopeless,
-            on_damage=self._damaged,
+            on_damage=self.damaged,
         )
         self._watching = asyncio.get_running_loop().create_task(self._watch())
         logger.info("following leader=%s node_id=%s epoch=%d", self.uri, identity.node_id, identity.epoch)
 
-    def _damaged(self, error: Corrupt) -> None:
+    def damaged(self, error: Corrupt) -> None:
         """A log that is here cannot be gone on with: nothing is acked any more, see roles."""
         self.node.commits.fail(error)
 

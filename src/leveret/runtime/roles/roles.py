@@ -52,6 +52,7 @@ from leveret.runtime.sockets.connection_budget import process_sockets
 from leveret.runtime.sockets.tls import client_context
 from leveret.session.link_handshake import ProvenFollower, ProvenLeader
 from leveret.storage.disk import free_disk_bytes
+from leveret.storage.log import Log
 from leveret.storage.reserve import Reserve
 from leveret.storage.secret_file import SECRET_FILE, Secret, SecretError, make_or_read, read
 from leveret.storage.tree import Tree
@@ -129,6 +130,7 @@ class Roles:
             queue_of=lambda name: self.node.queue_of(name),
             is_down=self._is_down,
             sides=lambda: sides_of(self.inbound, self.listener),
+            copy_damaged=self._lacks_segment,
             clock_ms=clock_ms,
             interval_ms=config.followers.scrub_interval_ms,
         )
@@ -367,6 +369,13 @@ class Roles:
         holding.show(node, is_ones_own=clustered is not None)
         if role == "follower" and self._settings.bind is not None:
             await self._listen(self._settings.bind, recorded=frozenset(), unreadable=set())
+
+    def _lacks_segment(self, log: Log, error: Corrupt) -> bool:
+        """See scrubbing.CopyDamaged."""
+        if self.following is not None:
+            self.following.damaged(error)
+            return True
+        return self.node.copy_gone(log, error)
 
     def _damaged_copy(self, commits: GroupCommit, error: Corrupt) -> None:
         """A log of this follower is damaged or gone, and nothing is acked any more."""

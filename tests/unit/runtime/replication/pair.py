@@ -110,6 +110,7 @@ class PairedNode:
             queue_of=lambda name: ("/", name[7:]) if name.startswith("queues/") else None,
             is_down=lambda vhost, queue: (vhost, queue) in self.down,
             sides=lambda: self.sides,
+            copy_damaged=lambda log, error: False,
             clock_ms=lambda: self.now_ms,
             interval_ms=self.interval_ms,
         )
