@@ -11,7 +11,9 @@ Why no chunk is lost whenever the node dies:
 2. The segment in which the tail begins is copied under another name, synced, renamed: a copy that has its name
    is whole. The segments behind it are synced and get a second name (a hard link). The first one never does,
    for a log cuts it by truncating that very file; the others it unlinks. Where the log keeps what begins at an
-   offset, the segments that reach beyond that are copied, too: the log appends to them, and truncates them.
+   offset, the segments that reach beyond that are copied, too: the log appends to them, and truncates them. A log
+   that goes on with a linked segment all the same, as the node died before the cut, has a copy of it first
+   (segment.Segment.unshare).
 3. The directory is synced, and with it the names.
 4. `log.json` is written, durably: what is beside it counts from now on. Only then `add` returns.
 

@@ -41,6 +41,7 @@ from leveret.storage.directory import make_directory, sync_directory
 from leveret.storage.log_reader import LogReader
 from leveret.storage.log_recovery import LogRecovery
 from leveret.storage.open_segments import OpenSegments, storage_error
+from leveret.storage.segment import BESIDE as OWN
 from leveret.storage.segment import OnChunk, Segment, SegmentState, segment_of
 from leveret.storage.state_file import BESIDE, SUFFIX
 from leveret.storage.summary import is_summary, summary_path
@@ -375,6 +376,7 @@ class Log(LogReader):
                 self._sealed = [path for path in self._sealed if path != segment.path]
                 segment.enter(SegmentState.NEWEST)
                 sync_directory(self.directory)
+            segment.unshare()
             self._close_segment(empty)
             empty.path.unlink(missing_ok=True)
             sync_directory(self.directory)
@@ -644,7 +646,7 @@ class Log(LogReader):
                     if (
                         segment_of(path.name)
                         or is_summary(path)
-                        or path.name.endswith((BEGIN_SUFFIX, SUFFIX + BESIDE))
+                        or path.name.endswith((BEGIN_SUFFIX, SUFFIX + BESIDE, OWN))
                     ):
                         path.unlink(missing_ok=True)
                 left = list(self.directory.iterdir())

@@ -147,6 +147,7 @@ class LogRecovery:
         finals = [segment for segment in self.segments if segment.state is not SegmentState.PROVISIONAL]
         tail = self.segments[max(0, len(finals) - 1) :]
         for segment in tail:
+            segment.unshare()
             if os.fstat(segment.fd()).st_size != segment.size:
                 os.ftruncate(segment.fd(), segment.size)
         return tail

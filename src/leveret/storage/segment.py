@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Final
 
 from leveret.model.errors import Corrupt, StorageError
+from leveret.storage.directory import sync_directory
 from leveret.storage.hole import is_hole
 from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, ChunkType, Header, decode_chunk, decode_header
 
@@ -30,6 +32,9 @@ INDEX_EVERY_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 1024 * 1024
 _ZERO_TAIL_BYTES: Final = 64
 """A chunk with a wrong CRC counts as torn only when at least so much of its end, and all behind it, is zero."""
+
+BESIDE: Final = ".own"
+"""How the name of a file ends that is to take the place of a shared one."""
 
 OnChunk = Callable[[Chunk], None]
 
@@ -167,6 +172,29 @@ class Segment:
             os.close(self._fd)
             self._fd = -1
 
+    def unshare(self) -> None:
+        """Have the file for this log alone, before anything is written to it. Blocks for the disk if it is shared.
+
+        A node that died between a quarantine (storage.divergent) and the cut of its log left it with a second name.
+        What has that name must not grow or be truncated with the log. Whenever the node dies here, the log has the one
+        file or the other, which are alike.
+
+        Raises:
+            OSError: the disk refuses it.
+        """
+        if os.fstat(self.fd()).st_nlink == 1:
+            return
+        beside = self.path.with_name(f"{self.path.name}{BESIDE}")
+        with open(self.fd(), "rb", closefd=False) as shared, open(beside, "wb", opener=_private) as own:
+            shared.seek(0)
+            shutil.copyfileobj(shared, own, _READ_BYTES)
+            own.flush()
+            os.fsync(own.fileno())
+        self.close()
+        beside.rename(self.path)
+        sync_directory(self.path.parent)
+        self._inode = None
+
     def enter(self, state: SegmentState) -> None:
         """Say in the file's name that it is in this state from now on."""
         path = self.path.with_name(f"{self.first_offset:020d}{state}")
@@ -257,6 +285,10 @@ class Segment:
         if missing > 0:
             raise ChunkError(f"the file ends {missing} octets before the chunk does")
         return decode_chunk(window.load(self.size, header.chunk_bytes))
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
 class _Window:

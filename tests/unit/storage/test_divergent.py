@@ -134,6 +134,49 @@ def test_whole_segments_are_not_copied_but_the_first_is(tmp_path: Path) -> None:
     assert [path.stat().st_nlink for path in segments(log.directory)] == [1, 2, 2, 2]
 
 
+def test_a_log_that_goes_on_although_it_was_quarantined_changes_nothing_there(tmp_path: Path) -> None:
+    """The node died before it had cut the log, led with it, and was cut somewhere else later: at each chunk."""
+    for at in range(4, 20, 2):
+        data_dir = tmp_path / str(at)
+        log = filled(data_dir / "queues/1", EIGHT)
+        reported = setting_aside(data_dir).add("queues/1", 2)
+        before = chunks_aside(data_dir)
+        assert reported is not None
+        log = make(log.directory).open()
+        for _ in range(2):
+            append(log, 33)
+        log.sync()
+        log.close()
+        assert chunks_aside(data_dir) == before
+        cut(log.directory, at)
+        assert chunks_aside(data_dir) == before
+        make(log.directory).open().delete()
+        assert not log.directory.exists()
+
+
+def test_a_kill_while_a_log_parts_from_its_quarantine_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(tmp_path / "whole/queues/1", EIGHT)
+    every = chunks_in(tmp_path / "whole/queues/1")
+    step, is_done = 0, False
+    while not is_done:
+        data_dir = tmp_path / str(step)
+        shutil.copytree(tmp_path / "whole", data_dir)
+        assert setting_aside(data_dir).add("queues/1", 2) is not None
+        try:
+            with killed_before(step, monkeypatch):
+                make(data_dir / "queues/1").open().close()
+            is_done = True
+        except Killed:
+            assert chunks_in(data_dir / "queues/1") == every
+        make(data_dir / "queues/1").open().delete()
+        assert chunks_aside(data_dir) == every[1:]
+        assert not (data_dir / "queues/1").exists()
+        step += 1
+    assert step > 2
+
+
 @pytest.mark.parametrize("refusal", [errno.EPERM, errno.EXDEV, errno.EMLINK])
 def test_where_files_cannot_be_linked_they_are_copied(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
