@@ -20,6 +20,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.forwarding_ends import AcceptedEnd, DialledEnd, InsideEnd
+from leveret.runtime.cluster.listener import ClusterPeer
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
 from leveret.session.amqp091.remote_queues import ConnectionHost
@@ -44,14 +45,6 @@ class Dial(Protocol):
 
     def __call__(self, node: str, kind: Kind, *, vhost: str) -> Coroutine[Any, Any, LinkPeer]:
         """A link to a node, whose receiver is to be set next. Raises LeveretError."""
-
-
-class ForwardingPeer(Protocol):
-    """Which node came."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
 
 
 class Forwarding:
@@ -214,7 +207,7 @@ class Forwarding:
 
     # -- links of others ----------------------------------------------------------------------
 
-    def accept(self, peer: LinkPeer, caller: ForwardingPeer) -> Receiver:
+    def accept(self, peer: LinkPeer, caller: ClusterPeer) -> Receiver:
         """Another node's forwarding connection: a connection of this node's engine."""
         self._begin_ticks()
         link = AcceptedEnd(self, peer, caller.name)

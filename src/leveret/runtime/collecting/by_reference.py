@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from typing import Final, Protocol
+from typing import Final
 
 from isal.isal_zlib import crc32
 
@@ -29,6 +29,7 @@ from leveret.core.queues.stream import Stream
 from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.collecting.lowest_offsets import LowestOffsets
+from leveret.runtime.logs.queue_store import QueueStore
 from leveret.storage.log import Log
 from leveret.wire.chunk import (
     HEADER_BYTES,
@@ -51,16 +52,6 @@ logger = logging.getLogger(__name__)
 BY_REFERENCE_BYTES_MIN: Final = 16 * 1024
 """Data that is shorter is copied: to look for it in another file costs a reader more than that costs the disk."""
 _CRC_SHIFT: Final = 32
-
-
-class QueueLogSource(Protocol):
-    """Where the data is: runtime.logs.queue_store."""
-
-    def log_of(self, epoch: int) -> Log | None:
-        """The log of a queue, also of one that is deleted; None if it is gone for good. Raises StorageError."""
-
-    def is_ended(self, epoch: int) -> bool:
-        """Whether the queue is deleted: nobody will mend its log."""
 
 
 class ByReference:
@@ -146,7 +137,7 @@ def is_naming(header: Header) -> bool:
     return header.type == ChunkType.USER and not header.data_bytes
 
 
-def whole(header: Header, octets: bytes, logs: QueueLogSource) -> memoryview:
+def whole(header: Header, octets: bytes, logs: QueueStore) -> memoryview:
     """The chunk that a naming one stands for: under its own offset, with what its trailer says of the queue.
 
     Raises:

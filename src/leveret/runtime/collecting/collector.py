@@ -43,10 +43,10 @@ from leveret.config import Config
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.model.errors import StorageError
-from leveret.runtime.collecting.by_reference import QueueLogSource
 from leveret.runtime.collecting.lowest_offsets import Key
 from leveret.runtime.collecting.outgoing_log import OutgoingLog, remove_log
 from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.queue_store import QueueStore
 from leveret.runtime.process.work_slices import others_first
 from leveret.storage.directory import sync_directory
 from leveret.storage.log import Log, sync_descriptors
@@ -77,7 +77,7 @@ class Collector:
         tree: Tree,
         clock_ms: Callable[[], int],
         queue_log: Callable[[Queue], Log],
-        logs_of_queues: QueueLogSource,
+        logs_of_queues: QueueStore,
         commits: GroupCommit,
         config: Config,
     ) -> None:

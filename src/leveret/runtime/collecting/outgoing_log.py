@@ -22,7 +22,6 @@ from leveret.model.errors import StorageError
 from leveret.model.reasons import Reason
 from leveret.runtime.collecting.by_reference import (
     ByReference,
-    QueueLogSource,
     by_reference_bytes,
     is_naming,
     may_be_by_reference,
@@ -34,6 +33,7 @@ from leveret.runtime.collecting.log_identity import ID_BITS, OutgoingLogIdentity
 from leveret.runtime.collecting.lowest_offsets import Key, LowestOffsets, count_unsettled_before
 from leveret.runtime.collecting.positions_checkpoint import PositionsCheckpoint
 from leveret.runtime.logs.committed_log import CommittedLog
+from leveret.runtime.logs.queue_store import QueueStore
 from leveret.storage.log import Log
 from leveret.storage.log_reader import Extent
 from leveret.storage.tree import Tree
@@ -77,9 +77,7 @@ class OutgoingLog(CommittedLog):
         has_stopped: an fdatasync failed, so nothing more is committed before a restart; what was is served.
     """
 
-    def __init__(
-        self, tree: Tree, directory: Path, queues: QueueLogSource, *, segment_bytes_max: int
-    ) -> None:
+    def __init__(self, tree: Tree, directory: Path, queues: QueueStore, *, segment_bytes_max: int) -> None:
         """Recover the log, the position of every queue in it, and who has transferred how far.
 
         What is named in it is read from the logs of `queues`, when it is asked for.

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from leveret.core.replication.mirror_acks import MirrorAcks
 from leveret.core.rules.mirror_policy import SYNC_BATCH_MESSAGES
@@ -39,13 +39,11 @@ from leveret.wire.link import Octets
 logger = logging.getLogger(__name__)
 
 OnAcked = Callable[[], None]
+OnState = Callable[[str, str, MirrorState], None]
+"""(log, node, state): what a node has of a log, or whether it gets it, changed.
 
-
-class OnState(Protocol):
-    """Who is told of mirrors: always from the loop, never while something of this module is being called."""
-
-    def __call__(self, name: str, node: str, state: MirrorState) -> None:
-        """What that node has of the log of that name, or whether it gets it, changed; see stream.State."""
+Called from the loop, never while something of this module is being called.
+"""
 
 
 class MirrorSources:

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
 from leveret.model.errors import StorageError
-from leveret.storage.spool import SpoolEntry
+from leveret.storage.spool import Spool, SpoolEntry
 from leveret.wire.chunk import HEADER_BYTES, decode_header
 from leveret.wire.link import ChangeKind, LinkError, LogChange, LogExtent
 
@@ -28,13 +28,6 @@ class Base(Protocol):
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
         """The headers of at most `count` chunks of a log that begin before an offset, newest first."""
-
-
-class DelayedChanges(Protocol):
-    """Where changes wait."""
-
-    def entry_at(self, offset: int) -> SpoolEntry:
-        """The change with this offset, which is there."""
 
 
 class _Log(NamedTuple):
@@ -64,7 +57,7 @@ class Ahead:
             begins such a log anew, nothing of it can be applied.
     """
 
-    def __init__(self, base: Base, spool: DelayedChanges) -> None:
+    def __init__(self, base: Base, spool: Spool) -> None:
         """Nothing waits."""
         self.applied = 0
         self.lost: set[str] = set()

@@ -29,6 +29,7 @@ from leveret.core.schema.operating_mode import OperatingMode, operating_mode
 from leveret.model.definitions import GlobalParameter, Vhost
 from leveret.model.errors import InvalidCommand, NotAllowed, PreconditionFailed, StorageError
 from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.runtime.standby.archive import StandbyArchive
 from leveret.runtime.standby.decisions import PromotionAttempt, StandbyDecided
 from leveret.runtime.standby.pipeline_process import Event, PipelineFailed, PipelineProcess, ask
@@ -64,32 +65,11 @@ _LOSS: Final = (
 Progress = Callable[[Event], None]
 
 
-class DownstreamSchema(Protocol):
-    """What is needed of schema replication."""
-
-    @property
-    def mode(self) -> OperatingMode:
-        """Which side this node is."""
-
-    @property
-    def why_nothing_came(self) -> str:
-        """Why no definitions have come from the upstream yet; empty if they have, or are not to."""
-
-    async def stop(self) -> None:
-        """End the link."""
-
-    async def set_mode(self, mode: str) -> None:
-        """Change sides; kept over restarts."""
-
-
 class StandbyNode(RecoveringNode, Protocol):
     """What is needed of the node."""
 
     data_dir: Path
-
-    @property
-    def schema_sync(self) -> DownstreamSchema:
-        """Schema replication."""
+    schema_sync: SchemaSync
 
 
 class StandbyDownstream:

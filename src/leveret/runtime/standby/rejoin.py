@@ -40,13 +40,16 @@ from leveret.core.schema.operating_mode import OperatingMode
 from leveret.core.schema.schema import UPSTREAM_PARAMETER as SCHEMA_PARAMETER
 from leveret.model.definitions import Delete
 from leveret.model.errors import LeveretError, PreconditionFailed, Refusal, StorageError
+from leveret.runtime.clients.amqp_listener import AmqpListener
 from leveret.runtime.clients.maintenance import Maintenance
 from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.runtime.collecting.untransferred import first_untransferred
+from leveret.runtime.logs.engine import Engine
 from leveret.runtime.logs.log_store import LogStore, log_name
 from leveret.runtime.process.clock import clock_ms
-from leveret.runtime.standby.downstream import refuse_member
+from leveret.runtime.schema_sync.schema_sync import SchemaSync
+from leveret.runtime.standby.downstream import StandbyDownstream, refuse_member
 from leveret.runtime.standby.pipeline_process import ask
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter
 from leveret.storage.divergent import Quarantine
@@ -87,52 +90,8 @@ class Begun(msgspec.Struct, kw_only=True):
     queues: list[KeptQueue] = []
 
 
-class RejoinListener(Protocol):
-    """The AMQP listener: who is connected."""
-
-    peers: Any
-
-
-class RejoinEngine(Protocol):
-    """What is needed of the engine."""
-
-    def flush(self) -> None:
-        """Append what came to queues to their logs, now."""
-
-
-class RejoinSchema(Protocol):
-    """What is needed of schema replication."""
-
-    async def diff(self) -> list[dict[str, Any]]:
-        """What a sync would change; a Refusal if the upstream cannot be asked."""
-
-    async def set_mode(self, mode: str) -> None:
-        """Change sides; kept over restarts."""
-
-
-class RejoinStandby(Protocol):
-    """What is needed of message replication."""
-
-    @property
-    def mode(self) -> str:
-        """Which side this node is."""
-
-    @property
-    def upstream(self) -> tuple[StandbyUpstreamParameter | None, str]:
-        """Whom it is to follow, or why nobody."""
-
-    def link_job(self, upstream: StandbyUpstreamParameter) -> dict[str, Any]:
-        """How a pipeline process reaches it: endpoints, credentials, tls."""
-
-    async def set_mode(self, mode: str) -> None:
-        """Change sides; kept over restarts."""
-
-    async def keep_former_archive(self) -> None:
-        """Put what was transferred at an earlier time out of the way."""
-
-
 class RejoiningNode(Protocol):
-    """What is needed of the node."""
+    """What is needed of the node (runtime.node.node), which is a floor above this."""
 
     config: Config
     data_dir: Path
@@ -140,22 +99,10 @@ class RejoiningNode(Protocol):
     collector: Collector
     maintenance: Maintenance
     log_store: LogStore
-
-    @property
-    def engine(self) -> RejoinEngine:
-        """What runs the queues."""
-
-    @property
-    def amqp(self) -> RejoinListener:
-        """The AMQP listener."""
-
-    @property
-    def schema_sync(self) -> RejoinSchema:
-        """Schema replication."""
-
-    @property
-    def standby(self) -> RejoinStandby:
-        """Message replication."""
+    engine: Engine
+    amqp: AmqpListener
+    schema_sync: SchemaSync
+    standby: StandbyDownstream
 
     async def commit(self) -> None:
         """Return once everything applied so far is durable."""

@@ -19,6 +19,9 @@ from leveret.model.errors import NotFound, StorageError
 from leveret.runtime.collecting import collector as outgoing_module
 from leveret.runtime.collecting.collector import FLUSH_INTERVAL_S, directory_name
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
+from leveret.runtime.logs.commit import GroupCommit
+from leveret.runtime.logs.queue_store import QueueStore
+from leveret.runtime.process.clock import clock_ms
 from leveret.storage.log import Log
 from leveret.storage.segment import Segment
 from leveret.storage.tree import Tree
@@ -508,23 +511,19 @@ def test_a_closed_log_says_so_to_its_readers() -> None:
         asyncio.run(scenario(directory))
 
 
-class NoQueues:
+def no_queues(directory: Path) -> QueueStore:
     """Of a node without any."""
-
-    def log_of(self, epoch: int) -> Log | None:
-        return None
-
-    def is_ended(self, epoch: int) -> bool:
-        return False
+    commit = GroupCommit(fsync=False, on_failure=lambda error: None)
+    return QueueStore(Tree(directory), commit, clock_ms, 1000)
 
 
 def test_the_committed_end_survives_a_restart() -> None:
     with scratch() as directory:
-        log = OutgoingLog(Tree(directory), directory / "v", NoQueues(), segment_bytes_max=100)
+        log = OutgoingLog(Tree(directory), directory / "v", no_queues(directory), segment_bytes_max=100)
         for number in range(5):
             log.settle_below((b"q", 1), 3, 1000 + number, at=number)
         log.log.close()
-        log = OutgoingLog(Tree(directory), directory / "v", NoQueues(), segment_bytes_max=100)
+        log = OutgoingLog(Tree(directory), directory / "v", no_queues(directory), segment_bytes_max=100)
         assert (log.first_offset, log.committed_offset, log.last_chunk_id) == (0, 5, 4)
         assert log.last_timestamp_ms == 1004
         assert len(log.read(0, 1 << 20)) == 5
