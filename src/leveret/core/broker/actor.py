@@ -118,13 +118,40 @@ class Actor:
         Raises:
             Refusal: no permission, one of the system's, or see `Broker.delete_exchange`.
         """
+        self._check_exchange_deletion(name)
+        self._broker.delete_exchange(self._vhost, name, if_unused=if_unused)
+
+    def delete_exchange_in_turns(
+        self, name: str, then: Callable[[], None], *, if_unused: bool = False
+    ) -> None:
+        """As `delete_exchange`, with others served between if it has many bindings; `then` is called when it is gone.
+
+        A condition has to hold when the exchange goes: with one all goes in one step.
+
+        Raises:
+            Refusal: see `delete_exchange`.
+        """
+        if if_unused:
+            self.delete_exchange(name, if_unused=True)
+            then()
+            return
+        self._check_exchange_deletion(name)
+        broker, vhost = self._broker, self._vhost
+
+        def delete(is_there: bool) -> None:
+            if is_there:
+                broker.delete_exchange(vhost, name)
+            then()
+
+        broker.deletions.delete_exchange(vhost, name, delete)
+
+    def _check_exchange_deletion(self, name: str) -> None:
         _check_not_default(name)
         if name.startswith(RESERVED_PREFIX):
             raise AccessRefused(f"deletion of system exchange '{name}' in vhost '{self._vhost}' not allowed")
         self.require("configure", "exchange", name)
         if name in self._broker.topology(self._vhost).exchanges:
             self.before_change()
-        self._broker.delete_exchange(self._vhost, name, if_unused=if_unused)
 
     # -- bindings -----------------------------------------------------------------------------
 
@@ -164,7 +191,7 @@ class Actor:
             self.require_topic("read", binding.source, binding.routing_key)
 
     def _check_destination(self, binding: d.Binding) -> None:
-        existing = self._broker.queues.get((self._vhost, binding.destination))
+        existing = self._broker.find_queue((self._vhost, binding.destination))
         if binding.destination_type == "queue" and existing is not None:
             self.check_lock(existing)
 
@@ -179,7 +206,7 @@ class Actor:
             Refusal: no permission, a reserved name, a locked queue, or see `Broker.declare_queue`.
         """
         self.require("configure", "queue", wanted.name)
-        existing = self._broker.queues.get(wanted.key)
+        existing = self._broker.find_queue(wanted.key)
         if existing is not None:
             self._broker.queue(*wanted.key)
             self.check_lock(existing)
@@ -200,10 +227,35 @@ class Actor:
         Raises:
             Refusal: no permission, a locked queue, or a condition does not hold.
         """
+        self._check_queue_deletion(queue)
+        return self._broker.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
+
+    def delete_queue_in_turns(
+        self, queue: Queue, then: Callable[[int], None], *, if_unused: bool = False, if_empty: bool = False
+    ) -> None:
+        """As `delete_queue`, with others served between if it has many bindings.
+
+        A condition has to hold when the queue goes: with one all goes in one step.
+
+        Args:
+            queue: the queue.
+            then: called with how many ready messages went with it.
+            if_unused: refuse if it has consumers.
+            if_empty: refuse if it has ready messages.
+
+        Raises:
+            Refusal: see `delete_queue`.
+        """
+        if if_unused or if_empty:
+            then(self.delete_queue(queue, if_unused=if_unused, if_empty=if_empty))
+            return
+        self._check_queue_deletion(queue)
+        self._broker.deletions.delete_queue(queue, then)
+
+    def _check_queue_deletion(self, queue: Queue) -> None:
         self.require("configure", "queue", queue.key[1])
         self.check_lock(queue)
         self.before_change()
-        return self._broker.delete_queue(queue, if_unused=if_unused, if_empty=if_empty)
 
     def purge(self, queue: Queue) -> int:
         """Settle all ready messages of a queue; return how many.

@@ -15,8 +15,10 @@ from typing import Final
 import msgspec
 
 from leveret.core.broker.access import check_patterns
+from leveret.core.broker.chores import Chores
 from leveret.core.broker.churn import Churn
 from leveret.core.broker.definitions_lock import DefinitionsLock
+from leveret.core.broker.deletions import Deletions
 from leveret.core.broker.direct_reply import DirectReply
 from leveret.core.broker.epochs import Epochs
 from leveret.core.broker.limits import (
@@ -89,6 +91,8 @@ class Broker:
         traced_vhosts: where messages of this node's clients are copied to amq.rabbitmq.trace; not kept over a restart.
         epochs: of queues.
         definitions_lock: whether this node may change definitions.
+        chores: what was begun and is too long for one step; the runtime goes on with it.
+        deletions: of what takes turns, or waits for the definitions lock.
         make_queue: makes what serves a declared queue, or stands for one that another node serves.
         shared: what other nodes must be told next, exclusive queues too; None on a node alone.
     """
@@ -129,10 +133,14 @@ class Broker:
         self.version = 0
         self.epochs = epochs or Epochs()
         self.definitions_lock = DefinitionsLock()
+        self.chores = Chores()
         self.make_queue: Callable[[d.Queue, Reader, bool], Queue] = _led_here
         self.shared: list[d.Change] | None = None
         self._read = read
         self._stale = StalePolicies()
+        self.deletions = Deletions(
+            self.queues, self.topologies, self.definitions_lock, self.chores, self.unbind, self.delete_queue
+        )
 
     # -- changes ------------------------------------------------------------------------------
 
@@ -390,7 +398,7 @@ class Broker:
         Raises:
             NotFound: there is none.
         """
-        queue = self.queues.get((vhost, name))
+        queue = self.find_queue((vhost, name))
         if queue is None:
             self.topology(vhost)
             raise NotFound(f"no queue '{name}' in vhost '{vhost}'")
@@ -399,7 +407,7 @@ class Broker:
 
     def _put_queue(self, wanted: d.Queue, owner: object | None) -> Queue:
         topology = self.topology(wanted.vhost)
-        existing = self.queues.get(wanted.key)
+        existing = self.find_queue(wanted.key)
         if existing is not None and is_next_incarnation(wanted, existing.definition):
             self._remove(existing)
         elif existing is not None:
@@ -442,7 +450,7 @@ class Broker:
         self.version += 1
         self._check_size(wanted)
         wanted = self._with_default_type(wanted, exclusive=owner is not None)
-        if wanted.key not in self.queues:
+        if self.find_queue(wanted.key) is None:
             self.check_copies(wanted)
             count = len(self.topology(wanted.vhost).queues)
             check_queue_limit(self.definitions, wanted.vhost, wanted.name, count)
@@ -523,14 +531,10 @@ class Broker:
         if not owned:
             self._owned.pop(queue.owner, None)
 
-    def delete_when_writable(self, queue: Queue) -> None:
-        """Delete a queue that nobody needs any more: now, or when this node has the definitions lock."""
-
-        def delete() -> None:
-            if self.queues.get(queue.key) is queue:
-                self.delete_queue(queue)
-
-        self.definitions_lock.when_here(delete)
+    def find_queue(self, key: tuple[str, ...]) -> Queue | None:
+        """The queue, None if there is none; one that nobody needs any more goes when it is looked for."""
+        queue = self.queues.get(key)
+        return queue if queue is None or not self.deletions.delete_if_unneeded(queue) else None
 
     def replace_queue(self, queue: Queue) -> Queue:
         """Another object stands for a queue from now on, for another node serves it now; the one before."""

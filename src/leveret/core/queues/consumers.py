@@ -64,7 +64,7 @@ class Consumers:
 
     Attributes:
         single_active: whether only one is served at a time (`x-single-active-consumer`).
-        active: the one that is served then; the next in line when it goes.
+        active: the one that is served then; the next in line when it goes. None where all are served.
         on_active: told who is served from now on, where only one is.
     """
 
@@ -99,7 +99,7 @@ class Consumers:
         self._levels[consumer.priority][consumer] = None
         self._lines[consumer.priority][consumer] = None
         self._count += 1
-        if self.active is None:
+        if self.single_active and self.active is None:
             self._activate(consumer)
 
     def remove(self, consumer: QueueConsumer) -> bool:
@@ -120,8 +120,7 @@ class Consumers:
 
     def _activate(self, consumer: QueueConsumer) -> None:
         self.active = consumer
-        if self.single_active:
-            self.on_active(consumer)
+        self.on_active(consumer)
 
     def clear(self) -> None:
         """Let all go."""

@@ -173,6 +173,21 @@ class Call(ClusterRequest):
         finally:
             await self.node.commit()
 
+    async def in_turns(self, begin: Callable[[Callable[..., None]], None]) -> None:
+        """Begin what takes turns, as `Actor.delete_queue_in_turns` does, and return once all of it is durable.
+
+        Args:
+            begin: gets what is to be called at its end.
+
+        Raises:
+            Refusal: it was declined.
+        """
+        ended = asyncio.Event()
+        begin(lambda *_: ended.set())
+        await self.node.commit()
+        while not ended.is_set():
+            await self.node.commit()
+
     async def flush_some(self) -> None:
         """Between many changes: write those so far when they are enough, for all in one flush would hold up others."""
         if len(self.broker.changes) + len(self.broker.deleted) >= CHANGES_AT_ONCE:

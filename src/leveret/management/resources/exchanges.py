@@ -74,8 +74,8 @@ async def delete(call: Call) -> Response:
     """Delete an exchange; `if-unused` only if nothing is bound to it."""
     vhost, name = call.vhost(), call.exchange_name()
     call.broker.exchange(vhost, name)
-    call.caller.in_vhost(vhost).delete_exchange(name, if_unused=call.flag("if-unused"))
-    await call.node.commit()
+    actor, if_unused = call.caller.in_vhost(vhost), call.flag("if-unused")
+    await call.in_turns(lambda then: actor.delete_exchange_in_turns(name, then, if_unused=if_unused))
     return done()
 
 

@@ -23,6 +23,7 @@ from leveret.management.views.queue_view import owner_json, queue_json
 from leveret.model.definitions import Binding
 from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import AccessRefused, InvalidCommand, PreconditionFailed
+from leveret.runtime.process.work_slices import in_slices
 
 _ACTIONS = ("sync", "cancel_sync")
 
@@ -58,7 +59,8 @@ async def show(call: Call) -> Response:
     queue = queue_of(call)
     shown = queue_json(call, queue) | owner_json(queue)
     if not call.flag("disable_stats"):
-        shown["consumer_details"] = [consumer_json(call.node, each) for each in consumers_of_queue(queue)]
+        consumers = list(consumers_of_queue(queue))
+        shown["consumer_details"] = [consumer_json(call.node, each) async for each in in_slices(consumers)]
         shown |= {"deliveries": [], "incoming": []}
         if call.cluster.is_member:
             shown["mirror_details"] = call.cluster.mirror_states(queue.key)
@@ -106,8 +108,8 @@ async def delete(call: Call) -> Response:
     actor.require("configure", "queue", queue.key[1])
     if queue.is_remote and (call.flag("if-unused") or call.flag("if-empty") or call.passed is not None):
         need_led_here(call, queue)
-    actor.delete_queue(queue, if_unused=call.flag("if-unused"), if_empty=call.flag("if-empty"))
-    await call.node.commit()
+    conditions = {"if_unused": call.flag("if-unused"), "if_empty": call.flag("if-empty")}
+    await call.in_turns(lambda then: actor.delete_queue_in_turns(queue, then, **conditions))
     return done()
 
 

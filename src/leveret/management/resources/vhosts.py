@@ -85,8 +85,9 @@ async def delete(call: Call) -> Response:
     if (name,) not in call.definitions["vhosts"]:
         raise NotFound(f"vhost '{name}' does not exist")
     # One after the other: together they would hold up the clients of all other vhosts.
+    bindings = [Delete("bindings", binding.key) for binding in call.broker.topology(name).bindings()]
     queues = [Delete("queues", queue.key) for queue in call.broker.vhost_queues(name)]
-    await call.apply(*queues, Delete("vhosts", (name,)))
+    await call.apply(*bindings, *queues, Delete("vhosts", (name,)))
     return done()
 
 

@@ -365,7 +365,7 @@ class ClusterCommands:
             if await self._member.store.transact(StoreTransaction(conditions, (write,))) is None:
                 raise LeveretError(f"queue '{key[1]}' in vhost '{key[0]}' is being placed anew: try again")
         elif isinstance(queue, RemoteQueue):
-            self._node.broker.delete_when_writable(queue)
+            self._node.broker.deletions.delete_when_writable([queue])
             self._node.engine.touch()
         return row(key, leader)
 

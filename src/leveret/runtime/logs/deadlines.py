@@ -15,6 +15,8 @@ from leveret.core.queues.queue import Queue
 
 WAIT_MS_MAX: Final = 86_400_000
 """A policy may say more milliseconds than the event loop, or any machine number, can hold."""
+DUE_AT_ONCE: Final = 100
+"""As many queues are looked at in one step of the event loop, of thousands that expire together."""
 
 
 class Deadlines:
@@ -63,7 +65,7 @@ class Deadlines:
         self._timer = None
         now_ms = self._clock_ms()
         due: list[Queue] = []
-        while self._heap and self._heap[0][0] <= now_ms:
+        while self._heap and self._heap[0][0] <= now_ms and len(due) < DUE_AT_ONCE:
             deadline_ms, _, queue = heapq.heappop(self._heap)
             if self._deadline_ms.get(queue) == deadline_ms:
                 del self._deadline_ms[queue]

@@ -52,8 +52,8 @@ DeadLettered: TypeAlias = tuple[Queue, DeadLetters, set[Queue]]
 
 DEATHS_MAX: Final = 16
 """How often a message may die and be published anew within one flush; the next flush goes on."""
-POLICIES_TURN_S: Final = 0.002
-"""How long a flush gives queues what applies to them: what follows from that takes it several times as long."""
+TURN_S: Final = 0.002
+"""How long a flush goes on with policies, and with chores: what follows from that takes it several times as long."""
 FOLLOWED_AT_ONCE: Final = 100
 """How many queues a flush begins to collect, or ends."""
 REMOVED_AT_ONCE: Final = 100
@@ -248,6 +248,8 @@ class Engine:
         self._flush_number += 1
         broker = self._broker
         self._refresh_policies()
+        if broker.chores.go_on(time_slice(TURN_S)):
+            self.touch()
         now_ms = self.clock_ms()
         for _ in range(DEATHS_MAX):
             dirty, broker.dirty = broker.dirty, {}
@@ -272,7 +274,7 @@ class Engine:
 
     def _refresh_policies(self) -> bool:
         """Give some queues what applies to them since policies changed; whether any are left, for the next flush."""
-        are_left = self._broker.refresh_policies(time_slice(POLICIES_TURN_S))
+        are_left = self._broker.refresh_policies(time_slice(TURN_S))
         if are_left:
             self.touch()
         return are_left
@@ -321,7 +323,7 @@ class Engine:
             self._broker.dirty[queue] = None
             return
         logger.info("queue_expired vhost=%s queue=%s", *queue.key)
-        self._broker.delete_when_writable(queue)
+        self._broker.deletions.delete_when_writable([queue])
 
     def take_down(self, queue: Queue, error: StorageError) -> None:
         """Serve the queue no more: its log cannot be read."""

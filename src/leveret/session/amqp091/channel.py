@@ -105,7 +105,8 @@ class Channel(ChannelBase):
         self.incoming = None
         for remote_channel in list(self.remote_channels.values()):
             remote_channel.close()
-        for tag in list(self.consumers):
+        # The first to come is the last to go: of a single active consumer only the next one that stays takes its place.
+        for tag in reversed(list(self.consumers)):
             self._remove_consumer(tag)
         if self.reply_consumer is not None:
             self._forget_replies(self.reply_consumer)
@@ -191,7 +192,7 @@ class Channel(ChannelBase):
             and existing.definition.auto_delete
             and not existing.consumers
         ):
-            self.connection.broker.delete_when_writable(existing)
+            self.connection.broker.deletions.delete_when_writable([existing])
         else:
             self.mark(queue)
 

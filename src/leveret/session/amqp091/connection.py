@@ -153,8 +153,13 @@ class ClientConnection(ConnectionBase):
             self.blocked_reason = None
             self._take(b"".join(self._rest))
 
+    @property
+    def awaits_answer(self) -> bool:
+        """Whether an answer is waited for."""
+        return self._asked is not None
+
     def ask(self) -> None:
-        """Another node was asked for what the method at hand wants: take nothing more until `answered`, or `repeat`."""
+        """Another node, or turns, do what the method at hand wants: take nothing more until `answered`, or `repeat`."""
         self._asked = b""
         self.blocked_reason = BlockedReason.REMOTE
 
@@ -165,7 +170,7 @@ class ClientConnection(ConnectionBase):
             self.wake()
 
     def repeat(self) -> None:
-        """There will be no answer: the method is to be taken again, as if it came only now."""
+        """The method is to be taken again, as if it came only now: there will be no answer, or it is to give one."""
         if self._asked is not None:
             self._rest.insert(0, self._asked)
             self.answered()
@@ -526,8 +531,7 @@ class ClientConnection(ConnectionBase):
         if self in self.broker.connections:
             self.broker.connections.discard(self)
             self.broker.churn.connection_closed += 1
-        for queue in self.broker.owned_by(self):
-            self.broker.delete_when_writable(queue)
+        self.broker.deletions.delete_when_writable(self.broker.owned_by(self))
         self.confirming.clear()
 
     # -- time ---------------------------------------------------------------------------------

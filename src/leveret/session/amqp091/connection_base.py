@@ -121,9 +121,14 @@ class ConnectionBase(ABC):
     def fail(self, error: LeveretError, number: int, method: int) -> None:
         """Close the channel or the connection, as the code demands."""
 
+    @property
+    @abstractmethod
+    def awaits_answer(self) -> bool:
+        """Whether an answer is waited for."""
+
     @abstractmethod
     def ask(self) -> None:
-        """Another node was asked for what the method at hand wants: take nothing more until `answered`, or `repeat`."""
+        """Another node, or turns, do what the method at hand wants: take nothing more until `answered`, or `repeat`."""
 
     @abstractmethod
     def answered(self) -> None:
@@ -131,7 +136,7 @@ class ConnectionBase(ABC):
 
     @abstractmethod
     def repeat(self) -> None:
-        """There will be no answer: the method is to be taken again, as if it came only now."""
+        """The method is to be taken again, as if it came only now: there will be no answer, or it is to give one."""
 
 
 def _do_nothing() -> None:

@@ -297,6 +297,7 @@ class DeliveryChannel:
         global_prefetch: of all its consumers together, 0 for no limit.
         remote_channels: its counterparts at other nodes, by node.
         waiting_notices: cancellations that are told later, None if they are told at once.
+        deleted_count: how many messages went with a queue whose deletion is to be answered.
     """
 
     def __init__(self, connection: ConnectionBase, number: int) -> None:
@@ -311,6 +312,7 @@ class DeliveryChannel:
         self.global_prefetch = 0
         self.is_closing = False
         self.waiting_notices: list[bytes] | None = None
+        self.deleted_count = 0
         self.remote_channels: dict[str, RemoteDeliveries] = {}
 
     def mark(self, queue: DeliverySource) -> None:

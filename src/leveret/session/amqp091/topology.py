@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from pamqp import base, commands
@@ -11,7 +12,7 @@ from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.rules.validation import NESTING_MAX
 from leveret.model import definitions as d
-from leveret.model.errors import AccessRefused, NotFound, PreconditionFailed
+from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
 from leveret.session.amqp091 import remote_methods as remote_methods
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.direct_reply import PREFIX, REPLY_TO
@@ -73,7 +74,12 @@ def _exchange_declare(channel: ChannelBase, method: commands.Exchange.Declare) -
 
 
 def _exchange_delete(channel: ChannelBase, method: commands.Exchange.Delete) -> None:
-    channel.connection.actor.delete_exchange(_name(method.exchange), if_unused=method.if_unused)
+    with _in_turns(channel) as gone:
+        channel.connection.actor.delete_exchange_in_turns(
+            _name(method.exchange), gone, if_unused=method.if_unused
+        )
+    if channel.connection.awaits_answer:
+        return
     _hold(channel)
     if not method.nowait:
         channel.reply(commands.Exchange.DeleteOk())
@@ -180,32 +186,70 @@ def _queue_purge(channel: ChannelBase, method: commands.Queue.Purge) -> None:
 
 def _queue_delete(channel: ChannelBase, method: commands.Queue.Delete) -> None:
     broker = channel.connection.broker
-    count = 0
     name = _name(method.queue)
     channel.connection.actor.require("configure", "queue", name or channel.last_queue)
-    is_absent = name and (_vhost(channel), name) not in broker.queues
+    # One that was declared last has no name here; it may be gone by now, if it took turns.
+    wanted = name or (channel.last_queue if channel.waiting_notices is not None else "")
+    is_absent = wanted and broker.find_queue((_vhost(channel), wanted)) is None
     queue = None if is_absent else channel.queue(name)
     if isinstance(queue, RemoteQueue) and queue.is_down:
         _check_unconditional(queue, method)
     elif isinstance(queue, RemoteQueue):
         remote_methods.delete(channel, queue, method)
         return
-    # As at RabbitMQ, a consumer of this very channel hears of it after the delete-ok: a client that
-    # waits for the one would take the other for an error.
-    notices: list[bytes] = []
-    channel.waiting_notices = notices
-    try:
-        if queue is not None:
-            count = channel.connection.actor.delete_queue(
-                queue, if_unused=method.if_unused, if_empty=method.if_empty
-            )
-            _hold(channel)
-    finally:
-        channel.waiting_notices = None
+    if queue is not None:
+        _delete_queue(channel, queue, method)
+        if channel.connection.awaits_answer:
+            return
+    notices, channel.waiting_notices = channel.waiting_notices, None
+    count, channel.deleted_count = channel.deleted_count, 0
+    _hold(channel)
     if not method.nowait:
         channel.reply(commands.Queue.DeleteOk(count))
-    for notice in notices:
+    for notice in notices or ():
         channel.connection.send(notice)
+
+
+def _delete_queue(channel: ChannelBase, queue: Queue, method: commands.Queue.Delete) -> None:
+    """Delete a queue; one with many bindings in turns: then the method is taken again when it is gone.
+
+    As at RabbitMQ, a consumer of this very channel hears of it after the delete-ok: a client that waits for the one
+    would take the other for an error.
+    """
+    channel.waiting_notices = []
+    try:
+        with _in_turns(channel) as gone:
+
+            def deleted(count: int) -> None:
+                channel.deleted_count = count
+                gone()
+
+            channel.connection.actor.delete_queue_in_turns(
+                queue, deleted, if_unused=method.if_unused, if_empty=method.if_empty
+            )
+    except LeveretError:
+        channel.waiting_notices = None
+        raise
+
+
+@contextmanager
+def _in_turns(channel: ChannelBase) -> Iterator[Callable[[], None]]:
+    """Tell by a call that something has gone; if it was not called in here, the connection takes nothing until it is.
+
+    Then it takes the method at hand again, and finds nothing that it had to delete.
+    """
+    is_here, is_gone = True, False
+
+    def gone() -> None:
+        nonlocal is_gone
+        is_gone = True
+        if not is_here:
+            channel.connection.repeat()
+
+    yield gone
+    is_here = False
+    if not is_gone:
+        channel.connection.ask()
 
 
 def _check_unconditional(queue: RemoteQueue, method: commands.Queue.Delete) -> None:

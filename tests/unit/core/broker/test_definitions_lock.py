@@ -42,7 +42,7 @@ def test_a_queue_that_is_to_go_when_the_pen_arrives_is_that_one_and_not_its_succ
     broker.apply(d.Put(d.Vhost(name="/")))
     old = broker.declare_queue(d.Queue(name="q", vhost="/", durable=True))
     broker.definitions_lock.is_here = False
-    broker.delete_when_writable(old)
+    broker.deletions.delete_when_writable([old])
     broker.apply(d.Delete("queues", ("/", "q")))
     new = broker.declare_queue(d.Queue(name="q", vhost="/", durable=True))
     broker.definitions_lock.arrived()

@@ -143,3 +143,31 @@ class Door(RuleBasedStateMachine):
 
 
 TestDoor = Door.TestCase
+
+
+class Lonely(Sink):
+    """A consumer that is compared with no other."""
+
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("compared")
+
+
+@given(
+    came=st.lists(st.integers(-2, 2), max_size=12), goes=st.lists(st.integers(0, 11)), single=st.booleans()
+)
+def test_thousands_of_consumers_may_leave_together_for_none_is_looked_for_among_the_others(
+    came: list[int], goes: list[int], single: bool
+) -> None:
+    consumers, expected = Consumers(single_active=single), list[Lonely]()
+    for priority in came:
+        expected.append(Lonely(1, priority=priority))
+        consumers.add(expected[-1])
+    for place in goes:
+        if place < len(expected):
+            assert consumers.remove(expected.pop(place))
+    expected.sort(key=lambda one: -one.priority)
+    assert list(map(id, consumers)) == list(map(id, expected))
+    assert len(consumers) == len(expected)
+    assert (consumers.active is not None) is (single and bool(expected))

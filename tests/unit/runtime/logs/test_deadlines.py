@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leveret.core.queues.queue import Queue
-from leveret.runtime.logs.deadlines import Deadlines
+from leveret.runtime.logs.deadlines import DUE_AT_ONCE, Deadlines
 from leveret.testing.network.waiting import until
 
 FAR_MS = 10**400
@@ -94,5 +94,20 @@ def test_the_event_loop_rings_in_time_for_the_nearest_and_takes_the_farthest() -
         assert [queue for _, queue in watch.called] == [watch.queues[2], watch.queues[1]]
         assert loop.time() - began_s >= 0.049
         watch.deadlines.stop()
+
+    asyncio.run(play())
+
+
+def test_thousands_that_are_due_together_are_not_looked_at_in_one_step() -> None:
+    async def play() -> None:
+        called: list[list[Queue]] = []
+        deadlines = Deadlines(lambda: 1_000, called.append)
+        queues = [cast(Queue, object()) for number in range(1_000)]
+        for queue in queues:
+            deadlines.set(queue, 500)
+        await until(lambda: sum(map(len, called)) == len(queues))
+        assert max(map(len, called)) <= DUE_AT_ONCE
+        assert [queue for each in called for queue in each] == queues
+        deadlines.stop()
 
     asyncio.run(play())

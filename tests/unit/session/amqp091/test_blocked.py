@@ -6,6 +6,8 @@ import pytest
 from pamqp import commands
 
 from leveret.core.broker.alarms import Watermark
+from leveret.core.broker.chores import AT_ONCE
+from leveret.model.definitions import Binding
 from leveret.session.amqp091 import connection as module
 from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
@@ -168,3 +170,71 @@ def test_what_comes_while_others_have_their_turn_is_taken_behind_the_rest() -> N
         commands.Queue.DeleteOk,
     ]
     assert set(node.broker.queues) == {("/", "b")}
+
+
+def bind_many(node: FakeNode) -> ClientConnection:
+    session = connect(node, 1)
+    session.wake = lambda: session.go_on(0)
+    session.receive(frame(commands.Queue.Declare(queue="q")), 0)
+    session.receive(frame(commands.Exchange.Declare(exchange="x")), 0)
+    for number in range(3 * AT_ONCE):
+        node.broker.bind(Binding(vhost="/", source="x", destination="q", routing_key=str(number)))
+    take(session)
+    return session
+
+
+@pytest.mark.parametrize("name", ["q", ""])
+def test_a_deletion_that_takes_turns_is_answered_when_the_queue_is_gone_and_nothing_overtakes_it(
+    name: str,
+) -> None:
+    node = FakeNode()
+    session = bind_many(node)
+    session.client_properties = {"capabilities": {"consumer_cancel_notify": True}}
+    session.receive(frame(commands.Basic.Consume(queue="q")), 0)
+    take(session)
+    session.receive(frame(commands.Queue.Delete(queue=name)) + frame(commands.Basic.Qos()), 0)
+    for _ in range(3 * AT_ONCE):
+        assert take(session) == []
+        assert session.blocked_reason is BlockedReason.REMOTE
+        node.flush(session)
+        if not node.broker.queues:
+            break
+    assert [type(reply) for _, reply in take(session)] == [
+        commands.Queue.DeleteOk,
+        commands.Basic.Cancel,
+        commands.Basic.QosOk,
+    ]
+    assert session.waits_for_definitions
+    assert session.blocked_reason is None
+
+
+def test_a_queue_of_many_bindings_tells_how_many_messages_went_with_it() -> None:
+    node = FakeNode()
+    session = bind_many(node)
+    session.receive(b"".join([*publish(b"1"), *publish(b"2")]), 0)
+    node.flush(session)
+    session.receive(frame(commands.Queue.Delete(queue="q")), 0)
+    while node.broker.queues:
+        node.flush(session)
+    session.receive(frame(commands.Queue.Delete(queue="q")), 0)
+    assert [reply.message_count for _, reply in take(session)] == [2, 0]
+
+
+def test_an_exchange_of_many_bindings_is_gone_when_that_is_answered() -> None:
+    node = FakeNode()
+    session = bind_many(node)
+    session.receive(frame(commands.Exchange.Delete(exchange="x")), 0)
+    while "x" in node.broker.topology("/").exchanges:
+        assert take(session) == []
+        node.flush(session)
+    assert [type(reply) for _, reply in take(session)] == [commands.Exchange.DeleteOk]
+
+
+def test_a_client_that_leaves_while_its_queue_is_being_deleted_leaves_no_half_of_it() -> None:
+    node = FakeNode()
+    session = bind_many(node)
+    session.receive(frame(commands.Queue.Delete(queue="q")), 0)
+    session.lost()
+    for _ in range(3 * AT_ONCE):
+        node.flush(session)
+    assert not node.broker.queues

@@ -368,7 +368,7 @@ class PlacementController:
             queue = self._broker.queues.get(key)
             if queue is not None and self._stands(key, placement):
                 logger.info("queue_gone_with_its_node vhost=%s queue=%s", *key)
-                self._broker.delete_when_writable(queue)
+                self._broker.deletions.delete_when_writable([queue])
 
     # -- writing ------------------------------------------------------------------------------
 

@@ -150,7 +150,9 @@ class World:
         self.state = ClusterState(self.store.keys)
         self.queues: dict[QueueKey, Any] = {}
         self.deleted: list[Any] = []
-        broker: Any = SimpleNamespace(queues=self.queues, delete_when_writable=self.deleted.append)
+        broker: Any = SimpleNamespace(
+            queues=self.queues, deletions=SimpleNamespace(delete_when_writable=self.deleted.extend)
+        )
         places: Any = SimpleNamespace(policy=lambda definition: self.policy, recorded=lambda key: None)
         store: Any = self.store
         self.due = DueQueues()

@@ -1,0 +1,227 @@
+"""core.broker.chores, and what the broker does with it: deletions of what is large, or many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from leveret.core.broker.actor import Actor
+from leveret.core.broker.broker import Broker
+from leveret.core.broker.chores import AT_ONCE, Chores
+from leveret.core.queues.queue import Queue
+from leveret.model import definitions as d
+from leveret.model.errors import NotFound
+
+MANY = 3 * AT_ONCE
+
+
+def at_once() -> bool:
+    """A flush that has time for one part."""
+    return True
+
+
+def counting(count: int, done: list[str], name: str) -> Iterator[None]:
+    for _ in range(count):
+        done.append(name)
+        yield
+
+
+def test_what_is_small_is_done_at_once() -> None:
+    chores, done = Chores(), list[str]()
+    chores.begin(counting(AT_ONCE - 1, done, "a"))
+    assert (len(done), bool(chores)) == (AT_ONCE - 1, False)
+
+
+def test_no_more_is_done_between_two_flushes_however_much_is_begun() -> None:
+    chores, done = Chores(), list[str]()
+    for _ in range(10):
+        chores.begin(counting(AT_ONCE, done, "a"))
+    assert len(done) == AT_ONCE
+    chores.go_on(at_once)
+    chores.begin(counting(2 * AT_ONCE, done, "b"))
+    assert done.count("b") == AT_ONCE
+
+
+def test_each_has_its_turn_until_none_is_left() -> None:
+    chores, done = Chores(), list[str]()
+    chores.begin(counting(AT_ONCE, [], "before"))
+    chores.begin(counting(3, done, "a"))
+    chores.begin(counting(2, done, "b"))
+    for _ in range(20):
+        chores.go_on(at_once)
+    assert ("".join(done), bool(chores)) == ("ababa", False)
+
+
+def make_broker() -> Broker:
+    broker = Broker(lambda queue, offset: [])
+    for entity in (
+        d.Vhost(name="/"),
+        d.User(name="guest", password_hash=""),
+        d.Permission(user="guest", vhost="/", configure=".*", write=".*", read=".*"),
+    ):
+        broker.apply(d.Put(entity))
+    return broker
+
+
+def binding(
+    number: int, destination: str = "q", *, source: str = "amq.topic", kind: str = "queue"
+) -> d.Binding:
+    key = f"k.{number}"
+    return d.Binding(
+        vhost="/", source=source, destination=destination, destination_type=kind, routing_key=key
+    )
+
+
+def bound(broker: Broker, count: int) -> Queue:
+    queue = broker.declare_queue(d.Queue(name="q", vhost="/"))
+    for number in range(count):
+        broker.bind(binding(number))
+    broker.changes.clear()
+    return queue
+
+
+def finish(broker: Broker) -> int:
+    """Flush until nothing is left; how often."""
+    count = 1
+    while broker.chores.go_on(at_once):
+        count += 1
+        assert count < 10 * MANY
+    return count
+
+
+def test_a_queue_with_few_bindings_is_deleted_at_once() -> None:
+    broker, gone = make_broker(), list[int]()
+    broker.deletions.delete_queue(bound(broker, AT_ONCE - 1), gone.append)
+    assert gone == [0]
+    assert not broker.queues
+
+
+def test_a_queue_goes_after_its_many_bindings_and_is_served_until_then() -> None:
+    """A node may end at any of these records: with the queue, and with a part of its bindings."""
+    broker, gone = make_broker(), list[int]()
+    queue = bound(broker, MANY)
+    broker.deletions.delete_queue(queue, gone.append)
+    assert len(broker.changes) == AT_ONCE
+    assert broker.queue("/", "q") is queue
+    assert [each.key[1] for each in broker.route("/", "amq.topic", f"k.{MANY - 1}", dict)] == ["q"]
+    assert not broker.route("/", "amq.topic", "k.0", dict)
+    assert finish(broker) >= MANY - AT_ONCE
+    assert gone == [0]
+    kinds = [each.kind for each in broker.changes if isinstance(each, d.Delete)]
+    assert kinds == ["bindings"] * MANY + ["queues"]
+    assert not broker.definitions.by_kind["bindings"]
+
+
+@pytest.mark.parametrize(
+    "delete", [Broker.delete_queue, lambda broker, queue: broker.apply(d.Delete("vhosts", ("/",)))]
+)
+def test_a_queue_that_another_deletes_meanwhile_is_gone_for_both(
+    delete: Callable[[Broker, Queue], object],
+) -> None:
+    broker, gone = make_broker(), list[int]()
+    queue = bound(broker, MANY)
+    broker.deletions.delete_queue(queue, gone.append)
+    broker.deletions.delete_queue(queue, gone.append)
+    delete(broker, queue)
+    finish(broker)
+    assert gone == [0, 0]
+
+
+def test_the_successor_of_a_queue_keeps_its_bindings() -> None:
+    broker = make_broker()
+    queue = bound(broker, MANY)
+    broker.deletions.delete_queue(queue, lambda _: None)
+    broker.delete_queue(queue)
+    bound(broker, 5)
+    finish(broker)
+    assert len(broker.topology("/").bindings_into("queue", "q")) == 5
+
+
+def test_an_exchange_goes_after_its_many_bindings_in_both_directions() -> None:
+    broker, gone = make_broker(), list[bool]()
+    bound(broker, 0)
+    for name in ("x", "other"):
+        broker.declare_exchange(d.Exchange(name=name, vhost="/", type="direct"))
+    for number in range(MANY):
+        broker.bind(binding(number, source="x"))
+        broker.bind(binding(number, "x", source="other", kind="exchange"))
+    broker.changes.clear()
+    Actor(broker, "guest", "/").delete_exchange_in_turns("x", lambda: gone.append(True))
+    assert len(broker.changes) == AT_ONCE
+    finish(broker)
+    assert gone == [True]
+    kinds = [each.kind for each in broker.changes if isinstance(each, d.Delete)]
+    assert kinds == ["bindings"] * 2 * MANY + ["exchanges"]
+
+
+@pytest.mark.parametrize("with_vhost", [False, True])
+def test_the_successor_of_an_exchange_that_another_deletes_meanwhile_stays(with_vhost: bool) -> None:
+    broker, gone = make_broker(), list[bool]()
+    bound(broker, 0)
+    wanted = d.Exchange(name="x", vhost="/", type="direct")
+    broker.declare_exchange(wanted)
+    for number in range(MANY):
+        broker.bind(binding(number, source="x"))
+    Actor(broker, "guest", "/").delete_exchange_in_turns("x", lambda: gone.append(True))
+    broker.delete_exchange("/", "x")
+    if with_vhost:
+        broker.apply(d.Delete("vhosts", ("/",)))
+        broker.apply(d.Put(d.Vhost(name="/")))
+    broker.declare_exchange(wanted)
+    finish(broker)
+    assert gone == [True]
+    assert broker.exchange("/", "x") == wanted
+
+
+def test_a_predeclared_exchange_keeps_its_bindings() -> None:
+    broker, gone = make_broker(), list[bool]()
+    bound(broker, 3)
+    for name in ("amq.topic", "none"):
+        broker.deletions.delete_exchange("/", name, gone.append)
+    assert len(gone) == 2
+    assert len(broker.topology("/").bindings()) == 3
+
+
+def owned(broker: Broker, count: int) -> list[Queue]:
+    owner = object()
+    return [broker.declare_queue(d.Queue(name=f"q{number}", vhost="/"), owner) for number in range(count)]
+
+
+def test_many_queues_that_nobody_needs_go_in_turns() -> None:
+    broker = make_broker()
+    broker.deletions.delete_when_writable(owned(broker, MANY))
+    assert len(broker.deleted) <= AT_ONCE
+    finish(broker)
+    assert len(broker.deleted) == MANY
+    assert not broker.queues
+
+
+def test_who_looks_for_a_queue_that_nobody_needs_does_not_find_it() -> None:
+    """Its connection was closed, and whoever was told so may declare it anew."""
+    broker = make_broker()
+    queues = owned(broker, MANY)
+    broker.deletions.delete_when_writable(queues)
+    last, one_before = queues[-1], queues[-2]
+    anew = broker.declare_queue(d.Queue(name=last.key[1], vhost="/", durable=True))
+    assert (anew is last, anew.owner) == (False, None)
+    with pytest.raises(NotFound):
+        broker.bind(binding(1, one_before.key[1]))
+    finish(broker)
+    assert list(broker.queues.values()) == [anew]
+
+
+def test_deletions_wait_where_the_definitions_lock_leaves_meanwhile() -> None:
+    broker, gone = make_broker(), list[int]()
+    queue = bound(broker, MANY)
+    broker.deletions.delete_queue(queue, gone.append)
+    broker.deletions.delete_when_writable(owned(broker, 2))
+    broker.definitions_lock.is_here = False
+    before = len(broker.changes)
+    finish(broker)
+    assert (len(broker.changes), gone) == (before, [])
+    assert broker.definitions_lock.has_work
+    broker.definitions_lock.arrived()
+    finish(broker)
+    assert gone == [0]
+    assert not broker.queues
