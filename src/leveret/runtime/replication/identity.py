@@ -9,18 +9,39 @@ that relies on it.
 from __future__ import annotations
 
 import secrets
+import ssl
+from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
 from leveret.model.errors import StorageError
 from leveret.session.link_handshake import FORMER_LEADERS_MAX, Leadership
+from leveret.storage.secret_file import Secret
 from leveret.storage.state_file import StateFile
 
 FILE: Final = "replication.json"
 _NODE_ID_BYTES: Final = 12
 STARTS_BITS: Final = 20
+
+
+class LinkEnd(NamedTuple):
+    """This node, as nodes that follow it, or that it follows, meet it over a link.
+
+    Attributes:
+        secret: that all of them have.
+        identity: who it is, and was.
+        name: such as `rabbit@host`.
+        own_uri: where others follow it; empty if they cannot.
+        tls: makes a context for a `tls://` leader.
+    """
+
+    secret: Secret
+    identity: IdentityFile
+    name: str
+    own_uri: Callable[[], str]
+    tls: Callable[[], ssl.SSLContext | None]
 
 
 class NodeIdentity(msgspec.Struct, kw_only=True):

@@ -19,7 +19,7 @@ from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.link.questions import Questions, Unanswered, in_thread
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.applier import FollowerData, WaitingChanges
-from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 from leveret.session.link_handshake import (
     NONCE_BYTES,
@@ -30,7 +30,6 @@ from leveret.session.link_handshake import (
     ProvenLeader,
     SecretsDiffer,
 )
-from leveret.storage.secret_file import Secret
 from leveret.wire.link import (
     FrameHead,
     Headers,
@@ -112,40 +111,32 @@ class Inbound:
     def __init__(
         self,
         uri: NodeUri,
+        own: LinkEnd,
         *,
-        secret: Secret,
-        identity: IdentityFile,
-        name: str,
-        own_uri: Callable[[], str],
         data: FollowerData,
         commits: GroupCommit,
         followed: Followed,
         clock_ms: Callable[[], int],
-        tls: Callable[[], Any],
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
         on_hopeless: Callable[[LeveretError], None],
         on_damage: Callable[[Corrupt], None],
     ) -> None:
         """Connect nowhere yet.
 
-        `data` does what the leader says, `tls` makes a context for a `tls://` leader, `answer` answers the leader's
-        questions, `on_hopeless` is told of what no further attempt can mend: the leader proves another secret.
-        `on_damage` is told of a log that is damaged or gone here.
+        `data` does what the leader says, `answer` answers the leader's questions. `on_hopeless` is told of what no
+        further attempt can mend: the leader proves another secret. `on_damage` is told of a log that is damaged or
+        gone here.
         """
         self._on_hopeless = on_hopeless
         self._on_damage = on_damage
         self.uri = uri
         self.progress = LeaderProgress()
         self.questions = Questions(in_thread(answer))
-        self._secret = secret
-        self._identity = identity
-        self._name = name
-        self._own_uri = own_uri
+        self._own = own
         self._data = data
         self._commits = commits
         self._followed = followed
         self._clock_ms = clock_ms
-        self._tls = tls
         self._peer: LinkPeer | None = None
         self._handshake: FollowerHandshake | None = None
         self._ended = asyncio.Event()
@@ -177,7 +168,7 @@ class Inbound:
         peer = LinkPeer()
         peer.receiver = self
         try:
-            context = self._tls() if self.uri.is_tls else None
+            context = self._own.tls() if self.uri.is_tls else None
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 await loop.create_connection(
                     lambda: peer,
@@ -193,10 +184,10 @@ class Inbound:
             return
         self._peer = peer
         self._handshake = FollowerHandshake(
-            bytes(self._secret.octets),
+            bytes(self._own.secret.octets),
             kind="follow",
-            node_id=self._identity.identity.node_id,
-            name=self._name,
+            node_id=self._own.identity.identity.node_id,
+            name=self._own.name,
             nonce=os.urandom(NONCE_BYTES),
             channel=peer.channel,
         )
@@ -352,7 +343,7 @@ class Inbound:
         peer, handshake = self._peer, self._handshake
         if handshake is None or peer is None:
             raise LinkError(f"message of type {message_.type} is not due")
-        identity, ahead = self._identity.identity, self._data.leader_ahead
+        identity, ahead = self._own.identity.identity, self._data.leader_ahead
         leadership = (
             identity.leadership if ahead is None or ahead.epoch < identity.epoch else ahead.leadership
         )
@@ -363,7 +354,7 @@ class Inbound:
                     leadership=leadership,
                     followed_epoch=ahead.epoch if ahead is not None else identity.followed_epoch,
                     led=identity.led and ahead is None,
-                    uri=self._own_uri(),
+                    uri=self._own.own_uri(),
                 )
             )
             peer.is_trusted = True

@@ -24,7 +24,7 @@ from leveret.runtime.link.questions import Questions, in_thread
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.catching_up import STEP_BYTES, CatchUpPlan
 from leveret.runtime.replication.feed import Feed
-from leveret.runtime.replication.identity import IdentityFile, NodeIdentity
+from leveret.runtime.replication.identity import LinkEnd, NodeIdentity
 from leveret.runtime.replication.reconciliation import Reconciliation
 from leveret.session.link_handshake import (
     NONCE_BYTES,
@@ -34,7 +34,6 @@ from leveret.session.link_handshake import (
     SecretsDiffer,
     refusal,
 )
-from leveret.storage.secret_file import Secret
 from leveret.storage.tree import Tree
 from leveret.wire import link
 from leveret.wire.link import LinkError, LogExtent, Octets, Type, decode_ack, decode_u64, pack, pack_u64
@@ -55,7 +54,6 @@ class Leading:
     """What all followers of a node share.
 
     Attributes:
-        uri: where this node is found, empty if nobody says.
         damaged: names of logs that this node has lost or cannot read.
         unreadable: told of another one, and why; raises that if this node is nothing without it.
         hand_over: told that a follower takes over in an epoch; promises nothing more when it returns.
@@ -66,12 +64,9 @@ class Leading:
     tree: Tree
     feed: Feed
     commits: GroupCommit
-    secret: Secret
-    identity: IdentityFile
-    name: str
+    own: LinkEnd
     bandwidth_bytes_s: int | None
     clock_ms: Callable[[], int]
-    uri: Callable[[], str]
     noticed: Callable[[], None]
     met: Callable[[ProvenFollower], bool]
     damaged: Callable[[], set[str]]
@@ -113,9 +108,9 @@ class Outbound:
         self._on_proven = on_proven
         self._on_ended = on_ended
         self._handshake = LeaderHandshake(
-            bytes(leading.secret.octets),
-            node_id=leading.identity.identity.node_id,
-            name=leading.name,
+            bytes(leading.own.secret.octets),
+            node_id=leading.own.identity.identity.node_id,
+            name=leading.own.name,
             nonce=os.urandom(NONCE_BYTES),
             channel=peer.channel,
         )
@@ -167,7 +162,7 @@ class Outbound:
         if follower is None:
             return
         self.peer.is_trusted = True
-        is_replaced, own = leading.met(follower), leading.identity.identity
+        is_replaced, own = leading.met(follower), leading.own.identity.identity
         reason = self._why_not(follower, own, is_replaced=is_replaced)
         if follower.kind == "follow" and reason:
             self.peer.say(refusal(reason))
@@ -176,7 +171,9 @@ class Outbound:
         # Who comes to follow is told of what it will have; who leads, of any later leader.
         leadership = own.leadership if follower.kind == "follow" else own.seen
         self.peer.say(
-            self._handshake.welcome(leadership=leadership, uri=leading.uri(), former=own.former_leaders)
+            self._handshake.welcome(
+                leadership=leadership, uri=leading.own.own_uri(), former=own.former_leaders
+            )
         )
         if follower.kind == "fence":
             self.peer.close()
@@ -241,7 +238,7 @@ class Outbound:
     def _begin_reconciliation(self, files: list[str]) -> None:
         leading, follower = self._leading, self.follower
         assert follower is not None
-        own = leading.identity.identity
+        own = leading.own.identity.identity
         is_same_leadership = (follower.followed_epoch, follower.leader_id) == own.leadership
         spared = leading.damaged()
         # From here on what changes is noted, so nothing is missed while this lasts.
@@ -323,7 +320,7 @@ class Outbound:
         return frame.octets
 
     def _go_live(self) -> None:
-        feed, identity = self._leading.feed, self._leading.identity
+        feed, identity = self._leading.feed, self._leading.own.identity
         if identity.identity.note_follower(self.follower.uri if self.follower else ""):
             # On disk before it knows that it has everything, and may take over.
             identity.save()

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import ssl
 from collections.abc import Callable
 from typing import Final
 
 from leveret.config.uris import NodeUri
 from leveret.model.errors import LeveretError
 from leveret.runtime.link.peer import LinkPeer
-from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.identity import LinkEnd
 from leveret.session.link_handshake import (
     NONCE_BYTES,
     FollowerHandshake,
@@ -20,7 +19,6 @@ from leveret.session.link_handshake import (
     HandshakeMessage,
     ProvenLeader,
 )
-from leveret.storage.secret_file import Secret
 from leveret.wire.link import Type
 
 logger = logging.getLogger(__name__)
@@ -33,23 +31,10 @@ _TIMEOUT_S: Final = 3.0
 class Fencer:
     """See the module."""
 
-    def __init__(
-        self,
-        uri: NodeUri,
-        *,
-        secret: Secret,
-        identity: IdentityFile,
-        name: str,
-        own_uri: Callable[[], str],
-        tls: Callable[[], ssl.SSLContext],
-    ) -> None:
-        """Tell nobody yet; `tls` makes a context for a `tls://` leader."""
+    def __init__(self, uri: NodeUri, own: LinkEnd) -> None:
+        """Tell nobody yet."""
         self._uri = uri
-        self._secret = secret
-        self._identity = identity
-        self._name = name
-        self._own_uri = own_uri
-        self._tls = tls
+        self._own = own
         self._is_notified = False
 
     async def run(self, heard: Callable[[ProvenLeader], None]) -> None:
@@ -66,9 +51,9 @@ class Fencer:
                 self._is_notified = False
             else:
                 heard(known)
-                if not self._is_notified and known.leadership <= self._identity.identity.leadership:
+                if not self._is_notified and known.leadership <= self._own.identity.identity.leadership:
                     logger.info(
-                        "former_leader_fenced uri=%s epoch=%d", self._uri, self._identity.identity.epoch
+                        "former_leader_fenced uri=%s epoch=%d", self._uri, self._own.identity.identity.epoch
                     )
                 self._is_notified = True
             await asyncio.sleep(EVERY_S)
@@ -84,7 +69,7 @@ class Fencer:
 
     async def connect(self, peer: LinkPeer) -> FollowerHandshake:
         """Connect, and begin the handshake."""
-        context = self._tls() if self._uri.is_tls else None
+        context = self._own.tls() if self._uri.is_tls else None
         await asyncio.get_running_loop().create_connection(
             lambda: peer,
             self._uri.host,
@@ -93,23 +78,23 @@ class Fencer:
             server_hostname=self._uri.host if context else None,
         )
         return FollowerHandshake(
-            self._secret.octets,
+            self._own.secret.octets,
             kind="fence",
-            node_id=self._identity.identity.node_id,
-            name=self._name,
+            node_id=self._own.identity.identity.node_id,
+            name=self._own.name,
             nonce=os.urandom(NONCE_BYTES),
             channel=peer.channel,
         )
 
     def prove(self, handshake: FollowerHandshake, hello: HandshakeMessage) -> HandshakeMessage:
         """This node's proof, with its epoch in it."""
-        identity = self._identity.identity
+        identity = self._own.identity.identity
         return handshake.answer_hello(
             hello,
             leadership=identity.leadership,
             followed_epoch=identity.followed_epoch,
             led=identity.led,
-            uri=self._own_uri(),
+            uri=self._own.own_uri(),
         )
 
 

@@ -21,12 +21,11 @@ from leveret.runtime.logs.log_store import log_name
 from leveret.runtime.node.node import Node
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.feed import Feed
-from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.outbound import Leading
 from leveret.runtime.sockets.tls import server_context
 from leveret.session.link_handshake import ProvenFollower
-from leveret.storage.secret_file import Secret
 
 if TYPE_CHECKING:
     from leveret.runtime.coordination.elected import Elected
@@ -48,12 +47,10 @@ class FollowerServer:
         config: Config,
         *,
         leads: bool,
-        identity: IdentityFile,
-        secret: Secret,
+        own: LinkEnd,
         elected: Elected | None,
         recorded: frozenset[str],
         unreadable: set[str],
-        own_uri: Callable[[], str],
         met: Callable[[ProvenFollower], bool],
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
     ) -> None:
@@ -63,12 +60,10 @@ class FollowerServer:
             node: the one that is followed; another one of the same tree may take its place.
             config: of the process.
             leads: whether the node does; else it follows.
-            identity: of the node.
-            secret: what followers have to have.
+            own: what the node proves, and followers have to.
             elected: where etcd decides who leads: the record of who is in sync is kept there.
             recorded: whom that names; promises wait for them too.
             unreadable: names of logs that cannot be read.
-            own_uri: where this listener is found.
             met: told of every node that comes; returns whether that, or whom it follows, leads in this node's place.
             answer: answers what followers ask.
         """
@@ -76,7 +71,7 @@ class FollowerServer:
         self._node = node
         self._settings = settings
         self._leads = leads
-        self._identity = identity
+        self._identity = own.identity
         self._elected = elected
         self._unreadable = unreadable
         self._met = met
@@ -87,12 +82,9 @@ class FollowerServer:
             tree=served.tree,
             feed=self.feed,
             commits=served.commits,
-            secret=secret,
-            identity=identity,
-            name=config.node_name,
+            own=own,
             bandwidth_bytes_s=settings.bandwidth_bytes_s,
             clock_ms=clock_ms,
-            uri=own_uri,
             met=met,
             noticed=self._noticed,
             damaged=self._damaged,

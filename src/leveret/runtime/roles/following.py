@@ -20,16 +20,13 @@ from leveret.runtime.node.node import Node
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.delaying import Delaying, follower_data
-from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.identity import LinkEnd
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.roles import holding
-from leveret.runtime.roles.follower_server import TLS
 from leveret.runtime.roles.succession import Succession
-from leveret.runtime.sockets.tls import client_context
 from leveret.session.link_handshake import ProvenLeader
 from leveret.storage.divergent import Quarantine
 from leveret.storage.log import Log
-from leveret.storage.secret_file import Secret
 from leveret.wire.chunk import Chunk
 
 logger = logging.getLogger(__name__)
@@ -55,10 +52,9 @@ class FollowerRole:
         uri: NodeUri,
         node: Node,
         config: Config,
+        own: LinkEnd,
         *,
-        identity: IdentityFile,
         succession: Succession,
-        own_uri: Callable[[], str],
         took: Callable[[Node], None],
         send_away: Callable[[str], None],
     ) -> None:
@@ -68,9 +64,8 @@ class FollowerRole:
             uri: of the leader.
             node: what is to follow it; it is shown.
             config: of the process.
-            identity: of the node.
+            own: what the node proves.
             succession: remembers the leader.
-            own_uri: where others follow this node.
             took: told of the node that takes the place of `node`, before it shows anything.
             send_away: sends those away who follow this node, which may come again; told why.
         """
@@ -79,9 +74,9 @@ class FollowerRole:
         self.delaying: Delaying | None = None
         self._watching: asyncio.Task[None] | None = None
         self._config = config
-        self._identity = identity
+        self._own = own
+        self._identity = own.identity
         self._succession = succession
-        self._own_uri = own_uri
         self._took = took
         self._send_away = send_away
         self._applier = Applier(
@@ -90,7 +85,6 @@ class FollowerRole:
 
     async def start(
         self,
-        secret: Secret,
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
         on_hopeless: Callable[[LeveretError], None],
         *,
@@ -118,15 +112,11 @@ class FollowerRole:
         self.delaying = data if isinstance(data, Delaying) else None
         self.inbound = Inbound(
             self.uri,
-            secret=secret,
-            identity=self._identity,
-            name=self._config.node_name,
-            own_uri=self._own_uri,
+            self._own,
             data=data,
             commits=self.node.commits,
             followed=self,
             clock_ms=clock_ms,
-            tls=lambda: client_context(settings.tls, TLS),
             answer=answer,
             on_hopeless=on_hopeless,
             on_damage=self.damaged,
@@ -249,7 +239,7 @@ class FollowerRole:
             node_id=self._identity.identity.node_id,
             name=self._config.node_name,
             epoch=epoch,
-            uri=self._own_uri(),
+            uri=self._own.own_uri(),
         )
         self.inbound.stop()
         report = await self.delaying.finish(until_ms, lambda logs_dir: self._quarantine(own, logs_dir))

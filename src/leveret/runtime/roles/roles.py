@@ -40,7 +40,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.node import Node
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.delaying import refuse_to_lead
-from leveret.runtime.replication.identity import IdentityFile, NodeIdentity
+from leveret.runtime.replication.identity import IdentityFile, LinkEnd, NodeIdentity
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.roles import holding
@@ -298,12 +298,10 @@ class Roles:
             lambda: self.node,
             self.config,
             leads=self.role == "leader",
-            identity=self._identity,
-            secret=self._secret(role=self.role),
+            own=self._link_end(role=self.role),
             elected=self.elected,
             recorded=recorded,
             unreadable=unreadable,
-            own_uri=self.own_uri,
             met=self._met,
             answer=self.inspection.answer,
         )
@@ -321,7 +319,7 @@ class Roles:
     # -- to follow ----------------------------------------------------------------------------
 
     async def _follow(self, uri: NodeUri, *, is_fetching_again: bool = False) -> None:
-        secret = self._secret(role="follower")
+        own = self._link_end(role="follower")
         self.identity.role = "follower"
         self._identity.save()
         await self._show("follower")
@@ -329,15 +327,12 @@ class Roles:
             uri,
             self.node,
             self.config,
-            identity=self._identity,
+            own,
             succession=self._succession,
-            own_uri=self.own_uri,
             took=self._took_anew,
             send_away=self._send_followers_away,
         )
-        await following.start(
-            secret, self.inspection.answer, self._give_up, is_fetching_again=is_fetching_again
-        )
+        await following.start(self.inspection.answer, self._give_up, is_fetching_again=is_fetching_again)
         self.following = following
         self._spawn(following.inbound.run())
 
@@ -469,9 +464,12 @@ class Roles:
             await self._follow(uri)
 
     def _fencer(self, uri: NodeUri) -> Fencer:
-        return Fencer(
-            uri,
-            secret=self._secret(role="leader"),
+        return Fencer(uri, self._link_end(role="leader"))
+
+    def _link_end(self, *, role: str) -> LinkEnd:
+        """What this node proves in that role, and tells of itself."""
+        return LinkEnd(
+            secret=self._secret(role=role),
             identity=self._identity,
             name=self.config.node_name,
             own_uri=self.own_uri,

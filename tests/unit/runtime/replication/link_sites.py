@@ -19,7 +19,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.applier import Applier, FollowerData
 from leveret.runtime.replication.feed import Feed
-from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.identity import IdentityFile, LinkEnd
 from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.outbound import Leading
@@ -32,6 +32,13 @@ from leveret.wire.chunk import Chunk, ChunkType, encode_entry
 
 SECRET = Secret(b"s" * 44)
 SEGMENT_BYTES = 4096
+
+
+def link_end(
+    identity: IdentityFile, name: str = "", tls: Callable[[], ssl.SSLContext | None] = lambda: None
+) -> LinkEnd:
+    """Of a node that nobody follows."""
+    return LinkEnd(SECRET, identity, name, lambda: "", tls)
 
 
 def unheard(*_: Any) -> dict[str, Any]:
@@ -72,12 +79,9 @@ class LeaderSite:
             tree=self.tree,
             feed=self.feed,
             commits=self.commits,
-            secret=SECRET,
-            identity=self.identity,
-            name="leader",
+            own=link_end(self.identity, "leader"),
             bandwidth_bytes_s=None,
             clock_ms=clock_ms,
-            uri=lambda: "",
             noticed=lambda: None,
             met=lambda follower: False,
             damaged=lambda: set(self.damaged),
@@ -164,15 +168,11 @@ class FollowerSite:
         )
         self.inbound = Inbound(
             uri,
-            secret=SECRET,
-            identity=self.identity,
-            name="follower",
-            own_uri=lambda: "",
+            link_end(self.identity, "follower", tls),
             data=self.follower_data(),
             commits=self.commits,
             followed=self,
             clock_ms=clock_ms,
-            tls=tls,
             answer=unheard,
             on_hopeless=on_hopeless,
             on_damage=self.damaged.append,

@@ -17,7 +17,7 @@ from leveret.session.link_handshake import ProvenFollower
 from leveret.storage.tree import Tree
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
-from tests.unit.runtime.replication.link_sites import SECRET, unheard
+from tests.unit.runtime.replication.link_sites import link_end, unheard
 
 SETTINGS = {
     "replication.bind": LOOPBACK,
@@ -37,12 +37,10 @@ class Site:
             lambda: self.node,
             config,
             leads=leads,
-            identity=IdentityFile(directory),
-            secret=SECRET,
+            own=link_end(IdentityFile(directory)),
             elected=None,
             recorded=frozenset(),
             unreadable={"outgoing/v"},
-            own_uri=lambda: "",
             met=self._meets,
             answer=unheard,
         )

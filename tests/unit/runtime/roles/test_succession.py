@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from leveret.config.uris import NodeUri, parse_node_uri
-from leveret.runtime.replication.identity import IdentityFile
+from leveret.runtime.replication.identity import IdentityFile, LinkEnd
 from leveret.runtime.roles import fencer, succession
 from leveret.runtime.roles.fencer import Fencer
 from leveret.runtime.roles.succession import Succession
@@ -31,13 +31,10 @@ class Node:
         self.succession = Succession(self.file, self._fencer, self.replaced.append)
 
     def _fencer(self, uri: NodeUri) -> Fencer:
+        name = self.identity.node_id
+        own_uri = "tcp://127.0.0.1:1"
         return Fencer(
-            uri,
-            secret=SECRET,
-            identity=self.file,
-            name=self.identity.node_id,
-            own_uri=lambda: "tcp://127.0.0.1:1",
-            tls=lambda: pytest.fail("no TLS here"),
+            uri, LinkEnd(SECRET, self.file, name, lambda: own_uri, lambda: pytest.fail("no TLS here"))
         )
 
     def as_peer(self, kind: str) -> ProvenFollower:
