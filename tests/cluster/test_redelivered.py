@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pika
 import pytest
@@ -139,3 +140,25 @@ def _suspended(node: SiteNode) -> bool:
     except (OSError, pika.exceptions.AMQPError):
         return True
     return False
+
+
+def test_what_a_leader_delivered_while_its_mirrors_could_not_hear_of_it(tmp_path: Path) -> None:
+    """Its links stand still, then it dies: what was on its way is lost, and no mirror heard of the last deliveries."""
+    config = {"cluster.etcd.lease_ttl": "3s"}
+    with ClusterSite(tmp_path, config=config, links=True) as site:
+        leader, mirror, third = site.members
+        with site.channel(leader) as channel:
+            channel.queue_declare("quorum", durable=True, arguments=ARGUMENTS["quorum"])
+            for index in range(COUNT):
+                channel.basic_publish("", "quorum", b"%d" % index)
+        site.wait_placed("quorum", leader, mirrors=[mirror, third], synchronised=[mirror, third])
+        assert leader.link is not None
+        leader.link.stall()
+        connection = take(site, leader, "quorum", DELIVERED)
+        leader.kill9()
+        leader.link.cut(abruptly=True)
+        leader.link.resume()
+        drop(connection)
+        site.wait(lambda: placed(site, "quorum", mirror) not in ("", leader.node), "another leader")
+        site.wait_messages("quorum", COUNT, asked=mirror)
+        assert_told("quorum", seen(site, mirror, "quorum"), deliveries=0)

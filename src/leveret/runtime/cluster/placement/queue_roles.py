@@ -12,7 +12,6 @@ from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Placement
 from leveret.core.replication.placement import RequiredMirrors
 from leveret.core.rules.mirror_policy import MirrorPolicy
-from leveret.core.rules.validation import CLASSIC, queue_type
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.forwarding import Forwarding
@@ -160,9 +159,8 @@ class QueueRoles:
                 await self._copies.release(name)
                 await self._commits.settle()
                 # Now: what had been received may have said more of it. A leader that was lost may have handed out
-                # anything since it told of that last; but a quorum queue marks what it has counted.
-                is_quorum = queue_type(queue.definition.arguments) != CLASSIC
-                sent_everything = queue.leader in placement.mirrors or is_quorum
+                # anything since it told of that last, of a quorum queue as well: its consumers do not wait for mirrors.
+                sent_everything = queue.leader in placement.mirrors
                 heard = self._copies.cursor(name)
                 delivered = heard if sent_everything and heard is not None else _ALL
             if self._broker.queues.get(key) is not queue:
