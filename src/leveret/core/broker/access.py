@@ -1,4 +1,4 @@
-"""Who may log in, and what a user may do where.
+"""Logins and permissions of users.
 
 Password hashes are RabbitMQ's: base64 of 4 octets of salt and SHA-256 of salt and password
 (facts of `rabbit_password.erl`), so that users travel between brokers without their passwords.

@@ -1,8 +1,8 @@
-"""What a user does to the exchanges, queues and bindings of a vhost.
+"""Operations of a user on the exchanges, queues and bindings of a vhost.
 
-Every listener - AMQP 0-9-1, HTTP, streams - hands its caller's wish to one of these operations. Each asks for the
-permissions that it needs, in RabbitMQ's order and words, before it touches the broker; so no listener can forget one.
-`tools/tidy` keeps listeners from calling the broker's own verbs.
+Every listener - AMQP 0-9-1, HTTP, streams - passes a request of its caller to one of these operations. Each operation
+checks the permissions that it needs, in RabbitMQ's order and words, before it touches the broker; so no listener can
+forget a check. `tools/tidy` keeps listeners from calling the broker's own verbs.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Whether the node has memory and disk left for what publishers send.
+"""Alarms of a node: memory, disk, and followers in sync.
 
-Two alarms, memory and disk, each with a limit that is a size or a part of the memory there is, and a third for
-too few followers in sync (`replication.min_in_sync`). While one is in effect, connections that publish are not
-listened to (RabbitMQ's rules). Nothing here looks at the machine: `measure` is told what was found.
+The memory alarm and the disk alarm each have a limit, which is a size or a fraction of the machine's memory. The third
+alarm is raised when fewer followers are in sync than `replication.min_in_sync`. While an alarm is in effect,
+connections that publish are not read (RabbitMQ's rules). Nothing here looks at the machine: `measure` takes the
+measured values as arguments.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ class Alarms:
 
 
 def reason(active: tuple[str, ...]) -> str:
-    """What connection.blocked tells a client."""
+    """The reason in connection.blocked for a client."""
     return f"{_LOW}{_AND.join(active)}"
 
 

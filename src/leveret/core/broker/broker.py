@@ -1,9 +1,8 @@
-"""The broker's decisions about its schema: what exists, who owns it, what follows from a change.
+"""The broker's decisions about its definitions: existence, ownership, and the consequences of a change.
 
-Two ways in: `apply` takes a `Change` (HTTP, definitions file, schema sync, the log at start), the
-verbs (`declare_queue`, `bind`, ...) take what an AMQP method asks and refuse it in RabbitMQ's words.
-Both leave behind `changes` for the definitions log. `version` rises whenever a cached route or
-permission may have become untrue.
+There are two ways in. `apply` takes a `Change` (HTTP, definitions file, schema sync, the log at start). The verbs
+(`declare_queue`, `bind`, ...) carry out an AMQP method, or refuse it in RabbitMQ's words. Both add to `changes`, which
+go to the definitions log. `version` rises whenever a cached route or permission may have become invalid.
 """
 
 from __future__ import annotations

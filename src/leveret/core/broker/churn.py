@@ -1,4 +1,4 @@
-"""How often connections, channels and queues came and went; only ever rises, whoever shows rates samples it."""
+"""Counters of opened and closed connections, channels and queues; they only rise, and rates are sampled from them."""
 
 from __future__ import annotations
 

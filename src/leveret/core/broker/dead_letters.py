@@ -1,8 +1,8 @@
-"""What becomes of a message that expired, was dropped or was rejected: its headers and its way.
+"""Dead letters: the headers and the route of a message that expired, was dropped or was rejected.
 
-RabbitMQ's rules: the first entry of the header `x-death` tells why and where a message died last, an
-entry a queue and reason, with a count; `x-first-death-*` stay as they were first set. A message that
-came round to a queue in which it died, without anybody having rejected it on the way, is dropped there.
+RabbitMQ's rules apply. The first entry of the header `x-death` names the reason and the queue of the last death; there
+is one entry for each queue and reason, with a count. `x-first-death-*` never change after the first death. A message
+that returns to a queue in which it died before is dropped there, unless a consumer rejected the message on the way.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The definitions lock: a single node always has it, a node of a cluster fetches it (docs/adr/0008-cluster.md)."""
+"""The definitions lock: a single node always holds it, a node of a cluster acquires it (docs/adr/0008-cluster.md)."""
 
 from __future__ import annotations
 

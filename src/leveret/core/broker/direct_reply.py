@@ -1,4 +1,4 @@
-"""Clients that take replies without a queue, as publishers need to know them."""
+"""Clients that consume replies without a queue (direct reply-to), as publishers address them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tells a queue from any other there ever was: its epoch, which its log is named after."""
+"""Epochs of queues: an epoch tells a queue from every earlier queue, and names the queue's log."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How many connections, channels and queues a vhost and a user may have.
+"""Limits on the number of connections, channels and queues of a vhost and of a user.
 
-Limits of a vhost are its runtime parameter `vhost-limits`, named `limits`; those of a user are part
-of the user. A negative limit is none at all, 0 allows nothing (RabbitMQ's rules). The listeners ask
-before they open something: `check_connection_limits` when a connection opens a vhost, before access
-to it is looked at; `check_channel_limit` at channel.open. The broker itself asks `check_queue_limit`.
+Limits of a vhost are its runtime parameter `vhost-limits`, named `limits`; limits of a user are part of the user. A
+negative limit means no limit, 0 allows nothing (RabbitMQ's rules). The listeners check before they open something:
+`check_connection_limits` when a connection opens a vhost, before access to the vhost is checked; `check_channel_limit`
+at channel.open. The broker itself calls `check_queue_limit`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class OtherConnection:
 
 
 class ConnectionRegistry(MutableSet[Connection]):
-    """Who is connected, found by vhost and by user without looking at all of them."""
+    """Open connections, indexed by vhost and by user."""
 
     def __init__(self, members: Iterable[Connection] = ()) -> None:
         """Start with `members`."""

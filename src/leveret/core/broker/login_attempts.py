@@ -1,4 +1,4 @@
-"""How often clients tried to log in, by protocol, since the node started or somebody counted anew."""
+"""Counters of login attempts by protocol, since the node's start or the last reset."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Runtime parameters: which components there are, and what their values may be.
+"""Runtime parameters: known components, and the valid values of each.
 
-`operator_policy` and `vhost-limits` are the components of this broker. Those of RabbitMQ's plugins
-(federation, shovel) are refused as RabbitMQ refuses them while the plugin is off. Global parameters
-are free.
+`operator_policy` and `vhost-limits` are the components of this broker. The components of RabbitMQ's plugins
+(federation, shovel) are refused as RabbitMQ refuses them while the plugin is off. Global parameters are free.
 """
 
 from __future__ import annotations

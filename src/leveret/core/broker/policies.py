@@ -1,10 +1,9 @@
-"""Which policy and which operator policy apply to a queue or exchange, and what they say together.
+"""Policies: the policy and the operator policy that apply to a queue or exchange, and their merged definition.
 
-Of each sort one applies at a time: among those that match by name and kind the one with the highest
-priority (of equals, the first by name). A policy with a key that a queue's type does not have does
-not match that queue at all. Where both say something, numbers become the smaller of the two and
-anything else is the operator's word; but of mirrors there are as many as either asks for. All of this is
-RabbitMQ's; validation is in `policy_validation`.
+One policy and one operator policy apply at a time: of those that match by name and kind, the one with the highest
+priority (of equals, the first by name). A policy with a key that a queue's type does not support does not match that
+queue at all. Where both define a key, the smaller of two numbers counts, and the operator's value of anything else;
+of the two mirror counts the larger counts. All of this is RabbitMQ's; validation is in `policy_validation`.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _NOT_FOR: Final = {
 
 
 class EffectivePolicy(NamedTuple):
-    """What applies to one queue or exchange: the names, None for none, and both definitions as one."""
+    """The policies that apply to one queue or exchange: their names, None for none, and the merged definition."""
 
     policy: str | None
     operator_policy: str | None
@@ -103,11 +102,11 @@ class VhostPolicies:
         self._merged.clear()
 
     def for_queue(self, name: str, queue_type: str) -> EffectivePolicy:
-        """What applies to a queue."""
+        """The policies that apply to a queue."""
         return self._applied(name, queue_type)
 
     def for_exchange(self, name: str) -> EffectivePolicy:
-        """What applies to an exchange."""
+        """The policies that apply to an exchange."""
         return self._applied(name, _EXCHANGES)
 
     def _rules(self, entity: Policy | Parameter) -> list[_Rule]:
@@ -149,6 +148,6 @@ def merge_definitions(policy: Mapping[str, Any], operator: Mapping[str, Any]) ->
 
 
 def alternate_exchange(arguments: Mapping[str, Any], applied: EffectivePolicy) -> str | None:
-    """Where an exchange sends what it cannot route: its own argument goes before any policy."""
+    """The alternate exchange of an exchange: its own argument goes before any policy."""
     own: str | None = arguments.get(ALTERNATE_EXCHANGE)
     return own if own is not None else applied.definition.get(ALTERNATE_EXCHANGE)

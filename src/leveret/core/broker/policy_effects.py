@@ -1,7 +1,7 @@
-"""What follows when policies change: settings of queues, alternates of exchanges, who is replicated.
+"""Effects of changed policies: settings of queues, alternate exchanges, replication to a standby site.
 
-A vhost is replicated to a standby site when it is tagged (`tagged`), a queue of it when its policies
-ask for it and it is durable and nobody's own.
+A vhost is replicated to a standby site if it is tagged (`tagged`). A queue of such a vhost is replicated if it is
+durable and not exclusive, and its policies ask for replication.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def refresh_replicated(topology: Topology, *, tagged: bool) -> list[Queue]:
 
 
 def policies_of(topology: Topology, name: str) -> EffectivePolicy:
-    """What applies to the queue `name`."""
+    """The policies that apply to the queue `name`."""
     return topology.queue_policies.get(name, NOTHING_APPLIES)
 
 

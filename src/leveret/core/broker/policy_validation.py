@@ -1,7 +1,7 @@
-"""What a policy and an operator policy may say, refused in RabbitMQ's words.
+"""Validation of policies and operator policies; refusals are in RabbitMQ's words.
 
-Both have one shape, that of a runtime parameter's value: `pattern`, `definition`, `priority`,
-`apply-to`. Federation is not served, and its keys are not recognised.
+Both have one shape, the value of a runtime parameter: `pattern`, `definition`, `priority`, `apply-to`. Federation is
+not served, and its keys are not recognised.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def _faults(name: str, value: object, operator: bool) -> Iterator[str]:
 
 
 def definition_fault(name: str, definition: object, *, operator: bool) -> str | None:
-    """What is wrong with the settings themselves: the first value that will not do, else the unknown keys."""
+    """The fault of the settings: the first invalid value, else the unknown keys."""
     if definition in ({}, []):
         return "no policy provided"
     if not isinstance(definition, Mapping):

@@ -1,6 +1,6 @@
-"""From an exchange, a routing key and headers to the queues that get the message.
+"""Routing: from an exchange, a routing key and headers to the queues that get the message.
 
-Each exchange type keeps its bindings in the shape its question needs: a dict for direct, a trie of
+Each exchange type keeps its bindings in the structure that suits its lookup: a dict for direct, a trie of
 words for topic, plain lists for fanout and headers (AMQP 0-9-1 section 3.1.3).
 """
 

@@ -1,4 +1,4 @@
-"""The exchanges and bindings of one vhost, and the way of a message through them."""
+"""The exchanges and bindings of one vhost, and the route of a message through them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Topology:
         return [binding for into in self._into.values() for binding in into.values()]
 
     def bindings_into(self, destination_type: str, name: str) -> list[Binding]:
-        """What is bound to a queue or exchange."""
+        """The bindings of a queue or exchange as their destination."""
         return list(self._into.get((destination_type, name), {}).values())
 
     def has_binding(self, binding: Binding) -> bool:

@@ -1,1 +1,1 @@
-"""Queues: what each type of queue holds, delivers, settles and drops."""
+"""Queues: storage, delivery, settlement and limits of each queue type."""

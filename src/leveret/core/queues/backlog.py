@@ -1,9 +1,9 @@
-"""What of a log is ready to be handed out, in order, and how it gets into memory.
+"""The backlog of a queue: the ready messages of a log in order, and the part of them that is in memory.
 
-A backlog keeps no message for its length. It is `cursor` (everything from here on is ready unless
-settled) and `returned` (offsets before the cursor that are ready again). A window of runs from the
-cursor on is held in memory while consumers keep up; what lies behind it is read from the log when it is
-wanted. Whoever takes messages has them: that they are unacked or settled is the queue's to know.
+The size of a backlog in memory does not depend on its length. A backlog is `cursor` (every offset from there on is
+ready unless settled) and `returned` (offsets before the cursor that are ready again). While consumers keep up, a window
+of runs from the cursor on stays in memory; messages behind the window are read from the log on demand. The backlog
+forgets messages that are taken: the queue knows whether they are unacked or settled.
 """
 
 from __future__ import annotations

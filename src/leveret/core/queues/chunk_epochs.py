@@ -1,11 +1,11 @@
-"""Up to where a log has chunks of each epoch, also of those that it has dropped.
+"""The end offset of the chunks of each epoch in a log, dropped chunks included.
 
-So a copy whose last chunk is gone here is told from one that is divergent: chunks of one epoch have one maker, who
-appended them one after the other. If this log had chunks of that epoch up to an offset, then a copy that ends before
-it with a chunk of the same epoch has nothing that was not here.
+With these ends a copy whose last chunk is dropped here is told from a divergent copy. All chunks of one epoch have one
+writer, which appended them one after the other. If this log had chunks of an epoch up to an offset, then a copy that
+ends before that offset with a chunk of the same epoch has only chunks that were here.
 
-Every end is one that was reached, never one that was guessed: a copy may be taken for divergent that is late, and
-keeps its messages for nothing, but not the other way round.
+Every recorded end was reached; none is a guess. So a late copy may be taken for divergent, which quarantines
+messages needlessly, but a divergent copy is never taken for a late one.
 """
 
 from __future__ import annotations
@@ -42,6 +42,6 @@ class ChunkEpochs:
         self.ends[epoch] = max(end, self.ends.get(epoch, 0))
 
     def before(self, epoch: int) -> Iterator[tuple[int, int]]:
-        """What a chunk of this epoch has to say of those before it."""
+        """The ends of other epochs that a chunk of this epoch has to carry."""
         others = sorted((each for each in self.ends.items() if each[0] != epoch), key=lambda each: each[1])
         return iter(others[-EPOCHS_MAX:])

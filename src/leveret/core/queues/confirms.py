@@ -1,7 +1,7 @@
-"""Publisher confirms of one channel: which publishes may be confirmed, in what runs.
+"""Publisher confirms of one channel: the publishes that may be confirmed, as runs of numbers.
 
-Publishes are numbered from 1 in their order. Those of one flush form a batch; batches may become
-durable in any order, confirms go out as multiples in publish order, so one frame covers a batch.
+Publishes are numbered from 1 in their order. Publishes of one flush form a batch. Batches may become durable in any
+order; confirms are sent as multiples in publish order, so one frame covers a batch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A queue's consumers: who is served, and in what order."""
+"""A queue's consumers, and the order in which they are served."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from leveret.model.definitions import Queue as QueueDefinition
 
 
 class QueueConsumer(Protocol):
-    """Who takes messages; the session's side of a `basic.consume`."""
+    """A consumer of messages: the session's side of a `basic.consume`."""
 
     no_ack: bool
     exclusive: bool
     priority: int
 
     def capacity(self) -> int:
-        """How many more messages it may be sent now."""
+        """The number of further messages that the consumer may be sent now."""
 
     def queue_deleted(self) -> None:
         """The queue is gone; tell the client if it wants to know."""
@@ -144,7 +144,7 @@ class Consumers:
         return self._next() is not None
 
     def turns(self) -> Iterator[tuple[QueueConsumer, int, int]]:
-        """Whose turn it is until nobody may take more: (consumer, its capacity, about how many are willing)."""
+        """Consumers in their turn until none has capacity: (consumer, its capacity, about how many have capacity)."""
         while (turn := self._next()) is not None:
             yield turn
             # Not before: a turn that nothing was left for is still to come.

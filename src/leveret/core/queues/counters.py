@@ -1,14 +1,14 @@
-"""Counts of messages that only ever rise; whoever shows rates samples them.
+"""Counters of messages; counters only rise, and rates are sampled from them.
 
-The names are those of RabbitMQ's `message_stats`. A queue counts what came into it and what left it,
-a channel what its client did, an exchange what was published to it and routed from it, the broker all.
+The names are those of RabbitMQ's `message_stats`. A queue counts messages in and out, a channel counts the operations
+of its client, an exchange counts published and routed messages, the broker counts all of these.
 """
 
 from __future__ import annotations
 
 
 class Counters:
-    """How often each thing happened to a message.
+    """Counts of the events of messages.
 
     Attributes:
         publish: published (channel, queue, broker).

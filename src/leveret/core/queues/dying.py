@@ -1,8 +1,8 @@
-"""What a queue has to dead-letter: messages that are published elsewhere before they are settled where they died.
+"""Messages that a queue has to dead-letter: they are published elsewhere before they are settled in the queue.
 
-Those that expire or give way are taken from the head of the queue, and are full of bodies: so a dispatch takes only so
-many, and the next one goes on. What consumers refuse is noted as ranges, and read when it is due: not when it was
-refused, for reading may fail.
+Messages that expire or exceed a limit are taken from the head of the queue, with their bodies. So one dispatch takes a
+bounded number of messages, and the next dispatch continues. Rejected messages are noted as ranges of offsets, and read
+at the next flush instead of at the rejection, because reading may fail.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A message's head: all of it but its body. Clients that send the same kind of message repeat heads."""
+"""A message's head: the message without its body. Clients that send messages of one kind repeat heads."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Head:
 
 
 def make_head(exchange: bytes, routing_key: bytes, header: bytes) -> Head:
-    """What messages of one exchange, routing key and content header share.
+    """The common part of messages of one exchange, routing key and content header.
 
     Raises:
         SyntaxFault: the header ends inside its properties.

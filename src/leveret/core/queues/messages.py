@@ -1,11 +1,12 @@
-"""Messages by columns: what a queue takes at once, what stands in its log, and what consumers are sent.
+"""Messages by columns: the form in which queues gather messages, logs store them, and consumers receive them.
 
-A message is a *route* (exchange and routing key, as two short strings), a *header* (the content header's payload, its
-length before it) and a *body*. Only what a broker has to know is read: the time to live and the priority, which all of
-one `Messages` share, and whether any of them is persistent. All else is opaque and stays as it came.
+A message is a *route* (exchange and routing key, as two short strings), a *header* (the content header's payload,
+preceded by its length) and a *body*. Only properties that a broker needs are decoded: the time to live and the
+priority, which all messages of one `Messages` share, and whether any of the messages is persistent. Everything else
+stays opaque octets, as received.
 
-Clients that send the same kind of message repeat route and header. Then one `Head` stands for all of them, and the
-columns are the bodies alone: the easy case, which costs a third.
+Clients that send messages of one kind repeat route and header. Then one `Head` stands for all of the messages, and the
+columns are the bodies alone. This case costs a third of the general one.
 """
 
 from __future__ import annotations
@@ -317,7 +318,7 @@ class Run:
         return Run(first, self.messages, self.arrived_ms, start, stop)
 
     def behind(self, part: Run) -> Run:
-        """What is left when `part`, which was cut off the front, is gone."""
+        """The rest after `part`, which was taken from the front."""
         return Run(
             part.end, self.messages, self.arrived_ms, part.stop, self.stop, self.body_bytes - part.body_bytes
         )
@@ -328,10 +329,10 @@ class Run:
 
 
 def count_of(runs: Iterable[Run]) -> int:
-    """How many messages these are."""
+    """The number of messages."""
     return sum(map(len, runs))
 
 
 def bytes_of(runs: Iterable[Run]) -> int:
-    """How many octets their bodies hold."""
+    """The size of all bodies, in octets."""
     return sum(map(_body_bytes, runs))

@@ -1,4 +1,4 @@
-"""A set of offsets that grows mostly from its low end: which records of a log are settled."""
+"""A set of offsets that grows mostly from its low end: the settled records of a log."""
 
 from __future__ import annotations
 
@@ -79,5 +79,5 @@ class OffsetSet:
             index += 1
 
     def count_missing(self, end: int) -> int:
-        """How many offsets below `end` are not in the set; `end` is at or after the last one held."""
+        """The number of offsets below `end` that are not in the set; no member is above `end`."""
         return max(0, end - self.floor - self._above)

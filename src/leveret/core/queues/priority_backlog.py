@@ -1,9 +1,9 @@
-"""The backlog of a queue with `x-max-priority`: one log, and for each priority the offsets that wait.
+"""The backlog of a queue with `x-max-priority`: one log, and the ready offsets of each priority.
 
-Messages of a higher priority are taken first, those of one priority oldest first, returned ones before
-others. The log knows no priorities, so the offsets are kept in memory (16 octets for each stretch of
-equal priority), and a restart reads the backlog once. Expiry and limits look at the head only, as in
-RabbitMQ: a message behind one of higher priority does not expire before its turn.
+Messages of a higher priority are delivered first; of one priority returned messages come first, then the oldest. The
+log has no priorities, so the offsets are held in memory (16 octets for each stretch of equal priority), and a restart
+reads the backlog once. Expiry and limits look at the head only, as in RabbitMQ: a message behind a message of higher
+priority does not expire before its turn.
 """
 
 from __future__ import annotations

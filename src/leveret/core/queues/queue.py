@@ -1,12 +1,11 @@
-"""A classic queue: what is ready, who takes it, and what becomes of what nobody takes.
+"""A classic queue: ready messages, their consumers, and expiry, limits and dead letters.
 
-The queue keeps no message for its backlog (`core.queues.backlog`); messages travel in runs (`core.queues.head`).
-What was taken and is neither settled nor put back is unacked.
+The queue keeps no message for its backlog (`core.queues.backlog`); messages travel in runs (`core.queues.head`). A
+message that was taken and is neither settled nor returned is unacked.
 
-Events are the methods, effects are what they leave behind: `gathered` (runs to append), `settling`
-(ranges to log), `dying` (messages to publish elsewhere before they are settled here), `deadline_ms`
-(when `dispatch` wants to be called though nothing happened), and calls of `Consumer.deliver`.
-Nothing here waits, and time is what `dispatch` is told.
+Events are the methods. Effects are `gathered` (runs to append), `settling` (ranges to log), `dying` (messages to
+publish elsewhere before they are settled here), `deadline_ms` (the time of the next `dispatch` if no other event comes
+first), and calls of `Consumer.deliver`. Nothing here waits, and time is an argument of `dispatch`.
 """
 
 from __future__ import annotations
@@ -120,7 +119,7 @@ class Queue:
 
     @property
     def next_offset(self) -> int:
-        """Where the log ends."""
+        """The end offset of the log."""
         return self.backlog.next_offset
 
     @property
@@ -213,7 +212,7 @@ class Queue:
         return self.sequences.last(reference)
 
     def advance_sequence(self, reference: bytes, sequence: int, count: int = 0) -> None:
-        """What is gathered now includes a publisher's messages up to `sequence` (deduplication).
+        """The gathered messages include those of a publisher up to `sequence` (deduplication).
 
         Its last `count` are what was gathered last, numbered without gaps: if they go into several chunks, each of
         these tells of those in it. With 0 the last chunk of the flush tells of all of them.
@@ -227,11 +226,11 @@ class Queue:
         self.gathered_bytes += messages.body_bytes
 
     def gathered_again(self) -> None:
-        """What is gathered now may have been handed out by a leader that is gone: it counts as redelivered."""
+        """A lost leader may have delivered the gathered messages: they count as redelivered."""
         self._gathered_again = self.gathered_count
 
     def take_gathered(self) -> list[Messages]:
-        """What is to be appended, once, in as few parts as may be."""
+        """The messages to append, once, in as few parts as possible."""
         gathered, self.gathered = self.gathered, []
         self.gathered_count = self.gathered_bytes = 0
         return joined(gathered)
@@ -241,7 +240,7 @@ class Queue:
         return self.definition.durable and messages.is_persistent
 
     def room(self, body_bytes: int) -> int:
-        """How many more messages of a size may be published; UNBOUNDED but for an overflow that rejects.
+        """The number of further messages of a size that may be published; UNBOUNDED unless overflow rejects publishes.
 
         What goes straight to a consumer does not count.
         """

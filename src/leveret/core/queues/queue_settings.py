@@ -1,10 +1,9 @@
-"""What a queue does by itself, worked out from its arguments and policies.
+"""The effective settings of a queue, from its arguments and policies.
 
-A queue's effective settings come from three places: the arguments of its declaration, the policy that
-applies to it and the operator policy that applies to it. What the two policies say together is worked
-out first (`policies`). Of the argument and that, the smaller number wins, and for anything else the
-argument; but a stream's policy wins always, a quorum queue's for its overflow and its expiry. These are
-RabbitMQ's rules.
+Settings come from three places: the arguments of the declaration, the policy that applies to the queue, and the
+operator policy that applies to it. The two policies are merged first (`policies`). Of an argument and the merged
+policies the smaller number counts, and the argument for anything else. Two exceptions: for a stream the policy always
+counts; for a quorum queue the policy counts for overflow and expiry. These are RabbitMQ's rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""From a declared queue to the kind of queue that serves it."""
+"""The class of queue that serves a declared queue."""
 
 from __future__ import annotations
 

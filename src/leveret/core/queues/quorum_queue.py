@@ -1,8 +1,8 @@
-"""A queue that was declared as a quorum queue: it counts how often a message came back.
+"""A queue that was declared as a quorum queue: it counts the returns of each message.
 
-Served by the same log as a classic queue. Every delivery carries `x-delivery-count`, and a message that
-comes back more often than `delivery-limit` allows is dead-lettered or dropped (RabbitMQ's rule against
-poison messages). The counts outlast restarts and fail-overs (`returns`).
+The log is that of a classic queue. Every delivery carries `x-delivery-count`. A message that is returned more often
+than `delivery-limit` allows is dead-lettered or dropped (RabbitMQ's rule against poison messages). The counts survive
+restarts and fail-overs (`returns`).
 """
 
 from __future__ import annotations

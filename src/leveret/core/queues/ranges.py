@@ -1,4 +1,4 @@
-"""Offsets that wait for their turn: disjoint ranges in ascending order, taken from the front."""
+"""Disjoint ranges of offsets in ascending order, taken from the front."""
 
 from __future__ import annotations
 

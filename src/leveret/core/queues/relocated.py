@@ -1,6 +1,6 @@
-"""Where unsettled messages stand that were stored again: which chunk of the log has which offsets.
+"""The places of relocated messages: the chunk of the log that now holds each of their offsets.
 
-Of a message that was stored more than once the newest chunk counts: those before it are about to be dropped.
+For a message that was stored more than once the newest chunk counts; earlier chunks are about to be dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A queue that another node leads, as this node's broker has it.
+"""A queue that another node leads, as this node's broker sees it.
 
-It is routed to, and gathers, like any queue; what becomes of the messages is its leader's to decide. So nothing is
-dispatched, limited or expired here, nothing is taken from it, and its counts are what was told of them last.
+Messages are routed to it and gathered in it as in any queue; the leader decides everything else. So nothing is
+dispatched, limited or expired here, and no message is taken from it. Its counts are the last that the leader reported.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class RemoteQueue(Queue):
 
     @property
     def place(self) -> int:
-        """How many messages were ever gathered: the place of the last one, in the order of all of them."""
+        """The number of messages ever gathered, which is the place of the last one in the order of all of them."""
         return self.published_total + self.gathered_count
 
     # -- what was told ------------------------------------------------------------------------

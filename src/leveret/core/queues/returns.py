@@ -1,9 +1,10 @@
-"""How often messages of a queue came back, by offset; the counts outlast a restart and a fail-over.
+"""The number of returns of each message of a queue, by offset; the counts survive a restart and a fail-over.
 
-They stand in the queue's own log, as attributes of chunks behind the messages (`wire.chunk.Attribute.RETURNED`), so
-mirrors and followers have them too. A message that comes back costs a small record, one that is delivered nothing.
-Up to 32 returns each one is logged, and beyond that every sixteenth part: a message that comes back for ever
-without a limit writes little. What a crash cannot know is of how many messages the deliveries were under way.
+Counts are stored in the queue's own log, as attributes of chunks behind the messages (`wire.chunk.Attribute.RETURNED`),
+so mirrors and followers have them too. A returned message costs a small record, a delivered message costs nothing. Up
+to 32 returns each one is logged; beyond 32 the count is logged whenever it grew by about a sixteenth. So a message that
+is returned forever without a limit writes little. After a crash one fact is unknown: the messages whose deliveries were
+in flight.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Returns:
         self._unlogged: dict[int, None] = {}
 
     def of(self, offset: int) -> int:
-        """How often a message came back."""
+        """The number of returns of a message."""
         return self._counts.get(offset, 0)
 
     def add(self, first: int, end: int, limit: int | None = None) -> list[int]:
@@ -76,7 +77,7 @@ class Returns:
 
     @property
     def unlogged(self) -> list[Returned]:
-        """What the log does not say yet, in order, no more than fits a chunk."""
+        """The counts that are not in the log yet, in order, no more than fit a chunk."""
         if not self._unlogged:
             return []
         ranges: list[list[int]] = []

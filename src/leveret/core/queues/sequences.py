@@ -1,6 +1,6 @@
-"""How far the publishers that number their messages have got in a queue: what is published twice is stored once.
+"""The last publishing id of each numbering publisher of a queue: a message that is published twice is stored once.
 
-A number goes into the log in the very chunk that holds the message, so after any crash the two agree.
+The id goes into the log in the very chunk that holds the message, so the two agree after any crash.
 """
 
 from __future__ import annotations

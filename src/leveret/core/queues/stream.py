@@ -1,13 +1,12 @@
-"""A stream: a queue whose messages stay after they were read, until retention takes them.
+"""A stream: a queue whose messages stay after they were read, until retention drops them.
 
-Its state is its log's (`LogBounds`), and two books: the last publishing id of each publisher with a
-reference, so that what is published twice is stored once, and the offset that each reader stored.
-Nothing is settled; a reader is a position. Readers of the stream protocol take chunks as they are on
-disk, past this class. Those of AMQP 0-9-1 are `QueueConsumer`s as with any queue: each has a position of its
-own, and an acknowledgement gives it room for more, no more than that.
+The state of a stream is the state of its log (`LogBounds`), and two tables: the last publishing id of each publisher
+with a reference, so that a message that is published twice is stored once; and the stored offset of each reader.
+Nothing is settled; a reader is a position. Readers of the stream protocol get chunks as they stand on disk, past this
+class. Readers of AMQP 0-9-1 are `QueueConsumer`s as with any queue: each has a position of its own, and an
+acknowledgement only gives it room for more messages.
 
-Only what is durable is handed out (`committed_offset`): a reader must never have seen what a crash
-takes back.
+Only durable messages are delivered (`committed_offset`): no reader may see a message that a crash could take back.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ OFFSET_ARGUMENT: Final = "x-stream-offset"
 
 
 class LogBounds(Protocol):
-    """What a log that is served has, without reading it."""
+    """The bounds of a served log, known without reading it."""
 
     @property
     def first_offset(self) -> int:
@@ -58,7 +57,7 @@ class LogBounds(Protocol):
 
 
 class StreamConsumer(QueueConsumer, Protocol):
-    """What a stream asks of a consumer besides."""
+    """A consumer of a stream: the additional operations."""
 
     prefetch: int
     arguments: dict[str, Any]
@@ -121,7 +120,7 @@ def offset_of_argument(value: Any, now_ms: int) -> OffsetSpec:
 
 
 class StreamBatch:
-    """What one publisher hands in at once, in order.
+    """The messages that one publisher hands in at once, in order.
 
     Attributes:
         reference: the publisher's, empty without deduplication.
@@ -233,7 +232,7 @@ class Stream(Queue):
             self.unlogged_offsets[reference] = offset
 
     def offset_of(self, reference: bytes) -> int | None:
-        """What a reader stored last."""
+        """The offset that a reader stored last."""
         return self.unlogged_offsets.get(reference, self.offsets.get(reference))
 
     def live_offsets(self) -> dict[bytes, int]:
@@ -336,7 +335,7 @@ def retained_before_ms(settings: QueueSettings, now_ms: int) -> int | None:
 
 
 def records_of(entry: bytes) -> int:
-    """How many messages an entry of a chunk is."""
+    """The number of messages of an entry of a chunk."""
     return int.from_bytes(entry[1:3], "big") if entry[0] & 0x80 else 1
 
 

@@ -1,9 +1,9 @@
-"""Single active consumer of the stream protocol: of those that share a name, one reads a stream.
+"""Single active consumer of the stream protocol: one member of a group, which shares a name, reads a stream.
 
-Without a super stream the oldest member is active, and when it goes the next one is. On a partition of
-a super stream the active member is number `partition` modulo the count of members, so that several
-instances of an application share the partitions evenly. A member that has to step down is asked first,
-and only its answer makes its successor active: so two never read at once.
+Without a super stream the oldest member is active, and the next oldest succeeds it. On a partition of a super stream
+the active member is number `partition` modulo the count of members, so that several instances of an application share
+the partitions evenly. A member that has to step down is asked first, and only its answer activates its successor: so
+two members never read at once.
 """
 
 from __future__ import annotations

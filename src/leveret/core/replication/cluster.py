@@ -79,7 +79,7 @@ class Lost(msgspec.Struct, frozen=True):
 
 
 class Placement(msgspec.Struct, frozen=True):
-    """Where a queue is.
+    """The placement record of a queue.
 
     Attributes:
         epoch: the queue's, which tells one incarnation of its name from the next.
@@ -212,7 +212,7 @@ class Event(NamedTuple):
 
 
 def differences(known: Mapping[str, int], entries: Mapping[str, StoredValue], revision: int) -> list[Event]:
-    """What happened between two looks at the store, for who has not followed it.
+    """The changes between two reads of the store, for a node that missed the events between them.
 
     Args:
         known: by key, the revision that had written it.
@@ -245,7 +245,7 @@ class AliveChanged(NamedTuple):
 
 
 class DefinitionsLockChanged(NamedTuple):
-    """Who has the definitions lock, and who would like to."""
+    """The holder of the definitions lock, and the nodes that want it."""
 
     holder: str | None
     wanted: frozenset[str]
@@ -281,7 +281,7 @@ Changed: TypeAlias = (
 
 
 class ClusterState:
-    """What the store held at one revision of it, without the definitions.
+    """The content of the store at one revision, without the definitions.
 
     Attributes:
         keys: where it is kept.
@@ -461,7 +461,7 @@ def encode(value: MemberRecord | Presence | Placement | SchemaDecided | str | in
 
 
 def change_write(keys: ClusterKeys, change: Change) -> PutKey | DeleteKey:
-    """How a change of the definitions is written."""
+    """The write that stores a change of the definitions."""
     match change:
         case definitions.Put(entity):
             return PutKey(keys.definition(entity.kind, entity.key), definitions.encode_change(change))
@@ -484,6 +484,6 @@ def definition_writes(
 def placement_write(
     keys: ClusterKeys, queue: tuple[str, str], placement: Placement | None
 ) -> PutKey | DeleteKey:
-    """How a queue's placement is written; None: the queue is gone."""
+    """The write that stores a queue's placement; None: the queue is gone."""
     key = keys.placement(*queue)
     return DeleteKey(key) if placement is None else PutKey(key, encode(placement))

@@ -1,19 +1,20 @@
-"""Which node leads, decided over a store that changes keys only on conditions (etcd): pure.
+"""Election of a node's leader over a store with conditional writes (etcd): pure.
 
 Three keys under one prefix:
 
-    PREFIX/leader    {"node_id", "uri", "epoch"} of who leads; it goes when its lease ends
-    PREFIX/epoch     the highest epoch there was, as a decimal number; it stays
-    PREFIX/in_sync   the ids of the nodes that have all that was promised, the leader among them; it stays
+    PREFIX/leader    {"node_id", "uri", "epoch"} of the leader; the key goes when the leader's lease ends
+    PREFIX/epoch     the highest epoch so far, as a decimal number; it stays
+    PREFIX/in_sync   the ids of the nodes that have every promised change, the leader among them; it stays
 
-A node may lead when nobody does and the record of who is in sync names it, or when there is no such record
-at all. It then writes the leader's key, bound to its lease, and the epoch in one transaction, on condition
-that nothing of what it saw has changed: of many that try at once one wins, and no epoch is used twice.
+A node may lead when no node leads and the in-sync record names the node, or when there is no such record. The node then
+writes the leader's key, bound to its lease, and the epoch in one transaction, on condition that no key it read has
+changed: one of several concurrent candidates wins, and no epoch is used twice.
 
-When the store's data is lost, a node still goes by what it saw before (`Memory`): one that was not in sync
-does not win because the record is gone, and epochs go on from the highest one it knows.
+When the store has lost its data, a node relies on the keys that it saw before (`Memory`): a node that was not in sync
+does not win because the record is gone, and epochs continue from the highest one that the node knows.
 
-runtime/coordination/election does what is decided here; core/replication/in_sync says whom the record may name.
+runtime/coordination/election carries out these decisions; core/replication/in_sync defines which nodes the record may
+name.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Value = TypeVar("Value")
 
 
 class ElectedLeader(msgspec.Struct, frozen=True):
-    """Who leads: the node, where its followers connect, and the epoch, which nobody else ever leads in."""
+    """The leader: the node, the address for its followers, and the epoch, in which no other node ever leads."""
 
     node_id: str
     uri: str
@@ -106,7 +107,7 @@ class UnreadableState(LeveretError):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the store held at one revision of it.
+    """The content of the store at one revision.
 
     Attributes:
         leader_lease: the lease that the leader's key ends with; 0 without one.
@@ -153,7 +154,7 @@ def _decoded(key: str, entry: StoredValue, kind: type[Value]) -> Value:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a node saw of the store earlier, in case it loses its data."""
+    """Earlier content of the store as a node saw it, in case the store loses its data."""
 
     epoch: int = 0
     in_sync: frozenset[str] | None = None
@@ -173,7 +174,7 @@ class Candidate(NamedTuple):
 
 
 class Candidacy(NamedTuple):
-    """What to write to lead: as whom, with which record of who is in sync, in which transaction."""
+    """A candidacy of this node: its leader record, its in-sync record, and the transaction that writes both."""
 
     leader: ElectedLeader
     in_sync: frozenset[str]
@@ -245,7 +246,7 @@ def _record_value(in_sync: frozenset[str]) -> bytes:
 
 
 class LeaseClock:
-    """How long a leader may rely on its lease, by its own clock.
+    """The time for which a leader may rely on its lease, by its own clock.
 
     The store counts from when it gets a keepalive, the holder from when it sent it, which is earlier, and
     leaves a margin: the holder gives up before anybody else can win. Times are seconds of a clock that goes

@@ -1,27 +1,27 @@
-"""Which followers a promise waits for, and up to where everything is promised.
+"""The followers that a promise waits for, and the position up to which everything is promised.
 
 A promise (a confirm, an answer to a declare) that was made at a position of the node may be kept once
 the leader has that position on its own disk and `committed()` has reached it. Positions are octets of
-changes since the node started. What happens to a follower, in this order, and why:
+changes since the node started. A follower goes through these steps, in this order:
 
-1. It *joins*: it is live from a position on, everything before was sent while it caught up. Nothing
-   waits for it yet: what it wrote last may still be on its way to its disk.
-2. It acks its join position, so it *holds back* `committed()` from now on. It may lack what was
-   promised in between, when others were faster; while it does, `committed()` stands still, which
-   lasts one round trip. Without that pause a follower of a busy leader would never arrive: the
-   promised end would run before its acks for ever.
-3. It has acked all that was promised, so it is a *member*: it may take over at any time.
-4. It *left*, or owes an ack for too long and is dropped: nothing waits for it any more.
+1. The follower *joins*: it is live from a position on, and everything before was sent while it caught up. Nothing
+   waits for it yet: the changes that it wrote last may still be on their way to its disk.
+2. The follower acks its join position, and from now on *holds back* `committed()`. It may lack changes that were
+   promised in between, when other followers were faster. While it lacks them `committed()` stands still, which
+   lasts one round trip. Without that pause a follower of a busy leader would never become a member: the
+   promised end would run before its acks forever.
+3. The follower has acked every promised change and is a *member*: it may take over at any time.
+4. The follower *left*, or owed an ack for too long and is dropped: nothing waits for it any more.
 
-**When the set is recorded elsewhere** (etcd), for an election to look at, a follower in the record may
-win at any moment. So the record may never name one that lacks a kept promise:
+**When the set is recorded elsewhere** (etcd), for an election to read, a follower in the record may
+win at any moment. So the record may never name a follower that lacks a kept promise:
 
-- Growing: promises wait first, then the name is recorded. In the other order it could win in between.
-- Shrinking: the record changes first, then promises stop waiting. In the other order the one that was
-  dropped could win, without what was promised meanwhile.
-- A write under way counts as done and as not done, until its outcome is known: from `writing` on,
-  promises wait for all names in the record and in the write. Otherwise one that leaves while it is being
-  added would be in the record with nobody waiting for it.
+- Growing: promises wait first, then the name is recorded. In the other order the follower could win in between.
+- Shrinking: the record changes first, then promises stop waiting. In the other order the dropped follower
+  could win, without the promises made meanwhile.
+- A write in flight counts as done and as not done, until its outcome is known: from `writing` on,
+  promises wait for all names in the record and in the write. Otherwise a follower that leaves while it is being
+  added would be in the record with no promise waiting for it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SAMPLES_MAX: Final = 4096
 
 
 class Lag(NamedTuple):
-    """How far a follower is behind what was shipped: octets, and the age of the oldest it has not acked."""
+    """The lag of a follower behind the shipped changes: octets, and the age of the oldest unacked change."""
 
     lag_bytes: int
     lag_s: float
@@ -116,7 +116,7 @@ class InSync:
     # What happens.
 
     def joined(self, follower: str, position: int, now_ms: int) -> None:
-        """It gets every frame from `position` on; a link that it had before is gone with this."""
+        """The follower gets every frame from `position` on; an earlier link of the follower ends with this."""
         self.left(follower)
         self._live[follower] = _Live(position, now_ms)
         if position < self._end and not self._samples:
@@ -138,7 +138,7 @@ class InSync:
         self._advance()
 
     def acked(self, follower: str, position: int, now_ms: int) -> None:
-        """It has everything up to `position` on its disk; late words of one that left count for nothing.
+        """The follower has everything up to `position` on its disk; a late ack of a follower that left is ignored.
 
         Raises:
             PeerError: that was not shipped yet; the link is to be ended.
@@ -213,7 +213,7 @@ class InSync:
         return len(members & self._surely_recorded if self._records else members) < self._min_in_sync
 
     def lag(self, follower: str, now_ms: int) -> Lag | None:
-        """How far it is behind; None when it is not live."""
+        """The follower's lag; None when it is not live."""
         live = self._live.get(follower)
         if live is None:
             return None

@@ -1,35 +1,35 @@
-"""What is to be done for each log when a follower joins: where its copy goes on, and what of it is divergent.
+"""The join of a follower, decided for each log: where its copy continues, and which of its chunks are divergent.
 
-The follower tells of each log what offsets it holds and the header of its last chunk. If the leader has that
-very chunk, the copy is a prefix of the leader's log: nothing is compared but one header, however long it is.
-Otherwise the follower is asked for the headers before it, newest first, each time for twice as many, until
-one is the leader's. So what a join costs grows with what is divergent, not with what is held.
+For each log the follower reports its offsets and the header of its last chunk. If the leader has that very chunk, the
+copy is a prefix of the leader's log: one header is compared, however long the log is. Otherwise the leader asks for the
+headers before it, newest first, each time for twice as many, until one header is the leader's. So the cost of a
+join grows with the divergent part of a copy, not with its length.
 
 **Why equal headers mean that everything before is equal.** A chunk is made once, by the one leader of its
-epoch, behind all that this leader's log held; and whoever copies it appends it only behind the same chunks
-(this module sees to that when it joins, the order of frames afterwards). Logs change at their ends only:
-dropping takes the oldest, a cut takes the newest. So if two logs hold the same made chunk, both held what
-stood before it when it was made. A header tells chunks apart that were made twice: by its epoch when two
-leaders appended at that offset, as each promotion raises it; by timestamp, CRC-32 of the data and lengths when
-one leader did, which lost what it had sent with the power and came back in its epoch. To be taken for
-equal, different chunks must have one epoch, offset, millisecond and length, and a CRC that collides; for the
-*past* to differ behind a chunk that is rightly equal, the same data must be written again with the same
-timestamp after other data than before. Who appends with a timestamp that is not the clock's (copies in an
-outgoing log have their original's) must not come back in its epoch with less than it has sent.
+epoch, behind everything that this leader's log held; and a copy appends it only behind the same chunks
+(at a join this module ensures that, afterwards the order of frames does). Logs change at their ends only:
+a drop removes the oldest chunks, a truncation the newest. So if two logs hold the same chunk, both held the same chunks
+before it when it was made. A header tells different chunks apart: by the epoch when two leaders appended at that
+offset, as each promotion raises the epoch; by timestamp, CRC-32 of the data and lengths when one leader did, which lost
+chunks that it had sent in a power failure and came back in its epoch. To be taken for equal, different chunks must have
+one epoch, offset, millisecond and length, and a CRC that collides. For the *past* to differ behind a chunk that is
+rightly equal, the same data must be written again with the same timestamp after other data than before. A writer whose
+timestamps are not the clock's (copies in an outgoing log have the timestamps of their originals) must not come back in
+its epoch with less than it has sent.
 
-**What is quarantined, and what is not.** What the leader does not have is divergent, and nothing divergent is
-deleted. Where the leader has dropped too much to compare, it depends on who the follower was. One that is
-*clean* (it was never a leader since it last finished a join, and followed in the leader's present epoch) has
-nothing but what this leader sent: so the leader has dropped it, or lost it with the power, before anything was
-promised of it. Of any other it cannot be told, and all goes to quarantine.
+**Quarantine.** Chunks that the leader does not have are divergent, and nothing divergent is deleted. Where the leader
+has dropped too much to compare, the follower's history decides. A *clean* follower (never a leader since it last
+finished a join, and a follower in the leader's present epoch) has only chunks that this leader sent: so the leader has
+dropped them, or lost them in a power failure before any promise relied on them. The chunks of any other follower all
+go to quarantine.
 
-**A follower that begins later than its leader** has dropped what the leader still holds: the leader followed
-too, and was promoted before it heard of that. What was dropped was settled, or beyond what is retained, by
-what stands in the logs before the drop. If all that the follower has is the leader's, the leader has the
-reason for the drop as well and will come to it itself: the copy goes on. If its end is divergent, the reason
-may be just there, and the leader counts on messages that the follower dropped: then its copy begins anew.
-It is quarantined whole, in one step. After a cut alone, a follower that stopped there would look at its next
-join like one that has dropped with reason.
+**A follower that begins later than its leader** has dropped chunks that the leader still holds: the leader was a
+follower too, and was promoted before it received the drop. The dropped messages were settled, or beyond retention, by
+the records before the drop. If all chunks of the follower are the leader's, the leader has the reason for the drop as
+well and will drop them itself: the copy continues. If the follower's end is divergent, the reason may be in the
+divergent part, and the leader counts on messages that the follower dropped: then the copy begins anew.
+It is quarantined whole, in one step. After a truncation alone, a follower that stopped there would look at its next
+join like a follower that dropped chunks with reason.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ PROBE_CHUNKS_MAX: Final = 4096
 
 
 class CopyExtent(Protocol):
-    """What a follower has of a log; `last` is the header of its last chunk, empty when it has none."""
+    """The extent of a follower's copy of a log; `last` is the header of its last chunk, empty when it has none."""
 
     @property
     def path(self) -> str:
@@ -80,7 +80,7 @@ class LeaderLogs(Protocol):
         """The names of all logs."""
 
     def bounds(self, path: str) -> Bounds | None:
-        """What a log holds; None when there is no such log."""
+        """The extent of a log; None when there is no such log."""
 
     def header_at(self, path: str, chunk_id: int) -> bytes | None:
         """The header of the chunk that begins at an offset within the bounds; None when none does."""
@@ -113,7 +113,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """What the follower has at this offset and after it is divergent: quarantined."""
+    """The follower's records at this offset and after it are divergent: quarantine them."""
 
     path: str
     at: int

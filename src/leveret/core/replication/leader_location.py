@@ -1,11 +1,11 @@
-"""Which node leads a new queue: RabbitMQ's strategies, and where a queue says which of them.
+"""The node that leads a new queue: RabbitMQ's strategies, and the settings that choose one of them.
 
-Classic queues and the replicated types ask in words of their own, and are answered in an order of their own. Of a
-classic queue the argument `x-queue-master-locator` goes before a policy's `queue-master-locator`, and that before
-the setting; of a quorum queue or a stream a policy's `queue-leader-locator` goes before the argument
-`x-queue-leader-locator`, and that before the setting.
+Classic queues and the replicated types have names of their own for the strategies, and a precedence of their own. For
+a classic queue: the argument `x-queue-master-locator`, then a policy's `queue-master-locator`, then the setting. For a
+quorum queue or a stream: a policy's `queue-leader-locator`, then the argument `x-queue-leader-locator`, then the
+setting.
 
-Chance is handed in by the caller.
+Random choices are made by the caller.
 """
 
 from __future__ import annotations

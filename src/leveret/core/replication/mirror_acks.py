@@ -1,21 +1,21 @@
-"""What a promise about mirrored logs waits for: which nodes must have which offsets on their disks.
+"""Promises about mirrored logs: the nodes that must have certain offsets on their disks.
 
-Of each log it is known who is to have it (`wait_for`), up to which offset each node has (`acked`), and up to which
-offset a promise needs it. A promise is kept at the first moment at which *all* of its logs are where it needs them,
-by what is to be waited for at that very moment: one that waits for a second log is looked at again as a whole.
+For each log this module knows the nodes that must have it (`wait_for`), the offset that each node has (`acked`), and
+the offset that each promise needs. A promise is kept at the first moment at which *all* of its logs are where it needs
+them, by the nodes to wait for at that very moment: a promise that waits for a second log is examined again as a whole.
 
-**When promises wait, and when a node is recorded** (as synchronised: as one that may lead at any moment).
+**When promises wait, and when a node is recorded** (as synchronised: as a node that may lead at any moment).
 
-- Growing: promises wait for the node from `wait_for` on, and it is recorded only once it has all that may have been
-  promised before: everything that was in the log when `wait_for` was called. That moment is what `then` is for. In
-  the other order it could lead without what was promised in between.
-- Shrinking: the record changes first, then promises stop waiting. In the other order the one that was dropped could
-  lead, without what was promised meanwhile.
-- A change of the record that is under way counts as done and as not done. So promises wait for all of the old *and*
-  of the new set; with a majority, for a majority of the one and a majority of the other, for either may be asked by
-  whoever leads next. `wait_for` takes both, and `then` says when both have what was promised so far.
+- Growing: promises wait for the node from `wait_for` on, and the node is recorded only once it has everything that may
+  have been promised before: everything that was in the log when `wait_for` was called. `then` is called at that
+  moment. In the other order the node could lead without promises made in between.
+- Shrinking: the record changes first, then promises stop waiting. In the other order the dropped node could
+  lead, without promises made meanwhile.
+- A change of the record in flight counts as done and as not done. So promises wait for all of the old *and*
+  of the new set; with a majority, for a majority of the old and a majority of the new, because the next leader may
+  ask either. `wait_for` takes both sets, and `then` is called when both have everything promised so far.
 
-With `majority`, a majority counts the leader, whose own disk is waited for elsewhere, always.
+A `majority` always counts the leader, whose own disk is waited for elsewhere.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class MirrorAcks(Generic[P]):
 
     @property
     def waiting(self) -> int:
-        """How many promises wait."""
+        """The number of waiting promises."""
         return sum(len(log.waiting) for log in self._logs.values())
 
     def _wait(self, each: _Waiting[P], kept: list[P]) -> None:

@@ -1,4 +1,4 @@
-"""What is logged, at the node that leads a queue, when its mirrors come, go, catch up or fall behind: pure."""
+"""Log lines of a queue's leader about its mirrors: joined, left, caught up, fell behind. Pure."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class MirrorEvents:
         self._known: dict[QueueKey, Placement] = {}
 
     def begin(self, placements: Mapping[QueueKey, StoredPlacement]) -> None:
-        """What is recorded by now is no news."""
+        """The present records are known: they are no events."""
         for key, (placement, _) in placements.items():
             self._know(key, placement)
 
     def changed(self, change: PlacementChanged) -> list[str]:
-        """What to log of it, behind `Mirrored queue 'q' in vhost 'v': `; nothing of what others lead."""
+        """Log texts of a change, behind `Mirrored queue 'q' in vhost 'v': `; none for queues of other leaders."""
         before, after = self._known.pop(change.key, None), change.placement
         if after is None:
             return []
@@ -37,7 +37,7 @@ class MirrorEvents:
 
 
 def events(before: Placement | None, after: Placement) -> list[str]:
-    """What has become of a queue's mirrors; the first two in RabbitMQ's words."""
+    """Changes of a queue's mirrors; the first two in RabbitMQ's words."""
     is_same = before is not None and before.epoch == after.epoch
     had, had_all = (before.mirrors, before.synchronised) if before is not None and is_same else ((), ())
     found = [f"Adding mirror on node {node}" for node in after.mirrors if node not in had]

@@ -1,11 +1,10 @@
-"""Which node leads a mirrored queue, which ones mirror it, and who follows a leader that is gone: pure.
+"""The leader and the mirrors of a mirrored queue, and the successor of a lost leader: pure.
 
-The rules are RabbitMQ's (3.13), and its guide's where the two differ. Nodes are told by their names. Lists of
-mirrors are in the order of their age, oldest first. A mirror is *synchronised* when it has all that its leader
-has; of those the cluster keeps a record, and a leader changes the record before it stops to wait for one.
+The rules are RabbitMQ's (3.13), and its guide's where the two differ. Nodes are identified by name. Lists of
+mirrors are in the order of their age, oldest first. A mirror is *synchronised* when it has everything that its leader
+has. The cluster records the synchronised mirrors, and a leader changes the record before it stops waiting for one.
 
-Nothing here depends on chance or on order but where the caller hands it in, so that all nodes that decide the
-same come to the same.
+Chance and order come from the caller only, so that all nodes that decide reach the same decision.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ Shuffle = Callable[[Sequence[str]], Sequence[str]]
 
 
 class WantedPlacement(NamedTuple):
-    """Where a queue should be: its leader, and its mirrors, those it has first and in their order."""
+    """The wanted placement of a queue: its leader and its mirrors, present mirrors first and in their order."""
 
     leader: str
     mirrors: tuple[str, ...]
 
 
 class QueuePromotion(NamedTuple):
-    """What becomes of a queue whose leader is gone.
+    """The fate of a queue whose leader is gone.
 
     Attributes:
         leader: the mirror that leads from now on; None for nobody: the queue is down until its leader returns.
@@ -126,7 +125,7 @@ def successor(
     *,
     is_graceful: bool,
 ) -> QueuePromotion:
-    """Who leads a queue whose leader is gone: the oldest mirror that has everything, else the oldest if that may be.
+    """The successor of a lost leader: the oldest synchronised mirror, else the oldest mirror if the policy allows that.
 
     With `ha-confirm: majority` a single mirror need not have everything. All that run have it together, if they
     are so many that every message that was confirmed must be with one of them.
@@ -164,7 +163,7 @@ def asked_for_all(policy: MirrorPolicy, synchronised: int) -> int:
 
 
 def stopped_successor(stopped: Sequence[str], leader: str, alive: Collection[str]) -> str | None:
-    """Who leads a queue, once it starts again, whose leader `forget_cluster_node` forgets while all mirrors are down.
+    """The mirror that leads, once it starts, after `forget_cluster_node` of the leader while all mirrors are down.
 
     Args:
         stopped: the mirrors that were stopped, in the order in which they were, the latest last.

@@ -1,9 +1,9 @@
-"""What is to be written of where queues are, as nodes come and go and policies change: pure.
+"""The next placement records, as nodes come and go and policies change: pure.
 
-A queue's leader writes its placement, and nobody else does as long as the leader lives. When it is gone each node
-works out the same successor, and that one writes. `core/replication/mirroring` says who should lead and mirror by
-RabbitMQ's rules; here it becomes the next record. docs/adr/0008-cluster.md has the order in which a record and what
-it promises change.
+The leader of a queue writes its placement, and no other node does while the leader lives. When the leader is gone, each
+node computes the same successor, and the successor writes. `core/replication/mirroring` chooses leader and mirrors by
+RabbitMQ's rules; this module makes the next record of that. docs/adr/0008-cluster.md has the order in which a record
+and its promises change.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ class ClusterView:
 
 
 class RequiredMirrors(NamedTuple):
-    """What promises wait for: for all of each of these sets of mirrors, or for a majority of each."""
+    """The mirrors that promises wait for: all mirrors of each of these sets, or a majority of each set."""
 
     sets: tuple[frozenset[str], ...]
     majority: bool
 
 
 class PlacementStep(NamedTuple):
-    """How a leader comes from the record there is to the one that is wanted.
+    """The steps of a leader from the present record to the wanted one.
 
     Attributes:
         placement: to be written now, unless it is as before.
@@ -164,7 +164,7 @@ def following(
 
 
 def step(before: Placement, wanted: Placement, fulfilled: RequiredMirrors | None) -> PlacementStep:
-    """What may be written now of what is wanted, so that who is recorded never lacks what was confirmed.
+    """The part of the wanted record that may be written now: no recorded mirror may lack a confirmed message.
 
     Of a record that says *all*, each one has everything: so a mirror is taken in only once it has what may have been
     promised before it was waited for, and who is taken out is at once. Of one that says *majority*, enough of them have
@@ -232,7 +232,7 @@ def _still(nodes: Sequence[str], alive: Collection[str]) -> list[str]:
 
 
 def promotion(placement: Placement, policy: MirrorPolicy, alive: Collection[str]) -> QueuePromotion:
-    """Who leads a queue whose leader does not run.
+    """The successor of a leader that does not run.
 
     What its confirms have waited for is what the record says; the policy may be another one by now.
     """
@@ -400,7 +400,7 @@ def is_lost(placement: Placement, alive: dict[str, Presence], *, durable: bool) 
 
 
 class QueuePlacement(NamedTuple):
-    """Where a queue is, as one node sees it.
+    """The placement of a queue, as one node sees it.
 
     Attributes:
         leader: the node that leads it, or that led it last.

@@ -1,6 +1,6 @@
-"""How fast a mirror is synchronised: how long to wait before more is sent. RabbitMQ's arithmetic.
+"""The pace of a mirror's synchronisation: the pause before more is sent. RabbitMQ's arithmetic.
 
-Only what a mirror lacks is paced so; what is published meanwhile is sent as it comes.
+Only missing records are paced; messages that are published meanwhile are sent as they come.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ MEASURED_MS: Final = 50
 
 
 def pause_ms(octets: int, elapsed_ms: int, bytes_s_max: int) -> int:
-    """How long to wait after `octets` were sent within `elapsed_ms`, so that together no more than the limit was."""
+    """The pause after `octets` were sent within `elapsed_ms` that keeps the rate within the limit."""
     if bytes_s_max <= 0:
         return 0
     return max(round(octets * 1000 / bytes_s_max) - elapsed_ms, 0)

@@ -1,4 +1,4 @@
-"""Transactions that are too long for the store, done as several. core.replication.election defines their parts."""
+"""Transactions that exceed the store's limit, split into several. core.replication.election defines their parts."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How a process divides the file descriptors that the system gives it, so that strangers cannot take those it needs.
+"""Shares of the process's file descriptors, so that strangers cannot take the descriptors that the node needs.
 
-The node keeps a reserve for itself, the logs and each group commit have a bound, and each kind of listener has a
-share of its own: whoever floods one port takes nothing from the others, nor from the disk.
+The node keeps a reserve for itself. The logs and each group commit have a bound, and each kind of listener has a
+share of its own: a flood at one port takes nothing from the other ports, nor from the disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values as RabbitMQ's refusals show them: in Erlang's notation, which clients and scripts already match."""
+"""Values in Erlang's notation, as RabbitMQ's refusals show them; clients and scripts already match these texts."""
 
 from __future__ import annotations
 

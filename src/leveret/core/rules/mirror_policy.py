@@ -1,9 +1,9 @@
-"""What is said of a queue's mirrors: by `ha-*` keys of a classic queue, by the size of its group of a quorum queue.
+"""Settings of a queue's mirrors: the `ha-*` keys of a classic queue, the group size of a quorum queue.
 
 `ha-*` keys are checked, merged and read as RabbitMQ 3.13 does.
 
-`ha-confirm` is Leveret's own: whether a confirm waits for all mirrors that are synchronised, or for so many
-that they and the leader are a majority. Where the mirrors go is decided in `mirroring`.
+`ha-confirm` is Leveret's own: a confirm waits either for all synchronised mirrors, or for so many that they and the
+leader are a majority. `mirroring` chooses the nodes of the mirrors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the arguments of a queue may say, for each type of queue, refused in RabbitMQ's words.
+"""Validation of queue arguments for each queue type; refusals are in RabbitMQ's words.
 
-An argument that no type knows passes unseen; one that another type knows is refused. The order of
-the checks is RabbitMQ's, so that of several mistakes the same one is told.
+An argument that no type knows is ignored; an argument that only another type knows is refused. The order of the checks
+is RabbitMQ's, so that of several mistakes the same one is reported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Declarations: when two of them are the same, and what an exchange and a binding may say.
+"""Validation of declarations: equivalence of two declarations, and valid exchanges and bindings.
 
-What a queue's arguments may say is in `queue_arguments`. Definitions hold arguments as JSON's types,
-so a refusal names the AMQP type that a client would have used for the value.
+`queue_arguments` validates the arguments of queues. Definitions hold arguments as JSON's types, so a refusal names the
+AMQP type that a client would have used for the value.
 """
 
 from __future__ import annotations

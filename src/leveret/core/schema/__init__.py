@@ -1,1 +1,1 @@
-"""Schema sync: how two schemas compare, and what a downstream changes."""
+"""Schema sync: comparison of two schemas, and the changes of a downstream."""

@@ -1,4 +1,4 @@
-"""What an operator decided at run time on schema replication."""
+"""Run-time decisions of an operator on schema replication."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Digests of a schema, by which two nodes find what differs without telling each other what is the same.
+"""Digests of a schema, with which two nodes find differences without transferring equal parts.
 
     state    everything                              12 octets
     kind     all entities of a kind                  12

@@ -1,4 +1,4 @@
-"""Which side of a link to another site a node or a cluster is, for definitions and for messages alike."""
+"""The operating mode of a node or a cluster on a link to another site, for definitions and for messages alike."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The order in which a schema sync makes its changes, and what must not be parted.
+"""The order of the changes of a schema sync, and the changes that belong to one step.
 
-Who publishes while a delta is applied must find what was there before and is there afterwards. So what takes the place
-of something that is deleted is put in the same *step*, and so is all that goes with the delete and is to stay.
+A publisher that publishes while a delta is applied must find everything that exists before and after it. So the
+replacement of a deleted entity is put in the same *step* as the delete, and so is every entity that the delete takes
+along and that is to stay.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A log that is served: readers get its chunks as they stand in the file, up to the committed end.
 
-The committed end rises when the fdatasync that covers a chunk has ended. So a reader never has what a
-crash could still take away.
+The committed end rises when the fdatasync that covers a chunk has ended. So a crash takes back no message that a
+reader has seen.
 """
 
 from __future__ import annotations

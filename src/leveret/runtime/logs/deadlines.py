@@ -1,6 +1,6 @@
-"""When queues want to be looked at though nothing happened to them: expiry of messages and of queues.
+"""Deadlines of queues: expiry of messages and of queues, without any other event.
 
-One timer of the event loop for all queues, set to the earliest deadline; a heap holds the others.
+One timer of the event loop serves all queues and is set to the earliest deadline; a heap holds the others.
 """
 
 from __future__ import annotations

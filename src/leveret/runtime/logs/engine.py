@@ -1,18 +1,18 @@
-"""The flush: one pass over what all reads of this turn of the loop left behind.
+"""The flush: one pass over everything that the reads of this turn of the event loop left behind.
 
-In order, and why in this order:
+The steps, and the reasons for their order:
 
-1. append the messages that queues gathered (they get their offsets);
-2. hand out what consumers may take (only messages that have an offset can be handed out), and publish
-   the dead to other queues, whose turn comes next;
-3. append settlements, those of step 2's no-ack deliveries too (a settlement stands behind its message);
-4. append changed definitions;
-5. promise: confirms of publishes that need the disk, and replies that wait for definitions, are tied to
-   the next fdatasync; all else is written now; the dead are settled where they died only when they are
-   durable where they went, so a crash may double but never lose one;
-6. remove the logs of deleted queues once their deletion is durable.
+1. Append the messages that queues gathered; appended messages have offsets.
+2. Deliver messages to consumers (only a message with an offset can be delivered), and publish dead letters to other
+   queues, whose turn comes next.
+3. Append settlements, including those of step 2's no-ack deliveries (a settlement stands behind its message).
+4. Append changed definitions.
+5. Promise: confirms of publishes that need the disk, and replies that wait for definitions, are tied to
+   the next fdatasync; all other output is written now. The original of a dead letter is settled only when its
+   copies are durable, so a crash may double a dead letter but never lose one.
+6. Remove the logs of deleted queues once their deletion is durable.
 
-A crash between any two steps loses only what nobody was promised.
+A crash between any two steps loses only messages and changes that were never promised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The logs of all queues: each kind has a store of its own, which is found by what a queue says of its logs."""
+"""The logs of all queues: each kind of log has a store of its own, chosen by the queue's `log_kind`."""
 
 from __future__ import annotations
 

@@ -1,20 +1,20 @@
-"""Logs of queues that were consumed begin anew, so that disk follows what is not settled.
+"""Logs of consumed queues begin anew, so that disk usage follows the unsettled messages.
 
-A log gives disk back by whole segments, the oldest first, and the newest one never goes. So a queue that was drained
-would keep up to a whole segment of settled messages, for as long as nobody publishes to it. Instead, its log goes on in
-a new segment, and the others are dropped once that one counts (storage.log):
+A log gives disk back by whole segments, the oldest first, and the newest segment never goes. So a drained queue would
+keep up to a whole segment of settled messages until the next publish. Instead, its log continues in a new segment, and
+the old segments are dropped once the new one counts (storage.log):
 
-- A queue that is **drained and quiet** has nothing unsettled, and nothing was appended since it was looked at last. A
-  settlement of nothing is appended as the first chunk of a new segment. It carries what a start has to find there: the
-  log's name, the chunk before it and the publishers' sequences; the offsets go on.
-- A queue in which **a few messages stay** for long has them stored again behind all others, at their offsets, and gives
-  back what stands before that: runtime.logs.relocating.
-- A queue that is **kept empty** by its consumers is never quiet. Once its newest segment is of some size, most of it
-  settled, its next chunk begins a new one; what is left in the old one is settled soon, and then it goes. Not more
-  often than every ROLL_EVERY_MS: what a busy queue keeps is what it does in that time.
+- A queue that is **drained and quiet** has nothing unsettled, and nothing was appended since the last look. A
+  settlement of nothing is appended as the first chunk of a new segment. The chunk carries the state that a start needs:
+  the log's name, the chunk before it and the publishers' sequences; the offsets go on.
+- A queue in which **a few messages stay** for long has them stored again behind all others, at their offsets, and the
+  segments before them are dropped: runtime.logs.relocating.
+- A queue that is **kept empty** by its consumers is never quiet. Once its newest segment has a certain size and is
+  mostly settled, the next chunk begins a new segment; the rest of the old one is settled soon, and then the segment
+  goes. This happens at most every ROLL_EVERY_MS: a busy queue keeps the log of that time.
 
-Only queues that settled something since the last look are looked at, not all there are. Copies follow: followers and
-mirrors get each chunk with the segment that it begins, and are told what is dropped.
+Only queues that settled something since the last look are examined. Copies follow: followers and
+mirrors get each chunk with the segment that it begins, and are notified of drops.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""The mirror's end of all mirroring: copies of logs that other nodes lead, kept in this node's own tree.
+"""The mirror's end of all mirroring: copies of logs that other nodes lead, in this node's own tree.
 
     mirror(name, leader)    copy that log from that node, from now on
-    await release(name)     stop, and keep what is here: it is to be led here, or nobody leads it now
-    await discard(name)     stop, and delete what is here
+    await release(name)     stop, and keep the copy: it is to be led here, or no node leads it now
+    await discard(name)     stop, and delete the copy
 
-A log that is led here is none of these, and no link ever touches it. What is here and not its leader's is quarantined
-before anything is cut (storage.divergent).
+A log that is led here is none of these, and no link ever touches it. Records that are here and not at the leader are
+quarantined before anything is truncated (storage.divergent).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A mirror's end of the link to one leader: connects, tells what it has, writes what it is sent, acks what is on disk.
+"""A mirror's end of the link to one leader: it connects, reports its logs, and writes and acks received records.
 
-What cannot be written of one log is that log's matter: its leader is told, and it begins anew a little later. What
-does not fit the link ends it, and it is begun anew: what is here already is never sent again.
+A failure to write one log concerns that log only: its leader is told, and the log begins anew a little later. A frame
+that does not fit ends the link, and the link is begun anew: records that are here already are never sent again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Raises OSError, TimeoutError, LeveretError.
 
 
 class LinkedCopies(Protocol):
-    """What all links of a mirror node share: copies.MirrorCopies."""
+    """The state that all links of a mirror node share: copies.MirrorCopies."""
 
     commits: GroupCommit
     dial: Dial
@@ -328,7 +328,7 @@ class CopyLink:
             peer.write(pack_checked(Type.ACK, wire.Acked(position, peer.received_bytes)))
 
     def row(self) -> dict[str, Any]:
-        """How the link is."""
+        """The state of the link."""
         peer = self._peer
         return {
             "node": self.node,

@@ -1,4 +1,4 @@
-"""A log that this node leads, as its streams to mirrors see it; and the states that one of them is in."""
+"""A log that this node leads, as its streams to mirrors see it; and the states of such a stream."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class LedLog:
         self._due_ms = 0
 
     def wait_ms(self, limit_bytes_s: int, now_ms: int) -> int:
-        """How long a sync of this log has to wait before it sends more; a new limit holds at once."""
+        """The pause of a sync of this log before it sends more; a new limit holds at once."""
         if limit_bytes_s != self._limit:
             self._limit, self._pace, self._due_ms = limit_bytes_s, SyncPace(limit_bytes_s, now_ms), now_ms
         return max(0, self._due_ms - now_ms)

@@ -1,6 +1,6 @@
-"""What mirroring asks of the node that has the logs: whose they are, and whether it serves them.
+"""Mirroring's questions to the node: the owner of a log, and whether the node serves it.
 
-A port: mirroring knows logs and links, and no queues. `runtime.cluster.queues` has both.
+This module is a port: mirroring knows logs and links, and no queues. `runtime.cluster.placement.queues` knows both.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One log that this node mirrors: what is done to its copy.
+"""One log that this node mirrors, and the operations on its copy.
 
-Chunks are appended as they come. The copy of a segment that is to stand in front is a piece beside it, and is taken
-in once it is on disk, the newest first; see head_piece.
+Chunks are appended as they come. The copy of a segment that is to stand in front is a piece beside the log, and is
+moved in once it is on disk, the newest first; see prefix_segment.
 """
 
 from __future__ import annotations

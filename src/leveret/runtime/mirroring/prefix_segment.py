@@ -1,10 +1,10 @@
-"""A segment that a mirror copies to stand in front of what it has: beside the log, moved in when it is whole.
+"""A segment that a mirror copies in front of its log: beside the log first, moved in when it is whole.
 
     .mirroring/<name of the log>/<first offset>/<first offset>.segment
 
-It is a log of its own until then, so it is written, verified, synced and recovered as any other. Moving it in is one
-rename (`Log.prepend`), and only done once all of it is on disk: whenever the node dies, the log is contiguous, with
-the segment or without it, and what was copied of it is there to go on from.
+Until then the segment is a log of its own, so it is written, verified, synced and recovered as any other. Moving it in
+is one rename (`Log.prepend`), done only once all of it is on disk: whenever the node dies, the log is contiguous, with
+the segment or without it, and the copied part of the segment remains for the copy to continue.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class PrefixPiece:
 
 
 def pieces_directory(data_dir: Path, name: str) -> Path:
-    """Where the pieces of a log are."""
+    """The directory of a log's pieces."""
     return data_dir / DIRECTORY / name
 
 

@@ -1,4 +1,4 @@
-"""How far a mirror is that is being sent what it lacks."""
+"""The progress of a mirror that is being synchronised."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The leader's end of the link to one mirror node, carrying every log that the one leads and the other mirrors.
 
-What is live goes out once a flush, all logs in one frame. What a mirror lacks goes out between, in steps of their
-own, each log in its turn. Every frame has a position on the link, and with an ack of that position everything
-before it counts: the mirror has synced it.
+Live records go out once a flush, all logs in one frame. Records that a mirror lacks go out between, in steps of their
+own, each log in its turn. Every frame has a position on the link, and an ack of a position covers everything
+before it: the mirror has synced it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.link.peer import WRITE_BUFFER_BYTES, LinkPeer
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
-from leveret.runtime.mirroring.stream import MirrorStream
+from leveret.runtime.mirroring.mirror_stream import MirrorStream
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
 from leveret.wire.link import Frame, LinkError, Octets, Type, decode_checked, pack_checked
@@ -32,7 +32,7 @@ SILENCE_S: Final = 15.0
 
 
 class MirrorLeader(Protocol):
-    """What all links of a leader share: sources.MirrorSources."""
+    """The state that all links of a leader share: sources.MirrorSources."""
 
     tree: Tree
     led: dict[str, MirroredLog]

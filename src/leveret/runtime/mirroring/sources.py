@@ -1,14 +1,14 @@
-"""The leader's end of all mirroring: what is appended to logs that this node leads goes to whoever mirrors them.
+"""The leader's end of all mirroring: appends to logs that this node leads are sent to their mirrors.
 
     appended -> the frame of each link that has the log live       (once a flush: one frame a link, by `cut`)
-    acked    -> core.replication.mirror_acks: promises that are due are told
+    acked    -> core.replication.mirror_acks: promises that are due are kept
 
-**A promise** is bound to the end of its logs at the cut, and is told once the nodes that `wait_for` names have all
-that on their disks. Who calls this keeps the order in which a mirror is recorded as synchronised:
+**A promise** is bound to the end of its logs at the cut, and is kept once the nodes that `wait_for` names have all
+of that on their disks. The caller keeps the order in which a mirror is recorded as synchronised:
 
     on_state(name, node, live)
     wait_for(name, recorded, recorded | {node}, then=record)    promises wait first,
-    record: write it;    written: wait_for(name, recorded)      and only who has all that was promised is recorded
+    record: write it;    written: wait_for(name, recorded)      and only a node with every promised record is recorded
     on_state(name, node, gone)
     write the record without it;    written: wait_for(name, recorded)     taken out first, then waited for no longer
 
@@ -29,8 +29,8 @@ from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
+from leveret.runtime.mirroring.mirror_stream import MirrorStream
 from leveret.runtime.mirroring.source_link import MirroredLog, SourceLink
-from leveret.runtime.mirroring.stream import MirrorStream
 from leveret.storage.log import has_segments
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
@@ -285,7 +285,7 @@ class MirrorSources:
     # -- how it is ----------------------------------------------------------------------------
 
     def state(self, name: str, node: str) -> MirrorState:
-        """How a node mirrors a log."""
+        """The state of a node's mirror of a log."""
         led = self.led.get(name)
         stream = led.streams.get(node) if led is not None else None
         return stream.state if stream is not None else MirrorState.GONE

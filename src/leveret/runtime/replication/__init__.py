@@ -1,1 +1,1 @@
-"""Replication of the whole data directory: leader, followers, and who is which."""
+"""Replication of the whole data directory: leader, followers, and the identity of each node."""

@@ -1,8 +1,8 @@
-"""What a delayed follower will hold once all that waits is applied: that is what its leader is told it has.
+"""The future extent of a delayed follower's logs, with every waiting change applied; the leader is told of this extent.
 
-Of each log that waiting changes are about, one small object says where it will begin and end. It is kept up as
-changes come, and made anew from the spool at start. The headers of chunks that wait are not kept: `headers` finds
-them in the spool, from the newest back (see storage.spool), and goes on in the log itself where they end.
+For each log with waiting changes, one small object holds its future begin and end. The objects are updated as
+changes come, and rebuilt from the spool at start. The headers of waiting chunks are not kept: `headers` finds
+them in the spool, from the newest back (see storage.spool), and continues in the log itself where they end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Base(Protocol):
     """What is applied."""
 
     def inventory(self) -> Iterable[LogExtent]:
-        """What this node has of each log."""
+        """The extent of each log of this node."""
 
     def bounds(self, name: str) -> tuple[int, int] | None:
         """The first offset of a log and the one behind its last; None if there is no such log."""
@@ -91,7 +91,7 @@ class Ahead:
         return plan
 
     def keep(self, plan: DelayedPlan) -> None:
-        """What was planned waits in the spool now."""
+        """The planned changes wait in the spool now."""
         self._logs |= plan.logs
         self._files |= plan.files
 
@@ -158,7 +158,7 @@ class Ahead:
     # -- what there will be -------------------------------------------------------------------
 
     def inventory(self) -> list[LogExtent]:
-        """What this node will have of each log.
+        """The future extent of each log of this node.
 
         Raises:
             StorageError: the spool or a log cannot be read.

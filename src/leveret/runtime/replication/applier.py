@@ -1,7 +1,7 @@
 """A follower's data: applies the changes of its leader to its own tree.
 
-A chunk is verified when its frame is decoded, before it is written. Changes are applied in the order in which
-they come; they count once the group commit of this node has synced them, and only then are they acked.
+A chunk is verified when its frame is decoded, before it is written. Changes are applied in the order of their arrival.
+They are acked only after a group commit of this node has synced them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class QuarantineFactory(Protocol):
 
 
 class WaitingChanges(NamedTuple):
-    """What a delayed follower has received and not applied.
+    """The received changes that a delayed follower has not applied.
 
     Attributes:
         messages, records, octets: how much waits: messages published, records of all kinds, octets.
@@ -52,12 +52,12 @@ class WaitingChanges(NamedTuple):
 
 
 class FollowerData(Protocol):
-    """What the link asks, and who does what it brings: an Applier, or a Delaying in front of one."""
+    """The receiver of a link's frames: an Applier, or a Delaying in front of one."""
 
     apply_delay_ms: int
 
     def inventory(self) -> Iterable[LogExtent]:
-        """What this node has of each log. Raises StorageError."""
+        """The extent of each log of this node. Raises StorageError."""
 
     def files(self, here: Iterable[str]) -> list[str]:
         """Names of the state files that this node has; `here` are those in its data directory."""
@@ -82,7 +82,7 @@ class FollowerData(Protocol):
         """Whom this node will be in step with once it has applied all it has; None: it is as its identity says."""
 
     def delayed_changes(self) -> WaitingChanges | None:
-        """What waits here on purpose; None for a node that applies everything at once."""
+        """The delayed changes; None for a node that applies everything at once."""
 
 
 def _ignore(leader: ProvenLeader) -> None:
@@ -135,7 +135,7 @@ class Applier:
     # -- what there is ------------------------------------------------------------------------
 
     def inventory(self) -> Iterator[LogExtent]:
-        """What this node has of each log; each step may read a file.
+        """The extent of each log of this node; each step may read a file.
 
         Raises:
             StorageError: a log cannot be read.
@@ -144,7 +144,7 @@ class Applier:
             yield self.extent(name, log)
 
     def extent(self, name: str, log: Log) -> LogExtent:
-        """What this node has of one log; may read a file.
+        """The extent of one log of this node; may read a file.
 
         Raises:
             StorageError: it cannot be read.

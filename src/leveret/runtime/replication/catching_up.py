@@ -1,7 +1,7 @@
-"""What one follower still lacks, read from disk beside live traffic, until nothing is missing.
+"""The records that one follower still lacks, read from disk beside live traffic, until nothing is missing.
 
-Only what is missing is sent: per log from the last chunk that both have. Nothing here holds up a publisher: a
-step reads a megabyte or so, and the next one waits until the socket has taken it.
+Only missing records are sent: per log from the last chunk that both nodes have. Nothing here delays a publisher: a
+step reads a megabyte or so, and the next step waits until the socket has taken it.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class CatchUpPlan:
 
     @property
     def logs_left(self) -> int:
-        """How many logs have more than the follower was sent, about."""
+        """About how many logs have more records than the follower was sent."""
         return len(self._behind) + len(self._changes) // 2 + len(self._drops)
 
     def bytes_left(self, *, exactly: bool = False) -> int:

@@ -1,18 +1,18 @@
-"""A follower that stays behind on purpose: what it receives waits in a spool, and is applied when its time has come.
+"""A delayed follower: received changes wait in a spool, and are applied a configured delay later.
 
-So what happened to the leader can be undone by promoting this node, for as long as the delay. The spool
-(storage.spool) is on disk before anything in it is acked. What this node tells its leader that it has is what is
-applied and what waits (`ahead`), so a join sends nothing twice. No promise of the leader waits for a delayed
-follower: whoever is in sync may be promoted at once and nothing is lost; promoting this one is for losing something.
+So a mistake at the leader can be undone by promoting this node, for as long as the delay. The spool
+(storage.spool) is on disk before any of its content is acked. This node reports to its leader the applied and the
+waiting changes together (`ahead`), so a join sends nothing twice. No promise of the leader waits for a delayed
+follower: a follower in sync may be promoted at once without loss; this node is promoted in order to lose something.
 
-**When.** A frame is due a delay after the leader cut it, by the two nodes' clocks. What a node lacks when it joins
-is sent log by log, so a part of it is no state that the leader ever was in: all of it is due when the join's end
-is, and is never applied in part. The first join of a node that has nothing is applied at once.
+**When.** A frame is due a delay after the leader cut it, by the two nodes' clocks. The records that a node lacks at a
+join are sent log by log, so a part of them is no state that the leader ever had: all of them are due when the join's
+end is due, and are never applied in part. The first join of a node without data is applied at once.
 
-**Applying twice.** `applied.json` is behind what is applied, so after a crash some is applied again, and that must
-do no harm. Of a log all changes are repeated, in order, that came after the note: chunks that are there are passed
-over, and what begins or removes the log anew ends in the same as before. Only what quarantines chunks would take
-those that came behind it: so the note is brought up to date before anything is applied behind that.
+**Applying twice.** `applied.json` lags behind the applied changes, so after a crash some changes are applied again, and
+that must do no harm. All changes of a log that came after the note are repeated, in order: chunks that are there are
+skipped, and a change that begins or removes the log anew has the same result as before. Only a change that quarantines
+chunks would also take later chunks: so the note is updated before anything is applied behind such a change.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What changes in the tree becomes frames, one a group commit; and what waits until followers have them.
+"""Changes of the tree become frames, one a group commit; promises wait until followers have the frames.
 
 `cut` is called by the group commit at the end of each flush: all changes since the last cut are one frame,
 which goes to every follower that streams. **Why one frame**: the flush orders its appends so that any prefix
-of the node is consistent (a settlement behind its message, a dead letter settled where it died only when it
-is durable where it went); a follower applies whole frames in order, so it is always at such a prefix.
+of the node is consistent (a settlement behind its message; the original of a dead letter settled only when the copies
+are durable). A follower applies whole frames in order, so it is always at such a prefix.
 
 A promise that the group commit makes is bound to the position behind the last cut. It is kept when the local
 disk has everything up to there *and* each follower in the in-sync set has acked that position, which it does

@@ -1,9 +1,9 @@
-"""Who a node is in a replication, and what it was: kept in `replication.json`, which is never followed.
+"""The identity and history of a node in replication: stored in `replication.json`, which is never replicated.
 
-**Epochs.** Every promotion raises the epoch, and it stands in each chunk that is appended from then on. A
-leader that hears of a higher epoch than its own has been replaced (`seen_epoch`): it serves nobody any more,
-also not after a restart, until it follows or is promoted itself. All of it is on disk before anything is done
-that relies on it.
+**Epochs.** Every promotion raises the epoch, and each chunk that is appended from then on carries it. A
+leader that receives a higher epoch than its own has been replaced (`seen_epoch`): it serves no client any more,
+not even after a restart, until it follows or is promoted itself. All of this is on disk before any action
+relies on it.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
 
     @property
     def stamp(self) -> int:
-        """What the chunks that are appended now have as their epoch.
+        """The epoch of the chunks that are appended now.
 
         A leader that lost with the power what it had sent already, and starts again in its epoch, must not write
         chunks that look like those; see core.replication.join.

@@ -1,7 +1,7 @@
-"""The follower's side of the link: connects, tells what it has, applies what it is sent, acks what is on its disk.
+"""The follower's side of the link: it connects, reports its logs, applies received changes, and acks them once on disk.
 
-The link is begun anew whenever it ends or something does not fit: what is here already is never sent again, so
-that costs a round trip.
+The link is begun anew whenever it ends or a frame does not fit. Records that are here already are never sent again, so
+a new link costs a round trip.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Followed(Protocol):
 
 @dataclass(slots=True)
 class LeaderProgress:
-    """What is known of the leader.
+    """The leader as this node knows it.
 
     Attributes:
         state: connecting, joining, catching_up, streaming or failed; see `error`.
@@ -205,7 +205,7 @@ class Inbound:
         await self._ended.wait()
 
     def copying(self) -> dict[str, Any] | None:
-        """How far this node is with catching up: octets done and in all, a second, seconds left; None if it is not."""
+        """The progress of catching up: octets done and in all, a second, seconds left; None if it does not catch up."""
         progress = self.progress
         if progress.state != "catching_up":
             return None
@@ -252,12 +252,12 @@ class Inbound:
 
     @property
     def error(self) -> str:
-        """What is wrong with the link, or with what it brought; empty for nothing."""
+        """The error of the link or of its frames; empty if there is none."""
         extent = self._data.delayed_changes()
         return self.progress.error or (extent.error if extent is not None else "")
 
     def delayed_changes(self) -> WaitingChanges | None:
-        """What waits here on purpose; None for a node that applies everything at once."""
+        """The delayed changes; None for a node that applies everything at once."""
         return self._data.delayed_changes()
 
     @property

@@ -1,4 +1,4 @@
-"""A node's replication listener: where followers connect, and what is common to all of them."""
+"""A node's replication listener: it accepts followers, and holds the state that all of them share."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""The leader's side of one follower: lets it in, brings it up to date from disk, then sends what is cut.
+"""The leader's side of one follower: it admits the follower, brings it up to date from disk, then sends cut frames.
 
-    joining        its inventory is compared with what is here, see core.replication.join
-    catching_up    what is missing is read and sent, see catching_up; nobody waits for it
-    streaming      it is sent each frame as it is cut, and is in sync once it has acked where that began
-    delayed        as streaming, but it is never in sync, as it applies what it has much later
+    joining        its inventory is compared with the leader's logs, see core.replication.join
+    catching_up    missing records are read and sent, see catching_up; no promise waits for it
+    streaming      it is sent each frame as it is cut, and is in sync once it has acked the position where that began
+    delayed        as streaming, but it is never in sync, as it applies frames much later
 
-One that takes frames so slowly that they pile up here goes back to catching_up: frames are on disk anyway.
+A follower so slow that frames pile up here goes back to catching_up: the frames are on disk anyway.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SILENCE_S: Final = 15.0
 
 @dataclass(slots=True)
 class Leading:
-    """What all followers of a node share.
+    """The state that all followers of a node share.
 
     Attributes:
         damaged: names of logs that this node has lost or cannot read.

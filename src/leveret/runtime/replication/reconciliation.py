@@ -37,16 +37,16 @@ class Notes(Protocol):
     """Who notes what is to be done, log by log: a catching_up.CatchUpPlan, or what stands in front of one."""
 
     def go_on(self, name: str, offset: int) -> None:
-        """What the follower has up to there is the leader's."""
+        """The follower's records up to this offset are the leader's."""
 
     def begin(self, name: str, offset: int) -> None:
         """The follower has nothing of it that is of use."""
 
     def cut(self, name: str, offset: int) -> None:
-        """What the follower has from there on is divergent."""
+        """The follower's records from this offset on are divergent."""
 
     def drop(self, name: str, first_offset: int) -> None:
-        """What the follower has before that is superfluous."""
+        """The follower's records before this offset are superfluous."""
 
     def delete(self, name: str) -> None:
         """The leader has deleted the log."""

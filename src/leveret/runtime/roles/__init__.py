@@ -1,1 +1,1 @@
-"""Roles: what this process is among the nodes that share its data - leader, follower, fenced - and how that changes."""
+"""Roles: the role of this process among the nodes that share its data - leader, follower, fenced - and its changes."""

@@ -1,4 +1,4 @@
-"""A node that is one of a cluster: enters it at its start, and again whenever it was lost."""
+"""A node of a cluster: it enters the cluster at its start, and again whenever it was lost."""
 
 from __future__ import annotations
 

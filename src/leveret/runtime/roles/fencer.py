@@ -1,4 +1,4 @@
-"""Tells a former leader that it was replaced, and by whom, until it follows or the process ends."""
+"""Tells a former leader of its replacement, and of the new leader, until it follows or the process ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Where other nodes follow this one, whether it leads or follows itself, and what a leader owes those that do.
+"""The server for followers of this node, whether the node leads or follows, and a leader's duty to its followers.
 
-A leader's promises wait for its followers from the moment on at which the listener is made, so that is before clients
-are let in. A follower's own followers are sent what it applies; it promises nobody anything.
+A leader's promises wait for its followers as soon as the listener is made, which is before clients
+are let in. A follower's own followers are sent the changes that it applies; it promises nothing.
 """
 
 from __future__ import annotations

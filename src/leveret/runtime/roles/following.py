@@ -1,8 +1,9 @@
-"""A node that follows a leader: its link, and what becomes of the node's own at a join.
+"""A node that follows a leader: its link, and its own logs at a join.
 
-A join cuts the node's logs to what its leader has (core.replication.join). What only this node has is quarantined
-before; its logs are no copy of anything that was promised until the join has ended, which is on disk before the first
-is touched; and a node is built anew to show what there is then, for what was shown may be of chunks that are gone.
+A join truncates the node's logs to a prefix of its leader's (core.replication.join). Records that only this node has
+are quarantined before. Until the join has ended the logs are no copy of anything promised, which is recorded on disk
+before the first log is touched. After the join a node is built anew to show the data, because the earlier view may
+show chunks that are gone.
 """
 
 from __future__ import annotations

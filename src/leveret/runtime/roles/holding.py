@@ -1,6 +1,6 @@
-"""A node that holds everything and serves nobody: of a follower, and of a leader that was replaced.
+"""A node that holds all data and serves no client: the node of a follower, and of a leader that was replaced.
 
-What is damaged does not keep it from showing the rest, nor from following: it gets a damaged log anew from its leader.
+Damage does not keep it from showing the rest, nor from following: it gets a damaged log anew from its leader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an operator sees of a node's replication, and does there (management.node.ReplicationOperations)."""
+"""Replication as an operator sees and controls it (management.node.ReplicationOperations)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a follower may be promoted: what its operator has to decide first, and what only force overrides."""
+"""Conditions of a follower's promotion: the operator's decisions, and the conditions that only force overrides."""
 
 from __future__ import annotations
 

@@ -1,24 +1,24 @@
-"""What this process is - leader, follower, fenced - and how it changes.
+"""The role of this process - leader, follower, fenced - and its changes.
 
     leader      serves clients, and followers if it listens for them
-    follower    serves nobody: it shows what was followed so far, see following
-    fenced      was a leader and was replaced: shows what it has
-    suspended   a node of a cluster that has lost its lease: shows what it has
+    follower    serves no client: it shows the data followed so far, see following
+    fenced      was a leader and was replaced: shows its data
+    suspended   a node of a cluster that has lost its lease: shows its data
 
     follower, fenced -> leader      promoted by an operator, or elected
-    leader -> fenced                it has heard of a higher epoch
-    leader -> follower              etcd decides who leads, and that is another one now
+    leader -> fenced                it has received a higher epoch
+    leader -> follower              etcd has another node lead now
     leader -> suspended -> leader   the lease of a node of a cluster was lost, and it has another one
 
-Each of these ends the node that there is and builds another one of the same directory; one at a time.
+Each change ends the present node and builds another one of the same directory; one change at a time.
 
 **Promotion** is a restart on the follower's directory without the process's end: the link ends, the epoch is raised
-on disk, a node is built from the logs and its listeners open. So what was tested by every restart is what promotes, and
-any state that a crash in between leaves is one of a restart.
+on disk, a node is built from the logs and its listeners open. So a promotion uses the code that every restart tests,
+and every state after a crash in between is a state of a restart.
 
 **Fencing.** The order of a promotion is: no more changes are taken from the old leader; the higher epoch is
-durable; only then is anybody served. The node then tells its former leader of it until that follows. A leader
-that meets a higher epoch writes that down, promises nothing from that instant on (`Feed.may_promise`, asked at
+durable; only then is a client served. The node then tells its former leader of the epoch until that follows. A leader
+that receives a higher epoch writes it down, promises nothing from that instant on (`Feed.may_promise`, asked at
 each promise), and only then closes its listeners. It stays fenced over restarts.
 """
 

@@ -1,4 +1,4 @@
-"""How a node's replication stands, in numbers: what the status shows of followers, and of a leader."""
+"""Replication status in numbers, of followers and of a leader."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Who leads after whom: epochs, leaders that this node replaced, and the one that replaced it.
+"""The succession of leaders: epochs, leaders that this node replaced, and the leader that replaced this node.
 
-A promotion raises the epoch, on disk before anything is appended in it. A node that led and hears of a higher
-epoch writes that down before anything else: it is fenced from that instant on, also after a restart.
+A promotion raises the epoch, on disk before anything is appended in it. A node that led and receives a higher
+epoch writes it down before anything else: it is fenced from that instant on, also after a restart.
 """
 
 from __future__ import annotations

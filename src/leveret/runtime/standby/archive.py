@@ -1,7 +1,7 @@
-"""What a downstream has transferred: looked at, and deleted, by pipeline processes of their own.
+"""The archive of a downstream: inspected and deleted by pipeline processes of their own.
 
-The archive may be in a store on other machines; this node never touches it itself. Looking is cheap (the manifest
-alone), and yet a process: so its last answer serves for a moment.
+The archive may be in a store on other machines; this node never touches it itself. An inspection is cheap (it reads the
+manifest alone), and yet a process: so its last answer is reused for a moment.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What is decided of the standby side at run time - mode, link off, promotions - in a state file.
+"""Run-time decisions on the standby side - mode, link off, promotions - in a state file.
 
-It wins over the configuration, after a restart too. A promotion stands here from its begin on, with what it was asked,
-so that one that was interrupted is finished and no link begins meanwhile; once done it stays, for the way back of the
-former upstream asks how far that one's messages came.
+The file wins over the configuration, also after a restart. A promotion is recorded here from its begin on, with its
+request, so that an interrupted promotion is finished and no link begins meanwhile. A finished promotion stays recorded:
+the rejoin of the former upstream asks up to which position its messages were transferred.
 """
 
 from __future__ import annotations

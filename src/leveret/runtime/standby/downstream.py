@@ -1,12 +1,12 @@
-"""The downstream side of message replication: transfer while it is well, promotion when it is not.
+"""The downstream side of message replication: transfer while the upstream works, promotion when it is lost.
 
 The work is done by pipeline processes (`python -m leveret.pipeline`), which this module starts, listens to
-and ends; the node's own loop only reads their lines. What an operator decides at run time - mode, link
-off, a promotion begun - is kept in a state file and wins over the configuration, after a restart too.
+and ends; the node's own loop only reads their lines. Run-time decisions of an operator - mode, link
+off, a promotion begun - are kept in a state file and win over the configuration, also after a restart.
 
     downstream, connected --disconnect--> downstream, disconnected
     downstream --promote--> promoting --done--> upstream
-    promoting --killed, failed--> promotion interrupted: no transfer starts; promote again goes on where it was
+    promoting --killed, failed--> promotion interrupted: no transfer starts; promote again continues it
 
 A promotion ends both links, and turns schema replication too: a node that applications use must not have its
 definitions taken back by an upstream that returns.

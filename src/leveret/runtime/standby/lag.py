@@ -1,8 +1,8 @@
-"""How far a vhost's transfer is behind its upstream, in records and in time, also while nothing is heard of that.
+"""The lag of a vhost's transfer behind its upstream, in records and in time, also while the upstream is silent.
 
-Lag in time is how long ago, at most, this node had all that the upstream had. What the upstream takes while it is not
-heard nobody here knows: so from the moment in which it was heard last, lag in time grows by the clock, and lag in
-records stays what it was then.
+Lag in time is the longest possible time since this node had every record of the upstream. No node here knows the
+records that a silent upstream takes: so from its last report on, lag in time grows by the clock, and lag in
+records keeps its last value.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pipeline process as the node sees it: started with a job, read line by line, ended with the node.
 
-The job, credentials included, goes in on standard input. The process ends by itself when that input
-does, so a node that is killed leaves none behind.
+The job, credentials included, is written to standard input. The process ends by itself at the end of that input, so a
+killed node leaves no process behind.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How far the promotion is that has begun, for whoever asks: not only for the shell that began it.
+"""The progress of the promotion that has begun, for every caller, not only for the shell that began it.
 
-Its plans say how many messages each queue gets, and the node's own queues say how many of them they have: so it is told
-exactly after a crash, too, and wherever Spark's workers are.
+The promotion's plans have the number of messages of each queue, and the node's own queues have the number that has
+arrived: so the progress is exact also after a crash, and wherever Spark's workers are.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Recoveries from a downstream's data that change nothing at this node: dry runs, rehearsals, other brokers.
 
-A dry run says what a promotion would bring back. A rehearsal brings it back, into scratch vhosts of this node,
-compares every message with what was transferred, and removes them. And what was transferred can be recovered
-into any AMQP 0-9-1 broker. The transfer goes on meanwhile, and so does everything else; one of these is done at
-a time, and a promotion does not wait for it: it is ended.
+A dry run counts the messages that a promotion would recover. A rehearsal recovers them into scratch vhosts of this
+node, compares every message with the archive, and removes the vhosts. The archive can also be recovered into any
+AMQP 0-9-1 broker. The transfer and all else go on meanwhile. One of these recoveries runs at a time; a promotion does
+not wait for it but ends it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Keeping the transfer process alive, and knowing what it last said.
+"""Supervision of the transfer process, and its last report.
 
-One process for all vhosts of a downstream. A change of endpoints, credentials or vhosts is handed to the
+One process serves all vhosts of a downstream. A change of endpoints, credentials or vhosts is handed to the
 running process; only its death costs another start of Spark.
 """
 

@@ -1,4 +1,4 @@
-"""The log on its way to one mirror: runtime.mirroring.stream and source_link."""
+"""The log on its way to one mirror: runtime.mirroring.mirror_stream and source_link."""
 
 from __future__ import annotations
 

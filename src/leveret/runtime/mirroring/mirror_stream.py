@@ -1,18 +1,18 @@
-"""One log on its way to one mirror, from the moment in which the mirror tells what it has of it.
+"""One log on its way to one mirror, from the mirror's report of its copy on.
 
-    joining          what it has is compared with what is here (core.replication.join)
-    synchronising    it is sent what it lacks, from disk, beside live traffic
-    unsynchronised   it is sent each group commit, and lacks the head: what was there before it began
+    joining          the copy is compared with the log (core.replication.join)
+    synchronising    missing records are sent, from disk, beside live traffic
+    unsynchronised   it is sent each group commit, and lacks the prefix: the records before the begin of its copy
     live             it has everything, and is sent each group commit
     gone             its link ended, or it released the log, cannot write it, or takes it too slowly
 
-What a mirror has in common with the log is kept, and what is behind that is sent in order. One that has nothing
-begins at the log's *present end*, on a segment of its own: so it gets what is new at once, however long the log is.
-The head is sent afterwards, if that is asked for, the newest segment first, at the pace that is allowed. So what
-the mirror has is contiguous at every moment; what its leader drops at the old end meanwhile need not be sent at
-all; and a sync that was cancelled, or cut off, goes on where it was. A log that is short is simply sent.
+The common part of copy and log is kept, and records behind it are sent in order. A mirror without a copy
+begins at the log's *present end*, on a segment of its own: so it gets new records at once, however long the log is.
+The prefix is sent afterwards, if that is asked for, the newest segment first, at the allowed pace. So the copy is
+contiguous at every moment; records that the leader drops at the old end meanwhile need not be sent at
+all; and a sync that was cancelled, or cut off, continues where it stopped. A short log is simply sent.
 
-A state is told only of what the mirror has acked, so it is on its disk.
+A state is reported only after the mirror's ack, so the records are on the mirror's disk.
 """
 
 from __future__ import annotations
