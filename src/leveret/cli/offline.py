@@ -42,6 +42,6 @@ def _of_a_member(settings: Sequence[Path]) -> Config:
     if not config.cluster.is_member:
         raise ConfigError(
             "no node runs here, and cluster_formation.peer_discovery_backend is not etcd: name this node's settings "
-            "with --config or LEVERET_CONFIG_FILE, for they say where the cluster's state is"
+            "with --config or LEVERET_CONFIG_FILE, because the settings locate the cluster's state"
         )
     return config

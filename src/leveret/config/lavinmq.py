@@ -105,7 +105,9 @@ def _lines(text: str, name: str) -> list[Line]:
         if row.startswith("[") and row.endswith("]"):
             section = _OTHER_NAMES.get(row[1:-1].strip(), row[1:-1].strip())
             if section not in _SAME:
-                raise ConfigError(f"{place}: Leveret has nothing of LavinMQ's section {row}: take it out")
+                raise ConfigError(
+                    f"{place}: Leveret has no settings of LavinMQ's section {row}: remove the section"
+                )
             continue
         key, equals, value = (part.strip() for part in row.partition("="))
         if not equals or not section:

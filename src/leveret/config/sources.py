@@ -103,7 +103,7 @@ def _check_not_in_sight(given: Mapping[str, Given]) -> None:
         text = given.get(one.key)
         if text is not None and text.origin == OVERRIDE and one.hides(text.text):
             raise ConfigError(
-                f"{OVERRIDE}: {one.key} is a secret, and the command line is for all to see: "
+                f"{OVERRIDE}: {one.key} is a secret, and the command line is visible to all users: "
                 f"give it in the file or as {_variable_of(one.key)}"
             )
 

@@ -74,7 +74,7 @@ def parse_lines(
 
 def _plain_value(text: str, place: str, read: Callable[[str], str]) -> str:
     if _FROM_KEY.fullmatch(text):
-        raise ConfigError(f"{place}: a value is not taken from another key: write it out")
+        raise ConfigError(f"{place}: a reference to another key is not supported: write the value")
     from_file = _FROM_FILE.fullmatch(text)
     if from_file is None:
         return text

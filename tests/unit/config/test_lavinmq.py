@@ -77,7 +77,7 @@ def test_a_cluster_of_lavinmq_s_is_followers_that_etcd_chooses_among() -> None:
             "[amqp]\nconsumer_timeout = 5\n",
             r"f:2: \[amqp\] consumer_timeout is LavinMQ's.* take the line out",
         ),
-        ("[mqtt]\nport = 1883\n", r"f:1: Leveret has nothing of LavinMQ's section \[mqtt\]"),
+        ("[mqtt]\nport = 1883\n", r"f:1: Leveret has no settings of LavinMQ's section \[mqtt\]"),
         ("port = 5679\n", r"f:1: 'port' is not a setting of the form 'key = value' in a \[section\]"),
         ("[amqp]\nport\n", r"f:2: 'port' is not a setting"),
         (

@@ -163,7 +163,7 @@ def check_together(config: Whole, given: Mapping[str, Given]) -> None:
         raise contradiction(
             given,
             "replication.follow",
-            "has this node serve nobody and keep a copy of another, and "
+            "makes this node a follower, which serves no client, and "
             "cluster_formation.peer_discovery_backend = etcd makes it a member of a cluster: take one of the two out",
         )
     if config.followers.bind is not None:
@@ -184,12 +184,12 @@ def check_together(config: Whole, given: Mapping[str, Given]) -> None:
         raise contradiction(
             given,
             "cluster.bind",
-            f"= {cluster.bind} does not say where the other nodes of the cluster find this one: "
+            f"= {cluster.bind} is no address at which the other nodes of the cluster reach this node: "
             "set cluster.advertised_uri",
         )
     if cluster.advertised_uri is not None and cluster.advertised_uri.is_tls != bool(cluster.tls.certfile):
         raise contradiction(
             given,
             "cluster.advertised_uri",
-            "is tls:// if and only if cluster.ssl_options.certfile is set, as TLS has to go from node to node",
+            "must be tls:// if and only if cluster.ssl_options.certfile is set: links between nodes use TLS or none do",
         )

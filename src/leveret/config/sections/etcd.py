@@ -56,5 +56,5 @@ def check_together(etcd: EtcdOptions, given: Mapping[str, Given]) -> None:
     """
     if etcd.lease_ttl_ms % _SECOND_MS:
         raise contradiction(
-            given, "cluster.etcd.lease_ttl", "is not in whole seconds, which is all that etcd knows"
+            given, "cluster.etcd.lease_ttl", "is not a whole number of seconds, as etcd requires"
         )

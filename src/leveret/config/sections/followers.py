@@ -139,14 +139,14 @@ def check_together(followers: Followers, given: Mapping[str, Given], *, is_elect
         raise contradiction(
             given,
             "replication.apply_delay",
-            "keeps this node behind its leader, and cluster.etcd.endpoints has it ready to lead: take one of the two "
-            "out",
+            "delays this node behind its leader, and cluster.etcd.endpoints makes it a candidate to lead: "
+            "take one of the two out",
         )
     if followers.follow is not None and is_elected:
         raise contradiction(
             given,
             "replication.follow",
-            "names a leader, and cluster.etcd.endpoints has etcd name it: take one of the two out",
+            "names a leader, and cluster.etcd.endpoints lets etcd choose the leader: take one of the two out",
         )
     if not is_elected:
         return
@@ -154,19 +154,19 @@ def check_together(followers: Followers, given: Mapping[str, Given], *, is_elect
         raise contradiction(
             given,
             "replication.confirm",
-            "= local waits for no follower, and cluster.etcd.endpoints lets one lead that has all that was "
-            "confirmed: none would ever be known to have it. Take one of the two out",
+            "= local waits for no follower, and cluster.etcd.endpoints lets a follower lead that has every "
+            "confirmed message: no follower would ever qualify. Take one of the two out",
         )
     if followers.bind is None:
         raise contradiction(
             given,
             "cluster.etcd.endpoints",
-            "may make this node the leader: set replication.bind, where others follow it",
+            "may make this node the leader: set replication.bind, the address for its followers",
         )
     if followers.bind in ANYWHERE and followers.advertised_uri is None:
         raise contradiction(
             given,
             "cluster.etcd.endpoints",
-            f"tells other nodes where this one is, and replication.bind = {followers.bind} does not say: "
+            f"announces this node's address, and replication.bind = {followers.bind} is none that other nodes reach: "
             "set replication.advertised_uri",
         )

@@ -122,15 +122,15 @@ def test_where_other_nodes_find_this_one_is_read() -> None:
             "cluster_formation.peer_discovery_backend = etcd makes this node a member of a cluster whose state is in "
             "etcd: set cluster.etcd.endpoints",
         ),
-        ({"replication.follow": "tcp://a"}, "replication.follow has this node serve nobody"),
-        ({"cluster.bind": "0.0.0.0"}, "cluster.bind = 0.0.0.0 does not say where"),
-        ({"cluster.bind": "::"}, "cluster.bind = :: does not say where"),
-        ({"cluster.advertised_uri": "tls://a"}, "cluster.advertised_uri is tls:// if and only if"),
+        ({"replication.follow": "tcp://a"}, "replication.follow makes this node a follower"),
+        ({"cluster.bind": "0.0.0.0"}, "cluster.bind = 0.0.0.0 is no address at which"),
+        ({"cluster.bind": "::"}, "cluster.bind = :: is no address at which"),
+        ({"cluster.advertised_uri": "tls://a"}, "cluster.advertised_uri must be tls:// if and only if"),
         (
             {"cluster.advertised_uri": "tcp://a", "cluster.ssl_options.certfile": "/etc/a.pem"},
-            "cluster.advertised_uri is tls:// if and only if cluster.ssl_options.certfile is set",
+            "cluster.advertised_uri must be tls:// if and only if cluster.ssl_options.certfile is set",
         ),
-        ({"cluster.etcd.lease_ttl": "1500ms"}, "cluster.etcd.lease_ttl is not in whole seconds"),
+        ({"cluster.etcd.lease_ttl": "1500ms"}, "cluster.etcd.lease_ttl is not a whole number of seconds"),
     ],
 )
 def test_a_member_of_a_cluster_does_not_contradict_itself(lines: dict[str, str], reported: str) -> None:

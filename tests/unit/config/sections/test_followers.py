@@ -93,7 +93,7 @@ def test_a_delayed_follower_s_file_is_read(tmp_path: Path) -> None:
 
 def test_a_delayed_follower_cannot_be_elected(tmp_path: Path) -> None:
     text = "replication.apply_delay = 30m\nreplication.bind = 10.0.0.1\ncluster.etcd.endpoints = http://10.0.0.8:2379\n"
-    with pytest.raises(ConfigError, match=r"replication\.apply_delay keeps this node behind its leader"):
+    with pytest.raises(ConfigError, match=r"replication\.apply_delay delays this node behind its leader"):
         load(conf(tmp_path, text))
 
 
@@ -157,7 +157,7 @@ def test_etcd_may_make_a_node_the_leader_so_others_must_find_it(tmp_path: Path) 
 
 
 def test_etcd_s_leases_are_in_whole_seconds() -> None:
-    with pytest.raises(ConfigError, match=r"cluster\.etcd\.lease_ttl is not in whole seconds"):
+    with pytest.raises(ConfigError, match=r"cluster\.etcd\.lease_ttl is not a whole number of seconds"):
         followers(cluster__etcd__lease_ttl="1500ms")
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from leveret.runtime.mirroring import copy_link, stream
+from leveret.runtime.mirroring import copy_link, mirror_stream
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.storage.log import Log
 from leveret.testing.applications.compare import logs_of
@@ -35,8 +35,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copy_link, "RETRY_S", (0.005,))
     # A length that was altered has both sides wait.
     monkeypatch.setattr(copy_link, "SILENCE_S", 2.0)
-    monkeypatch.setattr(stream, "FINAL_BYTES", 1500)
-    monkeypatch.setattr(stream, "STEP_BYTES", 3000)
+    monkeypatch.setattr(mirror_stream, "FINAL_BYTES", 1500)
+    monkeypatch.setattr(mirror_stream, "STEP_BYTES", 3000)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -45,7 +45,9 @@ def sync_queue(ctl: Session, name: Name) -> None:
         while (queue := ctl.api.get("queues", ctl.vhost, name))["state"] == _SYNCING:
             _show(bar, queue)
             if deadline_s is not None and time.monotonic() > deadline_s:
-                raise TimedOut(exits.RETRY, f"queue '{name}' is still being synchronised; that goes on")
+                raise TimedOut(
+                    exits.RETRY, f"queue '{name}' is still being synchronised; the synchronisation goes on"
+                )
             time.sleep(_POLL_S)
         recorded_by_s = time.monotonic() + _RECORDED_S
         while queue["state"] == _RUNNING and _missing_mirrors(queue) and time.monotonic() < recorded_by_s:
@@ -66,8 +68,8 @@ def _check_synchronised(queue: dict[str, Any]) -> None:
         raise CtlError(exits.UNAVAILABLE, f"{whose} is {queue['state']}: it cannot be synchronised")
     missing = _missing_mirrors(queue)
     if missing:
-        text = f"{whose} is not synchronised at {', '.join(missing)}: that was cancelled, or the node is not connected"
-        raise CtlError(exits.UNAVAILABLE, text)
+        reason = "the synchronisation was cancelled, or the node is not connected"
+        raise CtlError(exits.UNAVAILABLE, f"{whose} is not synchronised at {', '.join(missing)}: {reason}")
 
 
 @command("Stopping synchronising queue '{name}' in vhost '{vhost}' ...", "cancel_sync_queue -p orders paid")

@@ -144,7 +144,9 @@ def promote_follower(
     taken back.
     """
     if apply_delayed and apply_until is not None:
-        raise CtlError(exits.USAGE, "--apply-delayed applies all, --apply-until a part: give one of the two")
+        raise CtlError(
+            exits.USAGE, "--apply-delayed applies all changes, --apply-until some: use one of the two"
+        )
     what = "Estimating the loss of a promotion" if dry_run else "Promoting this follower to leader"
     ctl.announce(f"{what} ...")
     choice = {

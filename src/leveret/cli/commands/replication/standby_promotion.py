@@ -230,7 +230,7 @@ def _names(option: str, text: str | None) -> list[str]:
 def _given(option: str, text: str) -> str:
     """What stands behind an option. A script's variable that was never set is not a wish for everything."""
     if not text.strip(" ,"):
-        raise CtlError(exits.USAGE, f"{option} is empty: say what is meant, or leave it out")
+        raise CtlError(exits.USAGE, f"{option} is empty: give a value, or leave the option out")
     return text
 
 

@@ -216,7 +216,7 @@ def test_a_queue_is_synchronised_and_waited_for(
     progress = {"bytes_done": 10, "bytes_total": 20}
     trio.clusters[B].states["/", "q"] = [state(C, "syncing", progress=progress)]
     going_on = failure(ctl, "sync_queue", "q", "-t", "0")
-    assert going_on == (75, "queue 'q' is still being synchronised; that goes on")
+    assert going_on == (75, "queue 'q' is still being synchronised; the synchronisation goes on")
 
     async def done(vhost: str, name: str) -> None:
         placed = trio.room.placements["/", "q"]._replace(**after)
@@ -225,7 +225,10 @@ def test_a_queue_is_synchronised_and_waited_for(
     monkeypatch.setattr(trio.clusters[B], "sync_queue", done)
     after: dict[str, Any] = {}
     for state_after, why in (
-        ("running", f"is not synchronised at {C}: that was cancelled, or the node is not connected"),
+        (
+            "running",
+            f"is not synchronised at {C}: the synchronisation was cancelled, or the node is not connected",
+        ),
         ("down", "is down: it cannot be synchronised"),
     ):
         after["state"] = state_after

@@ -308,7 +308,7 @@ def test_what_a_delayed_follower_applies_first_is_the_operator_s_choice(
         (("--apply-until", "noon"), "'noon' is no time such as 2026-11-21T14:30:00"),
         (
             ("--apply-until", "2023-11-14T22:13:20", "--apply-delayed"),
-            "--apply-delayed applies all, --apply-until a part: give one of the two",
+            "--apply-delayed applies all changes, --apply-until some: use one of the two",
         ),
     ],
 )
