@@ -12,14 +12,16 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from leveret.core.queues.consumers import DeliverySource
-from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Run, bytes_of, count_of
+from leveret.core.queues.messages import Run, bytes_of, count_of
 
 DEAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """Dead letters of one dispatch, about; the next goes on, so that a whole backlog may die without filling memory."""
 NOT_STORED: Final = -1
 """First offset of a run that never stood in the log: refused at its publish, and dead-lettered."""
 DEATH_BYTES: Final = 1024
-"""What burying one run costs beside its bodies, so that many heads in one dispatch do not hold up the node."""
+"""What burying a message costs beside its body: as many small ones as fit take 10 ms to publish and to settle."""
+DEAD_AT_ONCE: Final = DEAD_BYTES_MAX // DEATH_BYTES
+"""So many die in one piece at most."""
 
 
 class DeadLetters(NamedTuple):
@@ -60,7 +62,7 @@ class Dying:
         """Have these published; also again, when not every queue could take them, to those that are not `done`."""
         runs = letters.runs
         self.letters.append(letters)
-        self._octets += bytes_of(runs) + MESSAGE_OVERHEAD_BYTES * count_of(runs) + DEATH_BYTES * len(runs)
+        self._octets += bytes_of(runs) + DEATH_BYTES * count_of(runs)
 
     def take(self) -> list[DeadLetters]:
         """What is to be published, once; each message is settled where it died when it is safe there."""

@@ -23,7 +23,7 @@ from leveret.core.queues.backlog import (
 from leveret.core.queues.chunk_epochs import ChunkEpochs
 from leveret.core.queues.consumers import Consumers, QueueConsumer
 from leveret.core.queues.counters import Counters
-from leveret.core.queues.dying import NOT_STORED, DeadLetters, Dying
+from leveret.core.queues.dying import DEAD_AT_ONCE, NOT_STORED, DeadLetters, Dying
 from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run, bytes_of, count_of, joined
 from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue_settings import DROP_HEAD, QueueSettings
@@ -38,6 +38,8 @@ UNBOUNDED: Final = 1 << 62
 """Room of a queue that takes whatever comes."""
 DEALT_AT_ONCE: Final = 16_384
 """How many messages, about, one dispatch hands out; the next goes on, and others are served between."""
+DROPPED_AT_ONCE: Final = 8_192
+"""How many expire or give way, or are read to be measured, in one dispatch, counted likewise."""
 RUN_COSTS: Final = 32
 """A run takes as long to hand out, beside its messages, as so many that are alike."""
 DIFFERENT_COSTS: Final = 4
@@ -104,6 +106,7 @@ class Queue:
         self._unsized: list[tuple[int, int]] = []
         self._used_ms: int | None = None
         self._deals_on = False
+        self._dropped = 0
         self._must_count_bytes = False
 
     def configure(self, settings: QueueSettings) -> None:
@@ -377,6 +380,7 @@ class Queue:
         time to live of 0 means "now or never".
         """
         self._now_ms = now_ms
+        self._dropped = 0
         if self._used_ms is None or self.consumers:
             self._used_ms = now_ms
         if self.dying.condemned:
@@ -385,8 +389,10 @@ class Queue:
             # Which message is the first is not known yet.
             self.deadline_ms = now_ms
             return
-        if self._unsized or self._must_count_bytes:
-            self._count_bytes()
+        if not self._count_bytes():
+            # How many have to give way is not known yet.
+            self.deadline_ms = now_ms
+            return
         if self.may_expire:
             self.expire(now_ms, self._offered)
         self._deal()
@@ -449,7 +455,7 @@ class Queue:
 
     def _set_deadline(self) -> None:
         deadlines: list[int] = []
-        if self.dying.is_full or self._deals_on or self.returns.is_much_unlogged:
+        if self._dropped_enough or self._deals_on or self.returns.is_much_unlogged:
             deadlines.append(self._now_ms)
         if self.may_expire and (head := self.backlog.head()) is not None:
             head_deadline_ms = self._deadline_of(head[0])
@@ -461,21 +467,31 @@ class Queue:
 
     # -- expiry, limits, dead letters ---------------------------------------------------------
 
+    @property
+    def _dropped_enough(self) -> bool:
+        """Whether as many expired or gave way as may in one dispatch; the next goes on."""
+        return self._dropped >= DROPPED_AT_ONCE or self.dying.is_full
+
+    @property
+    def _dropped_together(self) -> int:
+        """How many may go in one piece."""
+        return DROPPED_AT_ONCE if self.settings.dead_letter_exchange is None else DEAD_AT_ONCE
+
     def expire(self, now_ms: int, before: int) -> None:
         """Drop or dead-letter messages at the head, below offset `before`, whose time has come (RabbitMQ's rule)."""
-        while not self.dying.is_full and (head := self.backlog.head()) is not None:
+        while not self._dropped_enough and (head := self.backlog.head()) is not None:
             run, count = head
             if run.first >= before:
                 return
             deadline_ms = self._deadline_of(run)
             if deadline_ms is None or deadline_ms > now_ms:
                 return
-            runs, _ = self.take(min(count, before - run.first))
+            runs, _ = self.take(min(count, before - run.first, self._dropped_together))
             self._discard(runs, Reason.EXPIRED, "expired")
 
     def _is_hindered(self, before: int) -> bool:
-        """Whether the first message has expired and stays because enough died for now: nobody may have it."""
-        if not self.dying.is_full or (head := self.backlog.head()) is None:
+        """Whether the first message has expired and stays because enough went for now: nobody may have it."""
+        if not self._dropped_enough or (head := self.backlog.head()) is None:
             return False
         deadline_ms = self._deadline_of(head[0])
         return head[0].first < before and deadline_ms is not None and deadline_ms <= self._now_ms
@@ -508,7 +524,7 @@ class Queue:
             while (
                 self.ready_bytes > settings.max_length_bytes
                 and self.ready_count > 0
-                and not self.dying.is_full
+                and not self._dropped_enough
             ):
                 self._drop_bytes(self.ready_bytes - settings.max_length_bytes)
 
@@ -516,7 +532,7 @@ class Queue:
         """Drop from the first run as many messages as hold so much, but one at least."""
         head = self.backlog.head()
         count = head[0].holding(excess) if head is not None else 1
-        self._discard(self.take(count)[0], Reason.DROPPED, "maxlen")
+        self._discard(self.take(min(count, self._dropped_together))[0], Reason.DROPPED, "maxlen")
 
     def _drop_head(self, count: int) -> None:
         if self.settings.dead_letter_exchange is None and self.settings.max_length_bytes is None:
@@ -524,26 +540,30 @@ class Queue:
             for first, end in self.backlog.skip(count):
                 self._settle(first, end, Reason.DROPPED)
             return
-        while count > 0 and not self.dying.is_full:
-            runs, _ = self.take(count)
+        while count > 0 and not self._dropped_enough:
+            runs, _ = self.take(min(count, self._dropped_together))
             if not runs:
                 return
             count -= count_of(runs)
             self._discard(runs, Reason.DROPPED, "maxlen")
 
-    def _count_bytes(self) -> None:
-        """Find the exact size of what is ready, from the log; a queue with such a limit holds little."""
+    def _count_bytes(self) -> bool:
+        """Find the exact size of what is ready, from the log, some in each dispatch; whether all of it is known."""
         if self._must_count_bytes:
-            ready = list(self.backlog.ready_ranges())
-            self.ready_bytes = sum(self._bytes_between(first, end) for first, end in ready)
             self._must_count_bytes = False
-            self._unsized.clear()
-        while self._unsized:
-            self.ready_bytes += self._bytes_between(*self._unsized[-1])
-            self._unsized.pop()
-
-    def _bytes_between(self, first: int, end: int) -> int:
-        return sum(bytes_of([run]) for run in self.backlog.each(first, end))
+            self.ready_bytes, self._unsized = 0, list(self.backlog.ready_ranges())
+        counted = 0
+        while self._unsized and counted < DROPPED_AT_ONCE:
+            first, end = self._unsized[-1]
+            run = self.backlog.find(first)
+            run = run.cut(first, min(end, run.end))
+            self.ready_bytes += run.body_bytes
+            counted += _cost_of(run)
+            if run.end == end:
+                self._unsized.pop()
+            else:
+                self._unsized[-1] = (run.end, end)
+        return not self._unsized
 
     def _discard(self, runs: list[Run], reason: Reason, death: str) -> None:
         """Taken messages go: to the dead letter exchange if there is one."""
@@ -552,12 +572,16 @@ class Queue:
             self.dying.add(DeadLetters(runs, death))
             return
         for run in runs:
+            self._dropped += _cost_of(run)
             self.settle(run.first, len(run), reason)
 
     def take_one(self, now_ms: int) -> tuple[list[Run], bool]:
         """Take the first ready message that has not expired, none of an empty queue (basic.get)."""
         self._now_ms = now_ms
         self.touch()
+        while not self._count_bytes():
+            # What is taken before it is measured might be gone by then.
+            pass
         if self.may_expire:
             self.expire(now_ms, self.next_offset)
         if not self.ready_count or self._is_hindered(self.next_offset):

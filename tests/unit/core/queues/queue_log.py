@@ -19,7 +19,12 @@ from leveret.model.definitions import Queue as Definition
 from leveret.model.errors import StorageError
 from leveret.wire.record import content_header
 
-SMALL = {"WINDOW_BYTES_MAX": 600, "WINDOW_IDLE_BYTES_MAX": 250, "DELIVERY_BYTES_MAX": 90}
+SMALL = {
+    "WINDOW_BYTES_MAX": 600,
+    "WINDOW_IDLE_BYTES_MAX": 250,
+    "DELIVERY_BYTES_MAX": 90,
+    "DROPPED_AT_ONCE": 70,
+}
 HEADS = [make_head(b"", b"q", content_header(b"\x10\x00\x02", size)) for size in (4, 20, 60)]
 PURGED = 3
 

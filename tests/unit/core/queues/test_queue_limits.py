@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from leveret.core.queues import dying as dying_module
+from leveret.core.queues import queue as queue_module
 from leveret.core.queues.dying import NOT_STORED, DeadLetters
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import alike
@@ -25,7 +26,7 @@ from leveret.core.queues.priority_backlog import PriorityBacklog
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.reasons import Reason
-from tests.unit.core.queues.queue_log import PURGED, Log, Sink, body, offsets, shrink
+from tests.unit.core.queues.queue_log import HEADS, PURGED, Log, Sink, body, offsets, shrink
 
 TOP = 2
 KINDS: dict[str, dict[str, Any]] = {
@@ -65,6 +66,7 @@ class LimitsMachine(RuleBasedStateMachine):
         self.sinks: list[Sink] = []
         self.dying: list[DeadLetters] = []
         self.is_fresh = True
+        self.floor = 0
 
     @rule(count=st.integers(1, 9), head=st.sampled_from(LIVES))
     def publish(self, count: int, head: Head) -> None:
@@ -96,7 +98,10 @@ class LimitsMachine(RuleBasedStateMachine):
     def _check_limits(self) -> None:
         queue, limits = self.queue, self.queue.settings
         if queue.deadline_ms is not None and queue.deadline_ms <= self.now_ms:
-            assert self.dying, "only too many deaths hold it up"
+            assert self.dying or queue.settled.floor > self.floor or queue._unsized, (
+                "it goes on, or too many died"
+            )
+            self.floor = queue.settled.floor
             return
         if limits.overflow == "drop-head":
             assert limits.max_length is None or queue.ready_count <= limits.max_length
@@ -224,3 +229,43 @@ def test_the_books_of_a_queue_with_limits_are_right_whatever_happens() -> None:
     run_state_machine_as_test(
         LimitsMachine, settings=settings(max_examples=150, stateful_step_count=50, phases=phases)
     )
+
+
+@pytest.mark.parametrize(
+    "limits",
+    [
+        QueueSettings(message_ttl_ms=10),
+        QueueSettings(max_length_bytes=HEADS[0].body_bytes),
+        QueueSettings(message_ttl_ms=10, dead_letter_exchange="x"),
+        QueueSettings(max_length=1, dead_letter_exchange="x"),
+    ],
+    ids=["expiry", "bytes", "expiry of dead letters", "length of dead letters"],
+)
+def test_a_backlog_that_a_new_policy_ends_goes_in_turns_and_nobody_gets_of_it(
+    limits: QueueSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_module, "DROPPED_AT_ONCE", 10 * queue_module.RUN_COSTS)
+    monkeypatch.setattr(dying_module, "DEAD_BYTES_MAX", 20 * dying_module.DEATH_BYTES)
+    monkeypatch.setattr(queue_module, "DEAD_AT_ONCE", 20)
+    log = Log()
+    queue = log.recover()
+    queue.gather(alike(HEADS[0], [body(number, HEADS[0]) for number in range(1_000)]))
+    log.flush(queue, 0)
+    queue.dispatch(0)
+    queue.configure(limits)
+    left, reads = [queue.ready_count], log.reads
+    while len(left) == 1 or (queue.deadline_ms is not None and queue.deadline_ms <= 100):
+        queue.dispatch(100)
+        # Each read of this log has five messages.
+        assert log.reads - reads <= 22
+        assert left[-1] - queue.ready_count <= 12 * queue_module.RUN_COSTS
+        reads = log.reads
+        left.append(queue.ready_count)
+        for letters in queue.dying.take():
+            for run in letters.runs:
+                queue.settle(run.first, len(run), Reason.DEAD_LETTERED)
+        log.flush(queue, 100)
+        assert len(left) < 1_000
+    assert len(left) > 3
+    assert left == sorted(left, reverse=True)
+    assert left[-1] == (0 if limits.message_ttl_ms else 1)
