@@ -92,7 +92,7 @@ def _pace(job: RoundTripJob) -> Result:
     with selectors.DefaultSelector() as selector:
         for one in paced:
             selector.register(one.connection.socket, selectors.EVENT_READ, one)
-        while turns or confirmed < sent:
+        while True:
             while turns and turns[0][0] <= time.monotonic():
                 due, place = turns[0]
                 if due >= ends:
@@ -101,6 +101,8 @@ def _pace(job: RoundTripJob) -> Result:
                 heapq.heapreplace(turns, (due + interval, place))
                 paced[place].publish(due)
                 sent += 1
+            if not turns and confirmed == sent:
+                break
             for key, _ in selector.select(max(0.0, turns[0][0] - time.monotonic()) if turns else None):
                 moments = key.data.read()
                 confirmed += len(moments)

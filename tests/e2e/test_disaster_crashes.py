@@ -202,6 +202,11 @@ def attempt(pair: StandbyPair, enough: int, *, whole_node: bool) -> Attempt:
         return Attempt(recovered, ended, status, pair.transferring(), back(channel, BULK))
 
 
+def errors(ended: subprocess.CompletedProcess[str]) -> list[str]:
+    """The lines of a command's errors; an upstream that was killed a moment ago may be warned of as alive."""
+    return [line for line in ended.stderr.splitlines() if not line.startswith("Warning: ")]
+
+
 def back(channel: Any, queues: Sequence[str]) -> int:
     """How many messages these queues hold."""
     return sum(channel.queue_declare(queue, passive=True).method.message_count for queue in queues)
@@ -244,7 +249,7 @@ def test_a_promotion_whose_recovery_is_killed_says_so_and_the_node_stays(afterma
     attempt = aftermath.recovery_killed
     assert HALF_WAY <= attempt.recovered < BULK_MESSAGES * len(BULK)
     assert attempt.ended.returncode != 0
-    assert len(attempt.ended.stderr.splitlines()) == 1, attempt.ended.stderr
+    assert len(errors(attempt.ended)) == 1, attempt.ended.stderr
     assert (attempt.status["operating_mode"], attempt.status["state"]) == (
         "downstream",
         "promotion interrupted",
@@ -255,7 +260,7 @@ def test_a_node_killed_while_it_is_promoted_does_not_follow_afterwards(aftermath
     attempt = aftermath.node_killed
     assert aftermath.recovery_killed.recovered < attempt.recovered < BULK_MESSAGES * len(BULK)
     assert attempt.ended.returncode != 0
-    assert len(attempt.ended.stderr.splitlines()) == 1, attempt.ended.stderr
+    assert len(errors(attempt.ended)) == 1, attempt.ended.stderr
     assert (attempt.status["operating_mode"], attempt.status["state"]) == (
         "downstream",
         "promotion interrupted",

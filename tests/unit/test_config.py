@@ -315,7 +315,7 @@ def test_a_value_may_be_the_first_line_of_a_file_beside(tmp_path: Path) -> None:
 
 
 def test_a_value_is_not_taken_from_another_key(tmp_path: Path) -> None:
-    assert "write it out" in error_of(tmp_path, "cluster_name = $(nodename)")
+    assert "write the value" in error_of(tmp_path, "cluster_name = $(nodename)")
 
 
 def test_the_files_of_a_directory_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
