@@ -426,8 +426,8 @@ class MaintenanceOperations(Protocol):
     async def resume_listeners(self) -> None:
         """Let clients in again."""
 
-    def drain(self) -> None:
-        """Let no client in, and end the connections there are."""
+    async def drain(self) -> None:
+        """Let no client in, end the connections there are, and tell the cluster."""
 
     async def revive(self) -> None:
         """Serve clients again."""

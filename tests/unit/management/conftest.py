@@ -256,7 +256,7 @@ class FakeMaintenance:
     async def resume_listeners(self) -> None:
         self.is_suspended = False
 
-    def drain(self) -> None:
+    async def drain(self) -> None:
         self.is_draining = True
 
     async def revive(self) -> None:

@@ -110,7 +110,7 @@ async def set_listeners(call: Call) -> Response:
 async def set_maintenance(call: Call) -> Response:
     """Serve clients no more, or again, until the node is started again."""
     if (await call.body(WantedMaintenance)).draining:
-        call.node.maintenance.drain()
+        await call.node.maintenance.drain()
     else:
         await call.node.maintenance.revive()
     return done()

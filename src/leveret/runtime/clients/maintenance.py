@@ -7,7 +7,7 @@ ends both.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from leveret.runtime.clients.amqp_listener import AmqpListener
 from leveret.runtime.clients.stream_listener import StreamListener
@@ -28,7 +28,7 @@ class Maintenance:
     def __init__(self, amqp: AmqpListener, streams: StreamListener) -> None:
         """In service."""
         self.is_draining = False
-        self.on_change: Callable[[bool], None] = _ignore
+        self.on_change: Callable[[bool], Awaitable[None]] = _ignore
         self._amqp = amqp
         self._streams = streams
         self._listenings = (amqp.listening, streams.listening)
@@ -49,8 +49,8 @@ class Maintenance:
             await listening.resume()
         logger.info("listeners_resumed protocols=amqp,stream")
 
-    def drain(self) -> None:
-        """Let no client in, and end the connections there are with a reason; what was received is kept."""
+    async def drain(self) -> None:
+        """Let no client in, end the connections with a reason, tell the cluster; received messages are kept."""
         self.is_draining = True
         self.suspend_listeners()
         peers, streams = list(self._amqp.peers), self._streams.connections
@@ -58,16 +58,16 @@ class Maintenance:
             peer.say_goodbye(_REASON)
         for connection in streams:
             connection.close(_REASON)
-        self.on_change(True)
+        await self.on_change(True)
         logger.warning("node_drained connections_closed=%d", len(peers) + len(streams))
 
     async def revive(self) -> None:
         """Serve clients again; see `resume_listeners`."""
         await self.resume_listeners()
         self.is_draining = False
-        self.on_change(False)
+        await self.on_change(False)
         logger.info("node_revived")
 
 
-def _ignore(is_draining: bool) -> None:
+async def _ignore(is_draining: bool) -> None:
     """Nobody is told."""

@@ -171,17 +171,24 @@ class Coordinator:
                     logger.error("definition_not_taken change=%s error=%s", each.change, error)
                 self._parts.placement_controller.definition_changed(each.change)
 
-    def drained(self, draining: bool) -> None:
-        """The node goes into maintenance, or is back: it gets no new queues, and gives away those it can."""
-        self._tasks.append(self._spawn(self._drain(draining)))
+    async def drained(self, draining: bool) -> None:
+        """The node goes into maintenance, or is back: it gets no new queues, and gives away those it can.
 
-    async def _drain(self, draining: bool) -> None:
+        Etcd has it on return, so that other nodes place no queue here; leaders are handed over afterwards.
+        """
         try:
             await self._member.set_draining(draining)
-            if draining:
-                await self._parts.placement_controller.hand_over()
         except LeveretError as error:
             logger.error("maintenance_not_announced error=%s", error)
+            return
+        if draining:
+            self._tasks.append(self._spawn(self._hand_over()))
+
+    async def _hand_over(self) -> None:
+        try:
+            await self._parts.placement_controller.hand_over()
+        except LeveretError as error:
+            logger.error("leaders_not_handed_over error=%s", error)
 
     def streams_of(self, name: str, tls: bool) -> tuple[str, int] | None:
         """Where clients of streams find another node."""

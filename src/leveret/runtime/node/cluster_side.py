@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ class ClusterSide:
         barrier: what a promise waits for beside the disk.
         copy_gone: told of the files of a log that is here for another node's queue; whether it is.
         schema_decisions: what is decided on schema replication, for all nodes.
-        on_draining: told whether the node is in maintenance.
+        on_draining: tells the other nodes whether this one is in maintenance.
         find_streams: host and port of another node for clients of streams, with TLS or not; None if it has none.
         on_streams: told that clients of streams may come to one address more.
     """
@@ -47,6 +47,6 @@ class ClusterSide:
     barrier: ReplicationBarrier
     copy_gone: Callable[[Log, Corrupt], bool]
     schema_decisions: Deciding
-    on_draining: Callable[[bool], None]
+    on_draining: Callable[[bool], Awaitable[None]]
     find_streams: Callable[[str, bool], tuple[str, int] | None]
     on_streams: Callable[[], None]

@@ -156,7 +156,7 @@ class Rejoin:
             upstream = self._check()
             positions = await self._ask_positions(upstream, set_all_aside=set_all_aside)
             unknown = await self._check_definitions()
-            self._node.maintenance.drain()
+            await self._node.maintenance.drain()
             try:
                 reports = await self._come_back(positions, unknown)
             finally:
@@ -194,7 +194,7 @@ class Rejoin:
             await self._go_on()
         except _FAILURES as error:
             logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
-            self._node.maintenance.drain()
+            await self._node.maintenance.drain()
             self._retry_later()
 
     async def stop(self) -> None:

@@ -95,7 +95,7 @@ def two_by_two(text: str) -> list[str]:
 
 def test_the_same_as_json_has_rabbitmqs_keys(trio: Trio, ctl: Ctl) -> None:
     trio.room.lost.add(C)
-    trio.nodes[B].maintenance.drain()
+    trio.nodes[B].maintenance.is_draining = True
     shown = document(ctl, "cluster_status")
     assert set(shown) == {
         *("alarms", "cluster_name", "disk_nodes", "feature_flags", "listeners", "maintenance_status"),
