@@ -14,6 +14,9 @@ from typing import Final
 AT_ONCE: Final = 250
 """As many parts are done at once between two flushes, of all work together. A part takes 10 to 20 microseconds."""
 
+ENOUGH: Final = object()
+"""See `Chores.begin`."""
+
 
 class Chores:
     """See the module."""
@@ -28,11 +31,17 @@ class Chores:
         return bool(self._left)
 
     def begin(self, work: Iterator[object]) -> None:
-        """Do the first parts of a piece of work, all of them if they are few; each step of the iterator is one."""
+        """Do the first parts of a piece of work, all of them if they are few.
+
+        Each step of the iterator is one; one that yields `ENOUGH` leaves much to the flush, and ends the turn.
+        """
         while self._at_once > 0:
             self._at_once -= 1
-            if next(work, self) is self:
+            done = next(work, self)
+            if done is self:
                 return
+            if done is ENOUGH:
+                self._at_once = 0
         self._left.append(work)
 
     def go_on(self, is_over: Callable[[], bool]) -> bool:
@@ -45,8 +54,8 @@ class Chores:
         left = self._left
         while left:
             work = left.popleft()
-            for _ in work:
-                if is_over():
+            for done in work:
+                if done is ENOUGH or is_over():
                     left.append(work)
                     return True
         return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from heapq import heappop, heappush, heapreplace
 from typing import Final
 
 from leveret.core.queues.backlog import DELIVERY_BYTES_MAX, Backlog, Batch, memory_of
@@ -77,13 +78,13 @@ class PriorityBacklog(Backlog):
         self.next_offset = self.cursor = offset
 
     def ready_ranges(self) -> Iterator[tuple[int, int]]:
-        """See Backlog; by priority, but for what came back just now."""
-        yield from self.unsorted
+        """See Backlog; in the order of the log, where messages of all priorities follow each other."""
+        ranges = list(self.unsorted)
         for level in self._levels:
-            yield from level.returned
-            for run in level.recent:
-                yield run.first, run.end
-            yield from level.waiting
+            ranges += level.returned
+            ranges += [(run.first, run.end) for run in level.recent]
+            ranges += level.waiting
+        return _joined(sorted(ranges))
 
     def clear(self) -> None:
         """See Backlog."""
@@ -94,7 +95,7 @@ class PriorityBacklog(Backlog):
 
     def put_back(self, first: int, end: int) -> None:
         """See Backlog."""
-        self.unsorted.append((first, end))
+        heappush(self.unsorted, (first, end))
 
     def give_back_before(self, offset: int) -> None:
         """See Backlog."""
@@ -118,20 +119,19 @@ class PriorityBacklog(Backlog):
 
     def sort_some(self) -> bool:
         """See Backlog."""
+        # A heap, in the order of the log: each read of it serves those that follow.
         unsorted, read_before = self.unsorted, self.runs_read
-        # In the order of the log: each read of it serves those that follow.
-        unsorted.sort(reverse=True)
         for _ in range(SORTED_AT_ONCE):
             if not unsorted or self.runs_read - read_before >= SORTED_AT_ONCE:
                 break
-            first, end = unsorted[-1]
+            first, end = unsorted[0]
             run = self.find(first)
             stop = min(end, run.end)
             self._level_of(run.messages).returned.add(first, stop)
             if stop == end:
-                unsorted.pop()
+                heappop(unsorted)
             else:
-                unsorted[-1] = (stop, end)
+                heapreplace(unsorted, (stop, end))
         return bool(unsorted)
 
     def take(self, limit: int) -> tuple[list[Run], bool]:
@@ -174,3 +174,17 @@ class PriorityBacklog(Backlog):
             for run in runs:
                 count -= len(run)
                 yield run.first, run.end
+
+
+def _joined(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Ascending ranges, those that follow each other as one."""
+    before: tuple[int, int] | None = None
+    for each in ranges:
+        if before is not None and before[1] == each[0]:
+            before = before[0], each[1]
+        else:
+            if before is not None:
+                yield before
+            before = each
+    if before is not None:
+        yield before

@@ -26,6 +26,7 @@ from leveret.core.queues.counters import Counters
 from leveret.core.queues.dying import DEAD_AT_ONCE, NOT_STORED, DeadLetters, Dying
 from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run, bytes_of, count_of, joined
 from leveret.core.queues.offsets import OffsetSet
+from leveret.core.queues.pending_returns import PendingReturns
 from leveret.core.queues.queue_settings import DROP_HEAD, QueueSettings
 from leveret.core.queues.relocated import Relocated
 from leveret.core.queues.returns import Returns
@@ -62,6 +63,7 @@ class Queue:
         relocated_before: nothing unsettled needs what stands in the log before this offset.
         dying: what is to be dead-lettered.
         returns: how often messages came back, of a queue that counts it.
+        pending_returns: what is still coming back; nothing is handed out meanwhile.
     """
 
     is_remote: ClassVar[bool] = False
@@ -92,6 +94,7 @@ class Queue:
         self.settling: list[list[int]] = []
         self.dying = Dying()
         self.returns = Returns()
+        self.pending_returns = PendingReturns()
         self.deadline_ms: int | None = None
         self.may_expire = False
         self.sequences = Sequences()
@@ -329,7 +332,10 @@ class Queue:
     def drop_ready(self, reason: int) -> int:
         """Settle every ready message (purge, deletion); return how many."""
         dropped = 0
-        for first, end in list(self.backlog.ready_ranges()):
+        # If nothing is unacked, all that is not settled is ready, in fewer ranges.
+        are_all = self.unacked_count == 0
+        ready = self.settled.gaps(0, self.next_offset) if are_all else self.backlog.ready_ranges()
+        for first, end in list(ready):
             self._settle(first, end, reason)
             dropped += end - first
         self.backlog.clear()
@@ -379,6 +385,10 @@ class Queue:
         What was published since the last dispatch is offered to consumers once before it may expire, so that a
         time to live of 0 means "now or never".
         """
+        if self.pending_returns:
+            # Its end marks the queue.
+            self.deadline_ms = None
+            return
         self._now_ms = now_ms
         self._dropped = 0
         if self._used_ms is None or self.consumers:

@@ -265,6 +265,8 @@ class Stream(Queue):
 
     def dispatch(self, now_ms: int = 0) -> None:
         """Hand each consumer what is durable from its position on, as far as it has room."""
+        if self.pending_returns:
+            return
         for consumer in list(self.consumers):
             position = self._readers[consumer]
             if position.offset < 0:

@@ -22,6 +22,7 @@ from starlette.routing import Route
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.definitions_lock import DEFINITIONS_LOCK_TIMEOUT_S
+from leveret.core.queues.queue import Queue
 from leveret.management.node import ClusterOperations, ManagedNode
 from leveret.management.rates.history import SampleRanges, ranges_of
 from leveret.management.rates.rates import Rates
@@ -186,6 +187,11 @@ class Call(ClusterRequest):
         begin(lambda *_: ended.set())
         await self.node.commit()
         while not ended.is_set():
+            await self.node.commit()
+
+    async def returned(self, queue: Queue) -> None:
+        """Return once all that is coming back to a queue is back, and those who left it are gone."""
+        while queue.pending_returns:
             await self.node.commit()
 
     async def flush_some(self) -> None:

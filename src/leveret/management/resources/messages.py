@@ -94,6 +94,9 @@ async def get(call: Call) -> Response:
     try:
         async for _ in in_slices(range(count)):
             existing = call.broker.queues.get((vhost, name))
+            if existing is not None and existing.pending_returns:
+                await call.returned(existing)
+                existing = call.broker.queues.get((vhost, name))
             if existing is not None and existing.is_remote and shown:
                 # Another node leads it since the last turn; what was got before that is told.
                 break

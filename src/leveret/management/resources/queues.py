@@ -104,6 +104,7 @@ async def delete(call: Call) -> Response:
 
     One that is down, as its leader is gone, can be deleted without them.
     """
+    await call.returned(queue_of(call))
     queue, actor = queue_of(call), call.caller.in_vhost(call.vhost())
     actor.require("configure", "queue", queue.key[1])
     if queue.is_remote and (call.flag("if-unused") or call.flag("if-empty") or call.passed is not None):
@@ -115,6 +116,7 @@ async def delete(call: Call) -> Response:
 
 async def purge(call: Call) -> Response:
     """Drop all ready messages."""
+    await call.returned(queue_of(call))
     queue = queue_of(call)
     need_led_here(call, queue)
     call.caller.in_vhost(queue.key[0]).purge(queue)

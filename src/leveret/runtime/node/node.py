@@ -428,6 +428,10 @@ class Node:
         A disk that failed lets nothing be promised any more, and followers have a bounded time to acknowledge.
         """
         self.engine.flush()
+        while self.broker.chores:
+            # What clients settled, or left, is on disk as a whole.
+            await asyncio.sleep(0)
+            self.engine.flush()
         if not self.failed.is_set():
             failed = asyncio.create_task(self.failed.wait())
             settled = asyncio.create_task(self.commits.settle())

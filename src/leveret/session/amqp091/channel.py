@@ -6,26 +6,31 @@ build. A closing channel drops everything but close and close-ok (spec 1.5.2.5).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, Final
 
 from pamqp import base, commands
 
 from leveret.core.queues.confirms import ConfirmBatch, Confirms
+from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.errors import AccessRefused, PreconditionFailed
 from leveret.session.amqp091 import remote_methods as remote_methods
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.connection_base import ConnectionBase
-from leveret.session.amqp091.delivery import Unacked
+from leveret.session.amqp091.delivery import FEW, Unacked
 from leveret.session.amqp091.direct_reply import REPLY_TO, ReplyConsumer
 from leveret.session.amqp091.incoming import IncomingMessage
 from leveret.session.amqp091.publishing import Publisher
 from leveret.session.amqp091.remote_queues import Leaders
 from leveret.session.amqp091.replies import Fault
+from leveret.session.amqp091.settling import Settle, answered_at_end, begin, in_parts, in_parts_back, leave
 from leveret.session.amqp091.topology import TOPOLOGY
-from leveret.session.amqp091.transactions import ChannelTransaction
+from leveret.session.amqp091.transactions import ChannelTransaction, Commit
 from leveret.wire import amqp091 as wire
+
+ACKED_AT_ONCE: Final = 1_000
+"""Runs of deliveries that are acknowledged before others have their turn."""
 
 
 class Channel(ChannelBase):
@@ -101,18 +106,19 @@ class Channel(ChannelBase):
 
     def abandon(self) -> None:
         """End: consumers go, unacked deliveries return, later frames are dropped until close-ok."""
+        self.end()
+        leave(self.connection.broker, [self])
+
+    def end(self) -> None:
+        """All that there is to do at an end, but for what may take turns: see `settling.leave`."""
         self.is_closing = True
         self.incoming = None
         for remote_channel in list(self.remote_channels.values()):
             remote_channel.close()
-        # The first to come is the last to go: of a single active consumer only the next one that stays takes its place.
-        for tag in reversed(list(self.consumers)):
-            self._remove_consumer(tag)
         if self.reply_consumer is not None:
             self._forget_replies(self.reply_consumer)
         if self.transaction is not None:
             self._forget_transaction(self.transaction)
-        self.requeue(self.unacked.take_up_to(0))
         self.connection.confirming.pop(self, None)
 
     # -- consuming ----------------------------------------------------------------------------
@@ -175,13 +181,14 @@ class Channel(ChannelBase):
         if consumer is not None:
             if consumer.queue.is_remote and remote_methods.cancel(self, consumer, method):
                 return
-            self._remove_consumer(tag)
+            self.remove_consumer(tag)
         elif self.reply_consumer is not None and self.reply_consumer.tag == tag:
             self._forget_replies(self.reply_consumer)
         if not method.nowait:
             self.connection.send(wire.named_reply(self.number, 60, 31, tag))
 
-    def _remove_consumer(self, tag: bytes) -> None:
+    def remove_consumer(self, tag: bytes) -> None:
+        """A consumer leaves its queue, which may go with the last one."""
         consumer = self.consumers.pop(tag)
         queue = consumer.queue
         queue.remove_consumer(consumer)
@@ -227,14 +234,18 @@ class Channel(ChannelBase):
         """
         self._settle_runs(self._acknowledge, self.take(tag, multiple))
 
-    def ack_each(self, first: int, last: int) -> None:
-        """The same, of each delivery from one tag to another, one after the other.
+    def ack_each(self, first: int, last: int) -> int:
+        """The same, of each delivery from one tag to another, in order; return the tag behind those that are settled.
+
+        These are all, or ACKED_AT_ONCE runs: a read may hold acknowledgements of ten thousand.
 
         Raises:
             Fault: 406, one of the tags is not unacked; those before it are settled.
         """
         tag = first
-        while tag <= last:
+        for _ in range(ACKED_AT_ONCE):
+            if tag > last:
+                break
             run = self.unacked.take_from(tag, last)
             if run is None:
                 self.ack(tag, multiple=False)
@@ -242,6 +253,7 @@ class Channel(ChannelBase):
             else:
                 self._settle_runs(self._acknowledge, [run])
                 tag += run.count
+        return tag
 
     def _refuse(self, tag: int, *, multiple: bool, requeue: bool) -> None:
         runs = self.take(tag, multiple)
@@ -249,7 +261,7 @@ class Channel(ChannelBase):
             run.queue.check_refusable()
         self._settle_runs(self.requeue if requeue else self._reject, runs)
 
-    def take(self, tag: int, multiple: bool) -> list[Unacked]:
+    def take(self, tag: int, multiple: bool) -> Collection[Unacked]:
         """Remove and return deliveries.
 
         Raises:
@@ -264,20 +276,33 @@ class Channel(ChannelBase):
             raise Fault(406, f"unknown delivery tag {tag}")
         return [run]
 
-    def _settle_runs(self, settle: Callable[[list[Unacked]], None], runs: list[Unacked]) -> None:
-        """Settle now, or with the transaction's commit."""
+    def _settle_runs(self, settle: Settle, runs: Collection[Unacked]) -> None:
+        """Settle now, in turns if they are many, or with the transaction's commit."""
         if self.transaction is not None:
             self.transaction.settlements.append((settle, runs))
-        else:
+        elif len(runs) <= FEW:
             settle(runs)
+        else:
+            with answered_at_end(self.connection) as done:
+                begin(self.connection.broker, self._in_turns(settle, runs, done), len(runs))
 
-    def _acknowledge(self, runs: list[Unacked]) -> None:
+    def _in_turns(
+        self, settle: Settle, runs: Collection[Unacked], *then: Callable[[], None]
+    ) -> Iterator[object]:
+        if settle == self.requeue:
+            yield from in_parts_back(self.connection.broker, settle, runs)
+        else:
+            yield from in_parts(settle, runs)
+        for step in then:
+            step()
+
+    def _acknowledge(self, runs: Collection[Unacked]) -> None:
         for run in runs:
             run.queue.settle(run.offset, run.count)
             self.count(run.queue, "ack", run.count)
         self.let_go(runs)
 
-    def _reject(self, runs: list[Unacked]) -> None:
+    def _reject(self, runs: Collection[Unacked]) -> None:
         for run in runs:
             run.queue.reject(run.offset, run.count)
         self.let_go(runs)
@@ -299,14 +324,17 @@ class Channel(ChannelBase):
                 "This timeout value can be configured, see consumers doc guide to learn more"
             )
 
-    def _recover(self, method: commands.Basic.Recover) -> None:
-        self._recover_async(method)
-        self.reply(commands.Basic.RecoverOk())
-
-    def _recover_async(self, method: commands.Basic.Recover | commands.Basic.RecoverAsync) -> None:
+    def _recover(self, method: commands.Basic.Recover | commands.Basic.RecoverAsync) -> None:
         if not method.requeue:
             raise Fault(540, "requeue=false")
-        self.requeue(self.unacked.take_up_to(0))
+
+        def recovered() -> None:
+            if isinstance(method, commands.Basic.Recover):
+                self.reply(commands.Basic.RecoverOk())
+
+        runs = self.unacked.take_up_to(0)
+        with answered_at_end(self.connection) as done:
+            begin(self.connection.broker, self._in_turns(self.requeue, runs, recovered, done), len(runs))
 
     # -- publishing ---------------------------------------------------------------------------
 
@@ -337,13 +365,50 @@ class Channel(ChannelBase):
         batch = transaction.committing = ConfirmBatch()
         for publish, messages in transaction.take_publishes():
             publish(messages)
-        for settle, runs in transaction.take_settlements():
-            settle(runs)
-            for run in runs:
-                batch.queues[run.queue] = run.queue.definition.durable or batch.queues.get(run.queue, False)
+        settlements = transaction.take_settlements()
+        if sum(len(runs) for _, runs in settlements) <= FEW:
+            for settle, runs in settlements:
+                settle(runs)
+                _add_queues(batch, runs)
+        else:
+            self._commit_in_turns(transaction, batch, settlements)
         transaction.committing = None
         transaction.batches.append(batch)
         self.connection.confirming[self] = None
+
+    def _commit_in_turns(
+        self,
+        transaction: ChannelTransaction,
+        published: ConfirmBatch,
+        settlements: list[tuple[Settle, Collection[Unacked]]],
+    ) -> None:
+        """Settle in turns, after all publishes, which this flush appends: a crash amid them doubles, and loses none."""
+        settled = ConfirmBatch()
+        commit = Commit(self._committed)
+        transaction.commits |= {published: commit, settled: commit}
+
+        def end() -> None:
+            # What was settled at a leader that is none any more may not be in its successor's log.
+            settled.refused = any(map(self._is_led_elsewhere, settled.queues))
+            transaction.batches.append(settled)
+            self.connection.confirming[self] = None
+
+        def settle_all() -> Iterator[object]:
+            for settle, runs in settlements:
+                _add_queues(settled, runs)
+                yield from self._in_turns(settle, runs)
+            end()
+            done()
+
+        with answered_at_end(self.connection) as done:
+            self.connection.broker.chores.begin(settle_all())
+
+    def _is_led_elsewhere(self, queue: object) -> bool:
+        """Whether a queue that was led here when it was settled is not any more, and is not deleted either."""
+        if not isinstance(queue, Queue):
+            return False
+        existing = self.connection.broker.queues.get(queue.key)
+        return existing is not None and existing is not queue and existing.epoch == queue.epoch
 
     def _check_settlements(self, transaction: ChannelTransaction) -> None:
         """A commit that could not settle what it is asked to settle does nothing at all.
@@ -363,8 +428,13 @@ class Channel(ChannelBase):
 
     def _forget_transaction(self, transaction: ChannelTransaction) -> None:
         transaction.take_publishes()
-        for _, runs in transaction.take_settlements():
-            self.unacked.put_back(runs)
+        self.unacked.put_back([run for _, runs in transaction.take_settlements() for run in runs])
+
+
+def _add_queues(batch: ConfirmBatch, runs: Collection[Unacked]) -> None:
+    """What is settled of these has to be safe with the batch."""
+    for queue in {run.queue: None for run in runs}:
+        batch.queues[queue] = queue.definition.durable or batch.queues.get(queue, False)
 
 
 _METHODS: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {
@@ -376,7 +446,7 @@ _METHODS: Final[dict[type[base.Frame], Callable[[Channel, Any], None]]] = {
     commands.Basic.Cancel: Channel._cancel,
     commands.Basic.Get: Channel._get,
     commands.Basic.Recover: Channel._recover,
-    commands.Basic.RecoverAsync: Channel._recover_async,
+    commands.Basic.RecoverAsync: Channel._recover,
     commands.Confirm.Select: Channel._confirm_select,
     commands.Tx.Select: Channel._tx_select,
     commands.Tx.Commit: Channel._tx_commit,

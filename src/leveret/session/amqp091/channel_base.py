@@ -16,6 +16,7 @@ from leveret.core.queues.head import Head
 from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.model.errors import PreconditionFailed
+from leveret.session.amqp091.blocked import BlockedReason, Postponed
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.delivery import (
     ChannelConsumer,
@@ -74,12 +75,26 @@ class ChannelBase(DeliveryChannel):
             name = self.last_queue
         queue = self.connection.broker.queue(self.connection.vhost or "", name)
         self.connection.actor.check_lock(queue)
+        self.await_returns(name)
         if queue.gathered:
             # Published before this method, perhaps in the same read: it must be seen by it.
             self.connection.host.append_now(queue)
             if not queue.consumers.has_willing:
                 queue.give_way()
         return queue
+
+    def await_returns(self, name: str) -> None:
+        """Take the method at hand only when all is back that is coming back to a queue, and those who left it are gone.
+
+        Raises:
+            Postponed: something is.
+        """
+        connection = self.connection
+        queue = connection.broker.queues.get((connection.vhost or "", name))
+        if queue is not None and queue.pending_returns:
+            connection.ask()
+            queue.pending_returns.when_over(connection.answered)
+            raise Postponed(BlockedReason.REMOTE)
 
     def readable_queue(self, name: str) -> Queue:
         """The same, for who reads from it: the permission is asked first, as it tells less.
@@ -150,7 +165,8 @@ class ChannelBase(DeliveryChannel):
         if self.is_closing:
             return
         if self.confirms is None:
-            self._committed(batch, ok)
+            commit = self.transaction.commits.pop(batch, None) if self.transaction is not None else None
+            (self._committed if commit is None else commit.decided)(batch, ok)
             return
         before = self.confirms.confirmed
         for tag, multiple, positive in self.confirms.settled(batch, ok):

@@ -30,6 +30,7 @@ from leveret.session.amqp091.connection_base import OUT_BYTES_MAX, ConnectionBas
 from leveret.session.amqp091.publishing import Publisher
 from leveret.session.amqp091.remote_queues import ConnectionHost
 from leveret.session.amqp091.replies import Fault, broken_frame, code_of, reply_text
+from leveret.session.amqp091.settling import leave
 from leveret.session.certificate import TlsPeer
 from leveret.wire import amqp091 as wire
 from leveret.wire.amqp091 import FRAME_HEAD_BYTES
@@ -266,6 +267,7 @@ class ClientConnection(ConnectionBase):
             or self.state is not AmqpState.OPEN
         ):
             return position
+        begin = position
         first, end = _ACK_REST.unpack_from(data, position + _ACK_HEAD_BYTES)
         last, end_of_single = first - 1, wire.FRAME_END
         while end == end_of_single and data.startswith(head, position):
@@ -280,7 +282,9 @@ class ClientConnection(ConnectionBase):
             if self._frames_left is not None:
                 self._frames_left -= last - first
             try:
-                channel.ack_each(first, last)
+                behind = channel.ack_each(first, last)
+                if behind <= last:
+                    position = begin + (behind - first) * _ACK_FRAME_BYTES
             except LeveretError as error:
                 self.fail(error, number, _method_of(wire.FRAME_METHOD, wire.BASIC_ACK))
         return position
@@ -523,7 +527,8 @@ class ClientConnection(ConnectionBase):
 
     def _release(self) -> None:
         for channel in self.channels.values():
-            channel.abandon()
+            channel.end()
+        leave(self.broker, list(self.channels.values()))
         self.churn.channel_closed += len(self.channels)
         self._asked = None
         self.publisher.forget()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, repeat
 from struct import Struct
 from typing import Any, Final, Protocol
@@ -21,6 +21,8 @@ from leveret.wire import amqp091 as wire
 
 _pack_tag: Callable[[int], bytes] = Struct(">Q").pack
 UNLIMITED: Final = 1 << 30
+FEW: Final = 16
+"""So many runs of deliveries, or consumers, are always dealt with at once; more of them in turns (settling)."""
 AROUND_MAX: Final = 1024
 """Exchanges and routing keys of which a consumer has prepared octets at hand."""
 
@@ -91,9 +93,13 @@ class UnackedRuns:
         else:
             self._runs.append(run)
 
-    def take_up_to(self, tag: int) -> list[Unacked]:
+    def take_up_to(self, tag: int) -> Collection[Unacked]:
         """Remove and return everything with a tag of at most `tag`; 0 means all."""
         runs = self._runs
+        if len(runs) > FEW and (not tag or runs[-1].tag + runs[-1].count - 1 <= tag):
+            # However many they are, it costs the same.
+            self._runs, self.count = deque(), 0
+            return runs
         taken: list[Unacked] = []
         while runs and (not tag or runs[0].tag <= tag):
             run = runs[0]
@@ -101,6 +107,13 @@ class UnackedRuns:
                 taken.append(_split_front(run, tag - run.tag + 1))
                 break
             taken.append(runs.popleft())
+        self.count -= sum(run.count for run in taken)
+        return taken
+
+    def take_first(self, count: int) -> list[Unacked]:
+        """Remove and return the first runs, at most so many; empty if there is none."""
+        runs = self._runs
+        taken = [runs.popleft() for _ in range(min(count, len(runs)))]
         self.count -= sum(run.count for run in taken)
         return taken
 
@@ -112,8 +125,8 @@ class UnackedRuns:
             self.count -= sum(run.count for run in taken)
         return taken
 
-    def put_back(self, runs: list[Unacked]) -> None:
-        """Runs that were taken are unsettled again (a rolled back transaction)."""
+    def put_back(self, runs: Collection[Unacked]) -> None:
+        """Runs that were taken are unsettled again (a rolled back transaction): all in one call, for each sorts."""
         self._runs = deque(sorted([*self._runs, *runs], key=lambda run: run.tag))
         self.count += sum(run.count for run in runs)
 
@@ -167,6 +180,10 @@ class UnackedRuns:
             else:
                 high = middle
         return low if tag < runs[low].tag + runs[low].count else -1
+
+    def __len__(self) -> int:
+        """How many runs there are."""
+        return len(self._runs)
 
     def __iter__(self) -> Iterator[Unacked]:
         """The runs, oldest first."""
@@ -347,13 +364,13 @@ class DeliveryChannel:
         """All that is not settled yet."""
         yield from self.unacked
 
-    def requeue(self, runs: list[Unacked]) -> None:
+    def requeue(self, runs: Collection[Unacked]) -> None:
         """Give deliveries back to their queues, in their old places."""
         for run in runs:
             run.queue.requeue(run.offset, run.count)
         self.let_go(runs)
 
-    def let_go(self, runs: list[Unacked]) -> None:
+    def let_go(self, runs: Collection[Unacked]) -> None:
         """These deliveries no longer count against anybody's prefetch."""
         for run in runs:
             if run.consumer is not None:

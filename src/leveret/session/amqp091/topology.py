@@ -114,6 +114,7 @@ def _queue_declare(channel: ChannelBase, method: commands.Queue.Declare) -> None
     if method.queue == REPLY_TO or method.queue.startswith(PREFIX):
         _declare_replies(channel, method)
         return
+    channel.await_returns(name)
     is_new = (vhost, name) not in connection.broker.queues
     if method.passive:
         queue = channel.queue(_name(method.queue))
@@ -164,6 +165,7 @@ def _queue_bind(channel: ChannelBase, method: commands.Queue.Bind | commands.Que
         routing_key=method.routing_key or ("" if method.queue else name),
         arguments=_arguments(method.arguments),
     )
+    channel.await_returns(name)
     _change_binding(channel, binding, add=isinstance(method, commands.Queue.Bind))
     if isinstance(method, commands.Queue.Unbind):
         channel.reply(commands.Queue.UnbindOk())

@@ -35,7 +35,7 @@ from leveret.wire import amqp091 as wire
 from leveret.wire import forwarding as forwarding
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
 _CAPABILITIES: Final = {"capabilities": {"consumer_cancel_notify": True, "connection.blocked": True}}
 _CHANNEL_MAX: Final = 65535
@@ -160,7 +160,9 @@ class ForwardedChannel(Channel):
                 raise Fault(540, f"relay method {payload[:4].hex()}")
 
     def _bind(self, asked: forwarding.ForwardingTarget) -> None:
-        queue = self.queue(asked.queue)
+        self._check_led(asked.queue)
+        # What is coming back to it does not keep publishes waiting.
+        queue = self.connection.broker.queue(self.connection.vhost or "", asked.queue)
         if queue.epoch != asked.epoch:
             raise Fault(
                 forwarding.NOT_LED, f"queue '{asked.queue}' has epoch {queue.epoch}, not {asked.epoch}"
@@ -184,12 +186,15 @@ class ForwardedChannel(Channel):
         Raises:
             Fault: so it is, which the other node takes for an invitation to ask again: it knows the queue.
         """
+        self._check_led(name)
+        return super().queue(name)
+
+    def _check_led(self, name: str) -> None:
         queue = self.connection.broker.queues.get((self.connection.vhost or "", name))
         if queue is None or queue.is_remote:
             raise Fault(
                 forwarding.NOT_LED, f"queue '{name}' is not led by node '{self.connection.host.node_name}'"
             )
-        return super().queue(name)
 
     def make_consumer(
         self, queue: ConsumerSource, tag: bytes, method: commands.Basic.Consume
@@ -205,7 +210,8 @@ class ForwardedChannel(Channel):
         """A consumer's queue is not led here any more: its node is to register it where it is."""
         tag = consumer.tag if isinstance(consumer, ForwardedChannelConsumer) else b""
         self.consumers.pop(tag, None)
-        self.connection.send(forwarding.moved(self.number, tag))
+        if not self.is_closing:
+            self.connection.send(forwarding.moved(self.number, tag))
 
     def close_batches(self) -> list[ConfirmBatch]:
         """See Channel."""
@@ -223,14 +229,14 @@ class ForwardedChannel(Channel):
         elif not self.is_closing:
             self.connection.send(forwarding.settle_ok(self.number))
 
-    def take(self, tag: int, multiple: bool) -> list[Unacked]:
+    def take(self, tag: int, multiple: bool) -> Collection[Unacked]:
         """See Channel; what a queue that is led elsewhere now had delivered is not there any more."""
         if multiple:
             return self.unacked.take_up_to(tag)
         run = self.unacked.take_one(tag)
         return [] if run is None else [run]
 
-    def let_go(self, runs: list[Unacked]) -> None:
+    def let_go(self, runs: Collection[Unacked]) -> None:
         """See Channel."""
         super().let_go(runs)
         for run in runs:

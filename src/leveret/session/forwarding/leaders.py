@@ -291,7 +291,10 @@ class RemoteLeaders:
             self._left(source.key, source.channel)
         for consumer in consumers:
             consumer.queue, consumer.unacked_count = stands, 0
-            if consumer.arguments.get(CANCEL_ON_FAILOVER) is True and channel.connection.client_can(
+            if channel.is_closing:
+                # It is on its way out (settling.leave).
+                channel.consumers.pop(consumer.tag)
+            elif consumer.arguments.get(CANCEL_ON_FAILOVER) is True and channel.connection.client_can(
                 "consumer_cancel_notify"
             ):
                 channel.consumer_cancelled(consumer)

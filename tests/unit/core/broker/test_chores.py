@@ -8,7 +8,7 @@ import pytest
 
 from leveret.core.broker.actor import Actor
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.chores import AT_ONCE, Chores
+from leveret.core.broker.chores import AT_ONCE, ENOUGH, Chores
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound
@@ -51,6 +51,16 @@ def test_each_has_its_turn_until_none_is_left() -> None:
     for _ in range(20):
         chores.go_on(at_once)
     assert ("".join(done), bool(chores)) == ("ababa", False)
+
+
+def test_a_part_that_leaves_much_to_the_flush_ends_the_turn() -> None:
+    chores = Chores()
+    parts = iter([None, ENOUGH, None, ENOUGH, None])
+    chores.begin(parts)
+    assert len(list(parts)) == 3
+    chores.begin(iter([ENOUGH, ENOUGH]))
+    left = [chores.go_on(lambda: False) for _ in range(3)]
+    assert left == [True, True, False]
 
 
 def make_broker() -> Broker:

@@ -225,3 +225,18 @@ def test_to_purge_what_came_back_takes_no_read_of_the_log(monkeypatch: pytest.Mo
     reads = log.reads
     assert queue.drop_ready(PURGED) == 20
     assert (log.reads, queue.ready_count, queue.message_count) == (reads, 0, 0)
+
+
+@pytest.mark.parametrize("taken", [0, 3])
+def test_a_purge_settles_what_follows_in_the_log_together_whatever_its_priority(
+    monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    """Each by itself they took 376 ms, of 100,000."""
+    _, queue = a_backlog_of_many_priorities(monkeypatch, 60)
+    unacked = offsets(queue.take(taken)[0]) if taken else []
+    ready = queue.ready_count
+    assert queue.drop_ready(PURGED) == ready
+    settled = {offset for _, first, end in queue.settling for offset in range(first, end)}
+    assert len(queue.settling) <= 1 + len(unacked)
+    assert settled == set(range(60)).difference(unacked)
+    assert (queue.ready_count, queue.unacked_count) == (0, len(unacked))
