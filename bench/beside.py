@@ -1,18 +1,20 @@
 """How long messages take while the node does something large beside them: p99 and the longest.
 
 5,000 messages/s are published and consumed as in `latency`; meanwhile, over and over, one of the things that take a
-node long: an import, a list, a scrape, channels by the ten thousand, queues that come and go. Each of these is one
-step of an event loop where nobody cut it up, and everybody's pause.
+node long: an import, a list, a scrape, channels by the ten thousand, queues that come and go, messages that come back,
+a connection with many consumers that closes. Each of these is one step of an event loop where nobody cut it up, and
+everybody's pause.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import httpx
-from pamqp import commands, frame
+from pamqp import body, commands, frame, header
 
 from bench.client import CHANNEL, LOOPBACK, Connection, LoadError
 from bench.contenders import LEVERET, RABBITMQ, Node
@@ -28,12 +30,17 @@ _ANSWER_BYTES: Final = 12 + 16
 """Of close-ok and open-ok."""
 _TIMEOUT_S: Final = 300.0
 _ENDS_WITHIN_S: Final = 60.0
+_POLL_S: Final = 0.05
+_RETURNS: Final = "returns"
+_PRIORITIES: Final = 5
+_BODY: Final = b"." * 16
+_FRAMES_OF_DELIVERY: Final = 3
 
 Stopped = Callable[[], bool]
 Disturbance = Callable[[Node, int, Stopped], None]
 
 
-def call(node: Node, method: str, path: str, body: object = None) -> None:
+def call(node: Node, method: str, path: str, content: object = None) -> None:
     """Ask the HTTP API, as guest.
 
     Raises:
@@ -43,7 +50,7 @@ def call(node: Node, method: str, path: str, body: object = None) -> None:
         method,
         f"http://{LOOPBACK}:{node.management_port}{path}",
         auth=("guest", "guest"),
-        json=body,
+        json=content,
         timeout=_TIMEOUT_S,
     )
     if answer.is_error:
@@ -92,6 +99,43 @@ def _declare_and_delete(node: Node, count: int, stopped: Stopped) -> None:
                 return
             client.put(f"come-{number}", json={"durable": True}).raise_for_status()
             client.delete(f"come-{number}").raise_for_status()
+
+
+def _return_messages(node: Node, count: int, stopped: Stopped) -> None:
+    """Messages of five priorities in turns come back when the connection that holds all of them closes.
+
+    They are handed out by priority, so no two that follow each other in the queue were handed out one after the other.
+    """
+    connection = Connection(node.amqp_port, vhost="beside")
+    connection.declare_queue(_RETURNS, arguments={"x-max-priority": _PRIORITIES - 1})
+    if not connection.ready_messages(_RETURNS):
+        for number in range(count):
+            connection.socket.sendall(_prioritised(number))
+    while connection.ready_messages(_RETURNS) < count:
+        time.sleep(_POLL_S)
+    connection.consume(_RETURNS, prefetch=0)
+    connection.skip_frames(count * _FRAMES_OF_DELIVERY)
+    connection.close()
+
+
+def _prioritised(number: int) -> bytes:
+    properties = commands.Basic.Properties(
+        delivery_mode=2, priority=number % _PRIORITIES, message_id=str(number)
+    )
+    parts = (
+        commands.Basic.Publish(routing_key=_RETURNS),
+        header.ContentHeader(body_size=len(_BODY), properties=properties),
+        body.ContentBody(_BODY),
+    )
+    return b"".join(frame.marshal(each, CHANNEL) for each in parts)
+
+
+def _close_consumers(node: Node, count: int, stopped: Stopped) -> None:
+    """A connection that has a consumer on each of many queues closes."""
+    connection = Connection(node.amqp_port, vhost="beside")
+    queues = [each["name"] for each in definitions(count)["queues"]]
+    connection.consume_each({queue: queue for queue in queues}, prefetch=1)
+    connection.close()
 
 
 def _make_vhost(node: Node) -> None:
@@ -185,4 +229,11 @@ BESIDE: Final = (
     ),
     _scenario("channels", f"{OPENS:,} pipelined `channel.close` and `open`", _open_channels),
     _scenario("declare", "queues declared and deleted over HTTP", _declare_and_delete),
+    _scenario("returns", f"{QUEUES:,} messages of {_PRIORITIES} priorities that come back", _return_messages),
+    _scenario(
+        "close",
+        f"the end of a connection with consumers of {QUEUES:,} queues",
+        _close_consumers,
+        standing=True,
+    ),
 )

@@ -115,6 +115,11 @@ class Connection:
         for tag, queue in queues.items():
             self._call(commands.Basic.Consume(queue=queue, consumer_tag=tag), commands.Basic.ConsumeOk)
 
+    def skip_frames(self, count: int) -> None:
+        """Take so many frames, whatever they are."""
+        for _ in range(count):
+            self._read_frame()
+
     def close(self) -> None:
         """End the connection in order; answers that still come in are thrown away."""
         self._send(commands.Connection.Close(200, "done", 0, 0), channel=0)

@@ -49,6 +49,7 @@ class _Chunk:
         self._arrived_ms = arrived_ms
         self._position = 0
         self._runs: list[Run] = []
+        self._terms_at: tuple[int, tuple[int | None, int]] | None = None
 
     def runs(self, skip_before: int, count_max: int) -> list[Run]:
         data, end = self._data, len(self._data)
@@ -72,6 +73,7 @@ class _Chunk:
         bodies: list[bytes] = []
         known: dict[bytes, bytes] = {}
         terms: tuple[int | None, int] | None = None
+        ahead = self._terms_at
         last, alike_count = b"", 0
         found: Head | None = None
         unpack = _HEADER.unpack_from
@@ -87,9 +89,17 @@ class _Chunk:
                     raise ChunkError(_what_is_wrong(data[start:stop]))
                 header = data[header_at:body_at]
                 route = data[start:header_at]
-                mine = terms_of(header[4:]) if flags & props.TERMS else DEFAULT_TERMS
+                mine: tuple[int | None, int]
+                if not flags & props.TERMS:
+                    mine = DEFAULT_TERMS
+                elif ahead is not None and ahead[0] == position:
+                    mine = ahead[1]
+                else:
+                    mine = terms_of(header[4:])
                 if mine != terms:
                     if bodies:
+                        # Of messages that differ in this each is a run: that is not looked up twice.
+                        self._terms_at = position, mine
                         break
                     terms = mine
                 if header == last and route == routes[-1]:

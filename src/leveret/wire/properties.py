@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
+from functools import cache
 from typing import Final
 
 from pamqp import commands, exceptions, header
@@ -112,6 +113,45 @@ def split(header: bytes) -> dict[int, bytes]:
         SyntaxFault: the header ends inside its properties.
     """
     return _split(header)[0]
+
+
+def terms(header: bytes) -> tuple[bytes | None, int]:
+    """Expiration, None for none, and priority: what `split` has of them, at a third of the cost.
+
+    Raises:
+        SyntaxFault: the header ends inside its properties.
+    """
+    expiration: bytes | None = None
+    priority, position = 0, 14
+    try:
+        for flag, width in _widths(property_flags(header)):
+            start = position
+            if width > 0:
+                position += width
+            elif width == 0:
+                position += 1 + header[position]
+            else:
+                position += 4 + int.from_bytes(header[position : position + 4], "big")
+            if flag == PRIORITY:
+                priority = header[start]
+            elif flag == EXPIRATION:
+                expiration = header[start + 1 : position]
+    except IndexError:
+        position = len(header) + 1
+    if position > len(header):
+        raise SyntaxFault("content header ends inside its properties")
+    return expiration, priority
+
+
+@cache
+def _widths(flags: int) -> tuple[tuple[int, int], ...]:
+    """Which properties are set, and how wide each is: 0 if it is a short string, -1 if it is a table."""
+    widths = {_SHORT: 0, _TABLE: -1}
+    return tuple(
+        (flag, kind if isinstance(kind, int) else widths[kind])
+        for flag, kind in _KINDS.items()
+        if flags & flag
+    )
 
 
 def split_whole(header: bytes) -> dict[int, bytes]:

@@ -51,8 +51,16 @@ def test_what_is_joined_is_what_was_split(values: dict[str, Any]) -> None:
 def test_a_header_that_ends_early_is_refused(values: dict[str, Any], cut: int) -> None:
     octets = payload(**values)
     if values and cut < len(octets) - 14:
-        with pytest.raises(SyntaxFault):
-            props.split(octets[:-cut])
+        for read in (props.split, props.terms):
+            with pytest.raises(SyntaxFault):
+                read(octets[:-cut])
+
+
+@given(values=HELD)
+def test_expiration_and_priority_are_what_is_split(values: dict[str, Any]) -> None:
+    octets = payload(**values)
+    found = props.split(octets)
+    assert props.terms(octets) == (found.get(props.EXPIRATION), found.get(props.PRIORITY, b"\0")[0])
 
 
 def test_values_come_without_their_lengths() -> None:

@@ -99,8 +99,8 @@ def terms_of(header: bytes) -> tuple[int | None, int]:
     Raises:
         SyntaxFault: the header ends inside its properties.
     """
-    found = props.split(header)
-    return expiration_ms_of(found.get(props.EXPIRATION)), found.get(props.PRIORITY, b"\0")[0]
+    expiration, priority = props.terms(header)
+    return expiration_ms_of(expiration), priority
 
 
 def expiration_ms_of(text: bytes | None) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 
 
@@ -77,6 +77,20 @@ class OffsetSet:
                 yield position, self._starts[index]
             position = self._ends[index]
             index += 1
+
+    def count_gaps(self, first: int, end: int) -> int:
+        """The number of offsets of [first, end) that are not in the set: the sum of `gaps`, without a step for each."""
+        first = max(first, self.floor)
+        if first >= end:
+            return 0
+        starts, ends = self._starts, self._ends
+        low = bisect_right(ends, first, self._begin)
+        high = bisect_left(starts, end, low)
+        if low == high:
+            return end - first
+        members = sum(ends[low:high]) - sum(starts[low:high])
+        members -= max(0, first - starts[low]) + max(0, ends[high - 1] - end)
+        return end - first - members
 
     def count_missing(self, end: int) -> int:
         """The number of offsets below `end` that are not in the set; no member is above `end`."""

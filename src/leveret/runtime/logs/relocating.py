@@ -214,9 +214,8 @@ def worth_relocating(queue: Queue, segments: list[SegmentExtent], keep_from: int
         if segment.next_offset > keep_from:
             break
         live = sum(
-            end - first
-            for missing in queue.settled.gaps(segment.first_offset, segment.next_offset)
-            for first, end in queue.relocated.outside(*missing)
+            queue.settled.count_gaps(first, end)
+            for first, end in queue.relocated.outside(segment.first_offset, segment.next_offset)
         )
         each = segment.user_bytes // max(1, segment.user_records) + _CHUNK_OVERHEAD_BYTES
         gain += segment.size - 2 * (live * each + stored_again[at])
@@ -234,8 +233,7 @@ def _live_bytes_relocated(queue: Queue, segments: list[SegmentExtent]) -> list[i
     """Octets of what is unsettled and was stored again, by the segment in which it is now."""
     of_chunk: dict[int, int] = {}
     for first, end, chunk_id in queue.relocated:
-        live = sum(stop - start for start, stop in queue.settled.gaps(first, end))
-        of_chunk[chunk_id] = of_chunk.get(chunk_id, 0) + live
+        of_chunk[chunk_id] = of_chunk.get(chunk_id, 0) + queue.settled.count_gaps(first, end)
     found = []
     for segment in segments:
         octets = 0

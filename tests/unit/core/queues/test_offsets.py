@@ -38,6 +38,7 @@ class OffsetSetMachine(RuleBasedStateMachine):
         assert [offset for start, stop in gaps for offset in range(start, stop)] == [
             offset for offset in range(first, end) if offset not in self.model
         ]
+        assert self.set.count_gaps(first, end) == sum(stop - start for start, stop in gaps)
         assert all(start < stop for start, stop in gaps)
         assert all(before[1] < after[0] for before, after in pairwise(gaps))
 
