@@ -196,7 +196,7 @@ class Api:
         except httpx.TimeoutException:
             raise TimedOut(exits.RETRY, f"{self._place} does not answer in time") from None
         except (httpx.RemoteProtocolError, httpx.ReadError) as error:
-            raise WentAway(f"{self._place} went away before it had answered: {error}") from None
+            raise WentAway(f"{self._place} closed the connection before its answer: {error}") from None
         except httpx.HTTPError as error:
             raise NodeUnreachable(f"cannot reach {self._place}: {error}; is the node running?") from None
 

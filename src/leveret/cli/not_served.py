@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import Final
 
-_NO_ERLANG: Final = "a Leveret node is a Python process, there is no Erlang machine in it"
+_NO_ERLANG: Final = "a Leveret node is a Python process without an Erlang machine"
 _ETCD: Final = (
     "members, definitions and leaders are in etcd: see cluster_status, join_cluster, forget_cluster_node"
 )
 _BY_POLICY: Final = (
-    "which nodes have a queue is said by policy: set_policy with ha-mode for a classic queue, target-group-size for a "
+    "policies choose the nodes of a queue: set_policy with ha-mode for a classic queue, target-group-size for a "
     "quorum queue; see list_queues name leader members online, sync_queue and rebalance"
 )
-_RESET: Final = "stop the node and remove its data directory; it starts as new"
+_RESET: Final = "stop the node and remove its data directory; then it starts as a new node"
 _ONE_PROCESS: Final = (
-    "the broker and its process are one: leveretctl stop ends both, leveret serve starts them"
+    "the broker is one process: leveretctl stop ends it, leveret serve starts it"
 )
-_NO_PLUGINS: Final = "there are no plugins: the HTTP API, streams and metrics are always there"
+_NO_PLUGINS: Final = "a node has no plugins: the HTTP API, streams and metrics are built in"
 _PLAIN_SETTINGS: Final = (
     "settings are not encrypted; keep secrets in a file that only the node's user may read"
 )
@@ -70,7 +70,7 @@ _REASONS: Final = {
     _RESET: ("force_reset", "reset"),
     _ONE_PROCESS: ("start_app", "stop_app"),
     _PLAIN_SETTINGS: ("decode", "encode"),
-    "ask the operating system of the node's machine": (
+    "use the tools of the node's operating system": (
         "list_network_interfaces",
         "resolve_hostname",
     ),

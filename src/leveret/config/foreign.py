@@ -114,7 +114,7 @@ def plugin_reason(name: str) -> str:
     """Why Leveret has no plugin of RabbitMQ's of that name."""
     short = name.removeprefix("rabbitmq_")
     known = next((reason for plugin, reason in _PLUGINS.items() if short.startswith(plugin)), None)
-    return known or "there is no such plugin, and nothing like it is built in"
+    return known or "Leveret has neither this plugin nor a replacement"
 
 
 def is_foreign_key(key: str) -> bool:
@@ -126,8 +126,8 @@ def foreign_advice(key: str) -> str | None:
     """What to tell of a key that nothing declares, if it or a key above it is RabbitMQ's; None if not."""
     plugin = key.partition(".")[0]
     if plugin in _PLUGINS:
-        return f"it is RabbitMQ's, and {_PLUGINS[plugin]}: take the line out"
+        return f"it is a setting of RabbitMQ, and {_PLUGINS[plugin]}: remove the line"
     words = key.split(".")
     if any(".".join(words[:count]) in _KEYS for count in range(1, len(words) + 1)):
-        return "it is RabbitMQ's, and Leveret does not serve it: take the line out"
+        return "it is a setting of RabbitMQ that Leveret does not support: remove the line"
     return None

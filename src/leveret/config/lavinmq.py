@@ -57,8 +57,8 @@ _VALUES: Final = {
 """What LavinMQ's words for a setting's values are here, where they differ."""
 _ADVICE: Final = {
     ("main", "data_dir"): "name the directory by --data-dir",
-    ("main", "default_password"): "a hash of LavinMQ's is not taken here: see default_pass",
-    ("main", "default_password_hash"): "a hash of LavinMQ's is not taken here: see default_pass",
+    ("main", "default_password"): "Leveret does not accept LavinMQ's hashes: see default_pass",
+    ("main", "default_password_hash"): "Leveret does not accept LavinMQ's hashes: see default_pass",
     ("mgmt", "tls_port"): "see management.ssl.port in leveret.conf",
 }
 
@@ -113,7 +113,7 @@ def _lines(text: str, name: str) -> list[Line]:
         if not equals or not section:
             raise ConfigError(f"{place}: '{key}' is not a setting of the form 'key = value' in a [section]")
         if not value:
-            raise ConfigError(f"{place}: [{section}] {key} has no value: name one, or take the line out")
+            raise ConfigError(f"{place}: [{section}] {key} has no value: name one, or remove the line")
         found.append(Line(section, key, value, place))
     return found
 
@@ -144,12 +144,12 @@ def _check_clustering(lines: list[Line]) -> None:
     for line in lines:
         if line.section == "clustering" and line.key.startswith("etcd_") and enabled != "true":
             raise ConfigError(
-                f"{line.place}: [clustering] {line.key} has no effect without enabled = true: take one of them out"
+                f"{line.place}: [clustering] {line.key} has no effect without enabled = true: remove one of them"
             )
 
 
 def _refused(line: Line) -> ConfigError:
-    advice = _ADVICE.get((line.section, line.key), "take the line out")
+    advice = _ADVICE.get((line.section, line.key), "remove the line")
     return ConfigError(
-        f"{line.place}: [{line.section}] {line.key} is LavinMQ's, and Leveret does not serve it: {advice}"
+        f"{line.place}: [{line.section}] {line.key} is a setting of LavinMQ that Leveret does not support: {advice}"
     )

@@ -130,7 +130,7 @@ def test_a_plugin_that_is_built_in_may_be_enabled_and_another_one_is_refused(tmp
         ),
         (
             ["set", "mine"],
-            "mine: there is no such plugin, and nothing like it is built in; nothing was changed",
+            "mine: Leveret has neither this plugin nor a replacement; nothing was changed",
         ),
         (["disable", "rabbitmq_stream"], "rabbitmq_stream is built in and cannot be disabled"),
         (["enable"], "plugins enable: name one or more plugins"),

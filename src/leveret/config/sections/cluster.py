@@ -164,21 +164,21 @@ def check_together(config: Whole, given: Mapping[str, Given]) -> None:
             given,
             "replication.follow",
             "makes this node a follower, which serves no client, and "
-            "cluster_formation.peer_discovery_backend = etcd makes it a member of a cluster: take one of the two out",
+            "cluster_formation.peer_discovery_backend = etcd makes it a member of a cluster: remove one of the two",
         )
     if config.followers.bind is not None:
         raise contradiction(
             given,
             "replication.bind",
             "lets followers copy the whole of this node, and cluster_formation.peer_discovery_backend = etcd makes it "
-            "a member of a cluster, whose queues are copied by policies (ha-mode): take one of the two out",
+            "a member of a cluster, whose queues are copied by policies (ha-mode): remove one of the two",
         )
     if config.standby.operating_mode == "downstream":
         raise contradiction(
             given,
             "standby.replication.operating_mode",
             "= downstream is for a node alone, and cluster_formation.peer_discovery_backend = etcd makes this one "
-            "a member of a cluster: take one of the two out",
+            "a member of a cluster: remove one of the two",
         )
     if cluster.bind in ANYWHERE and cluster.advertised_uri is None:
         raise contradiction(

@@ -133,20 +133,20 @@ def check_together(followers: Followers, given: Mapping[str, Given], *, is_elect
             given,
             "replication.min_in_sync",
             "asks for followers that have a message before it is confirmed, and replication.confirm = local does not "
-            "wait for them: take one of the two out",
+            "wait for them: remove one of the two",
         )
     if followers.apply_delay_ms and is_elected:
         raise contradiction(
             given,
             "replication.apply_delay",
             "delays this node behind its leader, and cluster.etcd.endpoints makes it a candidate to lead: "
-            "take one of the two out",
+            "remove one of the two",
         )
     if followers.follow is not None and is_elected:
         raise contradiction(
             given,
             "replication.follow",
-            "names a leader, and cluster.etcd.endpoints lets etcd choose the leader: take one of the two out",
+            "names a leader, and cluster.etcd.endpoints lets etcd choose the leader: remove one of the two",
         )
     if not is_elected:
         return
@@ -155,7 +155,7 @@ def check_together(followers: Followers, given: Mapping[str, Given], *, is_elect
             given,
             "replication.confirm",
             "= local waits for no follower, and cluster.etcd.endpoints lets a follower lead that has every "
-            "confirmed message: no follower would ever qualify. Take one of the two out",
+            "confirmed message: no follower would ever qualify. Remove one of the two",
         )
     if followers.bind is None:
         raise contradiction(

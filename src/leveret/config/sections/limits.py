@@ -77,7 +77,7 @@ class ObjectLimits:
         "default_queue_type",
         Choice(("classic", "quorum", "stream")),
         "classic",
-        "Default queue type of virtual hosts that are made without one; those there are keep theirs.",
+        "Default queue type of virtual hosts that are made without one; existing ones keep theirs.",
     )
     queue_max: int | None = setting(
         "cluster_queue_limit",

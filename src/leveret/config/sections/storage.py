@@ -17,7 +17,7 @@ class Storage:
         Choice(("fsync", "os")),
         "fsync",
         "`fsync` confirms a message once it is on disk, `os` once the operating system has it: "
-        "then a loss of power can undo what was confirmed.",
+        "then a loss of power can undo confirmed changes.",
     )
     reserve_bytes: int = setting(
         "disk_reserve",

@@ -49,7 +49,7 @@ class PromotionProgress:
         """Take what the pipeline said."""
         match event.get("event"):
             case "started":
-                self.step = "looking for what was not consumed"
+                self.step = "looking for unconsumed messages"
             case "planned":
                 self.step = "recovering"
                 self.plans.append(PlannedMessages.of(event))

@@ -15,7 +15,7 @@ from leveret.cli.names import vhosts
 from leveret.cli.output.values import MessageLine, Table
 
 Name = Annotated[str, Argument(help="Name of the virtual host.", autocompletion=vhosts)]
-Description = Annotated[str | None, Option(help="What it is for.")]
+Description = Annotated[str | None, Option(help="Description of the virtual host.")]
 Tags = Annotated[
     str | None, Option(help="Tags, separated by commas; standby_replication collects its messages.")
 ]
@@ -88,7 +88,7 @@ def list_vhosts(
 def set_vhost_tags(
     ctl: Session,
     name: Name,
-    tags: Annotated[list[str] | None, Argument(help="All tags; none takes them away.")] = None,
+    tags: Annotated[list[str] | None, Argument(help="All tags; without any, the present tags are removed.")] = None,
 ) -> None:
     """Set the tags of a virtual host."""
     need_vhost(ctl, name)

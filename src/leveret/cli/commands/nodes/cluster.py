@@ -107,7 +107,7 @@ def _coordination(cluster: Json) -> list[str]:
         f"State of this node: {cluster['state']}",
         f"Etcd: {etcd['endpoint'] or ', '.join(etcd['endpoints'])}, {answers}",
         f"Lease of this node: {f'{lease_s:.1f} s left' if lease_s else 'none'}",
-        f"Definitions are changed by: {cluster['pen'] or 'nobody now'}",
+        f"Definitions lock: {cluster['pen'] or 'free'}",
     ]
 
 

@@ -134,7 +134,7 @@ def check_protocol_listener(
 )
 def check_certificate_expiration(
     ctl: Session,
-    within: Annotated[int, Option(min=1, help="How many units from now.")] = 4,
+    within: Annotated[int, Option(min=1, help="Number of units from now.")] = 4,
     unit: Annotated[Literal["days", "weeks", "months", "years"], Option(help="The unit.")] = "weeks",
 ) -> MessageLine:
     """Fail if a certificate of a TLS listener expires soon."""

@@ -159,7 +159,7 @@ def _end(ctl: Session, pid: int, *, waits: bool) -> None:
     deadline_s = time.monotonic() + (ctl.timeout_s or _STOP_TIMEOUT_S)
     while waits and _is_alive(pid):
         if time.monotonic() > deadline_s:
-            raise TimedOut(exits.RETRY, f"process {pid} got the signal to end and still runs")
+            raise TimedOut(exits.RETRY, f"process {pid} received the signal to end and is still running")
         time.sleep(_POLL_S)
 
 

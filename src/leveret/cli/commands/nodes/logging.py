@@ -28,7 +28,7 @@ def log_location(ctl: Session) -> MessageLine:
 @command("Last {number} log lines on node {node} ...", "log_tail -N 20")
 def log_tail(
     ctl: Session,
-    number: Annotated[int, Option("--number", "-N", min=1, max=10_000, help="How many lines.")] = 50,
+    number: Annotated[int, Option("--number", "-N", min=1, max=10_000, help="Number of lines.")] = 50,
 ) -> TextDocument:
     """Print the last lines of the log file."""
     with refused_as(exits.UNAVAILABLE):

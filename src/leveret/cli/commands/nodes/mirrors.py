@@ -46,7 +46,7 @@ def sync_queue(ctl: Session, name: Name) -> None:
             _show(bar, queue)
             if deadline_s is not None and time.monotonic() > deadline_s:
                 raise TimedOut(
-                    exits.RETRY, f"queue '{name}' is still being synchronised; the synchronisation goes on"
+                    exits.RETRY, f"queue '{name}' is still being synchronised; the synchronisation continues"
                 )
             time.sleep(_POLL_S)
         recorded_by_s = time.monotonic() + _RECORDED_S

@@ -214,7 +214,7 @@ def list_divergent_messages(
         int | None,
         Option(
             min=0,
-            help=f"Show so many messages at most; by default {_MESSAGES_SHOWN} in a table, else all of them.",
+            help=f"Maximum number of messages to show; by default {_MESSAGES_SHOWN} in a table, else all of them.",
         ),
     ] = None,
     export: Annotated[
@@ -338,7 +338,7 @@ def _replacement(leader: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
     """Of a fenced node: who has taken its place."""
     if leader is None:
         return []
-    uri = leader["uri"] or "(a node that nobody can follow: it has no replication.bind)"
+    uri = leader["uri"] or "(a node without replication.bind, which no other node can follow)"
     return [("Replaced by", uri), ("Leader's epoch", leader["epoch"])]
 
 
@@ -402,8 +402,8 @@ def _loss(lost: Mapping[str, Any]) -> str:
         return f"{amounts}, {lost['seconds']:.1f} s"
     if lost["seconds"] is None:
         return "not known, the leader was never reached"
-    text = f"not known, the link to the leader has been away for {lost['seconds']:.1f} s"
-    return text if lost["messages"] is None else f"{text}; when it was lost {amounts} were missing"
+    text = f"not known, the link to the leader has been down for {lost['seconds']:.1f} s"
+    return text if lost["messages"] is None else f"{text}; at its loss {amounts} were missing"
 
 
 def _scrubbed(scrub: Mapping[str, Any]) -> str:

@@ -24,27 +24,28 @@ from leveret.cli.secrets import password_of
 TO_PASSWORD: Final = "LEVERETCTL_TO_PASSWORD"
 _SUMMARY: Final = ("first_timestamp", "last_timestamp", "message_count", "virtual_host")
 _COUNTS: Final = {
-    "reader_offsets": "readers of streams go on where they were",
-    "publisher_ids": "publishers of streams go on where they were",
-    "clamped_offsets": "of those readers had stored an offset beyond the end, and go on there",
+    "reader_offsets": "readers of streams continue at their offsets",
+    "publisher_ids": "publishers of streams continue at their ids",
+    "clamped_offsets": "of those readers had stored an offset beyond the end, and continue at the end",
     "unreadable_records": "records could not be read and are left out",
 }
 """What has no column for people, whose terminal may have 80: a line says it where it is not 0."""
 _STORED_POSITIONS: Final = ("reader_offsets", "publisher_ids")
 _QUEUES: Final = ("virtual_host", "queue", "message_count", "first_timestamp", "last_timestamp")
 _UNREADABLE: Final = "unreadable_records"
-_PROMOTION: Final = "the promotion; promote again, it goes on from there"
+_PROMOTION: Final = "the promotion; promote again to continue it"
 _LEFT_OUT: Final = (
-    "What this left out is kept: promote_standby_replication_downstream without these options brings it back, and "
-    "with --dry-run lists it by queue"
+    "The messages that were left out are kept: promote_standby_replication_downstream without these options recovers "
+    "them, and "
+    "with --dry-run lists them by queue"
 )
 _NOTHING: Final = "Nothing was transferred to this node: no message was recovered"
 _SPOKEN_EVERY_S: Final = 5.0
-_LOOK: Final = "that; nothing was changed"
+_LOOK: Final = "the count; nothing was changed"
 
 FromScratch = Annotated[
     bool,
-    Option("--start-from-scratch", help="Recover consumed and formerly recovered messages too."),
+    Option("--start-from-scratch", help="Recover consumed and previously recovered messages too."),
 ]
 AllAvailable = Annotated[
     bool,
@@ -104,7 +105,7 @@ def promote_standby_replication_downstream(
         return ReportLines(lines, found, _queues(ctl, found))
     if to is not None:
         ctl.announce(f"Recovering into {urlsplit(to).hostname} ...")
-        rows = carry_out(ctl, "promote", body, "that; do it again, it goes on from there")
+        rows = carry_out(ctl, "promote", body, "the recovery; run the command again to continue it")
         if not rows:
             ctl.announce(_NOTHING)
         return _summary(ctl, (*_SUMMARY, "in_doubt"), rows)
@@ -133,11 +134,11 @@ def _warn_of_alive(ctl: Session, *, yes: bool) -> None:
         return
     typer.echo(
         f"Warning: the upstream at {alive[0]['endpoint']} is alive, heard {age(alive[0]['heard_ago_ms'] or 0)} ago. A "
-        "promotion does not stop it: two sites would serve applications, and what the other one takes from now on is "
-        "not here.",
+        "promotion does not stop it: two sites would serve applications, and messages that the upstream accepts from now "
+        "on are missing here.",
         err=True,
     )
-    if sys.stdin.isatty() and not yes and not typer.confirm("Promote all the same?", err=True):
+    if sys.stdin.isatty() and not yes and not typer.confirm("Promote nevertheless?", err=True):
         raise CtlError(exits.RETRY, "not promoted: stop the upstream first, or answer y")
 
 
@@ -151,10 +152,10 @@ def rehearse_promotion(
 ) -> ReportLines:
     """Rehearse a promotion in scratch virtual hosts: compare every message, and measure the time."""
     body = _body(False, all_available, exclude_virtual_hosts, queues, as_of)
-    found = carry_out(ctl, "rehearse", body, "the rehearsal; its virtual hosts go when the node starts")
+    found = carry_out(ctl, "rehearse", body, "the rehearsal; the next start of the node deletes its virtual hosts")
     lines = [
         ("Recovered", f"{found['compared']} messages in {found['recovered_s']:.1f} s"),
-        ("Compared", f"all of them, each as it was transferred, in {found['compared_s']:.1f} s"),
+        ("Compared", f"all of them equal the transferred messages, in {found['compared_s']:.1f} s"),
         *_counts(found["queues"]),
         *_losses(found),
     ]
@@ -245,8 +246,8 @@ def _target(uri: str) -> str:
     if has_password:
         raise CtlError(
             exits.USAGE,
-            "the URI of --to has a password in it, which the process list shows to everybody: change that "
-            f"password, and give it by a terminal, a pipe or {TO_PASSWORD}",
+            "the URI of --to has a password in it, which all users can see in the process list: change that "
+            f"password, and pass it by a terminal, a pipe or {TO_PASSWORD}",
         )
     return uri
 
@@ -266,7 +267,7 @@ def left_out_lines(left_out: dict[str, Any]) -> list[tuple[str, str]]:
 def _left_out(row: dict[str, Any]) -> str:
     text = f"{row['messages']} messages in {row['queues']} queues"
     if row["unreadable_records"]:
-        text += f", and what is in {row['unreadable_records']} records that cannot be read"
+        text += f", and {row['unreadable_records']} unreadable records"
     return text
 
 
@@ -281,19 +282,19 @@ def _losses(found: dict[str, Any]) -> list[tuple[str, str]]:
 def _loss(row: dict[str, Any]) -> str:
     """What a disaster now would cost, in words."""
     records = row["lag_records"]
-    text = f"{records} records that the upstream has and this node not yet"
+    text = f"{records} records of the upstream that this node does not have yet"
     if row["state"] != "connected":
-        text = f"{records} records that the upstream had {heard(row)}, and what it took since"
+        text = f"{records} records that the upstream had {heard(row)}, and all later records"
         if not row["is_upstream_known"]:
-            text = f"not known: the upstream was not heard since this node started; {newest(row)}"
+            text = f"not known: no news from the upstream since this node started; {newest(row)}"
     elif not records:
         text = "nothing"
     if missing := row.get("missing_records"):
-        text += f"; and {missing} records that its retention was too short for"
+        text += f"; and {missing} records that its retention dropped too early"
     if missing := row.get("missing_messages"):
         text = "" if text == "nothing" else f"{text}; and "
         text += (
-            f"up to {missing} messages of the upstream's queues that its retention had taken before this node began: "
+            f"up to {missing} messages of the upstream's queues that its retention had dropped before this node began: "
             "raise standby.replication.retention.* there, restart it, and have it "
             "delete_internal_streams_on_standby_replication_upstream_cluster"
         )
@@ -311,7 +312,7 @@ def newest(row: dict[str, Any]) -> str:
     age_ms = row.get("newest_age_ms")
     if age_ms is not None:
         return f"the newest record here is {age(age_ms)} old"
-    return "nothing of it is here" if row.get("is_archive_read", True) else "what is here is not read yet"
+    return "no record is here" if row.get("is_archive_read", True) else "the stored records are not counted yet"
 
 
 def carry_out(ctl: Session, what: str, body: dict[str, Any], left: str) -> Any:
@@ -353,7 +354,7 @@ class _Recovery:
         """Take what the pipeline said: `planned` raises the total, `published`, `compared`, `counted` are done."""
         match progress.get("event"):
             case "started":
-                self._bar.update(description="looking for what was not consumed")
+                self._bar.update(description="looking for unconsumed messages")
             case "planned":
                 self._total += sum(progress["queues"].values())
                 self._queues += len(progress["queues"])
@@ -378,7 +379,7 @@ class _Spoken:
         """Take what the pipeline said."""
         match progress.get("event"):
             case "started":
-                self._say("looking for what was not consumed")
+                self._say("looking for unconsumed messages")
             case "planned":
                 self._total += sum(progress["queues"].values())
                 self._say(f"recovering {self._total} messages")

@@ -32,10 +32,10 @@ _DOWNSTREAMS: Final = ("virtual_host", "downstream", "transferred", "lag_records
 
 
 _AGAIN: Final = (
-    "promote_standby_replication_downstream goes on where it was, delete_all_data_on_standby_replication_cluster "
+    "promote_standby_replication_downstream continues it, delete_all_data_on_standby_replication_cluster "
     "gives it up"
 )
-_LEFT: Final = "promote_standby_replication_downstream brings it back, with --dry-run it is listed by queue"
+_LEFT: Final = "promote_standby_replication_downstream recovers these messages, and lists them by queue with --dry-run"
 _UNTAGGED: Final = (
     "not replicated: a policy asks for it, but the virtual host does not have the tag standby_replication; "
     "see update_vhost_metadata"
@@ -104,7 +104,7 @@ def _promotion(status: dict[str, Any]) -> list[tuple[str, str]]:
     if left_out := status.get("left_out"):
         only = [("all queues but", left_out["only_queues"]), ("virtual hosts", left_out["exclude"])]
         said = [f"{what} {', '.join(names)}" for what, names in only if names]
-        said += ["what came since the moment that was named"] if left_out["as_of_ms"] else []
+        said += ["messages after the chosen moment"] if left_out["as_of_ms"] else []
         lines.append(("Left out by the last promotion", f"{'; '.join(said)} ({_LEFT})"))
         lines += left_out_lines(left_out)
     return lines
@@ -126,7 +126,7 @@ def _collected(row: dict[str, Any]) -> str:
     text += f"; {row['downstreams']} downstreams"
     text += f", the slowest {row['slowest_lag_records']} records behind" if row["downstreams"] else ""
     if row["missing_messages"]:
-        text += f"; retention took {row['missing_messages']} messages that queues hold"
+        text += f"; retention dropped {row['missing_messages']} messages that are still in queues"
     return f"{text}; {row['error']}" if row.get("error") else text
 
 
@@ -134,19 +134,19 @@ def _standing(row: dict[str, Any]) -> str:
     """What is here of a virtual host, in words."""
     missing = f"{row['lag_records']} records that the upstream had {heard(row)} are not here"
     if row.get("heard_ago_ms") is None:
-        text = "the upstream was not heard since this node started: what it has is not known"
+        text = "no news from the upstream since this node started: its records are not known"
     elif row["heard_ago_ms"] >= _HEARD_MS:
-        text = f"the upstream was not heard for {age(row['heard_ago_ms'])}: what it took since is not known"
-        text += f"; {missing}" if row["lag_records"] else "; all that it had then is here"
+        text = f"no news from the upstream for {age(row['heard_ago_ms'])}: its records since then are not known"
+        text += f"; {missing}" if row["lag_records"] else "; all earlier records are here"
     elif row["lag_records"]:
-        text = f"{row['lag_records']} records are to come, which it is {age(row['lag_ms'])} behind with"
+        text = f"{row['lag_records']} records are missing, a lag of {age(row['lag_ms'])}"
     else:
-        text = "all that the upstream has is here"
+        text = "all records of the upstream are here"
     text = f"{text}; {newest(row)}"
     if row["missing_records"]:
-        text += f"; {row['missing_records']} records never came, which its retention was too short for"
+        text += f"; {row['missing_records']} records never arrived, because its retention was too short"
     if row["missing_messages"]:
-        text += f"; up to {row['missing_messages']} messages of its queues do not come: see the dry run"
+        text += f"; up to {row['missing_messages']} messages of its queues will not arrive: see the dry run"
     return f"{text}; {row['error']}" if row.get("error") else text
 
 
@@ -193,7 +193,7 @@ def inspect_local_data_available_for_standby_replication_recovery(ctl: Session) 
 
     A message that was collected twice, as after a crash of the upstream, counts twice; it is recovered once.
     """
-    rows = carry_out(ctl, "inspect", {}, "that; nothing was changed")
+    rows = carry_out(ctl, "inspect", {}, "the inspection; nothing was changed")
     return Table.of(("exchange", "messages", "routing_key", "vhost"), rows, unknown=None)
 
 

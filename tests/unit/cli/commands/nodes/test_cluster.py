@@ -83,7 +83,7 @@ def test_the_status_of_a_cluster_is_that_of_rabbitmqctl(trio: Trio, ctl: Ctl) ->
         "State of this node: member",
         "Etcd: http://etcd:2379, revision 77",
         "Lease of this node: 1.5 s left",
-        f"Definitions are changed by: {B}",
+        f"Definitions lock: {B}",
     ]
 
 
@@ -216,7 +216,7 @@ def test_a_queue_is_synchronised_and_waited_for(
     progress = {"bytes_done": 10, "bytes_total": 20}
     trio.clusters[B].states["/", "q"] = [state(C, "syncing", progress=progress)]
     going_on = failure(ctl, "sync_queue", "q", "-t", "0")
-    assert going_on == (75, "queue 'q' is still being synchronised; the synchronisation goes on")
+    assert going_on == (75, "queue 'q' is still being synchronised; the synchronisation continues")
 
     async def done(vhost: str, name: str) -> None:
         placed = trio.room.placements["/", "q"]._replace(**after)

@@ -173,7 +173,7 @@ def test_a_fenced_node_says_who_has_replaced_it(ctl: Ctl, replication: FakeRepli
         "Leader's epoch: 3",
     ]
     replication.leader["uri"] = ""  # type: ignore[index]  # it has one
-    assert "nobody can follow" in lines(ctl("-q", "replication_status")[1])[-2]
+    assert "no other node can follow" in lines(ctl("-q", "replication_status")[1])[-2]
 
 
 def test_a_follower_that_was_never_connected_says_so(ctl: Ctl, replication: FakeReplication) -> None:
@@ -234,11 +234,11 @@ def test_a_dry_run_tells_what_would_be_lost(ctl: Ctl, replication: FakeReplicati
     [
         (
             {"messages": None, "bytes": None, "seconds": 12.34},
-            "not known, the link to the leader has been away for 12.3 s",
+            "not known, the link to the leader has been down for 12.3 s",
         ),
         (
             {"messages": 5, "bytes": 700, "seconds": 12.34},
-            "not known, the link to the leader has been away for 12.3 s; when it was lost 5 messages, 700 bytes "
+            "not known, the link to the leader has been down for 12.3 s; at its loss 5 messages, 700 bytes "
             "were missing",
         ),
         (

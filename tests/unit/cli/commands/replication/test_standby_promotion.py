@@ -76,7 +76,7 @@ def test_a_node_that_goes_away_in_the_middle_is_told_with_what_that_means() -> N
     with pytest.raises(CtlError, match=r"^the node went away during the promotion; promote again") as caught:
         follow(api.stream("promote", body={}), shows=False, left=LEFT)
     assert caught.value.status == exits.UNAVAILABLE
-    with pytest.raises(WentAway, match=r"^the node went away before it had answered: peer closed"):
+    with pytest.raises(WentAway, match=r"^the node closed the connection before its answer: peer closed"):
         list(api.stream("promote", body={}))
 
 
@@ -165,7 +165,7 @@ def test_a_dry_run_has_a_row_a_queue_and_says_what_would_be_lost() -> None:
         ("Would come back", "3 messages, of 1 queues"),
         (
             "Would be lost of v",
-            "7 records that the upstream has and this node not yet; and 2 records that its retention was too short for",
+            "7 records of the upstream that this node does not have yet; and 2 records that its retention dropped too early",
         ),
     ]
     [(path, body)] = api.asked
@@ -211,7 +211,7 @@ def test_a_rehearsal_says_how_long_it_took_and_that_all_was_compared() -> None:
     report = cast(ReportLines, commands.rehearse_promotion.action(session(FakeApi(found))))
     assert [text for _, text in report.lines] == [
         "12 messages in 3.2 s",
-        "all of them, each as it was transferred, in 1.5 s",
+        "all of them equal the transferred messages, in 1.5 s",
         "nothing",
     ]
 
@@ -289,7 +289,7 @@ def test_an_upstream_that_is_alive_is_told_and_a_person_is_asked(
     assert [what for what, _ in api.asked] == (["promote"] if promotes else [])
     reported = capsys.readouterr().err
     assert "the upstream at a:5552 is alive, heard 0.3 s ago" in reported
-    assert ("Promote all the same?" in reported) == (answer is not None)
+    assert ("Promote nevertheless?" in reported) == (answer is not None)
 
 
 def test_nobody_is_asked_where_the_upstream_is_lost_or_nothing_is_promoted(
@@ -307,7 +307,7 @@ def test_nobody_is_asked_where_the_upstream_is_lost_or_nothing_is_promoted(
 def test_in_a_pipe_each_step_and_the_end_are_lines(capsys: pytest.CaptureFixture[str]) -> None:
     follow(steps({"summary": [ROW]}), shows=False, says=True, left=LEFT)
     assert capsys.readouterr().err.splitlines() == [
-        "looking for what was not consumed",
+        "looking for unconsumed messages",
         "recovering 3 messages",
         "3 of 3 messages done",
         "comparing 3 messages",
@@ -322,7 +322,7 @@ def test_what_was_left_out_is_counted_with_how_to_get_it(capsys: pytest.CaptureF
     ctl.quiet = False
     commands.promote_standby_replication_downstream.action(ctl, queues="q")
     said = capsys.readouterr().out
-    assert "without these options brings it back" in said
+    assert "without these options recovers them" in said
     assert "Left out of tmp: 9 messages in 2 queues" in said
 
 
@@ -339,7 +339,7 @@ def test_a_summary_fits_a_terminal_and_hides_nothing(
     assert all(len(line.expandtabs(8)) <= 80 for line in as_table(table, headers=True).splitlines())
     said = capsys.readouterr().out
     assert (
-        "Of orders: 2 readers of streams go on where they were, 7 records could not be read and are left out\n"
+        "Of orders: 2 readers of streams continue at their offsets, 7 records could not be read and are left out\n"
         in said
     )
     ctl.formatter = "json"

@@ -61,35 +61,35 @@ def shown(**status: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({}, "all that the upstream has is here; the newest record here is 41 s old"),
+        ({}, "all records of the upstream are here; the newest record here is 41 s old"),
         (
             {"heard_ago_ms": 40_000, "state": "connecting", "error": "refused"},
-            "the upstream was not heard for 40 s: what it took since is not known; all that it had then is here; "
+            "no news from the upstream for 40 s: its records since then are not known; all earlier records are here; "
             "the newest record here is 41 s old; refused",
         ),
         (
             {"heard_ago_ms": 200_000, "lag_records": 7},
-            "the upstream was not heard for 3 min 20 s (200 s): what it took since is not known; 7 records that the "
+            "no news from the upstream for 3 min 20 s (200 s): its records since then are not known; 7 records that the "
             "upstream had when it was last heard, 3 min 20 s (200 s) ago are not here; the newest record here is "
             "41 s old",
         ),
         (
             {"heard_ago_ms": None, "newest_age_ms": None},
-            "the upstream was not heard since this node started: what it has is not known; nothing of it is here",
+            "no news from the upstream since this node started: its records are not known; no record is here",
         ),
         (
             {"heard_ago_ms": None, "newest_age_ms": None, "is_archive_read": False},
-            "the upstream was not heard since this node started: what it has is not known; "
-            "what is here is not read yet",
+            "no news from the upstream since this node started: its records are not known; "
+            "the stored records are not counted yet",
         ),
         (
             {"lag_records": 7, "lag_ms": 900},
-            "7 records are to come, which it is 0.9 s behind with; the newest record here is 41 s old",
+            "7 records are missing, a lag of 0.9 s; the newest record here is 41 s old",
         ),
         (
             {"missing_records": 3, "missing_messages": 2},
-            "all that the upstream has is here; the newest record here is 41 s old; 3 records never came, which its "
-            "retention was too short for; up to 2 messages of its queues do not come: see the dry run",
+            "all records of the upstream are here; the newest record here is 41 s old; 3 records never arrived, because its "
+            "retention was too short; up to 2 messages of its queues will not arrive: see the dry run",
         ),
     ],
 )
@@ -105,7 +105,7 @@ def test_a_promotion_is_told_from_any_shell_and_one_that_ended_half_way_is_not_t
     assert runs["Left of orders"] == "5 of 9 messages, in 1 of 2 queues"
     ended = shown(promotion={**begun, "is_running": False, "vhosts": [row]})
     assert "was interrupted and does not run" in ended["Promotion"]
-    assert "goes on where it was" in ended["Promotion"]
+    assert "downstream continues it" in ended["Promotion"]
     assert ended["Left of orders"] == "5 of 9 messages, in 1 of 2 queues"
     assert shown(promotion={**begun, "is_running": False})["Left"] == "not counted yet"
     damaged = shown(promotion={**begun, "is_running": False, "plans_error": "plan.json: gone"})
@@ -119,7 +119,7 @@ def test_what_promotions_left_out_is_named_and_counted() -> None:
     assert told["Left out by the last promotion"].startswith("all queues but q, r; virtual hosts tmp (")
     assert told["Left out of tmp"] == "9 messages in 2 queues"
     damaged = shown(left_out={**left, "vhosts": [row | {"unreadable_records": 3}]})["Left out of tmp"]
-    assert damaged == "9 messages in 2 queues, and what is in 3 records that cannot be read"
+    assert damaged == "9 messages in 2 queues, and 3 unreadable records"
     assert shown(left_out={**left, "vhosts": []})["Left out"] == "nothing that is not recovered"
     before_there_was_a_count = shown(left_out={**left, "vhosts": None})
     assert not {"Left out", "Left out of tmp"} & before_there_was_a_count.keys()
