@@ -5,7 +5,7 @@
 
 PYTEST = .venv/bin/python -m pytest
 SOURCES = src tests tools docs $(wildcard bench)
-TYPED = src tests tools/tidy.py tools/documents.py $(wildcard bench)
+TYPED = src tests tools/tidy.py tools/documents.py tools/references.py $(wildcard bench)
 
 # One more than the smallest machine has cores, as much of it waits; loadgroup keeps the tests of Spark in one of them.
 # A worker that dies, by itself or as its test hangs (pyproject.toml), ends the run: its group would be begun again.
@@ -63,6 +63,7 @@ check: setup  ## format, lint, types, import contracts, tidiness, links of the d
 	.venv/bin/python tools/tidy.py
 	.venv/bin/python -m tests.mutants --check
 	.venv/bin/python tools/documents.py
+	.venv/bin/python tools/references.py
 
 format: setup  ## write the format that `make check` asks for
 	.venv/bin/ruff format $(SOURCES)

@@ -13,9 +13,7 @@ _BY_POLICY: Final = (
     "quorum queue; see list_queues name leader members online, sync_queue and rebalance"
 )
 _RESET: Final = "stop the node and remove its data directory; then it starts as a new node"
-_ONE_PROCESS: Final = (
-    "the broker is one process: leveretctl stop ends it, leveret serve starts it"
-)
+_ONE_PROCESS: Final = "the broker is one process: leveretctl stop ends it, leveret serve starts it"
 _NO_PLUGINS: Final = "a node has no plugins: the HTTP API, streams and metrics are built in"
 _PLAIN_SETTINGS: Final = (
     "settings are not encrypted; keep secrets in a file that only the node's user may read"

@@ -164,8 +164,8 @@ class RejoinOperations(Protocol):
 class ReplicationOperations(Protocol):
     """Followers, and what this process is among them, as an operator works it.
 
-    Fields of documents end in their units: `_bytes` and `_records` count what is stored, `_s` is seconds, `_at_ms`
-    milliseconds since 1970. What is not known, or does not apply, is None.
+    The names of fields end in units: "bytes" and "records" count stored data, "s" is seconds, "at_ms" is
+    milliseconds since 1970. A value that is not known, or does not apply, is None.
     """
 
     @property

@@ -72,7 +72,10 @@ def test_a_cluster_of_lavinmq_s_is_followers_that_etcd_chooses_among() -> None:
     ("text", "error"),
     [
         ("[replication]\nbind =\nport = 5679\n", r"f:2: \[replication\] bind has no value"),
-        ("[main]\n\ndata_dir = /var/lib/lavinmq\n", r"f:3: \[main\] data_dir is a setting of LavinMQ .* --data-dir"),
+        (
+            "[main]\n\ndata_dir = /var/lib/lavinmq\n",
+            r"f:3: \[main\] data_dir is a setting of LavinMQ .* --data-dir",
+        ),
         (
             "[amqp]\nconsumer_timeout = 5\n",
             r"f:2: \[amqp\] consumer_timeout is a setting of LavinMQ .* remove the line",

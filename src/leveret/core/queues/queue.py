@@ -5,7 +5,7 @@ message that was taken and is neither settled nor returned is unacked.
 
 Events are the methods. Effects are `gathered` (runs to append), `settling` (ranges to log), `dying` (messages to
 publish elsewhere before they are settled here), `deadline_ms` (the time of the next `dispatch` if no other event comes
-first), and calls of `Consumer.deliver`. Nothing here waits, and time is an argument of `dispatch`.
+first), and calls of `QueueConsumer.deliver`. Nothing here waits, and time is an argument of `dispatch`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ The keys, below one prefix; parts of them that are names are percent-encoded:
     PREFIX/pen                        name of the node that may change definitions; goes with its lease
     PREFIX/pen_wanted/NODE            the node's name: it would like to; goes with its lease
     PREFIX/epoch                      the highest epoch of a queue, ever
-    PREFIX/schema_sync                what an operator decided on schema replication, `schema_decided.SchemaDecided`
+    PREFIX/schema_sync                the operator's decision on schema replication, `decisions.SchemaDecided`
     PREFIX/definitions/KIND/KEY...    an entity, as the definitions log has it
     PREFIX/placements/VHOST/QUEUE     `Placement`
     PREFIX/turns/LEASE                which transaction of a node's was the last; goes with its lease

@@ -68,7 +68,7 @@ def locator(
 
     Args:
         arguments: of the queue's declaration.
-        applied: the definition of the policies that apply to it, as `Applied.definition` has it.
+        applied: the definition of the policies that apply to it, as `EffectivePolicy.definition` has it.
         queue_master_locator: what is configured for classic queues.
         queue_leader_locator: what is configured for the others.
     """

@@ -92,7 +92,7 @@ def mirror_policy(
     """What the definition that applies to a queue, of policy and operator policy together, says of mirrors.
 
     Args:
-        applied: the definition, as `Applied.definition` has it.
+        applied: the definition, as `EffectivePolicy.definition` has it.
         is_exclusive: whether the queue is one connection's own; it ends with that, so it is never mirrored.
         batch_messages: what the node is configured to send at once (`mirroring_sync_batch_size`).
     """

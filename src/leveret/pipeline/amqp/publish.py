@@ -5,7 +5,7 @@ Such a broker keeps no publishing ids. What takes their place is beside the plan
     progress/<queue>.json   how many messages the queue held before the first, how many are confirmed
 
 A publisher that begins again, and finds more in the queue than what it held before and what is confirmed, looks at
-what is there (`amqp_browse`): the messages of ours behind the confirmed ones are those that arrived. One is left out
+what is there (`amqp.browse`): the messages of ours behind the confirmed ones are those that arrived. One is left out
 only if its very content is the next of those, so whatever others publish, take or have the broker refuse, nothing
 that is not there is. If the queue cannot be looked at - it is no classic one, or somebody consumes from it - or does
 not have what it must, everything behind what was confirmed is sent. Then the messages that were under way, WINDOW at

@@ -120,7 +120,7 @@ class StoredFile(msgspec.Struct, kw_only=True):
 
 
 class LastChunk(NamedTuple):
-    """What is known of a chunk beside its content: its mark (`wire.chunk.mark_of`), its writer's epoch; 0: nothing."""
+    """The fingerprint of a chunk (`wire.chunk.fingerprint_of`) and its writer's epoch; 0 if not known."""
 
     mark: int
     epoch: int

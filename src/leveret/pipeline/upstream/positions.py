@@ -15,7 +15,7 @@ def ask_positions(job: PositionsJob) -> dict[str, dict[str, int | None]]:
     """Two answers by vhost.
 
     positions   up to which offset the log was transferred; None: nothing of that log ever was
-    marks       the mark (`wire.chunk.mark_of`) of the last chunk of that; None: it is not known
+    marks       the fingerprint (`wire.chunk.fingerprint_of`) of the last of these chunks; None: it is not known
 
     Raises:
         LeveretError: no endpoint answers, or the node there declines.

@@ -6,8 +6,8 @@ definitions it has: it holds the definitions lock until they are stored, and wit
 from what etcd says, its own definitions log being what it knew when it stopped. Then it is announced with its address:
 from here on a declare anywhere waits until this node has it.
 
-**Being lost.** Without its lease a node promises nothing (`Fence`), and is built anew from the start by who runs it
-(roles).
+**Being lost.** A node without its lease keeps no promise (`GroupCommit.replication_barrier`), and `roles` builds it
+anew from the start.
 """
 
 from __future__ import annotations

@@ -129,7 +129,9 @@ class OutgoingLog(CommittedLog):
         return self._identity.log_id
 
     def fingerprint_before(self, offset: int) -> int | None:
-        """The mark of the chunk that ends at `offset` (`chunk.mark_of`), 0 if none does; None: that is not retained.
+        """The fingerprint (`chunk.fingerprint_of`) of the chunk that ends at `offset`.
+
+        It is 0 if no chunk ends there, and None if that chunk is not retained.
 
         Raises:
             StorageError: it cannot be read.

@@ -5,8 +5,8 @@ Of whatever ended otherwise nobody knows that: a killed node, a leader whose fol
 lost. There everything may have been handed out, and so all of it is redelivered, as RabbitMQ does after a crash: an
 application that looks for what it did twice only among what has the flag must find it there.
 
-The file counts for one start only, the next one in the same epoch (`Identity.stamp`), and is no follower's: one that
-was left behind by an earlier stop, or came with a copy of the directory, says nothing of what was done since.
+The file counts for one start only, the next one in the same epoch (`NodeIdentity.stamp`), and is no follower's: one
+that was left behind by an earlier stop, or came with a copy of the directory, says nothing of what was done since.
 """
 
 from __future__ import annotations

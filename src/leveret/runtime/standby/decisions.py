@@ -33,7 +33,7 @@ class PromotionAttempt(msgspec.Struct, kw_only=True):
         wanted: what it was asked to recover.
         summary: a row for each vhost once it is done.
         transferred: by vhost, the id of the former upstream's outgoing log, and up to which offset it is here.
-        marks: by vhost, the mark (`wire.chunk.mark_of`) of the last chunk of that.
+        marks: by vhost, the mark (`wire.chunk.fingerprint_of`) of the last chunk of that.
         left_out: a row a vhost of what it was not asked for and a later one would recover: virtual_host, queues,
             messages, unreadable_records; None: it is not counted.
         error: why it stopped short.

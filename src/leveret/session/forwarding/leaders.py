@@ -370,7 +370,7 @@ class RemoteLeaders:
     def down(self, queue: RemoteQueue) -> None:
         """The queue's leader is gone, and there is no other one: what was published waits, consumers are cancelled.
 
-        But when too much waits it is refused (`Kept.is_full`).
+        Beyond a limit of waiting messages, publishes are refused (`RetransmitBuffer.is_full`).
         """
         self._leave(queue)
         queue.is_down = True

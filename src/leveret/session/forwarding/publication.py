@@ -1,7 +1,7 @@
 """What this node published to one queue, whoever leads it, and how much of all such is kept.
 
 Of a queue that is down it may be long until somebody leads it again. So no other queue's publishers wait for it
-(`Kept.expected_bytes`), and what is kept of all such queues has an end (`Kept.is_full`).
+(`RetransmitBuffer.expected_bytes`), and what is kept of all such queues has an end (`RetransmitBuffer.is_full`).
 """
 
 from __future__ import annotations

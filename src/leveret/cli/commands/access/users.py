@@ -100,7 +100,9 @@ def list_users(ctl: Session) -> Table:
 def set_user_tags(
     ctl: Session,
     username: Username,
-    tags: Annotated[list[str] | None, Argument(help="All tags; without any, the present tags are removed.")] = None,
+    tags: Annotated[
+        list[str] | None, Argument(help="All tags; without any, the present tags are removed.")
+    ] = None,
 ) -> None:
     """Set a user's tags: administrator, monitoring, policymaker, management."""
     user: dict[str, Any] = need_user(ctl, username)

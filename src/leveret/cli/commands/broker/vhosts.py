@@ -88,7 +88,9 @@ def list_vhosts(
 def set_vhost_tags(
     ctl: Session,
     name: Name,
-    tags: Annotated[list[str] | None, Argument(help="All tags; without any, the present tags are removed.")] = None,
+    tags: Annotated[
+        list[str] | None, Argument(help="All tags; without any, the present tags are removed.")
+    ] = None,
 ) -> None:
     """Set the tags of a virtual host."""
     need_vhost(ctl, name)

@@ -134,8 +134,8 @@ def _warn_of_alive(ctl: Session, *, yes: bool) -> None:
         return
     typer.echo(
         f"Warning: the upstream at {alive[0]['endpoint']} is alive, heard {age(alive[0]['heard_ago_ms'] or 0)} ago. A "
-        "promotion does not stop it: two sites would serve applications, and messages that the upstream accepts from now "
-        "on are missing here.",
+        "promotion does not stop it: two sites would serve applications, and messages that the upstream accepts "
+        "from now on are missing here.",
         err=True,
     )
     if sys.stdin.isatty() and not yes and not typer.confirm("Promote nevertheless?", err=True):
@@ -152,7 +152,9 @@ def rehearse_promotion(
 ) -> ReportLines:
     """Rehearse a promotion in scratch virtual hosts: compare every message, and measure the time."""
     body = _body(False, all_available, exclude_virtual_hosts, queues, as_of)
-    found = carry_out(ctl, "rehearse", body, "the rehearsal; the next start of the node deletes its virtual hosts")
+    found = carry_out(
+        ctl, "rehearse", body, "the rehearsal; the next start of the node deletes its virtual hosts"
+    )
     lines = [
         ("Recovered", f"{found['compared']} messages in {found['recovered_s']:.1f} s"),
         ("Compared", f"all of them equal the transferred messages, in {found['compared_s']:.1f} s"),
@@ -312,7 +314,9 @@ def newest(row: dict[str, Any]) -> str:
     age_ms = row.get("newest_age_ms")
     if age_ms is not None:
         return f"the newest record here is {age(age_ms)} old"
-    return "no record is here" if row.get("is_archive_read", True) else "the stored records are not counted yet"
+    return (
+        "no record is here" if row.get("is_archive_read", True) else "the stored records are not counted yet"
+    )
 
 
 def carry_out(ctl: Session, what: str, body: dict[str, Any], left: str) -> Any:

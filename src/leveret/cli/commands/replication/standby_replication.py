@@ -35,7 +35,9 @@ _AGAIN: Final = (
     "promote_standby_replication_downstream continues it, delete_all_data_on_standby_replication_cluster "
     "gives it up"
 )
-_LEFT: Final = "promote_standby_replication_downstream recovers these messages, and lists them by queue with --dry-run"
+_LEFT: Final = (
+    "promote_standby_replication_downstream recovers these messages, and lists them by queue with --dry-run"
+)
 _UNTAGGED: Final = (
     "not replicated: a policy asks for it, but the virtual host does not have the tag standby_replication; "
     "see update_vhost_metadata"
@@ -136,7 +138,9 @@ def _standing(row: dict[str, Any]) -> str:
     if row.get("heard_ago_ms") is None:
         text = "no news from the upstream since this node started: its records are not known"
     elif row["heard_ago_ms"] >= _HEARD_MS:
-        text = f"no news from the upstream for {age(row['heard_ago_ms'])}: its records since then are not known"
+        text = (
+            f"no news from the upstream for {age(row['heard_ago_ms'])}: its records since then are not known"
+        )
         text += f"; {missing}" if row["lag_records"] else "; all earlier records are here"
     elif row["lag_records"]:
         text = f"{row['lag_records']} records are missing, a lag of {age(row['lag_ms'])}"

@@ -165,7 +165,8 @@ def test_a_dry_run_has_a_row_a_queue_and_says_what_would_be_lost() -> None:
         ("Would come back", "3 messages, of 1 queues"),
         (
             "Would be lost of v",
-            "7 records of the upstream that this node does not have yet; and 2 records that its retention dropped too early",
+            "7 records of the upstream that this node does not have yet; and 2 records that its retention "
+            "dropped too early",
         ),
     ]
     [(path, body)] = api.asked

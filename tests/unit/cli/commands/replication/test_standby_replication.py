@@ -69,8 +69,8 @@ def shown(**status: Any) -> dict[str, str]:
         ),
         (
             {"heard_ago_ms": 200_000, "lag_records": 7},
-            "no news from the upstream for 3 min 20 s (200 s): its records since then are not known; 7 records that the "
-            "upstream had when it was last heard, 3 min 20 s (200 s) ago are not here; the newest record here is "
+            "no news from the upstream for 3 min 20 s (200 s): its records since then are not known; 7 records that "
+            "the upstream had when it was last heard, 3 min 20 s (200 s) ago are not here; the newest record here is "
             "41 s old",
         ),
         (
@@ -88,8 +88,8 @@ def shown(**status: Any) -> dict[str, str]:
         ),
         (
             {"missing_records": 3, "missing_messages": 2},
-            "all records of the upstream are here; the newest record here is 41 s old; 3 records never arrived, because its "
-            "retention was too short; up to 2 messages of its queues will not arrive: see the dry run",
+            "all records of the upstream are here; the newest record here is 41 s old; 3 records never arrived, "
+            "because its retention was too short; up to 2 messages of its queues will not arrive: see the dry run",
         ),
     ],
 )
