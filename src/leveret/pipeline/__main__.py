@@ -1,7 +1,8 @@
-"""`python -m leveret.pipeline TASK` (see `TASKS`): job on standard input, news on standard output.
+"""`python -m leveret.pipeline TASK` (see `TASKS`): job on standard input, events on standard output.
 
-Exit status 0 when done, 1 with a last line `{"event": "failed", "error": ...}` when not. A transfer that was drained
-waits for `{"command": "recover", "job": {...}}`, which finds Spark running, or for the end of its input.
+Exit status 0 after success; after a failure 1, with a last line `{"event": "failed", "error": ...}`. A drained
+transfer waits for `{"command": "recover", "job": {...}}`, for which Spark is running already, or for the end of its
+input.
 """
 
 from __future__ import annotations

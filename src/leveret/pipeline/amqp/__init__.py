@@ -1,1 +1,1 @@
-"""Other brokers as a recovery reaches them: a blocking client of AMQP 0-9-1."""
+"""Other brokers as targets of a recovery: a blocking client of AMQP 0-9-1."""

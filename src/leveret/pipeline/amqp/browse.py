@@ -1,10 +1,11 @@
-"""What of a recovery's messages is in a queue of another broker: read without consuming any.
+"""Counts a recovery's messages in a queue of another broker, without consuming any.
 
-A queue's count tells nobody whose messages those are. Ours are told by the exchange that they came through, and each of
-them by its content. So the queue is read with `basic.get`, which does not count as a consumer and so does not end a
-queue that goes with its last one, and all go back to their places as the channel is closed, marked as redelivered.
+A queue's message count does not tell the recovery's messages from others. The exchange that they came through does,
+and each message is identified by its content. So the queue is read with `basic.get`, which does not count as a
+consumer and so does not end an auto-delete queue. When the channel closes, all messages return to their places,
+marked as redelivered.
 
-Only a classic queue is read like that: a quorum queue counts how often each message went back, maybe up to a limit.
+Only a classic queue is read so: a quorum queue counts the returns of each message, and may have a limit for them.
 """
 
 from __future__ import annotations

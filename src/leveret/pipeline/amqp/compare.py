@@ -1,4 +1,4 @@
-"""Comparing what a rehearsal recovered with the archive: every message, as a consumer would get it."""
+"""Compares the messages of a rehearsal with the archive: every message, as a consumer would get it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Which of the messages that one channel published a broker has confirmed, in whatever order it says so.
+"""The confirmed messages of one channel, for confirms in any order.
 
-A broker may confirm one message or all up to one, ack or nack, in any order: RabbitMQ acks message 5 alone, whose queue
-was fast, and then all up to 4. So what is settled is a set, and what counts is how much of it lies at the begin.
+A broker may confirm one message or all up to one, ack or nack, in any order: RabbitMQ acks message 5 alone, if its
+queue was fast, and then all up to 4. So the confirmed numbers are a set, and its contiguous begin counts.
 """
 
 from __future__ import annotations

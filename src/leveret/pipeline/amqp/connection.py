@@ -1,7 +1,7 @@
-"""A blocking AMQP 0-9-1 connection to a broker of any make, as far as a recovery and a comparison need it.
+"""A blocking AMQP 0-9-1 connection to any broker, with the methods that a recovery and a comparison need.
 
-Content goes out as it was stored: properties are octets and stay so. One thread; what the broker says between
-two calls is read by the next one.
+Content is sent as it was stored: properties stay opaque octets. One thread uses a connection; the broker's messages
+between two calls are read by the next call.
 """
 
 from __future__ import annotations

@@ -1,26 +1,27 @@
-"""Recovering into a broker of any make: each queue in order, each message once, by AMQP 0-9-1.
+"""Recovers into any AMQP 0-9-1 broker: each queue in order, each message once.
 
-Such a broker keeps no publishing ids. What takes their place is beside the plan, durable:
+Such a broker keeps no publishing ids. A durable file beside the plan replaces them:
 
-    progress/<queue>.json   how many messages the queue held before the first, how many are confirmed
+    progress/<queue>.json   number of messages in the queue before the first of ours, number of confirmed ones
 
-A publisher that begins again, and finds more in the queue than what it held before and what is confirmed, looks at
-what is there (`amqp.browse`): the messages of ours behind the confirmed ones are those that arrived. One is left out
-only if its very content is the next of those, so whatever others publish, take or have the broker refuse, nothing
-that is not there is. If the queue cannot be looked at - it is no classic one, or somebody consumes from it - or does
-not have what it must, everything behind what was confirmed is sent. Then the messages that were under way, WINDOW at
-most, may be there twice, and are counted as in doubt.
+If a restarted publisher finds more messages in the queue than these two numbers explain, it reads the queue
+(`amqp.browse`). Messages of ours behind the confirmed ones have arrived. A message is skipped only if the next of
+those has the same content. So the publisher never skips a message that is missing, even if others publish, consume
+or have messages refused. A queue that cannot be read - it is not classic, or it has a consumer - or that lacks
+expected messages gets everything behind the confirmed ones again. Then the messages in flight, WINDOW at most, may
+be duplicated, and are counted as in doubt.
 
-A stream is read for that, and the messages of ours in it are counted, whatever else is there. They are told by
-their exchange: that is another one after every SPAN messages, once all before are confirmed, so that never more of
-the stream has to be read than that. An entry of a stream may be many messages; those of one are taken up in the
-middle. A queue's messages get another exchange when it no longer has all that came through the one before.
+A stream is read in the same case, and the messages of ours in it are counted, whatever else it has. Their exchange
+identifies them. The publisher takes another exchange after every SPAN messages, once all earlier ones are
+confirmed, so that at most one span of the stream has to be read. An entry of a stream may be many messages; a
+restart may continue in the middle of one. A queue's messages get another exchange when the queue no longer has all
+messages of the one before.
 
 A queue that exclusively belongs to the publisher's connection is the lock: of two publishers to one queue, one
-thought dead, the second waits for the end of the first one's connection.
+considered dead, the second waits for the end of the first one's connection.
 
-A message keeps its routing key, properties and body: it goes through a fanout exchange of the plan's own that
-only its queue is bound to, and that is gone afterwards. The exchange's name is therefore another one.
+A message keeps its routing key, properties and body. It is published to a fanout exchange of the plan, which has
+only this queue bound and is deleted afterwards. So the exchange's name is the one property that changes.
 """
 
 from __future__ import annotations

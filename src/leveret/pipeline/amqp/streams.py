@@ -1,7 +1,7 @@
-"""Streams of a broker that speaks AMQP 0-9-1: what a recovery brings there of streams, and what is in them.
+"""Streams at an AMQP 0-9-1 broker: publishes recovered streams there, and counts their messages.
 
-A stream's count of messages is known late (RabbitMQ's by five seconds), but what is in it can be read as often as one
-likes. Messages that a recovery published are told from all others by the exchange that they came through.
+A broker reports a stream's message count late (RabbitMQ by five seconds), but the stream can be read any number of
+times. The exchange identifies messages that a recovery published.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""The archive: what was transferred, on a disk, in an object store or in an HDFS; the manifest is the truth."""
+"""The archive: transferred records, on a disk, in an object store or in an HDFS; the manifest is the truth."""

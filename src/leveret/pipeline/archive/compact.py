@@ -1,14 +1,14 @@
-"""Compaction: files that are beyond the retention become one, without the messages that were settled by then.
+"""Compaction: replaces files beyond the retention by one file without settled messages.
 
-What a downstream keeps beyond what is unsettled is history: queues can be recovered as they stood at any moment of
-it. The retention's limits say how much of it. Compaction takes the oldest files of a vhost, removes from them every
-message that a settlement among them names, and puts what is left - unsettled messages, and all settlements,
-merged, and what readers and publishers of streams stored last - into one file in their place. So a recovery's time
-follows what is unsettled and what came since.
+Settled messages in the archive are history: queues can be recovered as they stood at any moment of it. The
+retention's limits bound the history. Compaction takes the oldest files of a vhost, removes every message that a
+settlement among them names, and puts the rest into one file: unsettled messages, all settlements, merged, and the
+last stored positions of streams' readers and publishers. So the time of a recovery depends on the unsettled
+messages and the records since.
 
-No unsettled message is ever removed, whatever the limits. A file that came from a compaction says up to when
-history was given up (`history_from_ms`). Files are deleted some time after the manifest let go of them: whoever
-reads by the manifest of a moment ago finds them still.
+No unsettled message is ever removed, whatever the limits. A file made by a compaction has the time from which on
+history is complete (`history_from_ms`). Files are deleted some time after the manifest has dropped them, because a
+reader may still use an earlier manifest.
 """
 
 from __future__ import annotations

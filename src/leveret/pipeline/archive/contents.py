@@ -1,4 +1,4 @@
-"""What was transferred, by queue and by vhost, from the manifest alone: quick enough for metrics; and frozen plans."""
+"""The transferred records by queue and by vhost, from the manifest alone, fast enough for metrics; and frozen plans."""
 
 from __future__ import annotations
 

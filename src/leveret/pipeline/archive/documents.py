@@ -1,11 +1,11 @@
-"""The archive's documents: JSON behind its checksum, so that what the disk altered is not taken for what was written.
+"""The archive's documents: JSON behind its checksum, so that octets which the disk altered are noticed.
 
     +---------------+-------+------+----+
     | CRC-32 of the | space | JSON | LF |
     | JSON, 8 hex   |       |      |    |
     +---------------+-------+------+----+
 
-The manifest is lines of the same. A document without a checksum, as the first archives have them, is read as it is.
+The manifest consists of such lines. A document of the first archives has no checksum, and is read without a check.
 """
 
 from __future__ import annotations

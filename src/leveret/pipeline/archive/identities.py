@@ -1,8 +1,8 @@
-"""Which logs the transferred data came from: a log that replaced another one does not continue it.
+"""The identities of the logs in the archive: a log that replaced another one does not continue it.
 
-`<data_dir>/origins.json`, by vhost: what the upstream calls its outgoing log, and what is known to be missing of
-it because the upstream's retention was faster than the transfer, or too short for what its queues hold. Losing the
-file loses only that check.
+`<data_dir>/origins.json` has, by vhost, the name of the upstream's outgoing log, and the numbers of missing
+records: those that the upstream's retention dropped before the transfer, or before the log began. A loss of the
+file loses only this check.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""The manifest: which files hold what was transferred. It alone is the truth.
+"""The manifest: the list of the files with transferred records. It alone is the truth.
 
-A file that the manifest does not name does not exist for any reader; Spark's checkpoint decides nothing.
-An entry is a line of JSON with its checksum (`documents`); entries are numbered from 1.
+A file that the manifest does not name does not exist for any reader; Spark's checkpoint decides nothing. An entry
+is a line of JSON with its checksum (`documents`); entries are numbered from 1.
 
-An entry adds files, or takes files away; adding and removing at once replaces. Where the lines are, and how it is
-that each number is written once, is told in `manifest_log`. A file holds the chunks of one vhost's outgoing log from
-offset `first` up to before `next`; the files ever added to a vhost continue each other without a gap. What is offered
-twice (a repeated batch, a process thought dead) is recognised and left out; what would leave a gap is refused.
+An entry adds files, removes files, or replaces files by doing both. `manifest_log` stores the lines, and ensures
+that each number is written once. A file has the chunks of one vhost's outgoing log from offset `first` up to before
+`next`; the files ever added to a vhost continue each other without a gap. A file that is offered twice (by a
+repeated batch, or a process considered dead) is recognised and skipped; a file that would leave a gap is refused.
 """
 
 from __future__ import annotations

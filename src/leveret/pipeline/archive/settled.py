@@ -1,8 +1,8 @@
-"""Which offsets of a queue are settled: intervals while they are few, one bit an offset when they are not.
+"""The settled offsets of a queue: intervals while they are few, one bit an offset when they are many.
 
-A `Mask` answers for numpy arrays of offsets at once. Intervals grow with the disorder of the acks, bits
-with the length of the queue; each mask takes whichever is smaller, so a billion random acks cost 125 MB
-and a queue acked in order costs sixteen octets.
+A `Mask` answers for numpy arrays of offsets at once. Intervals grow with the disorder of the acks, bits with the
+length of the queue; each mask takes the smaller form, so a billion random acks cost 125 MB and a queue acked in
+order costs sixteen octets.
 """
 
 from __future__ import annotations

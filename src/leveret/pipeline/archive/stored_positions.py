@@ -1,8 +1,8 @@
-"""What readers and publishers of streams stored, as it came: how far each reader was, the last id of each publisher.
+"""Stored positions of streams' readers and publishers: the offset of each reader, the last id of each publisher.
 
-Both ride in the trailers of the chunks in which the upstream's streams have them. Beside a Parquet file of records
-stands what its chunks said (`.books`, an Arrow file after STORED_POSITIONS), so that of any prefix of what was
-transferred, and of any moment, it is known what was stored then.
+Both travel in the trailers of the chunks of the upstream's streams. A file beside each Parquet file has the
+positions of its chunks (`.books`, an Arrow file after STORED_POSITIONS). So the stored positions are known for any
+prefix of the transferred records, and for any moment.
 """
 
 from __future__ import annotations

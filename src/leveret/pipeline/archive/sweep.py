@@ -1,6 +1,6 @@
-"""Deleting files that the manifest does not name any more, and that no recovery needs.
+"""Deletes files that neither the manifest nor a recovery needs.
 
-One that is under way may need any of them, one that was interrupted those that its plan names.
+A running recovery may need any file; an interrupted one needs the files that its plan names.
 """
 
 from __future__ import annotations

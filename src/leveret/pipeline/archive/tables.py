@@ -1,11 +1,11 @@
-"""What the archive has in Arrow's formats, read so that no octet which the disk altered goes unnoticed.
+"""Reads the archive's Arrow and Parquet files, so that every octet which the disk altered is noticed.
 
-Messages are Parquet, whose pages carry checksums that nobody looks at unless asked to. Small tables are Arrow files,
-which have none: behind each stands one of ours.
+Messages are Parquet. Its pages carry checksums that are checked only on demand. Small tables are Arrow files, which
+have no checksum; so one of ours follows each.
 
     Arrow file | u32 CRC-32 of it | "LVRT"
 
-An Arrow file without any, as the first archives have them, is read as it is.
+An Arrow file of the first archives has no checksum, and is read without a check.
 """
 
 from __future__ import annotations

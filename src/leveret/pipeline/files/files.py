@@ -1,8 +1,8 @@
 """The archive's files, on this machine, in an object store or in an HDFS, that survive a power loss.
 
-On this machine what is to be kept is written beside, synced, renamed, and the directory synced. In a store it is
-written in Spark's scratch directory and put there at once. Which of the two a `Place` is, is told here and by the
-manifest's log (`manifest_log`), nowhere else.
+On this machine a durable file is written beside its place, synced and renamed, and the directory is synced. For a
+store it is written in Spark's scratch directory, then uploaded in one step. Only this module and the manifest's log
+(`manifest_log`) distinguish the two kinds of `Place`.
 """
 
 from __future__ import annotations

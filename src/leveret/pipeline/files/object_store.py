@@ -1,8 +1,8 @@
-"""What an object store has to do for the archive, and the stores that obstore reaches.
+"""The operations that the archive needs of an object store, and the stores that obstore reaches.
 
-A name is a key, relative to the archive, without a slash at either end. What fails is an `OSError` in the store's own
-words, or `FileNotFoundError` for an object that is not there. What the manifest rests on is `create`: of all who put
-an object at a name where there is none, one succeeds.
+A name is a key, relative to the archive, without a slash at either end. A failure is an `OSError` in the store's
+own words, or `FileNotFoundError` for a missing object. The manifest relies on `create`: of all processes that
+create an object under a new name, one succeeds.
 """
 
 from __future__ import annotations

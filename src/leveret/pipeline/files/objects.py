@@ -1,8 +1,8 @@
-"""Names in an object store or an HDFS, with as much of `pathlib.Path` as the archive needs.
+"""Names in an object store or an HDFS, with the part of `pathlib.Path` that the archive needs.
 
-Objects appear whole or not at all, and are durable when a call that wrote them returns. There are no directories: one
-"exists" while there is an object below it. What all stores have in common beyond that, and what the manifest rests
-on, is `create`: of all who put an object at a name where there is none, one succeeds.
+Objects appear whole or not at all, and are durable when a call that wrote them returns. There are no directories: a
+directory "exists" while there is an object below it. The manifest relies on `create`, which all stores have: of all
+processes that create an object under a new name, one succeeds.
 
 Credentials come from the environment and the machine's identity, as the stores' own tools take them
 (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, `GOOGLE_APPLICATION_CREDENTIALS`, `AZURE_STORAGE_ACCOUNT_KEY`,

@@ -1,1 +1,1 @@
-"""Jobs: what a pipeline process is told, and what it reports."""
+"""Jobs: instructions to a pipeline process, and its reports."""

@@ -1,6 +1,6 @@
-"""What a pipeline process is told, as one JSON line on its standard input.
+"""A job: the instruction to a pipeline process, one JSON line on its standard input.
 
-Credentials are in it, and nowhere else: not in arguments, the environment, files or logs.
+The job is the only place of credentials: they are not in arguments, the environment, files or logs.
 """
 
 from __future__ import annotations

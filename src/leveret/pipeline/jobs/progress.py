@@ -1,7 +1,7 @@
-"""News from Spark's many processes to the driver, which prints them as JSON lines.
+"""Progress reports from Spark's processes to the driver, which prints them as JSON lines.
 
-A micro-batch runs in four processes, of which only the driver's own output reaches the node. So the others
-send datagrams to it, when they are on its machine; news may be lost and nothing depends on them.
+A micro-batch runs in four processes, of which only the driver's own output reaches the node. So the others send
+datagrams to the driver if they are on its machine. Reports may be lost, and nothing depends on them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""TLS towards the upstream, as `standby.replication.downstream.ssl_options.*` has it.
+"""TLS for connections to the upstream, by the settings `standby.replication.downstream.ssl_options.*`.
 
-The node's own listeners and links have the same in `runtime.sockets.tls`, which this process does not share.
+`runtime.sockets.tls` does the same for the node's listeners and links; this process does not share that room.
 """
 
 from __future__ import annotations

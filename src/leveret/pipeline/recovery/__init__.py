@@ -1,1 +1,1 @@
-"""Recovery: which messages are unsettled, a plan of them that is frozen, and publishing it."""
+"""Recovery: finds unsettled messages, freezes a plan of them, and publishes it."""

@@ -1,17 +1,17 @@
-"""The driver of a recovery: find the unsettled messages, freeze the plan, publish it.
+"""The driver of a recovery: finds the unsettled messages, freezes the plan, publishes it.
 
-A promotion takes over the Spark of the transfer that it ends. Else, while Java starts, the settlements are merged; when
-nothing can have survived, Spark is not started at all.
-Plans that an earlier attempt left unfinished are finished first. On standard output: `started`, `planned`
-(a vhost's plan is frozen, or taken up again, with the number of messages of each queue), `left_out` (what a partial
-promotion leaves to a later one), `published` (so many more), `done` with the summary.
+A promotion takes over the Spark of the transfer that it ends. Otherwise the settlements are merged while Java
+starts; if no message can be unsettled, Spark is not started at all. Unfinished plans of an earlier attempt are
+finished first. On standard output: `started`, `planned` (a vhost's plan is frozen, or continued, with the number of
+messages of each queue), `left_out` (the messages that a partial promotion leaves to a later one), `published`
+(number of further messages), `done` with the summary.
 
-Spark runs two jobs over a handful of descriptors each: tasks that scan groups of files, and tasks that own
-whole queues and publish them. A task that fails is run again, a plan that was interrupted goes on; the
-broker drops what it has.
+Spark runs two jobs over a few descriptors each: tasks that scan groups of files, and tasks that own whole queues
+and publish them. A failed task is run again, and an interrupted plan is continued; the broker drops messages that
+it has.
 
-A dry run makes plans in a place of its own, counts them and forgets them. So does a rehearsal, which publishes
-them to scratch vhosts in between, and compares what it finds there (`compare`).
+A dry run makes plans in a directory of its own, counts their messages and deletes them. So does a rehearsal, which
+publishes them to scratch vhosts in between, and compares the messages there with the archive (`compare`).
 """
 
 from __future__ import annotations

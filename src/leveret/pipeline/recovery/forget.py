@@ -1,4 +1,4 @@
-"""Deleting what was transferred, or setting it aside, while nothing is being transferred or recovered."""
+"""Deletes the archive, or quarantines it, while no transfer and no recovery runs."""
 
 from __future__ import annotations
 

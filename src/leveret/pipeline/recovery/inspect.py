@@ -1,11 +1,11 @@
-"""Counting transferred messages by vhost, exchange and routing key: tasks read three columns of every file.
+"""Counts transferred messages by vhost, exchange and routing key: tasks read three columns of every file.
 
-Parquet keeps the columns apart, and names and keys as dictionaries, so bodies are not touched, a row costs a few
-instructions, and ten million messages take seconds. A task hands back counts, not rows. What an upstream collected
-again, as it may after a crash, stands there twice and counts once: the manifest tells which files those are.
+Parquet stores columns apart, and names and keys as dictionaries. So bodies are not read, a row costs a few
+instructions, and ten million messages take seconds. A task returns counts, not rows. Records that an upstream
+collected twice, as it may after a crash, count once: the manifest names their files.
 
-On standard output: `counting` (so many messages in all, from the begin), `counted` (so many more), `done` with the
-rows.
+On standard output: `counting` (number of all messages, at the begin), `counted` (number of further ones), `done`
+with the rows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Counting what a partial promotion leaves to a later one, when its plans are frozen.
+"""Counts the messages that a partial promotion leaves to a later one, when its plans are frozen.
 
-That is what is unsettled, was recovered by no promotion before, and is not asked for by this one: other queues
-(`--queues`), virtual hosts (`--exclude-virtual-hosts`), what came after a moment (`--as-of`). Tasks read the key
-columns of the files and return counts; nothing is written. A file that cannot be read stops no promotion that does
-without it: its records are counted as unreadable.
+These messages are unsettled, were recovered by no earlier promotion, and are not requested by this one: other
+queues (`--queues`), virtual hosts (`--exclude-virtual-hosts`), messages after a moment (`--as-of`). Tasks read the
+key columns of the files and return counts; they write nothing. An unreadable file that the promotion itself does
+not need does not stop it: its records are counted as unreadable.
 """
 
 from __future__ import annotations

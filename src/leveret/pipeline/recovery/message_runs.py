@@ -1,7 +1,7 @@
-"""From columns of the archive to messages as the broker's log has them, many at a time.
+"""Converts columns of the archive to messages as the broker's log has them, many at a time.
 
-Neighbours that share exchange, routing key, properties and size differ in their bodies alone: one pass of numpy puts
-what they share in front of each body. Where neighbours differ, messages are put together one by one.
+Neighbours with the same exchange, routing key, properties and size differ in their bodies alone: one pass of numpy
+puts the common part in front of each body. Other messages are built one by one.
 """
 
 from __future__ import annotations

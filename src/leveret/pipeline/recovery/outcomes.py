@@ -1,4 +1,4 @@
-"""What plans came to: a plan's outcome from those of its queues, and rows for the operator from those of plans."""
+"""Outcomes: a plan's outcome from those of its queues, and rows for the operator from those of plans."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Publishing a plan's messages: every queue in order, each message once, bodies read where they lie.
+"""Publishes a plan's messages: every queue in order, each message once, with bodies read from the archive's files.
 
-All queues of a call go through the files together, so a file's row group is read once however many queues
-have unsettled messages in it. The broker keeps the last publishing id of each queue in the same write as the
-messages; a publisher goes on after it, and ids that it has are dropped. So any number of repeated, killed
-or stray publishers of one plan put each message there once, in order.
+All queues of a call go through the files together, so a file's row group is read once for all queues with unsettled
+messages in it. The broker writes the last publishing id of each queue together with the messages; a publisher
+continues after that id, and the broker drops ids that it has. So any number of repeated, killed or stray publishers
+of one plan put each message there once, in order.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Finding the unsettled messages: messages that no settlement names.
+"""Finds the unsettled messages: messages that no settlement names.
 
-The driver merges the sidecars into masks, a few octets a queue; tasks read the key columns of the files
-and keep what the masks do not have. Files that the masks cover wholly - most of a long history - are not
-even opened. Only unsettled messages' keys and references are written, as runs (`plan`); no rows go through Spark.
+This is where a settlement meets its message. The driver merges the settlements of all sidecars into masks, a few
+octets a queue; tasks read the key columns of the files and keep the offsets that the masks do not have. Files whose
+offsets the masks cover completely - most of a long history - are not even opened. Only keys and references of
+unsettled messages are written, as runs (`plan`); no rows go through Spark.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Spark: finding a Java, starting a session, and one Python worker of it."""
+"""Spark: finds a Java, starts a session, and prepares its Python workers."""

@@ -1,4 +1,4 @@
-"""What went wrong, out of the pages that Spark says about it."""
+"""Extracts the cause of a failure from Spark's report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one of Spark's Python processes does once, before its first work."""
+"""Preparation of one of Spark's Python processes, before its first task."""
 
 from __future__ import annotations
 

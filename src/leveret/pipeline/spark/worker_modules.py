@@ -1,6 +1,6 @@
-"""What a worker of a Spark elsewhere lacks, found out by the worker itself.
+"""The modules that a worker of a remote Spark lacks, found by the worker itself.
 
-A worker that lacks wheels imports this module all the same: it needs Python alone, and so do the packages above it.
+A worker without the wheels can import this module: it needs Python alone, and so do the packages above it.
 """
 
 from __future__ import annotations

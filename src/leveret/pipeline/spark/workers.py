@@ -1,8 +1,9 @@
-"""Spark's workers on other machines: they get this package with the job, and what else they lack is said at once.
+"""Spark's workers on other machines: sends them this package with the job, and reports missing wheels at once.
 
-A worker needs a Python of the driver's minor version and some wheels (`worker_modules`), which have compiled parts and
-so cannot be sent along; everything of ours goes to it as a zip file. A task on each of the first executors looks
-whether that is so, before any other: else each task would fail for itself, with a stack, and be tried again and again.
+A worker needs a Python of the driver's minor version and some wheels (`worker_modules`), which have compiled parts
+and so cannot be sent; a zip file has everything of ours. Before any other task, one task on each of the first
+executors checks both. Otherwise each task would fail by itself, with a traceback, and would be tried again and
+again.
 """
 
 from __future__ import annotations

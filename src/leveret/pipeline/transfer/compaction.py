@@ -1,4 +1,4 @@
-"""When the transfer compacts: now and then, beside the streaming query, as a Spark job of one task a vhost."""
+"""The schedule of compactions: beside the streaming query, as a Spark job of one task a vhost."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The transfer's stream sink: executors fetch and store what descriptors say, the driver writes the manifest.
+"""The transfer's stream sink: executors fetch and store the ranges of descriptors, the driver writes the manifest.
 
-A batch that is repeated after a crash finds the same files and is left out by the manifest. When the
-upstream goes away in the middle of a slice, what has come is stored and recorded all the same - in a
-disaster that is the last of it - and the query is started again. Trouble of one vhost costs no other what came of it.
+A batch that is repeated after a crash makes the same files, and the manifest skips them. If the connection to the
+upstream ends in the middle of a slice, the received part is stored and recorded - in a disaster it is the last part
+- and the query is started again. A failure of one vhost loses no records of another.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The transfer's stream source: what Spark moves are descriptors, (vhost, first, next), not messages.
+"""The transfer's stream source: Spark moves descriptors, (vhost, first, next), not messages.
 
-An offset of the query is {vhost: offset in its outgoing log}. It starts at what the manifest has, never at
-what a checkpoint says, or else where the upstream's log begins; that goes into a micro-batch without
-data, which starts the workers too, so that the first one with data does not wait for them. Upstreams
-that are away, refuse or have lost what is needed make no progress for their vhost and are reported; the
-query goes on. So does it without a vhost that is *held*, because what comes next of it cannot be read.
+An offset of the query is {vhost: offset in its outgoing log}. It starts at the end of the manifest, never at a
+checkpoint, or else at the begin of the upstream's log. That start is a micro-batch without data, which also starts
+the workers, so that the first batch with data does not wait for them. An upstream that is down, refuses, or no
+longer has the needed records stops its vhost only, and is reported; the query continues. It also continues without
+a *held* vhost, whose next records cannot be read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Making the class archive (`archive`): start Spark, do a little of everything, end in order."""
+"""Makes the class archive (`archive`): starts Spark, uses each part of it once, ends in order."""
 
 from __future__ import annotations
 

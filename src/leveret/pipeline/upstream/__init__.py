@@ -1,1 +1,1 @@
-"""The upstream as the pipeline reaches it: a blocking client of the stream protocol."""
+"""The pipeline's connections to the upstream: a blocking client of the stream protocol."""

@@ -1,4 +1,4 @@
-"""A vhost's connection to the upstream, kept between uses and made anew with back-off."""
+"""A vhost's connection to the upstream, reused between calls and dialled again with back-off."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asking a promoted node how far it has another node's outgoing logs: of that node's own, which comes back.
+"""Asks a promoted node for its positions in the outgoing logs of this node, which comes back.
 
 The question goes over the stream protocol, as the offset stored under a reference that names the log.
 """

@@ -1,4 +1,4 @@
-"""An AMQP 1.0 client of the AMQP port, such as a downstream that follows the schema, as operators see and end it."""
+"""An AMQP 1.0 client of the AMQP port, such as a downstream's schema link, as operators see and close it."""
 
 from __future__ import annotations
 

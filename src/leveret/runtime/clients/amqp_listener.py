@@ -1,4 +1,4 @@
-"""The AMQP port: where it listens, plain or with TLS, by itself or behind a proxy."""
+"""The AMQP listener: plain or with TLS, directly or behind a proxy."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""One socket on the AMQP port, and when it is read from.
+"""One socket of the AMQP listener, and the conditions for reading it.
 
-The first eight octets tell AMQP 0-9-1 from AMQP 1.0; from then on the socket's octets go to that
-session and its output comes back. A socket is left unread while one of these holds, so that what a
-peer sends never costs more memory than it should:
+The first eight octets distinguish AMQP 0-9-1 from AMQP 1.0; from then on the socket's octets go to that session,
+and the session's output to the socket. So that a peer's input has bounded memory, the socket is not read while one
+of these conditions holds:
 
-- what was read fills a turn: others are served first;
-- it publishes, and the disk, or another node, has fallen behind;
-- the session is blocked: an alarm blocks publishers, or its output has to go first;
-- the peer does not take what it was sent.
+- the input of this turn is used up: other connections are served first;
+- the peer publishes, and the disk, or another node, has fallen behind;
+- the session is blocked: an alarm blocks publishers, or its output goes first;
+- the peer does not read its output.
 """
 
 from __future__ import annotations

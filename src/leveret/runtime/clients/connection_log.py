@@ -1,4 +1,4 @@
-"""What is told of clients' connections, in one place, so that all listeners use the same words.
+"""Log lines about clients' connections, in one place, so that all listeners use the same words.
 
     connection_accepted name="127.0.0.1:40312 -> 127.0.0.1:5672" protocol=amqp
     login_refused user=app reason="invalid credentials"
@@ -6,8 +6,7 @@
     channel_closed name=... user=app channel=1 operation=queue.declare reason="PRECONDITION_FAILED - ..."
     connection_closed name=... user=app vhost=/ reason=client_closed
 
-What a client does in order is told as `info`, what goes wrong as `warning`. The setting
-`log.connection.level` is for these.
+Regular events have the level `info`, failures `warning`. The setting `log.connection.level` applies to these lines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the node answers to its sessions' questions: who may log in, enter, read, hand in."""
+"""The node's answers to its sessions: logins, permissions to enter a vhost, reads of logs, appends."""
 
 from __future__ import annotations
 

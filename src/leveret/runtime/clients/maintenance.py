@@ -1,7 +1,7 @@
-"""Taking the node out of service for clients, and back: RabbitMQ's suspended listeners and maintenance mode.
+"""Maintenance: RabbitMQ's suspended listeners and maintenance mode, for a node that serves no clients for a time.
 
-The HTTP API stays open, for the operator's tools speak it; a drained node takes no messages there either. A restart
-ends both.
+The HTTP API stays open, because operators' tools use it; a drained node refuses messages there, too. A restart ends
+both.
 """
 
 from __future__ import annotations

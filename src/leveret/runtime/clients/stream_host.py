@@ -1,6 +1,6 @@
-"""What the stream listener needs of the node it runs in; see `session.stream.types` for the questions.
+"""The interface of the stream listener to its node; `session.stream.types` has the questions.
 
-All of it is called on the event loop. What takes long tells so by a callback, also on the loop.
+All methods are called on the event loop. Long work reports its end by a callback, also on the loop.
 """
 
 from __future__ import annotations

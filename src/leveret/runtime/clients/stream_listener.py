@@ -1,4 +1,4 @@
-"""The listener for the stream protocol: where it listens, and who has come in (`runtime.clients.stream_peer`)."""
+"""The listener for the stream protocol, and its present connections (`runtime.clients.stream_peer`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the node answers to the stream protocol: streams, outgoing logs out, recovered messages in."""
+"""The node's answers to the stream protocol: streams, outgoing logs, recovered messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this node answers when another one of its cluster asks (links.AskedLinks)."""
+"""The answers of this node to questions of other nodes of its cluster (links.AskedLinks)."""
 
 from __future__ import annotations
 

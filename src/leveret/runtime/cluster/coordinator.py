@@ -1,8 +1,8 @@
-"""A node and the cluster it is a member of, brought together.
+"""The coordinator connects a node with its cluster.
 
-What others decide comes as changes, in the order in which they became so, and is done at once as far as it needs no
-waiting: definitions are applied, queues are due to be placed. What this node decides goes out through the engine
-(`replication_port`). `wiring` says what a coordinator consists of, and who knows whom.
+Changes made by other nodes arrive in etcd's order. They are applied immediately unless they need I/O: definitions
+change, and queues become due for placement. Changes made by this node leave through the engine
+(`replication_port`). `wiring` makes the parts of a coordinator and connects them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Fetches the definitions lock for this node, and hands it over (core.broker.definitions_lock says what it allows).
+"""Acquires the definitions lock for this node, and hands it over (core.broker.definitions_lock has its rules).
 
-It is a key in etcd, bound to the holder's lease. It has arrived once its key is in the events that this node has
-taken: then all that others changed before is known here. It is given away when another node wants it and nothing of
-this node's changes is on its way; a node that still has work asks for it again.
+The lock is a key in etcd, bound to the lease of its holder. This node has the lock once the event of its own key
+has arrived: then all earlier changes of other nodes have arrived, too. The node releases the lock when another node
+wants it and no change of this node is in flight; a node with more changes requests it again.
 """
 
 from __future__ import annotations

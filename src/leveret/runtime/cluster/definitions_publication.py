@@ -1,9 +1,9 @@
-"""Changes of definitions that this node decided on, on their way to all others.
+"""Publishes this node's changes of definitions to all other nodes.
 
-In the order in which they were made, and in few transactions: what is decided while one is under way forms the next.
-All are on condition that this node still has the definitions lock, so a late one can never undo what the next holder
-did. After the last of them every node that lives is asked whether it has taken that revision; only then is it *known*,
-and the client that declared something is told so.
+Changes keep their order and travel in few transactions: changes made during one transaction form the next. Every
+transaction requires that this node still has the definitions lock, so a late one can never undo a change of the
+next holder. After the last transaction, every living node is asked whether it has applied that revision. Only then
+is the change *known*, and the client gets its reply.
 """
 
 from __future__ import annotations

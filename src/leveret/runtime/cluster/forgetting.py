@@ -1,7 +1,7 @@
-"""A node that does not come back is taken out of the cluster, and its queues get other leaders, or go with it.
+"""Removes a lost node from the cluster; its queues get other leaders, or are deleted with it.
 
-Any node that runs does it (operations). `forget_stopped` does it where none runs: all that is to be changed is in etcd,
-so all it needs are a node's settings.
+Any running node can do so (operations). `forget_stopped` does so while no node runs: all of the cluster's records
+are in etcd, so the settings of one node suffice.
 """
 
 from __future__ import annotations

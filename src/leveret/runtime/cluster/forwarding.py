@@ -1,11 +1,12 @@
-"""Forwarding: queues that other nodes lead, and other nodes' clients at the queues led here.
+"""Forwarding: this node's clients at queues of other leaders, and other nodes' clients at the queues of this leader.
 
-`Forwarding` is the store of the queues led elsewhere (log_store.QueueStoring): what they gather goes to their leaders.
-It dials one link a leader and vhost while anything goes there, and again when it ends. At the other end `accept`
-makes of such a link a connection of the engine, as amqp_peer does of a client's socket.
+`Forwarding` is the store of queues with a leader elsewhere (log_store.QueueStoring): messages that they gather go
+to their leaders. It dials one link for each leader and vhost while there is traffic, and again after an end of the
+link. At the other end `accept` makes a connection of the engine from such a link, as amqp_peer does from a client's
+socket.
 
-A forwarding connection is read from always: what was sent and is not confirmed its sender keeps, and reads no publisher
-while that is too much (`is_overloaded`). So beats come through however long this node is busy.
+A forwarding connection is always read. The sender keeps sent messages until their confirm, and stops reading its
+publishers while it keeps too many (`is_overloaded`). So heartbeats arrive even while this node is busy.
 """
 
 from __future__ import annotations

@@ -1,14 +1,14 @@
-"""Links from this node to the others of its cluster: one to ask each that runs, and those that are dialled.
+"""Links from this node to the others of its cluster: one for questions to each running node, and dialled ones.
 
     links, asked = MemberLinks(config.cluster, credentials), AskedLinks(answer)
     listener = ClusterListener(config.cluster, credentials, {"member": asked.accept, ...})
     links.know(state.alive)                                  # at the start, and at each change
     found = await links.ask("rabbit@b", "rows", {"of": "queues"})
     peer = await links.dial("rabbit@b", "mirror")
-    peer.receiver = copies                                   # what came meanwhile is kept for it
+    peer.receiver = copies                                   # earlier messages were kept for the receiver
 
-Each node asks over the link that it made itself, so between two nodes there are two. A link that ends is made
-again, ever more slowly, for as long as etcd says that the node lives.
+Each node asks over its own link, so two nodes have two links between them. A link that ends is dialled again, with
+a growing delay, for as long as etcd lists the node as alive.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""This process as a member of a cluster: it enters, follows what the others do, and leaves.
+"""This process as a member of a cluster: it enters, applies the changes of others, and leaves.
 
-**Entering.** The lease first, then all that etcd holds; then the node is announced without an address: from here on
-no other takes over what it leads, and nobody waits for it yet. The first node of all founds the cluster with the
-definitions it has: it holds the definitions lock until they are stored, and with them the cluster's id. A node is built
-from what etcd says, its own definitions log being what it knew when it stopped. Then it is announced with its address:
-from here on a declare anywhere waits until this node has it.
+**Entering.** First the node gets a lease and reads everything that etcd holds. Then it is announced without an
+address: from then on no other node takes over its queues, and no other node waits for it yet. The first node of all
+founds the cluster with its own definitions: it keeps the definitions lock until they, and the cluster's id, are
+stored. Then a node is built from the state in etcd; its own definitions log is the state of its last stop. Then the
+node is announced with its address: from then on a declare at any node waits until this node has applied it.
 
-**Being lost.** A node without its lease keeps no promise (`GroupCommit.replication_barrier`), and `roles` builds it
-anew from the start.
+**Losing the lease.** A node without its lease keeps no promise (`GroupCommit.replication_barrier`), and `roles`
+builds it anew from the start.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What a node keeps of the cluster that it belongs to: `cluster.json`.
+"""The file `cluster.json`: the cluster that this node belongs to.
 
-There is none before it tries to enter one. `{"had_data": ...}` is of a try that has not come to its end: the process
-was killed, or etcd fell silent. What a node without data has by then is of such a try; nobody was served, so it gives
-way to what the cluster has. `{"cluster_id": ...}` is of a node that belongs to that cluster.
+The file is missing before the first attempt to enter a cluster. `{"had_data": ...}` belongs to an unfinished
+attempt: the process was killed, or etcd stopped answering. If the node had no data before, its present data come
+from that attempt; no client was served, so the cluster's state replaces them. `{"cluster_id": ...}` names the
+node's cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What an operator sees of a cluster at one of its nodes, and does there (management.node.ClusterOperations)."""
+"""Views and commands for operators of a cluster, at one of its nodes (management.node.ClusterOperations)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node of a cluster consists of, beside what it has alone."""
+"""The parts of a cluster's node, beside those of a single node."""
 
 from __future__ import annotations
 

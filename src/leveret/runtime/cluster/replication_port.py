@@ -1,7 +1,7 @@
-"""Where the engine hands over what other nodes have to keep (engine.ReplicationPort), and what promises wait for.
+"""The engine's port to other nodes (engine.ReplicationPort): changes for them, and acks that promises wait for.
 
-Changes of definitions go to all nodes, messages of queues that are led elsewhere to their leaders, and those of queues
-that are led here to their mirrors.
+Changes of definitions go to all nodes, messages of queues led elsewhere to their leaders, and messages of queues
+led here to their mirrors.
 """
 
 from __future__ import annotations

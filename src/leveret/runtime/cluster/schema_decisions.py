@@ -1,8 +1,8 @@
-"""What an operator decided on schema replication, for all nodes of a cluster; see runtime.schema_sync.decisions.
+"""The operator's decisions on schema replication, shared by all nodes of a cluster; see runtime.schema_sync.decisions.
 
-It is a key in etcd. Each node keeps a copy as well, so that one that is started alone one day does not fall back to
-what its configuration says. Who applies a delta has the definitions lock, and so has who decides: whoever applies one
-knows what was decided before, and so does who decides the next.
+They are one key in etcd. Each node keeps a copy, so that a node that is started alone later does not fall back to
+its configuration. Both a node that applies a delta and a node that decides need the definitions lock, so each of
+them knows all earlier decisions.
 """
 
 from __future__ import annotations

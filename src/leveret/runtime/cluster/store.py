@@ -1,18 +1,20 @@
-"""etcd as a node of a cluster uses it: a lease, all that is there, what happens to it, and transactions.
+"""etcd for a node of a cluster: a lease, all keys, their changes in order, and transactions.
 
     store = ClusterStore(config, on_events=take, on_lost=begin_anew)
-    await store.start()                                      # `take` has been told all there is
-    await store.announce(presence)                           # from now on it is told what happens
+    await store.start()                                      # `take` has all keys
+    await store.announce(presence)                           # from now on `take` gets changes
     revision = await store.transact(Transaction(conditions, writes))
     if store.holds_lease_now(): ...                          # before a promise is kept, each time
     await store.stop()
 
-**What happens** is told once, revision by revision, in order and without gaps. A watch that is cut goes on where it
-was; if etcd has forgotten that, everything is read and the differences are told as one revision.
+**Changes** are reported once, revision by revision, in order and without gaps. A watch that is cut continues at its
+revision; if etcd no longer has that revision, all keys are read again and the differences are reported as one
+revision.
 
-**A transaction** is done at most once, in the order of the calls, and never after the lease has ended: each also
-writes the key of this node's turn, which is bound to the lease, on condition that it is as the last one left it. So
-an attempt whose answer was lost may be repeated, and one that comes late finds that its turn is over.
+**A transaction** is done at most once, in the order of the calls, and never after the end of the lease. Each one
+also writes the turn key of this node, which is bound to the lease, on condition that the key is as the last
+transaction left it. So an attempt whose answer was lost may be repeated, and a late attempt fails because its turn
+is over.
 """
 
 from __future__ import annotations

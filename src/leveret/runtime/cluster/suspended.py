@@ -1,4 +1,4 @@
-"""What a node shows of its cluster while it has no lease: what it knew last. It serves nobody (ClusterOperations)."""
+"""Views of the cluster at a node without a lease, which serves no client: the last known state (ClusterOperations)."""
 
 from __future__ import annotations
 

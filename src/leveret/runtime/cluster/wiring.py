@@ -1,11 +1,12 @@
-"""A node of a cluster is put together here: what is made, in which order, and who knows whom.
+"""The wiring of a cluster's node: makes its parts in order, and connects them.
 
-Each object gets what it works on when it is made. What would be a circle is cut by what both sides know:
+Each object gets its collaborators when it is made. Where two parts would need each other, both get a third one that
+is made first:
 
-- `DueQueues`: mirrors, copies and records say what is due, and the placement controller, which is made after all of
-  them, does it.
-- `ClusterQueues`: whose a log is, for mirroring, which is made before the roles of queues and works for them.
-- `ClusterSide`: what the node asks from then on. Node and engine were there before; this is how they come to know.
+- `DueQueues`: mirrors, copies and records report due queues; the placement controller, which is made after all of
+  them, handles these.
+- `ClusterQueues`: the owner of each log, for mirroring, which is made before the roles of queues and works for them.
+- `ClusterSide`: the cluster's interface for node and engine, which are made before the cluster's parts.
 """
 
 from __future__ import annotations

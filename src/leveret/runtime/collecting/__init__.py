@@ -1,1 +1,1 @@
-"""Collecting: the upstream of message replication - the outgoing logs that downstreams transfer."""
+"""Collecting: the outgoing logs of an upstream, which downstreams transfer."""

@@ -1,19 +1,19 @@
-"""Chunks that an outgoing log only names: their data stands in their queue's own log, and is not written twice.
+"""Chunks copied by reference: an outgoing log has their names, and their data stay in the log of their queue.
 
-A large chunk of messages stands in the outgoing log with its header and its trailer, and in place of the data with a
-`BY_REFERENCE` attribute: how long it is, and its CRC. Who reads the log gets the whole chunk, the data from the queue's
-log. Why it is there then:
+A large chunk would be written twice. So the outgoing log stores its header and trailer, and in place of the data an
+entry with the attribute `BY_REFERENCE`: the length and the CRC of the data. A reader of the outgoing log gets the
+whole chunk, with the data from the queue's log. Three rules keep the data there:
 
-- a chunk is named after the fdatasync that made it durable in its queue's log;
-- from the first chunk on that is copied by reference (`ByReference.first_of`) a queue's log drops no segment, and
-  it outlives its queue; only the outgoing log's own retention lets go of both;
-- where nothing waits for the queue's log to be on disk (durability = os) nothing is named, all is copied.
+- a chunk is copied by reference after the fdatasync that made it durable in its queue's log;
+- a queue's log drops no segment from its first referenced chunk on (`ByReference.first_of`), and survives the deletion
+  of its queue; only the retention of the outgoing log releases both;
+- if no fdatasync covers the queue's log (durability = os), every chunk is copied whole.
 
-What is not there nevertheless is nothing that is wanted: a follower that lost its power may have the name and not the
-data, which its queue then lost as well, and the incarnation ends with a settlement of all; the log of a vhost that was
-not tagged for a time names what its queues settled and dropped meanwhile. A settlement of these messages stands in for
-them, as long as they were, so that offsets go on. A queue's log that cannot be read is another matter: it may be
-restored, or be given up by deleting the queue; nothing behind it is served before.
+Data may still be missing, in two cases in which no downstream needs them. A follower that lost its power may have
+the reference and not the data: its queue lost the data as well, and a settlement ends the incarnation. The log of a
+vhost without its tag for a time has references to messages that its queues have settled and dropped since. A
+settlement of the same length replaces such a chunk, so that offsets continue. An unreadable log of a queue is
+different: an operator may restore it, or give it up by deleting the queue; until then no later chunk is served.
 """
 
 from __future__ import annotations

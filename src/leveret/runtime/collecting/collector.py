@@ -1,27 +1,28 @@
-"""The outgoing log of a vhost: copies of the chunks of its replicated queues, for downstreams.
+"""The collector of a vhost: copies chunks of replicated queues to the outgoing log, for downstreams.
 
-A chunk is copied after the fdatasync that made it durable in its queue's log, data octets unchanged,
-with a trailer that says which queue, epoch and offset it came from (formats: wire.chunk). So the
-outgoing log never holds what its queue could still lose. Of a large chunk no copy is made: its data stays where it
-is for as long (runtime.collecting.by_reference). The log is outside the confirm path: its own
-fdatasync runs on a timer, in its own thread, and downstreams are served only what that covered, and what
-followers in sync have of it.
+A chunk is copied after the fdatasync that made it durable in its queue's log, so the outgoing log never has a
+record that its queue could still lose. The data octets are the same; a trailer names queue, epoch and offset
+(formats: wire.chunk). The data of a large chunk stay in its queue's log (runtime.collecting.by_reference). The
+outgoing log is outside the confirm path: a timer starts its fdatasync, in a thread. Downstreams get only chunks
+that this fdatasync has covered and that followers in sync have.
 
-On start it is completed from the queue logs: the last position of each queue is read back from the
-outgoing log, and the queue's log is copied from there. A queue that is deleted, or that its policy
-no longer names, ends with a settlement of all its offsets, so that no downstream brings it back.
+A start completes the outgoing log from the queues' logs: it reads the last position of each queue from the outgoing
+log, and copies the queue's log from there. If a queue is deleted, or its policy no longer replicates it, a
+settlement of all its offsets ends it, so that no downstream recovers it.
 
-Should its fdatasync fail, it serves nothing more, and what it had not served is cut off at the next start
-and copied again. Damage in what was served is another matter: a downstream counts by offsets that would
-come to mean something else. Such a log stays down until an operator removes it.
+If the fdatasync fails, the log serves no more chunks; the next start truncates the log at the served end, and
+copies the rest again. Damage in the served part is different: a downstream counts by offsets, and they would mean
+other records. Such a log stays down until an operator removes it.
 
-What streams hold is collected as well, with what their readers and publishers stored, in the trailers of the chunks
-in which it stands there; what their own retention takes is settled here. Downstreams tell how far
-they are (`outgoing_log`): what all of them have may go, if the operator chose so, and whom retention overtook is
-told of; for who begins, what queues still hold of what retention took is collected anew, or told of.
+Streams are collected as well, with the offsets of readers and the ids of publishers in the trailers of their
+chunks; records that a stream's own retention drops are settled here. Downstreams report their positions
+(`outgoing_log`). Records that all downstreams have may be dropped, if the operator configured so. A downstream that
+retention has overtaken is reported. For a new downstream, records that retention has dropped and that queues still
+have are collected again, or reported as missing.
 
-What downstreams see as a queue's epoch is a **incarnation**: the epoch, and above INCARNATION_BITS how often its policy
-was taken away. So a queue that is replicated again comes whole, under an identity that is not settled.
+Downstreams see an **incarnation** as a queue's epoch: the epoch, and above INCARNATION_BITS the number of times
+that the queue's policy was removed. So a queue that is replicated again is transferred whole, under an identity
+without settlements.
 """
 
 from __future__ import annotations

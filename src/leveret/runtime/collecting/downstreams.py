@@ -1,4 +1,4 @@
-"""Who transfers an outgoing log, and how far each of them has it: `downstreams.json` beside the log."""
+"""The downstreams of an outgoing log and their positions: `downstreams.json` beside the log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What an outgoing log is called, and who wrote what of it: `identity.json` beside the log, made with it.
+"""The name of an outgoing log and the epochs of its writers: `identity.json` beside the log, made with it.
 
-A log that replaces another one is not taken for its continuation: it has another name. And whoever has the log up to
-some place, and the record before that of another epoch, has something else than this log does.
+A log that replaces another one has another name, so no downstream takes it for the continuation. A downstream whose
+last record has another epoch than the record at that offset has a different log, even under the same name.
 """
 
 from __future__ import annotations

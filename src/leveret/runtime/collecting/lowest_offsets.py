@@ -1,7 +1,7 @@
-"""The first of each queue's offsets that an outgoing log still holds; retention drops the log's oldest segments.
+"""The first offset of each queue that an outgoing log still has; retention drops the log's oldest segments.
 
-What a queue still holds of before is with the downstreams that had it in time. One that begins now does not get
-it, and is told how much that is.
+Earlier records of a queue are only at downstreams that transferred them in time. A downstream that begins now does
+not get them, and is told their number.
 """
 
 from __future__ import annotations

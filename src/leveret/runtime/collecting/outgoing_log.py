@@ -1,8 +1,8 @@
-"""One vhost's outgoing log: what is in it, how far it has each queue, and who has transferred how far.
+"""One vhost's outgoing log: its content, its position in each queue, and the positions of its downstreams.
 
-See `runtime.collecting.collector`, which fills it. Beside its segments are state files: the incarnations of queues
-(`lives.json`), what the log is called (`identity.json`, made with it: a log that replaces another one is not
-taken for its continuation), how far each downstream has it (`downstreams.json`), and how far it has queues of which
+`runtime.collecting.collector` fills it. State files stand beside its segments: the incarnations of queues
+(`lives.json`), the log's name (`identity.json`, made with the log, so that a log that replaces another one is not
+taken for its continuation), the positions of downstreams (`downstreams.json`), and the positions in queues of which
 no record is retained (`positions.json`; `runtime.collecting.positions_checkpoint`).
 """
 

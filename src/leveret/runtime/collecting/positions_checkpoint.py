@@ -1,20 +1,20 @@
-"""How far an outgoing log has each queue, also where the records that say so are retained no more.
+"""The position of an outgoing log in each queue, for queues whose records retention has dropped.
 
-What is copied of a queue is at downstreams, and is to be ended there with the queue (`runtime.collecting.collector`),
-however long ago retention dropped the last record of it. So where the log begins, a state file says how far it had
-each queue that had not ended there. Order: the file is on disk before the records are dropped. It says what they said
-and nothing of what is behind them, which may still be lost with the power; and where it is ahead of the log, as
-nothing was dropped after all, reading those records once more changes nothing.
+The end of a queue has to reach every downstream that has records of it (`runtime.collecting.collector`), even long
+after retention dropped the queue's last record from the outgoing log. So a state file has the position in each
+queue that had not ended where the log begins. Order: the file is on disk before the records are dropped. It has the
+positions of the dropped records only, because later records may still be lost with the power. If a crash prevents
+the drop, the file is ahead of the log; the records are then read once more, which changes nothing.
 
-It is written only with a drop, so of some 50 octets a queue for each segment that goes, and never appended to the
-log: what is carried there would be transferred, and pushed out what is held, by thousands of queues that stand still.
+The file is written only at a drop: some 50 octets a queue for each dropped segment. The positions are not appended
+to the log, because thousands of idle queues would then be transferred again and again, and would displace records.
 
-A log that begins anew has its queues copied anew, and says nothing of what it held before; downstreams have that all
-the same. So the file says then up to where they may have each incarnation that had not ended (`former`), until it ends,
-before all is dropped. A log that drops nothing after all copies some queues once more.
+If a log begins anew, its queues are copied anew, and the log has no position of earlier records; downstreams still
+have those records. So before the log's content is dropped, the file gets an upper bound for each incarnation that
+had not ended (`former`), until it ends. If a crash prevents the drop, some queues are copied once more.
 
-A file that is behind the begin of the log, or ahead of its end, is of a log that was lost: nothing of it counts, and
-queues are copied anew.
+A file that is behind the begin of the log, or ahead of its end, belongs to a lost log. It is ignored, and queues
+are copied anew.
 """
 
 from __future__ import annotations

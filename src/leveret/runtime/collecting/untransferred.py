@@ -1,4 +1,4 @@
-"""What a node that took this one's place lacks: all of the outgoing logs behind what had been transferred to it."""
+"""The untransferred tail: records of the outgoing logs that the node which replaced this one does not have."""
 
 from __future__ import annotations
 

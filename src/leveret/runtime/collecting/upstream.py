@@ -1,4 +1,4 @@
-"""The upstream's side of message replication: which vhosts are collected for downstreams, and how that stands."""
+"""The upstream of message replication: chooses the vhosts to collect for downstreams, and reports their state."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A node whose role etcd decides: it leads while it has the lease, and follows whoever has it otherwise.
+"""A node whose role etcd decides: it leads while it has the lease, and otherwise follows the node that has it.
 
-Only a node that the record names as in sync may win, so the record is kept ahead of every promise: see
-core.replication.in_sync for the order, and `election.Election.holds_lease_now` for what is asked at each of them.
+Only a node that the record lists as in sync may win, so the record is written ahead of every promise: see
+core.replication.in_sync for the order, and `election.Election.holds_lease_now` for the check before each promise.
 """
 
 from __future__ import annotations

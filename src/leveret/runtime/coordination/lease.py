@@ -1,13 +1,13 @@
-"""A lease of etcd that is kept alive, and relied on by this node's own clock.
+"""A lease of etcd that is kept alive, and checked against this node's own clock.
 
     lease = await KeptLease.granted(etcd, 2.0, on_error=told)
     lease.keep(on_lost=stop_serving)
     if lease.is_held_now(): ...                              # before a promise is kept, each time
     lease.end(); await lease.revoke()
 
-What is decided is in core.replication.election.Lease; this asks etcd and looks at the clock. The clock goes on while
-the machine sleeps, and it is asked at the moment of a promise: a node that was stopped, or whose event loop stood
-still, for longer than its lease finds out before it says anything, not when a timer gets its turn.
+core.replication.election.Lease decides; this module asks etcd and reads the clock. The clock continues while the
+machine sleeps, and it is read at the moment of a promise. So a node that was stopped, or whose event loop stood
+still, for longer than its lease notices before it keeps the promise, and not only when a timer gets its turn.
 """
 
 from __future__ import annotations

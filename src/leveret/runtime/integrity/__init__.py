@@ -1,1 +1,1 @@
-"""Integrity: what a node stores is compared with another node's copy, read again, and repaired."""
+"""Integrity: compares stored data with another node's copy, reads them again, and repairs damage."""

@@ -1,4 +1,4 @@
-"""What was quarantined on this node, for whoever asks: reports, and the messages in them. See storage.divergent."""
+"""Quarantined messages of this node, for operators: reports, and the messages in them. See storage.divergent."""
 
 from __future__ import annotations
 

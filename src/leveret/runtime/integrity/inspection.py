@@ -1,8 +1,8 @@
-"""What a node's data are worth: compared with another node's, read again and mended, or set aside.
+"""Inspection of a node's data: compared with another node's, read again and repaired, or quarantined.
 
-The scrub in the background begins when the last one is `interval_ms` ago. When that was is kept in a state file
-that is this node's alone, so restarts do not put it off. Damage that nobody could mend, as no other node was
-connected perhaps, is tried again sooner.
+A scrub in the background begins `interval_ms` after the last one. A state file of this node has the time of the
+last scrub, so restarts do not delay the next. Damage that could not be repaired, perhaps because no other node was
+connected, is tried again sooner.
 """
 
 from __future__ import annotations

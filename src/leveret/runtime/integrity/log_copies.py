@@ -1,4 +1,4 @@
-"""What can be read of one log, on this node and on others: an operator is told before it is given up."""
+"""The readable messages of one log, on this node and on others, for an operator who may give the log up."""
 
 from __future__ import annotations
 

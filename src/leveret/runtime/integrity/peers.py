@@ -1,4 +1,4 @@
-"""The node at the other end of a replication link, as far as it can be asked for what it holds."""
+"""The node at the other end of a replication link, and the questions about its data that it answers."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""This node beside another one, log by log, while both go on: do they hold the same?
+"""Compares this node's logs with another node's, log by log, while both nodes continue.
 
-Of each log is compared what both surely hold: from the later of the two begins to the earlier of the two ends,
-in steps of a segment, by checksum. What lies outside of that is no difference by itself: a follower has it to
-come, or drops it a moment later. Only of a follower that is *in step* more is known. Questions travel behind
-the changes, so when it answers it has applied what was made before it was asked.
+The compared part of each log is the part that both nodes surely have: from the later of the two begins to the
+earlier of the two ends, in steps of a segment, by checksum. Records outside of it are no difference by themselves:
+a follower gets them, or drops them, a moment later. More is known only of a follower that is *in step*. Questions
+travel behind the changes, so its answer comes after it has applied all changes made before the question.
 
-What seems to differ may just have changed: it is looked at again, from the begin, before it is called different.
+An apparent difference may be a recent change. So it is compared again, from the begin, before it is reported.
 """
 
 from __future__ import annotations

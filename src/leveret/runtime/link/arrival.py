@@ -1,4 +1,4 @@
-"""Who has connected to a link's listener proves who it is: one message in, one out, until that is known."""
+"""Proof of the secret by a peer that connects to a link's listener: one message in, one out, until it is proven."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The socket of a replication link: whole messages in, pieces out.
+"""The socket of a link between nodes: whole messages in, pieces out.
 
-Messages are handed on where they were received, without being copied: a frame's chunks go from there to disk. One
-that is too long for the buffer of the link is received into one of its own. Who has not proven the secret gets a
-small buffer, and can fill no more.
+Messages are passed on in the buffer that received them, without a copy: a frame's chunks go from there to disk. A
+message that is too long for the link's buffer gets a buffer of its own. A peer that has not proven the secret has a
+small buffer, and cannot fill more memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions over a link between nodes, asked by either side beside what else it carries."""
+"""Questions and answers over a link between nodes, from either side, beside the link's other messages."""
 
 from __future__ import annotations
 

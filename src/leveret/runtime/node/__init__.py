@@ -1,1 +1,1 @@
-"""The node: what one broker process consists of, in which order it starts and stops."""
+"""The node: the parts of one broker process, and the order in which they start and stop."""

@@ -1,4 +1,4 @@
-"""Looks at the node's memory and disk once a second, and tells who must know of an alarm."""
+"""Measures the node's memory and disk once a second, and reports alarms."""
 
 from __future__ import annotations
 

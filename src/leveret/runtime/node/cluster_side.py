@@ -1,4 +1,4 @@
-"""What a node of a cluster asks of it, and hands over to it; `runtime.cluster.wiring` makes it."""
+"""The cluster's interface for a node; `runtime.cluster.wiring` makes it."""
 
 from __future__ import annotations
 

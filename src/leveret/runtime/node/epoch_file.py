@@ -1,8 +1,9 @@
-"""The highest epoch that may have been given out.
+"""The highest epoch that may have been assigned.
 
-Mirrors, standbys and logs outlive a queue and know it by its epoch, so none is given twice. The definitions log tells
-of durable queues that clients share, but exclusive and transient ones leave no trace there. Epochs are reserved in
-blocks, before the first of a block is given; what was not given when the node ended is left out.
+Mirrors, standbys and logs survive a queue and identify it by its epoch, so no epoch is assigned twice. The
+definitions log has the epochs of durable shared queues only; exclusive and transient ones leave no record there.
+Epochs are reserved in blocks, before the first of a block is assigned; unused epochs of a block are skipped after a
+restart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a node has at its first start."""
+"""The definitions of a node at its first start."""
 
 from __future__ import annotations
 

@@ -1,12 +1,13 @@
-"""What was handed out before a restart, so that it is redelivered with the flag and nothing else is.
+"""Positions of delivered messages before a restart, so that exactly these are redelivered with the flag.
 
-A node that stops in order writes down, for each queue, before which offset it handed messages out (`handed_out.json`).
-Of whatever ended otherwise nobody knows that: a killed node, a leader whose follower is promoted, a lease that was
-lost. There everything may have been handed out, and so all of it is redelivered, as RabbitMQ does after a crash: an
-application that looks for what it did twice only among what has the flag must find it there.
+A node that stops in order records, for each queue, the offset before which it had delivered messages
+(`handed_out.json`). After any other end the position is not known: a killed node, a leader whose follower is
+promoted, a lost lease. Then every message may have been delivered, so all are redelivered with the flag, as
+RabbitMQ does after a crash: an application that looks for duplicates only among flagged messages has to find them
+there.
 
-The file counts for one start only, the next one in the same epoch (`NodeIdentity.stamp`), and is no follower's: one
-that was left behind by an earlier stop, or came with a copy of the directory, says nothing of what was done since.
+The file counts for one start only, the next one in the same epoch (`NodeIdentity.stamp`), and never for a follower:
+a file from an earlier stop, or from a copy of the directory, is out of date.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The node: builds every room, passes each what it needs, starts and stops them in order.
+"""The node: builds every room, passes each its collaborators, starts and stops them in order.
 
-Start: definitions log, queues from their logs, outgoing logs completed from the queues, then the
-listeners; so nobody is served before everything is whole. Stop goes the other way round: no new
-work, what was promised is made durable, files are closed.
+Start: definitions log, queues from their logs, outgoing logs completed from the queues, then the listeners; so no
+client is served before all data are complete. Stop goes the other way round: no new work, promises are made
+durable, files are closed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""What a node shows of data that another one leads: its queues and definitions as of the last chunk that was appended.
+"""The read-only view of a follower: queues and definitions as of the last appended chunk.
 
-Nobody is served and nothing changes by itself. Whoever appends to the tree's logs tells of each chunk (`replayed`).
+The view serves no client and starts no change. The component that appends to the tree's logs reports each chunk
+(`replayed`).
 """
 
 from __future__ import annotations

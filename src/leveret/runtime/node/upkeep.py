@@ -1,4 +1,4 @@
-"""What goes on beside all traffic as long as a node serves: retention, logs that begin anew, logs that are gone."""
+"""Background work of a serving node: retention, logs that begin anew, logs of deleted queues."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Placement: where the queues of a cluster are, who leads and mirrors them, and what this node does for that."""
+"""Placement: leaders and mirrors of the queues of a cluster, and this node's part in them."""

@@ -1,4 +1,4 @@
-"""Queues that the placement controller has to see to, and who says so; made before all who do."""
+"""Queues that are due for the placement controller; made before the parts that report them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What placing asks this node to do; `queue_roles.ModelQueueRoles` does it."""
+"""The interface through which placement changes this node's queues; `queue_roles.ModelQueueRoles` implements it."""
 
 from __future__ import annotations
 

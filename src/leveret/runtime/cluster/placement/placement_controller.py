@@ -1,22 +1,22 @@
-"""Sees to it that each queue is where it should be, and that etcd says so.
+"""The placement controller: gives each queue its leader and mirrors, and records them in etcd.
 
-One task, which looks at queues that are *due*: when a node came or went, a policy changed, a mirror caught up or fell
-behind, or a record was written. What it does for a queue depends on who leads it by the record:
+One task looks at queues that are *due*: a node came or left, a policy changed, a mirror caught up or fell behind,
+or a record was written. Its action depends on the queue's leader in the record:
 
-- this node: its mirrors are as the policy says, and as synchronised as they are
-  (`core.replication.placement.following`). Promises wait for those in the old record and in the new one from before
-  it is written until it is known to stand.
-- a node that does not run: the successor writes itself in, on condition that neither the record nor the leader's
-  absence has changed meanwhile. Only the record makes it the leader: a second candidate, or the leader that came
-  back, fails.
-- another node: this one copies the log if the record names it, and keeps its copy as long as it is named at all.
+- this node: it adapts the mirrors in the record to the policy and to their synchronisation
+  (`core.replication.placement.following`). From before the write of the record until the write is known to stand,
+  promises wait for the mirrors of the old record and of the new one.
+- a node that does not run: the successor writes itself as the leader, on condition that neither the record nor the
+  leader's absence has changed meanwhile. Only the record makes it the leader: the write of a second candidate, or of
+  the previous leader that came back, fails.
+- another node: this one copies the log if the record names it, and keeps its copy while the record names it at all.
 
-Who cannot read what it has does not lead. It says so in the record before its copy is put away: until then others
-take it for one that has everything (`core.replication.placement.withdrawn`; a leader has a mirror follow that has
-all).
+A node that cannot read its copy does not lead. It removes itself from the record before its copy is quarantined,
+because until then other nodes count the copy as complete (`core.replication.placement.withdrawn`; a leader hands
+over to a complete mirror).
 
-A write that fails, or of which nothing is known, is followed by another look: the record itself says what became of
-it.
+After a write that failed, or whose outcome is unknown, the task looks at the queue again: the record itself has the
+outcome.
 """
 
 from __future__ import annotations

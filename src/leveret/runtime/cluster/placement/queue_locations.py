@@ -1,4 +1,4 @@
-"""Where queues are, where a new one goes, and what is said of its mirrors."""
+"""The nodes of queues: where each queue is, where a new queue goes, and the mirrors that its policy asks for."""
 
 from __future__ import annotations
 

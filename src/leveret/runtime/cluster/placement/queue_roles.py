@@ -1,4 +1,4 @@
-"""Does at this node what the records of queues say: lead, mirror, stand in, hand over (local_queues.LocalQueues)."""
+"""This node's roles in queues, as the records demand: lead, mirror, represent, hand over (local_queues.LocalQueues)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The queues of a node in a cluster: those it leads have a log and are served; for all others something stands.
+"""The queues of a cluster's node: queues led here, with a log, and placeholders for queues led elsewhere.
 
-`new` makes what the broker asks for when a queue is declared, here or elsewhere. `lead` and `step_down` are the two
-ways in which a queue changes sides while the node runs: a mirror is promoted, or a leader hands over. Mirroring asks
-here whose a log is.
+`new` makes the queue of a declaration, at any node. `lead` and `step_down` are the only two ways in which a queue
+changes between the two while the node runs: a mirror is promoted, or a leader hands over. Mirroring asks this
+module for the owner of a log.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What mirrors of queues that are led here report, and the moment that they have to connect to a new leader."""
+"""Reports of the mirrors of queues led here, and the time that mirrors have to connect to a new leader."""
 
 from __future__ import annotations
 
