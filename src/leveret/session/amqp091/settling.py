@@ -82,6 +82,9 @@ def begin(broker: Broker, work: Iterator[object], size: int) -> None:
 
 def leave(broker: Broker, channels: Collection[LeavingChannel]) -> None:
     """Take away the consumers of channels that end together, and give back what these have not settled."""
+    channels = [channel for channel in channels if channel.consumers or channel.unacked]
+    if not channels:
+        return
     returning = _Returning(broker)
     for channel in channels:
         for consumer in list(channel.consumers.values()):
