@@ -1,6 +1,6 @@
 """How many segments of logs are held open: a bound, for a node may have more queues than the system has descriptors.
 
-Opening one more than `count_max` closes another one that was not used lately (second chance). Which one, matters for
+Opening one more than `count_max` closes others that were not used lately (second chance). Which one, matters for
 what was promised: the kernel tells of a failed write-back to descriptors that were open at the time, and may have
 forgotten it when the file is opened again. So a segment with octets that no fdatasync has covered is closed only
 after one, here and now; what that finds wrong is the log's failure for good (`Log.unsynced` raises it). That blocks
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from collections import OrderedDict
 from typing import Final, Protocol
 
 from leveret.model.errors import StorageError
@@ -18,6 +19,8 @@ from leveret.storage.segment import Segment
 
 _CLOSED_AT_ONCE: Final = 16
 """When the system has no descriptor left."""
+_CLOSED_OF_MANY: Final = 64
+"""At the bound one of so many is closed: a search may pass all that are open, so it must not be one for each that opens."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
@@ -47,7 +50,7 @@ class OpenSegments:
     def __init__(self, count_max: int = sys.maxsize) -> None:
         """None is open."""
         self.count_max = count_max
-        self._open: dict[Segment, SegmentOwner] = {}
+        self._open: OrderedDict[Segment, SegmentOwner] = OrderedDict()
 
     def __len__(self) -> int:
         """How many are open."""
@@ -55,7 +58,8 @@ class OpenSegments:
 
     def open(self, log: SegmentOwner, segment: Segment) -> int:
         """The descriptor of a segment that has none, opened, or made if need be. Raises OSError."""
-        self.close_all_but(self.count_max - 1)
+        if len(self._open) >= self.count_max:
+            self.close_all_but(self.count_max - max(1, self.count_max // _CLOSED_OF_MANY))
         try:
             descriptor = segment.fd()
         except OSError as error:
@@ -77,8 +81,7 @@ class OpenSegments:
             for _ in range(len(self._open)):
                 if len(self._open) <= count:
                     return
-                segment, log = next(iter(self._open.items()))
-                del self._open[segment]
+                segment, log = self._open.popitem(last=False)
                 if allowed(log, segment):
                     log.sync_and_close(segment)
                 else:

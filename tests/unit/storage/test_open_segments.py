@@ -12,6 +12,7 @@ import pytest
 from leveret.model.errors import StorageError
 from leveret.storage.log import Log, sync_descriptors
 from leveret.storage.open_segments import OpenSegments, OutOfDescriptors
+from leveret.storage.segment import Segment
 from leveret.wire.chunk import ChunkType
 
 SEGMENT_BYTES = 300
@@ -168,3 +169,30 @@ def test_that_there_is_no_descriptor_is_told_from_a_failing_disk(
     monkeypatch.undo()
     log.sync()
     assert log.synced_offset == 1
+
+
+class Owner:
+    """The owner of segments that are all due; counts how often the bound asks."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    def is_due(self, segment: Segment) -> bool:
+        self.asked += 1
+        return True
+
+    def sync_and_close(self, segment: Segment) -> None:
+        segment.close()
+
+
+def test_a_segment_opened_at_the_bound_does_not_cost_a_look_at_all_that_are_open(tmp_path: Path) -> None:
+    held, owner, count_max = OpenSegments(640), Owner(), 640
+    for number in range(count_max):
+        held.open(owner, Segment(tmp_path, number))
+    owner.asked = 0
+    for number in range(count_max, 2 * count_max):
+        held.open(owner, Segment(tmp_path, number))
+        assert len(held) <= count_max
+    # Each one looked at each that was open, twice: 819,200 questions for 640 segments.
+    assert owner.asked <= 160 * count_max
+    held.close_all_but(0)
