@@ -6,13 +6,18 @@ import os
 from pathlib import Path
 
 
-def make_directory(path: Path, *, durable: bool = True) -> None:
-    """Make a directory, its owner's alone, with what is missing above it; on disk if `durable`. Raises OSError."""
+def make_directory(path: Path, *, durable: bool = True) -> list[Path]:
+    """Make a directory, its owner's alone, with what is missing above it; on disk if `durable`. Raises OSError.
+
+    Returns:
+        The directories that got a new name.
+    """
     missing = [each for each in (path, *path.parents) if not each.exists()]
     for each in reversed(missing):
         each.mkdir(mode=0o700)
         if durable:
             sync_directory(each.parent)
+    return [each.parent for each in missing]
 
 
 def sync_directory(path: Path) -> None:

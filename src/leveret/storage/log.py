@@ -17,6 +17,10 @@ Files that are exchanged or removed while nobody looks are told from those that 
 segment names the log and the chunk before it (wire.chunk, `LOG`), and where the log begins is written beside it
 (storage.begin). A start and a scrub compare. While the log is open, `synced` sees that what was synced has its
 name still, so nothing is promised that stands in a file which no start would find.
+
+The first file of a log, and the log's directory, have new names, which `append` leaves to the round of group commit
+that syncs the first chunk, if `open` was told to (`defer_names`, storage.log_names). A second file is made only once
+the names of the first are durable, for a second file without a first one would be damage.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.begin import SUFFIX as BEGIN_SUFFIX
 from leveret.storage.begin import BeginFile
 from leveret.storage.directory import make_directory, sync_directory
+from leveret.storage.log_names import LogNames
 from leveret.storage.log_reader import LogReader
 from leveret.storage.log_recovery import LogRecovery
 from leveret.storage.open_segments import OpenSegments, storage_error
@@ -102,7 +107,8 @@ class Log(LogReader):
         self.name = name
         self._owner = owner
         self._begin = BeginFile(directory)
-        self._names_made = self._names_syncing = self._names_synced = 0
+        self._names = LogNames(directory)
+        self._defers_names = False
         self.segment_bytes_max = segment_bytes_max
         self.torn_bytes = 0
         self.synced_offset = 0
@@ -126,6 +132,7 @@ class Log(LogReader):
         with_messages: bool = True,
         cut_at: int | None = None,
         sync: bool = True,
+        defer_names: bool = False,
     ) -> Log:
         """Make the directory or recover what is in it, handing every whole chunk to `on_chunk`.
 
@@ -135,7 +142,9 @@ class Log(LogReader):
         (see storage.summary), messages without their data. With `must_exist` nothing is made.
         What is not before the chunk `cut_at` is removed unread, as a torn tail is.
         What was recovered is durable afterwards, also what a killed process had not synced; not so without
-        `sync`: then it is due to be, as if it had just been appended.
+        `sync`: then it is due to be, as if it had just been appended. That goes for names, too, except with
+        `must_exist`: a log is recorded to exist once its names are durable.
+        With `defer_names` a log that is new is made durable by the sync of its first chunk.
 
         Raises:
             Corrupt: damage that no torn write explains; the files are left as they are.
@@ -156,7 +165,12 @@ class Log(LogReader):
                     f"log {self.directory} is missing, with all that was in it; stop the node and restore the "
                     "directory from a copy, or accept the loss with leveretctl restart_queue"
                 )
-            make_directory(self.directory, durable=self._durable)
+            self._defers_names = self._durable and defer_names
+            new_in = make_directory(self.directory, durable=self._durable and not defer_names)
+            if self._defers_names and new_in:
+                self._names.add_directory(new_in)
+            if found and self._durable and not must_exist:
+                self._names.add_directory()
             self._begin = BeginFile(self.directory, [path.name for path in names])
             recovery = LogRecovery(
                 self.directory,
@@ -199,7 +213,8 @@ class Log(LogReader):
             with suppress(OSError):
                 self._begin.write(self.first_offset)
         self._unsynced = tail if self._durable else []
-        self._names_made += any(segment.state is SegmentState.PROVISIONAL for segment in self._unsynced)
+        if any(segment.state is SegmentState.PROVISIONAL for segment in self._unsynced):
+            self._names.add()
         self.synced_offset = tail[0].first_offset
         self._seal()
 
@@ -213,11 +228,6 @@ class Log(LogReader):
         newest = self._segments[-1]
         return newest.size == 0 or newest.size >= self.segment_bytes_max
 
-    def user_totals(self, offset: int) -> tuple[int, int]:
-        """How many messages the segments from the one with that offset on hold, settled or not, and their octets."""
-        segments = [segment for segment in self._segments if segment.next_offset > offset]
-        return sum(each.user_records for each in segments), sum(each.user_bytes for each in segments)
-
     @property
     def is_rolling(self) -> bool:
         """Whether the newest segment does not count yet, for want of a sync."""
@@ -226,7 +236,7 @@ class Log(LogReader):
     @property
     def wants_sync(self) -> bool:
         """Whether segments wait for a sync, to count or to be dropped, though nobody may wait for what is in them."""
-        return self.is_rolling or self.synced_offset < self._sync_wanted
+        return self.is_rolling or self._names.is_fresh or self.synced_offset < self._sync_wanted
 
     def want_sync(self) -> int:
         """Something may be dropped only once all that was appended so far is on disk; up to where that is."""
@@ -285,7 +295,7 @@ class Log(LogReader):
             self._write_begin(segment)
             self._fd(segment)
             if self._durable and self._made is not segment:
-                sync_directory(self.directory)
+                self._names.sync()
         except OSError as error:
             raise StorageError(
                 f"log {self.directory}: cannot be begun at {self.next_offset}: {error}"
@@ -294,6 +304,9 @@ class Log(LogReader):
 
     def append_raw(self, header: Header, octets: bytes | memoryview, segment: int) -> None:
         """Write a chunk of another node's log as it is, in a segment that begins where it does there.
+
+        The names of a log that is new are durable when this returns: what records that the log exists may be the next
+        chunk that comes from there.
 
         Raises:
             StorageError: it does not follow the last chunk, or the disk refused it; the log is as it was before.
@@ -308,6 +321,7 @@ class Log(LogReader):
             )
         if segment != newest.first_offset:
             newest = self.roll()
+        self._defers_names = False
         self._write(newest, header, [octets])
 
     def _write(self, segment: Segment, header: Header, octets: list[bytes | memoryview]) -> None:
@@ -333,12 +347,16 @@ class Log(LogReader):
             self._owner.appended(self, segment.first_offset, header, octets)
 
     def _prepare(self, segment: Segment) -> None:
+        if self._names.is_fresh and not (self._defers_names and len(self._segments) == 1):
+            self._names.sync()
         if segment.size == 0:
             self._write_begin(segment)
             self._fd(segment)
             if self._durable and self._made is not segment:
                 if segment.state is SegmentState.PROVISIONAL:
-                    self._names_made += 1
+                    self._names.add()
+                elif self._defers_names:
+                    self._names.add_directory()
                 else:
                     sync_directory(self.directory)
         if self._has_overhang:
@@ -409,7 +427,7 @@ class Log(LogReader):
         try:
             # That the first one is sealed says that another one follows: so that one must be there, also if empty.
             self._fd(first)
-            sync_directory(self.directory)
+            self._names.sync()
             segment.path.rename(target.path)
             sync_directory(self.directory)
         except OSError as error:
@@ -432,10 +450,12 @@ class Log(LogReader):
             # Garbage stays behind the end: it must go before anything shorter is written over its begin.
             self._has_overhang = True
 
-    def unsynced(self) -> list[int]:
+    def unsynced(self, shared: set[Path] | None = None) -> list[int]:
         """Duplicates of the descriptors that an fdatasync must cover; the caller closes them.
 
-        In order: oldest segment first. Call `synced` once they are synced; what was never reported so is due again.
+        `shared` are directories above logs that the same round syncs already, for another log; those of this log are
+        added. In order: oldest segment first. Call `synced` once they are synced; what was never reported so is due
+        again.
 
         Raises:
             OutOfDescriptors: there is none for a duplicate now; all is due as before.
@@ -445,12 +465,14 @@ class Log(LogReader):
         if self._sync_failure is not None:
             raise StorageError(f"log {self.directory}: cannot be synced: {self._sync_failure}")
         descriptors: list[int] = []
+        shared = set() if shared is None else shared
+        directories = self._names.due(shared)
         due = [*self._syncing, *(segment for segment in self._unsynced if segment not in self._syncing)]
         try:
             for segment in due:
                 descriptors.append(segment.second_fd())
-            if self._names_made != self._names_synced:
-                descriptors.append(os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+            for directory in directories:
+                descriptors.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except (OSError, Corrupt) as error:
             for fd in descriptors:
                 os.close(fd)
@@ -459,7 +481,8 @@ class Log(LogReader):
             if isinstance(error, FileNotFoundError):
                 raise self.missing() from error
             raise storage_error(error, f"log {self.directory}: cannot be synced") from error
-        self._names_syncing = self._names_made
+        shared.update(directories)
+        self._names.begin_round()
         self._syncing, self._unsynced = due, []
         self._syncing_end = self.next_offset
         return descriptors
@@ -493,7 +516,7 @@ class Log(LogReader):
         for segment in syncing if self._is_held else ():
             if segment.size:
                 segment.check_file()
-        self._names_synced = self._names_syncing
+        self._names.end_round()
         self.synced_offset = self._syncing_end
         provisional = [segment for segment in syncing if segment.state is SegmentState.PROVISIONAL]
         # Should a name not change, the segment is not told of before the next start: no harm.
@@ -639,7 +662,7 @@ class Log(LogReader):
         self.close()
         self._unsynced.clear()
         self._syncing.clear()
-        self._names_made = self._names_syncing = self._names_synced = 0
+        self._names.clear()
         try:
             while self.directory.exists():
                 for path in self.directory.iterdir():
@@ -670,11 +693,6 @@ def sync_descriptors(descriptors: list[int]) -> None:
     finally:
         for fd in descriptors:
             os.close(fd)
-
-
-def has_segments(directory: Path) -> bool:
-    """Whether there is a log in the directory."""
-    return any(map(segment_of, os.listdir(directory)))
 
 
 def _ignore(chunk: Chunk) -> None:

@@ -140,6 +140,11 @@ class LogReader:
         before = first.place_before(offset)[1] if offset > first.first_offset else 0
         return sum(segment.size for segment in whole) - before
 
+    def user_totals(self, offset: int) -> tuple[int, int]:
+        """How many messages the segments from the one with that offset on hold, settled or not, and their octets."""
+        segments = [segment for segment in self._segments if segment.next_offset > offset]
+        return sum(each.user_records for each in segments), sum(each.user_bytes for each in segments)
+
     def extents(self, first: int, end: int) -> list[Extent]:
         """Where about the chunks from `first` to before `end` stand; the caller closes the descriptors.
 

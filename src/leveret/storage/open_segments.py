@@ -20,7 +20,7 @@ from leveret.storage.segment import Segment
 _CLOSED_AT_ONCE: Final = 16
 """When the system has no descriptor left."""
 _CLOSED_OF_MANY: Final = 64
-"""At the bound one of so many is closed: a search may pass all that are open, so it must not be one for each that opens."""
+"""At the bound one of so many is closed: a search may pass all that are open, so not each that opens may cost one."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 

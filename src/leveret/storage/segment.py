@@ -59,6 +59,11 @@ def segment_of(name: str) -> tuple[int, SegmentState] | None:
     return (int(match[1]), SegmentState(match[2])) if match else None
 
 
+def has_segments(directory: Path) -> bool:
+    """Whether there is a log in the directory."""
+    return any(map(segment_of, os.listdir(directory)))
+
+
 class Segment:
     """Where chunks are in one file; knows nothing of what they mean.
 

@@ -19,8 +19,9 @@ from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
 from leveret.model.errors import StorageError
-from leveret.storage.log import SEGMENT_BYTES_MAX, Log, has_segments
+from leveret.storage.log import SEGMENT_BYTES_MAX, Log
 from leveret.storage.open_segments import OpenSegments
+from leveret.storage.segment import has_segments
 from leveret.storage.state_file import SUFFIX, StateFile
 from leveret.wire.chunk import Header
 

@@ -20,6 +20,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from leveret.model.errors import Corrupt, StorageError
@@ -33,7 +34,7 @@ SYNCS_AT_ONCE: Final = 8
 """Measured on ext4: 100 logs took 240 ms one by one, 6 ms eight at once, no less with more."""
 
 LOGS_AT_ONCE: Final = 1024
-"""A round of more logs goes in parts: each needs a second descriptor of its file while it is synced."""
+"""A round of more goes in parts: each file or directory needs a second descriptor while it is synced."""
 
 SYNC_AGAIN_S: Final = 0.05
 """When the system has no descriptor for that now."""
@@ -69,6 +70,7 @@ class GroupCommit:
 
     Attributes:
         rounds: how many times the disk was waited for.
+        begun: how many rounds began: what is appended while this stays what it is, is synced by the same one.
         waited_s: how long, all rounds together.
         replication_barrier: what promises wait for beside the disk; None for nothing.
         on_gone: told of a log whose files were removed while it was open, before any promise of what was in them is
@@ -92,6 +94,9 @@ class GroupCommit:
         self._on_failure = on_failure
         self._dirty: dict[Log, None] = {}
         self._promises: list[Promise] = []
+        self.begun = 0
+        self._when_synced: list[Promise] = []
+        self._when_round_ends: list[Promise] = []
         self._running = False
         self._began_s = 0.0
         self._failed = False
@@ -110,6 +115,14 @@ class GroupCommit:
     def when_durable(self, promise: Promise) -> None:
         """Call `promise` on the loop once everything appended so far is durable."""
         self._promises.append(promise)
+
+    def when_synced(self, then: Promise) -> None:
+        """Call `then` on the loop once this node's disk has the names, and with fsync the data, of all appended so far.
+
+        For records of this node about its own disk: no follower is waited for, and with durability = os the names of a
+        new log are synced, too.
+        """
+        self._when_synced.append(then)
 
     def when_confirmable(self, promise: Promise, given_up: Promise | None = None) -> None:
         """As `when_durable`, for what a publisher is told: the fence may want more followers for that.
@@ -134,14 +147,17 @@ class GroupCommit:
         position = self.replication_barrier.cut() if self.replication_barrier is not None else 0
         if not self._fsync and not self._failed:
             self._durable(position, self._take_promises())
-        if self._running or self._failed or not (self._promises or self._dirty):
+        if self._running or self._failed or not (self._promises or self._dirty or self._when_synced):
             return
         promises = self._take_promises()
         dirty, self._dirty = self._dirty, {}
+        self.begun += 1
+        self._when_round_ends, self._when_synced = self._when_synced, []
         if not self._fsync:
             # A segment counts, and lets older ones go, once what came before it is synced: nobody waits for that.
             dirty = {log: None for log in dirty if log.wants_sync}
         if not dirty:
+            self._round_ended()
             self._durable(position, promises)
             return
         self._began_s = time.perf_counter()
@@ -150,9 +166,10 @@ class GroupCommit:
     def _sync_logs(self, position: int, promises: list[Promise], logs: list[Log]) -> None:
         """Sync the first of these logs, then the others, then keep the promises."""
         self._running = True
-        part, rest = logs[: self._part], logs[self._part :]
         try:
-            done = asyncio.gather(*self._sync(self._duplicates(part)))
+            descriptors, count = self._duplicates(logs)
+            part, rest = logs[:count], logs[count:]
+            done = asyncio.gather(*self._sync(descriptors))
         except OutOfDescriptors as error:
             self._sync_later(error, position, promises, logs)
             return
@@ -179,21 +196,26 @@ class GroupCommit:
         if not self._closed and not self._failed:
             self._sync_logs(position, promises, logs)
 
-    def _duplicates(self, logs: list[Log]) -> list[int]:
-        """What is to be synced of all these logs, or of none."""
+    def _duplicates(self, logs: list[Log]) -> tuple[list[int], int]:
+        """What is to be synced of the first of these logs, and of how many; a directory above many of them is once."""
         found: list[int] = []
+        shared: set[Path] = set()
+        count = 0
         try:
             for log in logs:
-                found += self._unsynced(log)
+                if len(found) >= self._part:
+                    break
+                found += self._unsynced(log, shared)
+                count += 1
         except BaseException:
             for descriptor in found:
                 os.close(descriptor)
             raise
-        return found
+        return found, count
 
-    def _unsynced(self, log: Log) -> list[int]:
+    def _unsynced(self, log: Log, shared: set[Path]) -> list[int]:
         try:
-            return log.unsynced()
+            return log.unsynced(shared)
         except Corrupt as error:
             if not self.on_gone(log, error):
                 raise
@@ -250,8 +272,14 @@ class GroupCommit:
             return
         self.rounds += 1
         self.waited_s += time.perf_counter() - self._began_s
+        self._round_ended()
         self._durable(position, promises)
         self.begin()
+
+    def _round_ended(self) -> None:
+        ended, self._when_round_ends = self._when_round_ends, []
+        for then in ended:
+            then()
 
     def _durable(self, position: int, promises: list[Promise]) -> None:
         """The local disk has what these promises need; the fence may not."""

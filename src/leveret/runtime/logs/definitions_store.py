@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import msgspec
@@ -55,6 +56,9 @@ class DefinitionsStore:
         """
         self.definitions = Definitions()
         self._marked: set[int] = set()
+        self._to_mark: set[int] = set()
+        self._batch: list[int] = []
+        self._batch_of = -1
         self._commit = commit
         self._clock_ms = clock_ms
         self._log = log
@@ -112,6 +116,7 @@ class DefinitionsStore:
         queue = self.definitions.by_kind["queues"].get(key)
         if isinstance(queue, Queue) and queue.epoch != epoch:
             self._marked.discard(queue.epoch)
+            self._to_mark.discard(queue.epoch)
 
     def _queues(self) -> Iterator[Queue]:
         for queue in self.definitions.by_kind["queues"].values():
@@ -141,6 +146,33 @@ class DefinitionsStore:
                 logger.warning("log_not_marked epoch=%d error=%s", epoch, error)
             else:
                 self._commit.appended(self._log)
+
+    def record_existence_once_synced(self, epoch: int) -> None:
+        """As `record_existence`, once the group commit has synced what was appended so far.
+
+        The log is new: its names are durable only then, and a mark that a loss of power leaves without them would take
+        the queue down. A confirm may come before the mark: the names are durable, and the next start, which finds the
+        log, marks it.
+        """
+        if epoch not in self._marked and epoch not in self._to_mark:
+            if self._batch_of != self._commit.begun:
+                # The round that was under way since does not cover what is appended now.
+                self._batch, self._batch_of = [], self._commit.begun
+                self._commit.when_synced(partial(self._mark, self._batch))
+            self._batch.append(epoch)
+            self._to_mark.add(epoch)
+
+    def _mark(self, batch: list[int]) -> None:
+        """Mark those whose logs have durable names by now, except of queues that were deleted since."""
+        epochs = [epoch for epoch in batch if epoch in self._to_mark and epoch not in self._marked]
+        self._to_mark.difference_update(batch)
+        try:
+            for marks in _parts(epochs):
+                self._append_existence(marks)
+        except StorageError as error:
+            logger.warning("logs_not_marked count=%d error=%s", len(epochs), error)
+        if epochs:
+            self._commit.appended(self._log)
 
     def _append_existence(self, epochs: Sequence[int]) -> None:
         data = encode_entry(struct.pack(f">{len(epochs)}Q", *epochs))

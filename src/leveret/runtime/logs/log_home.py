@@ -30,7 +30,8 @@ class LogHome:
     Attributes:
         directory: what the logs' directories are in.
         has_log: whether a queue's epoch is marked as one that has a log.
-        record_existence: marks one.
+        record_existence: marks one whose log has durable names.
+        record_existence_once_synced: marks one whose log has them after the next round of group commit.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -38,6 +39,7 @@ class LogHome:
         self.directory = directory
         self.has_log: Callable[[int], bool] = _unmarked
         self.record_existence: Callable[[int], None] = _record_nothing
+        self.record_existence_once_synced: Callable[[int], None] = _record_nothing
         self._seen_ns = 0
 
     def place(self, epoch: int) -> Path:
@@ -69,7 +71,8 @@ class LogHome:
                 log.torn_bytes,
             )
         if log.size_bytes:
-            self.record_existence(queue.epoch)
+            # A killed process may not have synced the names: the caller's round does.
+            self.record_existence_once_synced(queue.epoch)
         return True
 
     def names(self) -> set[str]:

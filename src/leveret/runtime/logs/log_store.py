@@ -109,11 +109,15 @@ class LogStore:
         self._homes = (self.queues.home, self.streams.home)
 
     def use_existence_records(
-        self, has_log: Callable[[int], bool], record_existence: Callable[[int], None]
+        self,
+        has_log: Callable[[int], bool],
+        record_existence: Callable[[int], None],
+        record_existence_once_synced: Callable[[int], None],
     ) -> None:
         """Ask and tell who keeps the epochs of queues that have a log, so that a missing one is noticed."""
         for home in self._homes:
             home.has_log, home.record_existence = has_log, record_existence
+            home.record_existence_once_synced = record_existence_once_synced
 
     @property
     def on_append(self) -> OnAppend:

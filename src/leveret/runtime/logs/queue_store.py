@@ -151,7 +151,7 @@ class QueueStore:
         if log is None:
             log = self._logs[queue] = self._describe(queue)
             if not log.is_open:
-                log.open()
+                log.open(defer_names=True)
         return log
 
     def _describe(self, queue: Queue) -> Log:
@@ -427,7 +427,7 @@ class QueueStore:
         if queue.definition.durable:
             self._commit.appended(log)
             if not header.chunk_id:
-                self.home.record_existence(queue.epoch)
+                self.home.record_existence_once_synced(queue.epoch)
         self.on_append(queue, header, data, trailer)
         return header
 

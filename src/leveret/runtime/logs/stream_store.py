@@ -90,7 +90,7 @@ class StreamStore:
             if stream.damage is not None:
                 raise StorageError(f"stream '{stream.key[1]}' is down: {stream.damage}")
             log = self._describe(stream)
-            found = self._keep(stream, log if log.is_open else log.open(), -1)
+            found = self._keep(stream, log if log.is_open else log.open(defer_names=True), -1)
         return found
 
     def log(self, stream: Stream) -> Log:
@@ -201,7 +201,7 @@ class StreamStore:
         """The log, whose next offset is not before the one that its next message is to have."""
         offset = stream.next_offset_min
         if stream not in self._logs and offset and not (log := self._describe(stream)).is_open:
-            self._keep(stream, log.open(first_offset=offset), -1)
+            self._keep(stream, log.open(first_offset=offset, defer_names=True), -1)
         kept = self.committed(stream)
         if kept.log.next_offset < offset:
             kept.log.begin_at(offset)
@@ -260,7 +260,7 @@ class StreamStore:
         header = log.append(kind, len(entries), records, data, now_ms, trailer)
         self._commit.appended(log)
         if header.chunk_id == log.first_offset:
-            self.home.record_existence(stream.epoch)
+            self.home.record_existence_once_synced(stream.epoch)
         self.on_append(stream, header, data, trailer)
         if starts_segment:
             self._retain(stream, kept)

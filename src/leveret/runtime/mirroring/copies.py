@@ -27,7 +27,8 @@ from leveret.runtime.replication.applier import Applier
 from leveret.storage.divergent import Quarantine
 from leveret.storage.divergent_count import contents
 from leveret.storage.divergent_report import DIRECTORY, DivergentLog
-from leveret.storage.log import Log, has_segments
+from leveret.storage.log import Log
+from leveret.storage.segment import has_segments
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
 from leveret.wire.chunk import Chunk

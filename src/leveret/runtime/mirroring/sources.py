@@ -31,7 +31,7 @@ from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.mirroring.mirror_stream import MirrorStream
 from leveret.runtime.mirroring.source_link import MirroredLog, SourceLink
-from leveret.storage.log import has_segments
+from leveret.storage.segment import has_segments
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
 from leveret.wire.link import Octets

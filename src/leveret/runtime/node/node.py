@@ -218,7 +218,11 @@ class Node:
     def _introduce(self) -> None:
         """Those who are told of something by what was made before them."""
         self.commits.on_gone = self._log_gone
-        self.log_store.use_existence_records(self._definitions.has_log, self._definitions.record_existence)
+        self.log_store.use_existence_records(
+            self._definitions.has_log,
+            self._definitions.record_existence,
+            self._definitions.record_existence_once_synced,
+        )
         self._queues.keep_from = self.collector.keep_from
         self._queues.needed_from = self.collector.needed_from
         self._queues.when_safe = self.engine.when_safe

@@ -103,7 +103,7 @@ def test_a_queue_that_never_had_a_message_has_nothing_to_miss(tmp_path: Path) ->
 
 def test_a_log_that_was_made_by_an_earlier_version_is_marked_at_its_next_start(tmp_path: Path) -> None:
     async def scenario(site: Site) -> None:
-        site.node._queues.home.record_existence = lambda epoch: None
+        site.node._queues.home.record_existence_once_synced = lambda epoch: None
         await site.publish(2)
         assert not site.node._definitions.has_log(site.queue().epoch)
         await site.restart()

@@ -20,7 +20,7 @@ from leveret.runtime.cluster.placement.due_queues import DueQueues
 from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.logs.log_store import epoch_of, log_name, queue_log_name
 from leveret.runtime.replication.identity import STARTS_BITS
-from leveret.storage.log import has_segments
+from leveret.storage.segment import has_segments
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node
