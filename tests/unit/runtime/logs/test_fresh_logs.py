@@ -45,7 +45,8 @@ class PowerDisk:
         self.on_step: Callable[[str], None] = lambda what: None
         self.synced: list[Path] = []
         for each in (root, *(path for path in root.rglob("*"))):
-            self._synced(each.stat(), each)
+            with suppress(FileNotFoundError):
+                self._synced(each.stat(), each)
         for what in STEPS:
             self._watch(monkeypatch, what)
 
