@@ -19,7 +19,7 @@ segment names the log and the chunk before it (wire.chunk, `LOG`), and where the
 name still, so nothing is promised that stands in a file which no start would find.
 
 The first file of a log, and the log's directory, have new names, which `append` leaves to the round of group commit
-that syncs the first chunk, if `open` was told to (`defer_names`, storage.log_names). A second file is made only once
+that syncs the first chunk, if `open` was told to (`defer_names`, storage.unsynced_names). A second file is made only once
 the names of the first are durable, for a second file without a first one would be damage.
 """
 
@@ -42,7 +42,6 @@ from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.begin import SUFFIX as BEGIN_SUFFIX
 from leveret.storage.begin import BeginFile
 from leveret.storage.directory import make_directory, sync_directory
-from leveret.storage.log_names import LogNames
 from leveret.storage.log_reader import LogReader
 from leveret.storage.log_recovery import LogRecovery
 from leveret.storage.open_segments import OpenSegments, storage_error
@@ -50,6 +49,7 @@ from leveret.storage.segment import BESIDE as OWN
 from leveret.storage.segment import OnChunk, Segment, SegmentState, segment_of
 from leveret.storage.state_file import BESIDE, SUFFIX
 from leveret.storage.summary import is_summary, summary_path
+from leveret.storage.unsynced_names import UnsyncedNames
 from leveret.wire.chunk import Chunk, Header, encode_header, seal_of, with_log
 
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -107,7 +107,7 @@ class Log(LogReader):
         self.name = name
         self._owner = owner
         self._begin = BeginFile(directory)
-        self._names = LogNames(directory)
+        self._names = UnsyncedNames(directory)
         self._defers_names = False
         self.segment_bytes_max = segment_bytes_max
         self.torn_bytes = 0

@@ -18,7 +18,7 @@ _LEVELS_ABOVE: Final = 2
 """Of a log's directory: the directory of the site's logs, and the one that logs are spread over."""
 
 
-class LogNames:
+class UnsyncedNames:
     """Names that wait for a sync; a round covers those that were made before its `begin_round`."""
 
     def __init__(self, directory: Path) -> None:
