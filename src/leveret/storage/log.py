@@ -19,8 +19,8 @@ segment names the log and the chunk before it (wire.chunk, `LOG`), and where the
 name still, so nothing is promised that stands in a file which no start would find.
 
 The first file of a log, and the log's directory, have new names, which `append` leaves to the round of group commit
-that syncs the first chunk, if `open` was told to (`defer_names`, storage.unsynced_names). A second file is made only once
-the names of the first are durable, for a second file without a first one would be damage.
+that syncs the first chunk, if `open` was told to (`defer_names`, storage.unsynced_names). A second file is made only
+once the names of the first are durable, for a second file without a first one would be damage.
 """
 
 from __future__ import annotations
