@@ -18,7 +18,7 @@ from leveret.config import SchemaSyncSettings as Settings
 from leveret.core.broker.access import check_password, permission_of
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.queue import Reader
-from leveret.core.schema.schema import canonical
+from leveret.core.schema.delta import canonical
 from leveret.model.definitions import (
     KINDS,
     AnyEntity,

@@ -12,7 +12,7 @@ import pika
 import pytest
 from pika.exceptions import AMQPConnectionError
 
-from leveret.core.schema.schema import SCHEMA_VHOST
+from leveret.core.schema.delta import SCHEMA_VHOST
 from leveret.model.errors import LeveretError
 from leveret.pipeline.upstream.stream_client import StreamClient, connect
 from leveret.testing.network.ports import LOOPBACK, wait_until

@@ -15,8 +15,8 @@ import pytest
 from leveret.config.sections.tls import TlsOptions
 from leveret.core.schema import digests as schema_digests
 from leveret.core.schema.decisions import SchemaDecided
+from leveret.core.schema.delta import SCHEMA_VHOST, Key, canonical
 from leveret.core.schema.operating_mode import OperatingMode
-from leveret.core.schema.schema import SCHEMA_VHOST, Key, canonical
 from leveret.model.definitions import (
     AnyEntity,
     Binding,

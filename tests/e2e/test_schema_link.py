@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from leveret.core.broker.access import check_password, permission_of
-from leveret.core.schema.schema import SCHEMA_VHOST, UPSTREAM_PARAMETER
+from leveret.core.schema.delta import SCHEMA_VHOST, UPSTREAM_PARAMETER
 from leveret.model.definitions import (
     AnyEntity,
     Binding,

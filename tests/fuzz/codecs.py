@@ -10,8 +10,8 @@ import pamqp.frame
 from isal.isal_zlib import crc32
 from pamqp import commands, header
 
+from leveret.core.schema.delta import Locals, delta
 from leveret.core.schema.digests import Digests
-from leveret.core.schema.schema import Locals, delta
 from leveret.model.definitions import Definitions, User
 from leveret.model.errors import PeerError
 from leveret.pipeline.archive.decode import Decoder

@@ -64,8 +64,8 @@ _Incarnation = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")]
 _Vhost = Annotated[str, Meta(max_length=_NAME_CHARACTERS_MAX)]
 
 Kind = Literal["follow", "fence", "member", "relay", "mirror"]
-"""What a node comes for: to follow, or to tell its former leader that there is a newer one. Or in a cluster: to ask, to
-have its clients use queues that are led here, or to mirror such queues."""
+"""The purpose of a link: to follow, or to report a newer leader to a previous one. In a cluster: to ask, to forward
+clients' traffic to queues that are led here, or to mirror such queues."""
 REPLICATION: Final[frozenset[Kind]] = frozenset(("follow", "fence"))
 CLUSTER: Final[frozenset[Kind]] = frozenset(("member", "relay", "mirror"))
 

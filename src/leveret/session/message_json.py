@@ -35,8 +35,8 @@ def properties_json(header: bytes) -> dict[str, Any] | list[Any]:
         properties = decode(header)
     except SyntaxFault:
         return []
-    held = {name: getattr(properties, _PAMQP.get(name, name)) for name in _SHOWN}
-    return {name: _plain(value) for name, value in held.items() if value not in (None, "")} or []
+    shown = {name: getattr(properties, _PAMQP.get(name, name)) for name in _SHOWN}
+    return {name: _plain(value) for name, value in shown.items() if value not in (None, "")} or []
 
 
 def payload_json(body: bytes, encoding: str = "auto") -> tuple[str, str]:

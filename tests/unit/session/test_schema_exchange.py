@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from leveret.core.schema.delta import canonical
 from leveret.core.schema.digests import BUCKET_BYTES, BUCKETS_MAX, Digests
-from leveret.core.schema.schema import canonical
 from leveret.model.definitions import (
     KINDS,
     RECENT_MAX,
@@ -42,7 +42,7 @@ from leveret.wire.schema_sync import (
     encode_reply,
     encode_request,
 )
-from tests.unit.core.schema.test_schema import schemas
+from tests.unit.core.schema.test_delta import schemas
 from tests.unit.core.schema.travelling import exported
 
 

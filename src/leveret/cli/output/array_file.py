@@ -17,7 +17,7 @@ from leveret.cli.api import CtlError
 def write_array(path: Path | None, items: Iterable[Any]) -> int:
     """Write to a file that only its owner may read, or to standard output; return how many items there were.
 
-    The file is there when it is whole; until then a former one of that name stays as it is.
+    The file is there when it is whole; until then a previous one of that name stays as it is.
 
     Raises:
         CtlError: something else than a file has that name. OSError: it cannot be written.

@@ -6,7 +6,7 @@
     entity   one                                      6
 
 Equal digests: the same entities, in whatever order they were put, on whatever node. Entities that do not travel
-(`core.schema.schema.travels`) have no part in it.
+(`core.schema.delta.travels`) have no part in it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from leveret.core.schema.schema import Key, canonical, transient_queues, travels
+from leveret.core.schema.delta import Key, canonical, transient_queues, travels
 from leveret.model.definitions import KINDS, AnyEntity, Definitions
 
 STATE_BYTES: Final = 12

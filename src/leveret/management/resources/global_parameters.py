@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 from starlette.responses import Response
 
-from leveret.core.schema.schema import UPSTREAM_PARAMETER
+from leveret.core.schema.delta import UPSTREAM_PARAMETER
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import done, put_reply

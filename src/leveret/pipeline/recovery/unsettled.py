@@ -109,7 +109,7 @@ def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:
     """Subtract from a later incarnation of a queue the messages that it copied from an earlier one.
 
     A queue whose policy comes back is collected anew, each message with the time at which it once arrived, and of a
-    moment before that the former incarnation knows best. One that had ended by then is settled, and holds nothing.
+    moment before that the previous incarnation knows best. One that had ended by then is settled, and holds nothing.
     """
     held: defaultdict[tuple[str, int], defaultdict[int, list[tuple[int, int]]]] = defaultdict(
         lambda: defaultdict(list)

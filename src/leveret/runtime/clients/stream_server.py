@@ -65,7 +65,7 @@ class StandbyBook(Protocol):
         """Which side this node is."""
 
     def transferred(self, vhost: str, log_id: int) -> int | None:
-        """Up to which offset all of a former upstream's outgoing log is in the queues here; None: it is no former one.
+        """The offset up to which the queues have a previous upstream's outgoing log; None if none has this log.
 
         0 says that nobody can tell.
         """

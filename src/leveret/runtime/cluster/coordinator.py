@@ -22,7 +22,7 @@ from leveret.core.replication.cluster import (
     SchemaSyncDecided,
 )
 from leveret.core.replication.mirror_events import MirrorEvents
-from leveret.core.schema.schema import UPSTREAM_PARAMETER
+from leveret.core.schema.delta import UPSTREAM_PARAMETER
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError, Refusal
 from leveret.runtime.cluster.parts import ClusterParts

@@ -72,8 +72,11 @@ class MemberLinks:
         me = self._credentials.name
         self._alive = {name: presence for name, presence in alive.items() if name != me and presence.uri}
         for name, link in list(self._dialled.items()):
-            held = self._alive.get(name)
-            if held is None or (held.incarnation, held.uri) != (link.presence.incarnation, link.presence.uri):
+            presence = self._alive.get(name)
+            if presence is None or (presence.incarnation, presence.uri) != (
+                link.presence.incarnation,
+                link.presence.uri,
+            ):
                 self._dialled.pop(name).stop()
         for name, presence in self._alive.items():
             if name not in self._dialled:

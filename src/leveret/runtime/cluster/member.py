@@ -136,7 +136,7 @@ class ClusterMember:
     def _check_identity(self, remembered: str) -> None:
         """Refuse to mix what does not belong together."""
         state, me = self.state, self.name
-        held = state.members.get(me)
+        record = state.members.get(me)
         if remembered and remembered != state.cluster_id:
             raise PreconditionFailed(
                 f"this node belongs to cluster {remembered}, and etcd below {state.keys.prefix} has cluster "
@@ -150,17 +150,17 @@ class ClusterMember:
                 f"'{me}': a node keeps its name; set nodename = {was} again, or start '{me}' with a data directory of "
                 "its own"
             )
-        if held is not None and held.node_id != self.node_id:
+        if record is not None and record.node_id != self.node_id:
             raise PreconditionFailed(
                 f"the cluster has another node '{me}': give this one another nodename, or, if it replaces that one, "
                 f"run leveretctl forget_cluster_node {me} on a node of the cluster first"
             )
-        if held is None and remembered:
+        if record is None and remembered:
             raise PreconditionFailed(
                 f"node '{me}' was taken out of cluster {remembered}: to join it again start with an empty data "
                 "directory"
             )
-        if not self.is_founder and held is None and self._file.had_data:
+        if not self.is_founder and record is None and self._file.had_data:
             raise PreconditionFailed(
                 f"{self._data_dir} has definitions of its own, and cluster {state.cluster_id} has others: to join, "
                 "start with an empty data directory"

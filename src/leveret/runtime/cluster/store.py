@@ -42,7 +42,7 @@ from leveret.runtime.coordination.lease import RETRY_S, KeptLease, attempt_timeo
 logger = logging.getLogger(__name__)
 
 ANNOUNCE_LEASES: Final = 3
-"""How many lease times we wait for our former incarnation to expire."""
+"""How many lease times we wait for our previous incarnation to expire."""
 LOOK_S: Final = 0.25
 """How often we check that the watch is on the endpoint that answers and is not behind."""
 STUCK_ATTEMPTS: Final = 2

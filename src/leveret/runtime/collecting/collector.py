@@ -619,7 +619,7 @@ class Collector:
         """Delete every outgoing log; a tagged vhost's begins anew with what its queues hold now.
 
         Returns:
-            A row a vhost or directory of a former one: vhost, bytes.
+            A row a vhost or directory of a previous one: vhost, bytes.
 
         Raises:
             StorageError: the disk refused it.

@@ -1,4 +1,4 @@
-"""Tells a former leader of its replacement, and of the new leader, until it follows or the process ends."""
+"""Tells a previous leader of its replacement, and of the new leader, until it follows or the process ends."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Fencer:
                 async with asyncio.timeout(_TIMEOUT_S):
                     known = await self.notify()
             except (OSError, TimeoutError, LeveretError) as error:
-                logger.debug("former_leader_not_reached uri=%s error=%s", self._uri, error)
+                logger.debug("previous_leader_not_reached uri=%s error=%s", self._uri, error)
                 self._is_notified = False
             else:
                 heard(known)
                 if not self._is_notified and known.leadership <= self._own.identity.identity.leadership:
                     logger.info(
-                        "former_leader_fenced uri=%s epoch=%d", self._uri, self._own.identity.identity.epoch
+                        "previous_leader_fenced uri=%s epoch=%d", self._uri, self._own.identity.identity.epoch
                     )
                 self._is_notified = True
             await asyncio.sleep(EVERY_S)
@@ -110,7 +110,7 @@ class _Notifying:
         self._proven = False
 
     async def notify(self) -> ProvenLeader:
-        """The former leader has taken note; what it knows."""
+        """The previous leader has taken note; what it knows."""
         self._handshake = await self._fencer.connect(self._peer)
         try:
             self._peer.say(self._handshake.hello())

@@ -17,7 +17,7 @@ on disk, a node is built from the logs and its listeners open. So a promotion us
 and every state after a crash in between is a state of a restart.
 
 **Fencing.** The order of a promotion is: no more changes are taken from the old leader; the higher epoch is
-durable; only then is a client served. The node then tells its former leader of the epoch until that follows. A leader
+durable; only then is a client served. The node then tells its previous leader of the epoch until that follows. A leader
 that receives a higher epoch writes it down, promises nothing from that instant on (`Feed.may_promise`, asked at
 each promise), and only then closes its listeners. It stays fenced over restarts.
 """

@@ -73,7 +73,7 @@ class Succession:
             try:
                 fencer = self._fencer(parse_node_uri(uri))
             except ValueError as error:
-                logger.error("former_leader_not_told uri=%s error=%s", uri, error)
+                logger.error("previous_leader_not_told uri=%s error=%s", uri, error)
                 continue
             self._telling.append(asyncio.get_running_loop().create_task(fencer.run(self._heard)))
 
@@ -84,11 +84,11 @@ class Succession:
         self._telling.clear()
 
     async def leads_on(self, uri: NodeUri) -> bool:
-        """Whether a node that was promoted and is started to follow its former leader again leads instead.
+        """Whether a node that was promoted and is started to follow its previous leader again leads instead.
 
         Its service manager knows of no promotion, and has `--follow` on the command line still. But the same is said
         to a node that another one has replaced meanwhile. So all nodes that may know are asked: if one knows of a later
-        leadership, this node does not lead. A former leader that does not answer may be the leader only if a follower
+        leadership, this node does not lead. A previous leader that does not answer may be the leader only if a follower
         of this node could take over, so if there ever was one; then serving is left to the operator's word.
         """
         identity = self._identity.identity
@@ -100,14 +100,14 @@ class Succession:
             return False
         if identity.had_followers and str(uri) not in answered:
             logger.error(
-                "former_leader_not_reached uri=%s action=serve_nobody hint=%s",
+                "previous_leader_not_reached uri=%s action=serve_nobody hint=%s",
                 uri,
                 "this node was promoted, and another one may have been since: if none was, run leveretctl "
                 "promote_follower",
             )
             return False
         logger.warning(
-            "leads_on epoch=%d former_leader=%s hint=this node was promoted: take --follow from its command line",
+            "leads_on epoch=%d previous_leader=%s hint=this node was promoted: take --follow from its command line",
             identity.epoch,
             uri,
         )
@@ -126,10 +126,10 @@ class Succession:
         return identity.is_fenced
 
     async def _ask_all(self) -> set[str]:
-        """Ask every follower and every former leader who leads; the latest leadership is on disk then.
+        """Ask every follower and every previous leader who leads; the latest leadership is on disk then.
 
-        A follower that was promoted is told of by itself, or by a former leader that it has told; not by this node's
-        former leader alone, which may have been away then.
+        A follower that was promoted is told of by itself, or by a previous leader that it has told; not by this node's
+        previous leader alone, which may have been away then.
 
         Returns:
             The URIs of the nodes that answered.
@@ -175,7 +175,7 @@ class Succession:
         self._identity.identity.former_leaders = others[:FORMER_LEADERS_MAX]
 
     def _heard(self, other: ProvenLeader) -> None:
-        """A former leader was told; it may know of a leader that came after this one."""
+        """A previous leader was told; it may know of a leader that came after this one."""
         identity = self._identity.identity
         if other.leadership > identity.leadership:
             self._see(other.leadership, other.uri if other.leader_id == other.node_id else "")

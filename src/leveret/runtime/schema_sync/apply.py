@@ -13,7 +13,7 @@ import msgspec
 
 from leveret.core.broker.broker import Broker
 from leveret.core.rules.validation import same_value
-from leveret.core.schema.schema import HOLDS, Delta, Key, canonical
+from leveret.core.schema.delta import HOLDS, Delta, Key, canonical
 from leveret.core.schema.steps import SchemaStep
 from leveret.model.definitions import (
     Binding,

@@ -22,7 +22,7 @@ import msgspec
 
 from leveret.config import Config
 from leveret.core.broker.broker import Broker
-from leveret.core.schema.schema import UPSTREAM_PARAMETER, Delta, Key, Locals, delta
+from leveret.core.schema.delta import UPSTREAM_PARAMETER, Delta, Key, Locals, delta
 from leveret.model.definitions import GlobalParameter
 from leveret.model.errors import InvalidCommand, LeveretError, Refusal, ResourceLocked
 from leveret.runtime.schema_sync.apply import (

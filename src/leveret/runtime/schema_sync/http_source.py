@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx
 import msgspec
 
-from leveret.core.schema.schema import Key, canonical
+from leveret.core.schema.delta import Key, canonical
 from leveret.model.definitions import KINDS, AnyEntity, Definitions, Delete, Put, Vhost
 from leveret.model.errors import AccessRefused, AuthenticationFailed, InvalidCommand, LeveretError
 from leveret.runtime.definitions.importing import each_entity, without_loose_bindings

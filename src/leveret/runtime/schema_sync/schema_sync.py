@@ -20,9 +20,9 @@ import msgspec
 
 from leveret.core.broker.access import SALT_BYTES, hash_password, is_allowed, permission_of
 from leveret.core.schema.decisions import SchemaDecided
+from leveret.core.schema.delta import SCHEMA_VHOST, UPSTREAM_PARAMETER, Locals, delta
 from leveret.core.schema.digests import Digests
 from leveret.core.schema.operating_mode import OperatingMode, operating_mode
-from leveret.core.schema.schema import SCHEMA_VHOST, UPSTREAM_PARAMETER, Locals, delta
 from leveret.model.definitions import GlobalParameter, Permission, Put, User, Vhost
 from leveret.model.errors import (
     AccessRefused,
@@ -263,8 +263,8 @@ class SchemaSync:
         broker = self._node.broker
         if (SCHEMA_VHOST,) not in broker.definitions.by_kind["vhosts"]:
             broker.apply(Put(Vhost(name=SCHEMA_VHOST, description="schema definition sync")))
-        held = broker.definitions.by_kind["users"].get((name,))
-        tags, limits = (held.tags, held.limits) if isinstance(held, User) else ((), {})
+        user = broker.definitions.by_kind["users"].get((name,))
+        tags, limits = (user.tags, user.limits) if isinstance(user, User) else ((), {})
         password_hash = hash_password(password, os.urandom(SALT_BYTES))
         broker.apply(Put(User(name=name, password_hash=password_hash, tags=tags, limits=limits)))
         broker.apply(Put(Permission(user=name, vhost=SCHEMA_VHOST, configure=".*", write=".*", read=".*")))
@@ -419,9 +419,9 @@ class SchemaSync:
         }
 
     def _upstream(self) -> tuple[list[str], str | None]:
-        held = self._node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
+        parameter = self._node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
         try:
-            upstream = parse_upstream(held.value) if isinstance(held, GlobalParameter) else None
+            upstream = parse_upstream(parameter.value) if isinstance(parameter, GlobalParameter) else None
         except InvalidCommand:
             upstream = None
         if upstream is None:

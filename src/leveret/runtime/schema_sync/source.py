@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from leveret.config.sections.tls import TlsOptions
-from leveret.core.schema.schema import transient_queues, travels
+from leveret.core.schema.delta import transient_queues, travels
 from leveret.model.definitions import KINDS, Definitions, Put
 from leveret.model.errors import LeveretError, PeerError, Refusal
 from leveret.runtime.schema_sync.endpoints import SchemaUpstreamParameter, UpstreamEndpoint

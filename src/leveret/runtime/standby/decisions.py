@@ -2,7 +2,7 @@
 
 The file wins over the configuration, also after a restart. A promotion is recorded here from its begin on, with its
 request, so that an interrupted promotion is finished and no link begins meanwhile. A finished promotion stays recorded:
-the rejoin of the former upstream asks up to which position its messages were transferred.
+the rejoin of the previous upstream asks up to which position its messages were transferred.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PromotionAttempt(msgspec.Struct, kw_only=True):
     Attributes:
         wanted: what it was asked to recover.
         summary: a row for each vhost once it is done.
-        transferred: by vhost, the id of the former upstream's outgoing log, and up to which offset it is here.
+        transferred: by vhost, the id of the previous upstream's outgoing log, and up to which offset it is here.
         marks: by vhost, the mark (`wire.chunk.fingerprint_of`) of the last chunk of that.
         left_out: a row a vhost of what it was not asked for and a later one would recover: virtual_host, queues,
             messages, unreadable_records; None: it is not counted.
@@ -168,7 +168,7 @@ class StandbyDecided:
         }
 
     def transferred(self, vhost: str, log_id: int) -> int | None:
-        """Up to which offset all of a former upstream's outgoing log is in the queues here; None: it is no former one.
+        """The offset up to which the queues have a previous upstream's outgoing log; None if none has this log.
 
         0 says that nobody can tell, and what is before that is lost if it is not kept there: where a promotion, be it
         the last one or not, did without something of the log, or none was asked for all of it.

@@ -223,7 +223,7 @@ class StandbyDownstream:
 
     async def keep_former_archive(self) -> None:
         """Put what was transferred at an earlier time out of the way, for another upstream's to come."""
-        async with self._changing("keep the former data"):
+        async with self._changing("keep the previous data"):
             await self._transfer.stop()
             self._transfer.forget()
             async with self.recoveries.paused("the return as a downstream"):

@@ -6,7 +6,7 @@ All before that is the new upstream's by now, and is served there. So the replic
 the schema sync makes them anew, empty; whatever is not replicated stays. A queue that the new upstream does not know,
 made here when it was one already, the schema sync deletes, replicated or not: it is quarantined before.
 
-    clients sent away -> tails quarantined, durably -> former archive put away -> rejoin.json -> queues deleted
+    clients sent away -> tails quarantined, durably -> previous archive put away -> rejoin.json -> queues deleted
     -> both modes downstream -> rejoin.json emptied -> clients let in, both links
 
 Between rejoin.json and the deletion it ceases to be an upstream for other downstreams of its own: its definitions are
@@ -36,8 +36,8 @@ import msgspec
 from leveret.config import Config
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.queue import Queue
+from leveret.core.schema.delta import UPSTREAM_PARAMETER as SCHEMA_PARAMETER
 from leveret.core.schema.operating_mode import OperatingMode
-from leveret.core.schema.schema import UPSTREAM_PARAMETER as SCHEMA_PARAMETER
 from leveret.model.definitions import Delete
 from leveret.model.errors import LeveretError, PreconditionFailed, Refusal, StorageError
 from leveret.runtime.clients.amqp_listener import AmqpListener
@@ -142,7 +142,7 @@ class Rejoin:
 
         Raises:
             PreconditionFailed: this node is no upstream, knows no new one, or that was no standby of this node.
-            PipelineFailed: the new upstream cannot be asked, or a former archive cannot be put away.
+            PipelineFailed: the new upstream cannot be asked, or a previous archive cannot be put away.
             StorageError: what it never saw cannot be kept; this node is an upstream as before, or says that it goes on.
         """
         if self._lock.locked():

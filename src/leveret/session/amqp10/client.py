@@ -25,7 +25,7 @@ from proton import (
     ulong,
 )
 
-from leveret.core.schema.schema import SCHEMA_VHOST
+from leveret.core.schema.delta import SCHEMA_VHOST
 from leveret.model.errors import AuthenticationFailed, LeveretError, PeerError, Refusal
 from leveret.session.amqp10.engine import INCOMING_BYTES_MAX, Amqp10Transport, data_of
 from leveret.session.amqp10.server import CONDITION, NOTICE, REQUEST_ADDRESS, VHOST_PREFIX

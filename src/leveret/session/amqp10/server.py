@@ -34,7 +34,7 @@ from proton import (
     ulong,
 )
 
-from leveret.core.schema.schema import SCHEMA_VHOST
+from leveret.core.schema.delta import SCHEMA_VHOST
 from leveret.model.errors import (
     AccessRefused,
     AuthenticationFailed,

@@ -463,8 +463,8 @@ class RemoteLeaders:
             if publication.outlet is not None:
                 publication.close()
                 is_due = True
-            held = self._broker.queues.get(key[0])
-            if held is None or held.epoch != key[1]:
+            queue = self._broker.queues.get(key[0])
+            if queue is None or queue.epoch != key[1]:
                 del self._publications[key]
                 self.kept.is_for(publication, down=False)
         return is_due

@@ -46,11 +46,11 @@ def declare_publisher(session: StreamSession, command: wire.DeclarePublisher) ->
     recovers = command.stream.startswith(RECOVERY_STREAM_PREFIX)
     queue = command.stream.removeprefix(RECOVERY_STREAM_PREFIX) if recovers else command.stream
     publisher = StreamPublisher(command.publisher, command.reference, queue, not recovers)
-    held = {(each.reference, each.queue) for each in session.publishers.values() if each.reference}
+    in_use = {(each.reference, each.queue) for each in session.publishers.values() if each.reference}
     if (
         (recovers and not command.reference)
         or len(command.reference.encode()) > REFERENCE_BYTES_MAX
-        or (publisher.reference, queue) in held
+        or (publisher.reference, queue) in in_use
         or publisher.number in session.publishers
     ):
         return Code.PRECONDITION_FAILED

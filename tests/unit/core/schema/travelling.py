@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leveret.core.schema.schema import transient_queues, travels
+from leveret.core.schema.delta import transient_queues, travels
 from leveret.model.definitions import AnyEntity, Definitions
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from leveret.core.broker.broker import Broker
-from leveret.core.schema.schema import Delta
+from leveret.core.schema.delta import Delta
 from leveret.core.schema.steps import SchemaStep
 from leveret.model.definitions import Put, Queue, Vhost
 from leveret.runtime.schema_sync.apply import AppliedDelta, SyncHistory, apply

@@ -10,7 +10,7 @@ import pytest
 
 from leveret.core.queues.messages import alike
 from leveret.core.queues.remote_queue import RemoteQueue
-from leveret.core.schema.schema import HOLDS, Delta, Key, Locals, delta
+from leveret.core.schema.delta import HOLDS, Delta, Key, Locals, delta
 from leveret.model.definitions import (
     AnyEntity,
     Binding,

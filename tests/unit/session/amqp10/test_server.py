@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from proton import Connection, Data, Delivery, Endpoint, Message, Receiver, Sender, Transport, ulong
 
-from leveret.core.schema.schema import SCHEMA_VHOST
+from leveret.core.schema.delta import SCHEMA_VHOST
 from leveret.model import errors
 from leveret.model.errors import AccessRefused, AuthenticationFailed, InvalidCommand, NotFound, Refusal
 from leveret.session.amqp10.engine import data_of

@@ -138,7 +138,7 @@ def promote_follower(
         ),
     ] = None,
 ) -> ReportLines:
-    """Promote this follower to leader. The former leader is fenced.
+    """Promote this follower to leader. The previous leader is fenced.
 
     A delayed follower that holds changes back is promoted only with --apply-delayed or --apply-until: neither can be
     taken back.
@@ -222,7 +222,7 @@ def list_divergent_messages(
         Option(metavar="FILE", help="Write all messages as a JSON array to a file; - for standard output."),
     ] = None,
 ) -> ReportLines | Table | MessageLine | None:
-    """List quarantined messages: those that only a former leader or a mirror on this node had."""
+    """List quarantined messages: those that only a previous leader or a mirror on this node had."""
     reports = ctl.api.get("replication", "divergent")
     if report is not None:
         reports = [each for each in reports if each["id"] == report]

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from leveret.core.broker.broker import Broker
 from leveret.core.queues.queue import Reader
-from leveret.core.schema.digests import Digests
-from leveret.core.schema.schema import (
+from leveret.core.schema.delta import (
     NODE_PARAMETERS,
     SCHEMA_VHOST,
     Conflict,
@@ -22,7 +21,8 @@ from leveret.core.schema.schema import (
     Locals,
     canonical,
 )
-from leveret.core.schema.schema import delta as delta_of
+from leveret.core.schema.delta import delta as delta_of
+from leveret.core.schema.digests import Digests
 from leveret.model.definitions import (
     KINDS,
     LOCAL_KINDS,

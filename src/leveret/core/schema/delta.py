@@ -1,15 +1,16 @@
-"""Schema sync, decided: what travels, how two schemas compare, and what a downstream changes.
+"""The schema delta: compares two schemas, and lists the changes of a downstream that follows its upstream.
 
-A downstream keeps what its upstream has, entity by entity (`session.schema_exchange`, `core.schema.digests`);
-`delta` turns that into steps (`core.schema.steps`). `runtime.schema_sync.downstream` makes them through the broker,
-which follows up each one (a deleted queue takes its bindings along, a deleted vhost all that is in it).
+A downstream has a copy of its upstream's entities (`session.schema_exchange`, `core.schema.digests`). `delta` compares
+the copy with the downstream's own entities and returns steps (`core.schema.steps`). `runtime.schema_sync.downstream`
+applies the steps through the broker, which completes each one: a deleted queue takes its bindings along, a deleted
+vhost all of its entities.
 
-Three sets are kept apart:
+Entities belong to one of three sets:
 
-- what never travels (`travels` says so, `delta` never deletes it): the vhost of the link itself, the
+- entities that never travel (`travels`), and that `delta` never deletes: the vhost of the link itself, the
   parameters that name a node or its endpoints, `amq.*` exchanges, transient queues and their bindings;
-- what is *local* to a downstream by its configuration (`Locals`): neither overwritten nor deleted;
-- the rest: afterwards the same on both sides, but for the reported conflicts.
+- entities that are *local* to a downstream by its configuration (`Locals`): neither overwritten nor deleted;
+- all others: afterwards the same on both sides, except for the reported conflicts.
 """
 
 from __future__ import annotations
