@@ -23,14 +23,14 @@ _DIGEST_BYTES: Final = 16
 
 
 class QueueDeclaration(NamedTuple):
-    """How a queue is declared that is not there yet."""
+    """The declaration of a queue that does not exist yet."""
 
     arguments: dict[str, Any]
     auto_delete: bool = False
 
 
 class Found(NamedTuple):
-    """What of a recovery's messages is in a queue.
+    """A recovery's messages that are in a queue.
 
     Attributes:
         messages: how many.

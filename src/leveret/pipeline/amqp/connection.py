@@ -93,7 +93,7 @@ class Delivery(NamedTuple):
 
 @dataclass
 class ClientChannel:
-    """What the broker said on one channel.
+    """The broker's methods on one channel.
 
     Attributes:
         on_settled: told (delivery tag, multiple, whether it was taken) for every confirm.

@@ -66,7 +66,7 @@ _NAME_CHARS_MAX: Final = 120
 
 
 class QueueProgress(msgspec.Struct, kw_only=True):
-    """How far a queue is.
+    """The progress of a queue.
 
     Attributes:
         held: messages in it before the first of ours; of a stream: no offset before this one is ours.
@@ -270,7 +270,7 @@ class AmqpClient:
 
 
 class Count(NamedTuple):
-    """What a broker says of a queue.
+    """A broker's counts of a queue.
 
     Attributes:
         under_way: so many messages of ours may be in it that are not known to be confirmed.

@@ -42,7 +42,7 @@ class OtherEnd(PreconditionFailed):
 
 
 class UpstreamIdentity(msgspec.Struct):
-    """Where a vhost's data came from.
+    """The origin of a vhost's data.
 
     Attributes:
         log_id: what the upstream calls the log, 0 when it does not say.

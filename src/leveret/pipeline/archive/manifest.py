@@ -56,7 +56,7 @@ class ForgottenSince(StorageError):
 
 
 class QueuePart(msgspec.Struct):
-    """What one queue (of one epoch) has in a file.
+    """The records of one queue (of one epoch) in a file.
 
     Attributes:
         messages: number of messages.

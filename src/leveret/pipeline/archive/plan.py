@@ -78,7 +78,7 @@ RECOVERED: Final = pa.schema(
 
 
 class RunPart(msgspec.Struct, frozen=True):
-    """Where unsettled messages of one queue are: a record batch of a run; its checksum, of plans that have any."""
+    """Unsettled messages of one queue: a record batch of a run, with its checksum if the plan has checksums."""
 
     run: str
     batch: int
@@ -88,7 +88,7 @@ class RunPart(msgspec.Struct, frozen=True):
 
 
 class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What `plan.json` holds.
+    """The content of `plan.json`.
 
     Attributes:
         number: the manifest entry that the plan pins.
@@ -151,7 +151,7 @@ class QueueOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What `DONE` holds.
+    """The content of `DONE`.
 
     Attributes:
         unreadable_records: so many could not be read, and were left out; some of them may be settled.
@@ -211,7 +211,7 @@ class PlanOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PlanDirectory:
-    """Where one plan is kept: at `path`, in the data directory."""
+    """The directory of one plan: `path`, in the data directory."""
 
     def __init__(self, data_dir: Place, path: Place) -> None:
         self.data_dir = data_dir

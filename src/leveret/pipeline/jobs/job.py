@@ -21,7 +21,7 @@ SCRATCH: Final = "rehearsals"
 
 
 class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where Spark runs; nothing means here, on all cores.
+    """The place of Spark; without any, this machine and all its cores.
 
     Attributes:
         master: as `spark-submit --master`; None leaves it to Spark's own configuration.
@@ -35,7 +35,7 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoginCredentials(msgspec.Struct, frozen=True, kw_only=True):
-    """Who to log in as."""
+    """User and password of a login."""
 
     username: str
     password: str
@@ -45,7 +45,7 @@ class LoginCredentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which messages a recovery is asked for.
+    """The messages that a recovery is to recover.
 
     Attributes:
         start_from_scratch: settled and already recovered messages too.

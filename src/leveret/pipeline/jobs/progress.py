@@ -22,7 +22,7 @@ _directories: Final[set[Path]] = set()
 
 
 class Inbox:
-    """Where news arrive; `address` is for `report`."""
+    """The receiver of progress reports; `address` is for `report`."""
 
     def __init__(self) -> None:
         # Not in the data directory: a socket's path may have 107 octets.

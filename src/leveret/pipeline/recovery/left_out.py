@@ -33,7 +33,7 @@ _ALL_THAT_IS_KNOWN: Final = Selection(all_available=True)
 
 
 class VhostRest(NamedTuple):
-    """Where what is left out of a vhost may be.
+    """The files of a vhost that may have left-out messages.
 
     Attributes:
         selection: what is asked for of the vhost; None: nothing.

@@ -37,7 +37,7 @@ _PROGRESS_INTERVAL_S: Final = 0.2
 
 
 class IngestPublisher(Protocol):
-    """What is needed of `stream_client.RecoveryPublisher`."""
+    """The used part of `stream_client.RecoveryPublisher`."""
 
     last_sequence: int
 
@@ -47,7 +47,7 @@ class IngestPublisher(Protocol):
 
 
 class IngestClient(Protocol):
-    """What is needed of `stream_client.StreamClient`."""
+    """The used part of `stream_client.StreamClient`."""
 
     def declare_publisher(self, reference: str, stream: str) -> IngestPublisher: ...  # noqa: D102
 

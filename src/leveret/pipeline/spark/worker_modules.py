@@ -22,7 +22,7 @@ USED: Final = (
 
 
 class WorkerModules(NamedTuple):
-    """What one worker is like: where, with which Python, and what it lacks."""
+    """One worker: its machine, its Python, and the modules that it lacks."""
 
     host: str
     python: str

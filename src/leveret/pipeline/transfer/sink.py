@@ -68,7 +68,7 @@ class RangeEnd(NamedTuple):
 
 @dataclass
 class Stored(WriterCommitMessage):
-    """What one task stored, and which slices it did not store or not whole."""
+    """The result of one task: stored files, and slices that it stored in part or not at all."""
 
     files: list[StoredFile]
     cuts: list[RangeEnd]

@@ -68,7 +68,7 @@ class BackedOffVhost(msgspec.Struct, frozen=True):
 
 
 class TransferOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What source and sink are told through Spark: job, where to report to, how many cores there are.
+    """Options of source and sink, passed through Spark: job, address for reports, number of cores.
 
     Attributes:
         begun: number of the manifest's last entry as the query starts.
@@ -83,7 +83,7 @@ class TransferOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BeginAgain(Exception):
-    """What the query began with is not true any more: it ends, and the next one finds where to begin."""
+    """The query's begin is out of date: the query ends, and the next one determines its begin."""
 
 
 class UpstreamSource(DataSource):
@@ -105,7 +105,7 @@ class UpstreamSource(DataSource):
 
 @dataclass
 class Slices(InputPartition):
-    """What one task transfers."""
+    """The ranges that one task transfers."""
 
     slices: list[Slice]
 

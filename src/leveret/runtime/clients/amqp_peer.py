@@ -50,7 +50,7 @@ ENDING_TIMEOUT_MS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class AmqpPort:
-    """What all peers of the AMQP port have in common.
+    """The state that all peers of the AMQP listener share.
 
     Attributes:
         host: the node, as AMQP 0-9-1 sees it.

@@ -100,7 +100,7 @@ class Authority:
 
 
 class Login:
-    """How clients of one protocol log in; their attempts are counted, those of the node's own jobs are not."""
+    """Logins of clients of one protocol; attempts are counted, except those of the node's own jobs."""
 
     def __init__(self, authority: Authority, protocol: str) -> None:
         """Ask the authority."""

@@ -58,7 +58,7 @@ _TEXTS: Final = ("max-age", "queue-leader-locator")
 
 
 class StandbyBook(Protocol):
-    """What this node knows as one that took another's place, or may (runtime.standby.decisions.StandbyDecided)."""
+    """Records of a node that replaced another one, or may do so (runtime.standby.decisions.StandbyDecided)."""
 
     @property
     def mode(self) -> OperatingMode:

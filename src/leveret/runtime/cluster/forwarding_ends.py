@@ -42,7 +42,7 @@ def amqp_of(kind: Type, payload: memoryview) -> bytes:
 
 
 class ForwardingOwner(Protocol):
-    """Who keeps the ends; runtime.cluster.forwarding."""
+    """The owner of the ends; runtime.cluster.forwarding."""
 
     leaders: RemoteLeaders
     engine: Engine
@@ -205,7 +205,7 @@ class AcceptedEnd:
 
 
 class InsideEnd:
-    """What this node published elsewhere, on its way to a queue that it leads by now: to itself, at once.
+    """The way to a queue that this node leads by now, for messages published while another node led: direct.
 
     It goes the same way as what other nodes send, so what the queue has already is left out.
     """
@@ -256,7 +256,7 @@ class InsideEnd:
 
 
 class _Inwards:
-    """Where the octets of an asking end go, for the engine."""
+    """The engine's output for the octets of an asking end."""
 
     def __init__(self, inside: InsideEnd) -> None:
         self._inside = inside

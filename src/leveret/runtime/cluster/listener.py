@@ -46,7 +46,7 @@ NOBODY: Final = Leadership(0, "")
 
 
 class NodeCredentials(NamedTuple):
-    """Who this node is to the others.
+    """This node's identity and secret, for other nodes.
 
     Attributes:
         secret: that all nodes of the cluster have.

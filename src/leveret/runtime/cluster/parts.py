@@ -21,7 +21,7 @@ from leveret.runtime.mirroring.sources import MirrorSources
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterParts:
-    """What a node of a cluster has beside a node alone, in the order in which it is made."""
+    """The parts that a cluster's node has beside a single node's, in the order of their making."""
 
     member: ClusterMember
     sources: MirrorSources

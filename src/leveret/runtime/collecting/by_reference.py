@@ -55,7 +55,7 @@ _CRC_SHIFT: Final = 32
 
 
 class ByReference:
-    """What an outgoing log names: in each queue from which offset on, and how many octets in each of its segments.
+    """An outgoing log's references: the first offset in each queue, and the octets in each of the log's segments.
 
     Attributes:
         bytes_of: by the first offset of a segment of the outgoing log, octets of all data that is named in it.

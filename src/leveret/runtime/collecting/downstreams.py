@@ -17,7 +17,7 @@ DOWNSTREAMS_MAX: Final = 1000
 
 
 class Downstream(msgspec.Struct):
-    """Who transfers the log, under the name of its cluster.
+    """A downstream that transfers the log, under the name of its cluster.
 
     Attributes:
         offset: it has everything before.

@@ -22,14 +22,14 @@ LEADERSHIPS_MAX: Final = 1000
 
 
 class _LedFrom(msgspec.Struct, frozen=True, array_like=True):
-    """Who wrote the log from the offset `first` on: each start and each promotion of a node has an epoch of its own."""
+    """The writer of the log from the offset `first` on: each start and each promotion of a node has its own epoch."""
 
     epoch: int
     first: int
 
 
 class _Saved(msgspec.Struct, frozen=True):
-    """What the file holds; versions before did not say who wrote what."""
+    """The content of the file; earlier versions did not record writers."""
 
     log_id: int | None = None
     leaderships: list[_LedFrom] = msgspec.field(name="reigns", default_factory=list)

@@ -61,7 +61,7 @@ class EtcdRefused(EtcdError):
 
 
 class EtcdCompacted(EtcdAway):
-    """What was asked for of the past is no longer there: the keys have to be read again."""
+    """The requested revision is compacted: the keys have to be read again."""
 
 
 class EndpointFailed(Exception):
@@ -96,7 +96,7 @@ class GrantedLease(NamedTuple):
 
 
 class ResponseHeader(msgspec.Struct):
-    """What every answer begins with: the store's revision."""
+    """The begin of every answer: the store's revision."""
 
     revision: int
 
@@ -138,7 +138,7 @@ class Granted(msgspec.Struct):
 
 
 class Renewal(msgspec.Struct):
-    """How long a lease lasts from now on; 0: it is over."""
+    """The remaining time of a lease; 0: it has ended."""
 
     ttl_s: int = msgspec.field(name="TTL", default=0)
 
@@ -156,7 +156,7 @@ class Revoked(msgspec.Struct):
 
 
 class LoggedIn(msgspec.Struct):
-    """What shows from now on who we are."""
+    """The token that authenticates later requests."""
 
     token: str
 
@@ -174,7 +174,7 @@ class Happened(msgspec.Struct):
 
 
 class Watching(msgspec.Struct):
-    """What a watch has to tell."""
+    """A report of a watch."""
 
     created: bool = False
     canceled: bool = False

@@ -40,7 +40,7 @@ _LOOK_AGAIN_S: Final = 3600.0
 
 
 class _Past(msgspec.Struct):
-    """What is remembered: when the first scrub was looked forward to, and when the last one ended."""
+    """Stored times: when the first scrub was scheduled, and when the last one ended."""
 
     since_ms: int = 0
     last_at_ms: int | None = None

@@ -13,7 +13,7 @@ from leveret.storage.divergent_report import DivergentLog
 
 
 class CopyState(StrEnum):
-    """What a node has of a log."""
+    """The state of a node's copy of a log."""
 
     MISSING = "missing"
     DAMAGED = "damaged"
@@ -22,7 +22,7 @@ class CopyState(StrEnum):
 
 
 class CopyRole(StrEnum):
-    """What a node has a log for."""
+    """The purpose of a node's copy of a log."""
 
     LEADER = "leader"
     MIRROR = "mirror"
@@ -30,7 +30,7 @@ class CopyRole(StrEnum):
 
 
 class LogCopy(msgspec.Struct, frozen=True):
-    """What one node has of a log.
+    """One node's copy of a log.
 
     Attributes:
         node: its name.

@@ -73,7 +73,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Scrubbed:
-    """What a scrub found.
+    """The result of a scrub.
 
     Attributes:
         unrepaired: where damage is left, and why.

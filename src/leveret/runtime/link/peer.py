@@ -36,7 +36,7 @@ CLOSE_TIMEOUT_S: Final = 3.0
 
 
 class Receiver(Protocol):
-    """Who uses a link."""
+    """The user of a link."""
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """A message; its octets stay as they are only until this returns. What is raised ends the link."""

@@ -46,7 +46,7 @@ class Upkeep:
         self._log_gone = log_gone
 
     async def retain(self) -> None:
-        """Drop what no policy keeps any more."""
+        """Run the retention of streams and outgoing logs, over and over."""
         while True:
             await asyncio.sleep(_RETAIN_EVERY_S)
             try:

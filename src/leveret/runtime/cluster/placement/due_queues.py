@@ -9,7 +9,7 @@ from leveret.runtime.cluster.placement.local_queues import QueueKey
 
 
 class DueQueues:
-    """What is due, in the order in which it became so; `placement_controller` does it.
+    """The due queues, oldest first; `placement_controller` handles them.
 
     Attributes:
         records: queues whose records are to be followed: they were written, or their copies here are gone.

@@ -14,14 +14,14 @@ QueueKey = tuple[str, str]
 
 
 class Lack(NamedTuple):
-    """What a mirror does not have: `messages` that are not settled, in front of `begins_at` and behind what it has."""
+    """Records that a mirror lacks: `messages` unsettled ones, in front of `begins_at` and behind its copy."""
 
     begins_at: int
     messages: int
 
 
 class LocalQueues(Protocol):
-    """Who does at this node what the records say."""
+    """This node's queues, as placement changes them by the records."""
 
     def ready(self, key: QueueKey) -> frozenset[str]:
         """Mirrors of a queue that is led here which have all of it, and are told of each change."""

@@ -80,7 +80,7 @@ class RecordWrite(NamedTuple):
 
 
 class _Found:
-    """What comes of looking at queues: what is to be written, moved, deleted, and who is to be asked first."""
+    """The result of a look at queues: records to write, queues to move or delete, nodes to ask first."""
 
     def __init__(self) -> None:
         self.writes: list[RecordWrite] = []
