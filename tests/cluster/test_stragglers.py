@@ -90,7 +90,7 @@ def test_whoever_leads_has_them_in_their_old_place_and_nobody_keeps_what_passed(
             assert [body for _, _, body in got] == [*STRAGGLERS, None], queue
             assert all(method.redelivered for method, _, _ in got[:-1])
     for node in site.members:
-        assert "set_aside" not in node.log_text(), node.node
+        assert "quarantined" not in node.log_text(), node.node
 
 
 def led_elsewhere(site: ClusterSite, queue: str, lost: SiteNode) -> bool:

@@ -192,7 +192,7 @@ def test_a_follower_that_cannot_read_a_log_gets_it_anew_and_keeps_what_is_left(
     turn_bit(harmed)
     follower.follow(site.leader)
     site.wait_in_sync()
-    assert f"damaged_log_put_away log={log}" in follower.node.log_text()
+    assert f"damaged_log_quarantined log={log}" in follower.node.log_text()
     assert any((follower.data_dir / "divergent").glob(f"damaged-*/{log}/{harmed.name}"))
     assert site.assert_identical() > SIZE * len(BODIES)
 

@@ -108,7 +108,7 @@ class DefinitionsLockHolder:
             try:
                 await self._step()
             except LeveretError as error:
-                logger.warning("pen_not_moved error=%s", error)
+                logger.warning("definitions_lock_not_moved error=%s", error)
                 await asyncio.sleep(_RETRY_S)
                 self._wake.set()
 

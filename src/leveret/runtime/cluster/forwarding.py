@@ -185,7 +185,7 @@ class Forwarding:
                 peer = await self._dial_link(leader_client.leader, "relay", vhost=leader_client.vhost)
             except LeveretError as error:
                 level = logging.DEBUG if failures else logging.INFO
-                logger.log(level, "relay_not_connected leader=%s error=%s", leader_client.leader, error)
+                logger.log(level, "forwarding_not_connected leader=%s error=%s", leader_client.leader, error)
                 await asyncio.sleep(delay_s(QUICK_RETRY_S, failures))
                 failures += 1
                 continue

@@ -196,7 +196,7 @@ def _chunk(header: Header, kind: int, crc: int, data_bytes: int, trailer: bytes)
 def _stand_in(header: Header, queue: bytes, offset: int, trailer: bytes) -> memoryview:
     """A settlement of messages that are gone, in as many entries as they were."""
     logger.warning(
-        "named_messages_gone queue=%r offset=%d messages=%d replaced_by=settlement",
+        "referenced_messages_missing queue=%r offset=%d messages=%d replaced_by=settlement",
         queue.decode(errors="replace"),
         offset,
         header.records,

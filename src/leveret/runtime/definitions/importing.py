@@ -119,7 +119,7 @@ def without_loose_bindings(entities: Sequence[AnyEntity], existing: Definitions)
     if loose:
         names = "; ".join(" ".join(one.key) for one in loose[:_NAMED_AT_MOST])
         logger.warning(
-            "definitions_passed_over kind=bindings count=%d reason=no_queue_or_exchange first=%s",
+            "definitions_skipped kind=bindings count=%d reason=no_queue_or_exchange first=%s",
             len(loose),
             names,
         )

@@ -193,7 +193,7 @@ class MirrorCopies:
             return
         at = datetime.fromtimestamp(self._clock_ms() / 1000, UTC)
         place = self._data_dir / DIRECTORY / f"damaged-{at:%Y%m%dT%H%M%SZ}"
-        logger.error("damaged_mirror_put_away log=%s to=%s error=%s", name, place, damage)
+        logger.error("damaged_mirror_quarantined log=%s to=%s error=%s", name, place, damage)
         self._tree.put_away(name, place)
 
     async def release(self, name: str) -> None:
@@ -284,7 +284,7 @@ class MirrorCopies:
         if found is not None and found.is_lost and found.unsettled:
             vhost, queue = self._logs.key_of(name) or ("", name)
             logger.warning(
-                "lost_messages_set_aside vhost=%s queue=%s messages=%d see=list_divergent_messages",
+                "lost_messages_quarantined vhost=%s queue=%s messages=%d see=list_divergent_messages",
                 vhost,
                 queue,
                 found.unsettled,
@@ -432,7 +432,7 @@ class MirrorCopies:
         except Exception as error:
             # Whatever it is, it must not be tried again and again without a rest.
             is_bug = not isinstance(error, LeveretError)
-            logger.error("mirror_not_set_aside log=%s error=%s", copy.name, error, exc_info=is_bug)
+            logger.error("mirror_not_quarantined log=%s error=%s", copy.name, error, exc_info=is_bug)
             self._fail(copy, error)
         finally:
             # From here on it is not busy.

@@ -365,7 +365,7 @@ class Applier:
         self._last.pop(name, None)
         cut = self._tree.log(log.directory)
         cut.open(with_messages=False, cut_at=at)
-        logger.warning("divergent_tail_set_aside log=%s offset=%d", name, at)
+        logger.warning("divergent_tail_quarantined log=%s offset=%d", name, at)
 
     def _keep(self, name: str, at: int) -> None:
         if self.quarantine is None:
@@ -377,4 +377,4 @@ class Applier:
         if log is not None:
             self._keep(name, log.first_offset)
             self._delete(name)
-            logger.warning("divergent_log_set_aside log=%s", name)
+            logger.warning("divergent_log_quarantined log=%s", name)

@@ -204,7 +204,7 @@ class FollowerRole:
             report = applier.quarantine.finish()
             if report is not None:
                 logger.warning(
-                    "divergent_messages_set_aside report=%s see=list_divergent_messages", report.id
+                    "divergent_messages_quarantined report=%s see=list_divergent_messages", report.id
                 )
             applier.quarantine = None
         is_same_leadership = identity.leadership == leader.leadership

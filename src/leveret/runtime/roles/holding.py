@@ -116,7 +116,7 @@ def put_away(data_dir: Path, name: str, error: StorageError) -> None:
     if not (data_dir / name).exists():
         return
     place = data_dir / "divergent" / f"damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    logger.error("damaged_log_put_away log=%s to=%s error=%s", name, place, error)
+    logger.error("damaged_log_quarantined log=%s to=%s error=%s", name, place, error)
     put_log_away(data_dir / name, place / name)
 
 

@@ -361,7 +361,7 @@ class Rejoin:
         untransferred = None if is_other else await first_untransferred(log, position)
         queues = self._replicated(vhost)
         if untransferred is None:
-            logger.warning("rejoin_sets_all_aside vhost=%s position=%d", vhost, position)
+            logger.warning("rejoin_quarantines_all vhost=%s position=%d", vhost, position)
             return {queue: self._begin_of_all(queue) for queue in queues}
         return {queue: untransferred.get(log.key_of(queue), log.position_of(queue)) for queue in queues}
 
@@ -483,7 +483,7 @@ class _RejoinQuarantine:
         """
         await asyncio.to_thread(self._log_quarantine.finish)
         for report in self._reports:
-            logger.warning("divergent_messages_set_aside report=%s see=list_divergent_messages", report)
+            logger.warning("divergent_messages_quarantined report=%s see=list_divergent_messages", report)
         return list(self._reports.values())
 
 

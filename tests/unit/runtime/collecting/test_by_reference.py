@@ -508,7 +508,7 @@ def test_a_damaged_queue_holds_up_who_reads_until_it_is_restored_or_deleted(
         await site.start()
         await site.apply(DELETE)
         assert site.replicated() == {"q2": site.contents("q2")}
-        assert "named_messages_gone queue='q' offset=0 messages=20" in caplog.text
+        assert "referenced_messages_missing queue='q' offset=0 messages=20" in caplog.text
         await site.kill()
 
     play(scenario)

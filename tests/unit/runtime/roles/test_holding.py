@@ -74,6 +74,6 @@ def test_what_comes_anew_from_a_leader_is_put_away_whole_when_it_cannot_be_read(
         await shown(directory, is_ones_own=False)
         [place] = (directory / "divergent").glob("damaged-*")
         assert octets(place / log) == before
-        assert f"damaged_log_put_away log={log}" in caplog.text
+        assert f"damaged_log_quarantined log={log}" in caplog.text
 
     asyncio.run(scenario())

@@ -207,7 +207,9 @@ class QueueRoles:
             self._queues.step_down(led)
             if name is not None and led.damage is not None:
                 self._copies.put_away(name, led.damage)
-            logger.info("queue_ceded vhost=%s queue=%s term=%d to=%s", *key, placement.term, placement.leader)
+            logger.info(
+                "queue_handed_over vhost=%s queue=%s term=%d to=%s", *key, placement.term, placement.leader
+            )
         if led is not None or queue.leader != placement.leader:
             self._forwarding.led_by(queue, placement.leader)
         if name is None:
