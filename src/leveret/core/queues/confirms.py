@@ -17,9 +17,10 @@ class ConfirmBatch:
         places: of queues that another node leads, which of the messages gathered there is the last one of this batch;
             by default all that were gathered in this flush are waited for.
         doubt: why it is not known what became of some of it; empty if it is.
+        settles: whether it is of a transaction that settles messages of some of the queues.
     """
 
-    __slots__ = ("doubt", "last", "outcome", "places", "queues", "refused")
+    __slots__ = ("doubt", "last", "outcome", "places", "queues", "refused", "settles")
 
     def __init__(self) -> None:
         """An open batch."""
@@ -27,6 +28,7 @@ class ConfirmBatch:
         self.outcome: bool | None = None
         self.refused = False
         self.doubt = ""
+        self.settles = False
         self.queues: dict[object, bool] = {}
         """Queues that took something from it, and whether anything needs the disk."""
         self.places: dict[object, int] = {}

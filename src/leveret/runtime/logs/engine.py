@@ -363,6 +363,15 @@ class Engine:
                     queue.settle(run.first, len(run.bodies), Reason.DEAD_LETTERED)
             self._mark(queue)
 
+    def _is_refused_by_disk(self, batch: ConfirmBatch) -> bool:
+        """Whether the disk has refused messages of the batch, or settlements of its transaction, which wait."""
+        if self._failed and not self._failed.isdisjoint(batch.queues):
+            return True
+        dirty = self._broker.dirty
+        return batch.settles and any(
+            isinstance(queue, Queue) and queue.settling and queue not in dirty for queue in batch.queues
+        )
+
     def _promise_dead_lettered(self) -> None:
         """The dead stay where they died until all who are to have them have them; the disk may refuse for hours."""
         dead_lettered, self._dead_lettered = self._dead_lettered, []
@@ -523,7 +532,7 @@ class Engine:
             confirming, session.confirming = session.confirming, {}
             for channel, batch in [(c, batch) for c in confirming for batch in c.close_batches()]:
                 refused = batch.refused or (unlogged and batch.needs_sync)
-                if refused or (self._failed and not self._failed.isdisjoint(batch.queues)):
+                if refused or self._is_refused_by_disk(batch):
                     channel.confirm(batch, ok=False)
                 elif self.replication_port is not None and any(
                     map(self.replication_port.concerns, batch.queues)

@@ -433,6 +433,7 @@ class Channel(ChannelBase):
 
 def _add_queues(batch: ConfirmBatch, runs: Collection[Unacked]) -> None:
     """What is settled of these has to be safe with the batch."""
+    batch.settles = True
     for queue in {run.queue: None for run in runs}:
         batch.queues[queue] = queue.definition.durable or batch.queues.get(queue, False)
 

@@ -181,6 +181,40 @@ def test_what_a_transaction_publishes_is_logged_before_what_it_acks(monkeypatch:
         asyncio.run(play(directory))
 
 
+def test_a_commit_whose_settlements_the_disk_refuses_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(queue: Queue) -> None:
+        if queue.settling:
+            raise StorageError("no space left on device")
+
+    async def play(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        client, node = Client(site), site.node
+        client.send(commands.Queue.Declare(queue="q", durable=True))
+        for _ in range(2):
+            client.publish("q")
+        client.send(commands.Channel.Close(200, "", 0, 0), commands.Channel.Open(), commands.Tx.Select())
+        client.send(commands.Basic.Get(queue="q"), commands.Basic.Get(queue="q"))
+        node.engine.flush()
+        await node.commits.settle()
+        client.replies.clear()
+        client.send(commands.Basic.Ack(delivery_tag=1), commands.Tx.Commit())
+        node.engine.flush()
+        await node.commits.settle()
+        assert client.names() == ["Tx.CommitOk"]
+        client.replies.clear()
+        with monkeypatch.context() as broken:
+            broken.setattr(node.engine._queues, "append_settlements", refuse)
+            client.send(commands.Basic.Ack(delivery_tag=2), commands.Tx.Commit())
+            node.engine.flush()
+            await node.commits.settle()
+        assert client.names() == ["Connection.Close"]
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(play(directory))
+
+
 def test_a_reply_never_overtakes_what_was_asked_before_it() -> None:
     """Confirms are written between flushes: a session that was read from meanwhile waits for its own flush."""
 
