@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -255,13 +256,12 @@ class Outbound:
         )
         leading.feed.followers.append(self)
         self._extents = []
-        self._task = asyncio.get_running_loop().create_task(
-            self._ended_by_error(self._compare(self._reconciliation))
-        )
+        self._task = asyncio.get_running_loop().create_task(self._compare(self._reconciliation))
 
     async def _compare(self, reconciliation: Reconciliation) -> None:
-        await reconciliation.run(lambda: self.peer.is_closed)
-        self._begin_if_decided()
+        with self._link_closed_by_error():
+            await reconciliation.run(lambda: self.peer.is_closed)
+            self._begin_if_decided()
 
     def _take_headers(self, found: link.Headers) -> None:
         if self._reconciliation is None:
@@ -278,11 +278,17 @@ class Outbound:
     def _begin_catching_up(self) -> None:
         assert self._plan is not None
         self.state = "catching_up"
-        self._task = asyncio.get_running_loop().create_task(self._ended_by_error(self._catch_up(self._plan)))
+        self._task = asyncio.get_running_loop().create_task(self._catch_up(self._plan))
 
-    async def _ended_by_error(self, work: Coroutine[Any, Any, None]) -> None:
+    @contextmanager
+    def _link_closed_by_error(self) -> Iterator[None]:
+        """Close the link where a task of it fails.
+
+        A task that awaits another coroutine of its own would leave that one never awaited, were the link to end
+        before the first step of the task; therefore each task does so within itself.
+        """
         try:
-            await work
+            yield
         except Exception as error:
             # Whatever it is, a link that goes on without this would never be caught up.
             is_bug = not isinstance(error, LeveretError | OSError)
@@ -290,6 +296,10 @@ class Outbound:
             self.peer.close(error)
 
     async def _catch_up(self, plan: CatchUpPlan) -> None:
+        with self._link_closed_by_error():
+            await self._send_all(plan)
+
+    async def _send_all(self, plan: CatchUpPlan) -> None:
         feed, peer = self._leading.feed, self.peer
         steps = 0
         await plan.note_all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -18,6 +19,7 @@ from leveret.config.uris import NodeUri
 from leveret.runtime.link import peer as link_peer
 from leveret.runtime.link.arrival import UNPROVEN_MAX
 from leveret.runtime.replication import listener, outbound
+from leveret.runtime.replication.outbound import Outbound
 from leveret.runtime.sockets.tls import client_context, server_context
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
@@ -206,5 +208,37 @@ def test_a_link_that_takes_nothing_is_gone_soon_after_it_is_closed(
             await asyncio.wait_for(waiting, 10)
             await until(lambda: not leader.listener.links, "gone")
             writer.close()
+
+    run(scenario)
+
+
+def test_a_link_that_ends_before_the_first_step_of_its_task_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that is cancelled before it has begun never awaits what was handed to it, which is a warning."""
+    ended: list[str] = []
+
+    def ends_after(name: str) -> None:
+        begin = getattr(Outbound, name)
+
+        def begin_and_end(self: Outbound, *args: Any) -> None:
+            begin(self, *args)
+            if ended.count(name) < 2:
+                ended.append(name)
+                self.ended(None)
+                self.peer.close()
+
+        monkeypatch.setattr(Outbound, name, begin_and_end)
+
+    ends_after("_begin_reconciliation")
+    ends_after("_begin_catching_up")
+
+    async def scenario() -> None:
+        async with leading(tmp_path) as (leader, uri):
+            follower = FollowerSite(tmp_path / "follower", uri)
+            await until(lambda: in_sync(leader), "in sync")
+            await follower.stop()
+        assert set(ended) == {"_begin_reconciliation", "_begin_catching_up"}
+        gc.collect()
 
     run(scenario)
