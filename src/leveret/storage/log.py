@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -49,6 +48,7 @@ from leveret.storage.segment import BESIDE as OWN
 from leveret.storage.segment import OnChunk, Segment, SegmentState, segment_of
 from leveret.storage.state_file import BESIDE, SUFFIX
 from leveret.storage.summary import is_summary, summary_path
+from leveret.storage.sync import sync_descriptors
 from leveret.storage.unsynced_names import UnsyncedNames
 from leveret.wire.chunk import Chunk, Header, encode_header, seal_of, with_log
 
@@ -682,17 +682,6 @@ class Log(LogReader):
             raise StorageError(f"log {self.directory}: cannot be removed: {error}") from error
         if self._owner is not None:
             self._owner.deleted(self)
-
-
-def sync_descriptors(descriptors: list[int]) -> None:
-    """Make durable what `Log.unsynced` gave, and close it; runs in any thread."""
-    try:
-        for fd in descriptors:
-            # An fdatasync may leave out a name that a directory got without growing.
-            (os.fsync if stat.S_ISDIR(os.fstat(fd).st_mode) else os.fdatasync)(fd)
-    finally:
-        for fd in descriptors:
-            os.close(fd)
 
 
 def _ignore(chunk: Chunk) -> None:

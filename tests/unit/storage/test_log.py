@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
 from leveret.storage import log_reader
-from leveret.storage.log import sync_descriptors
 from leveret.storage.segment import Segment
+from leveret.storage.sync import sync_descriptors
 from leveret.wire.chunk import (
     HEADER_BYTES,
     ChunkType,

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.model.errors import Corrupt
-from leveret.storage.log import sync_descriptors
+from leveret.storage.sync import sync_descriptors
 from leveret.wire.chunk import HEADER_BYTES, ChunkType, Header, encode_attribute, encode_entry, encode_trailer
 from tests.unit.storage.logs import (
     SIZES,

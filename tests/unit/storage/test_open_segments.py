@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from leveret.model.errors import StorageError
-from leveret.storage.log import Log, sync_descriptors
+from leveret.storage.log import Log
 from leveret.storage.open_segments import OpenSegments, OutOfDescriptors
 from leveret.storage.segment import Segment
+from leveret.storage.sync import sync_descriptors
 from leveret.wire.chunk import ChunkType
 
 SEGMENT_BYTES = 300

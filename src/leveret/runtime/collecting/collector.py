@@ -50,9 +50,10 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.queue_store import QueueStore
 from leveret.runtime.process.work_slices import others_first
 from leveret.storage.directory import sync_directory
-from leveret.storage.log import Log, sync_descriptors
+from leveret.storage.log import Log
 from leveret.storage.log_reader import uncache
 from leveret.storage.summary import summarise
+from leveret.storage.sync import sync_descriptors
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import ChunkType, Header
 

@@ -1,8 +1,8 @@
-"""Group commit: many appends, one fdatasync, off the event loop.
+"""Group commit: many appends, one sync, off the event loop.
 
 A round takes every log that was appended to and every promise that waits, and syncs the logs in
-threads (fdatasync releases the GIL), several at once: the kernel makes one commit of its journal of
-what waits together, so a hundred logs cost a round hardly more than a few. What is appended meanwhile
+threads (which release the GIL meanwhile): few logs by an fdatasync of each, several at once; many by one
+syncfs of the file system, where that is as good (see storage.sync). What is appended meanwhile
 forms the next round, so the batch grows by itself with the load. Promises are kept in the order they
 were made: a callback runs only after the fdatasync of a round that *began* after its append, never on
 one that was under way.
@@ -24,9 +24,10 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from leveret.model.errors import Corrupt, StorageError
-from leveret.storage.log import Log, sync_descriptors
+from leveret.storage.log import Log
 from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.summary import summarise
+from leveret.storage.sync import FileSystem, sync_descriptors
 
 logger = logging.getLogger(__name__)
 
@@ -78,9 +79,18 @@ class GroupCommit:
     """
 
     def __init__(
-        self, *, fsync: bool, on_failure: Callable[[BaseException], None], logs_at_once: int = LOGS_AT_ONCE
+        self,
+        *,
+        fsync: bool,
+        on_failure: Callable[[BaseException], None],
+        logs_at_once: int = LOGS_AT_ONCE,
+        file_system: FileSystem | None = None,
     ) -> None:
-        """With `fsync` False (durability = os) promises are kept at once and the kernel writes when it likes."""
+        """With `fsync` False (durability = os) promises are kept at once and the kernel writes when it likes.
+
+        `file_system` is the one that the logs are on, if it can be synced as a whole; it is closed with this.
+        """
+        self._file_system = file_system
         self._logs_at_once = self._part = logs_at_once
         self.rounds = 0
         self.waited_s = 0.0
@@ -235,7 +245,11 @@ class GroupCommit:
         Futures of the loop would cost a lone publish half of what its round takes on the CPU.
         """
         loop = asyncio.get_running_loop()
-        shares = [descriptors[at::SYNCS_AT_ONCE] for at in range(min(SYNCS_AT_ONCE, len(descriptors)))]
+        if self._file_system is not None and self._file_system.is_better_for(len(descriptors)):
+            sync, shares = self._file_system.sync, [descriptors]
+        else:
+            sync = sync_descriptors
+            shares = [descriptors[at::SYNCS_AT_ONCE] for at in range(min(SYNCS_AT_ONCE, len(descriptors)))]
         errors: list[BaseException | None] = []
 
         def ended(error: BaseException | None) -> None:
@@ -247,7 +261,7 @@ class GroupCommit:
             loop.call_soon_threadsafe(ended, share.exception())
 
         for share in shares:
-            self._executor.submit(sync_descriptors, share).add_done_callback(tell)
+            self._executor.submit(sync, share).add_done_callback(tell)
         if not shares:
             loop.call_soon(ended, None)
 
@@ -360,6 +374,9 @@ class GroupCommit:
                 kept.set_exception(StorageError(_CLOSED))
         self._executor.shutdown(wait=True)
         self._summaries.shutdown(wait=True, cancel_futures=True)
+        if self._file_system is not None:
+            self._file_system.close()
+            self._file_system = None
 
 
 def _see_to_nothing(log: Log, error: Corrupt) -> bool:

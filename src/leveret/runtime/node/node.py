@@ -54,6 +54,7 @@ from leveret.runtime.standby.rejoin import STATE_FILE as REJOIN_FILE
 from leveret.runtime.standby.rejoin import Rejoin
 from leveret.session.ingest import Outsider
 from leveret.storage.log import Log
+from leveret.storage.sync import file_system_of
 from leveret.storage.tree import Tree
 
 logger = logging.getLogger(__name__)
@@ -124,6 +125,7 @@ class Node:
             fsync=config.storage.durability == "fsync",
             on_failure=self._disk_failed,
             logs_at_once=process_sockets().budget.syncing,
+            file_system=file_system_of(data_dir),
         )
         self._cluster_side: ClusterSide | None = None
         self._opened = False

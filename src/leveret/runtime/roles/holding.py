@@ -18,6 +18,7 @@ from leveret.model.errors import Corrupt, StorageError
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.node import Node
 from leveret.runtime.sockets.connection_budget import process_sockets
+from leveret.storage.sync import file_system_of
 from leveret.storage.tree import Tree, put_log_away
 
 logger = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ def build(
         fsync=config.storage.durability == "fsync",
         on_failure=disk_failed,
         logs_at_once=process_sockets().budget.syncing,
+        file_system=file_system_of(data_dir),
     )
 
     def node() -> Node:

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from leveret.model.errors import StorageError
 from leveret.runtime.logs import commit as commit_module
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.storage.log import Log, sync_descriptors
+from leveret.storage.log import Log
+from leveret.storage.sync import sync_descriptors
 from leveret.testing.network.waiting import until
 from tests.unit.runtime.collecting.site import scratch
 

@@ -1,7 +1,7 @@
 """Power lost while the first messages of queues make their logs: no queue is down, nothing confirmed is gone.
 
 The disk of these tests is adversarial: a name that no fsync of its directory covered may be there or not, each by
-itself, and of a file no more than its last fdatasync is certain. The seed of each story is printed.
+itself, and of a file no more than its last fdatasync, or syncfs of all, is certain. The seed of each story is printed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,6 +23,8 @@ import pytest
 from leveret.core.queues.messages import alike
 from leveret.core.queues.stream import Stream, StreamBatch
 from leveret.model import definitions as d
+from leveret.runtime.node import node
+from leveret.storage import sync
 from leveret.testing.network.waiting import until
 from tests.unit.runtime.collecting.site import HEAD, Site, scratch
 
@@ -44,14 +47,16 @@ class PowerDisk:
         self.sizes: dict[int, int] = {}
         self.on_step: Callable[[str], None] = lambda what: None
         self.synced: list[Path] = []
+        self.syncs_of_all = 0
         for each in (root, *(path for path in root.rglob("*"))):
             with suppress(FileNotFoundError):
                 self._synced(each.stat(), each)
         for what in STEPS:
-            self._watch(monkeypatch, what)
+            self._watch(monkeypatch, os, what)
+        self._watch(monkeypatch, sync, "syncfs")
 
-    def _watch(self, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-        original = getattr(os, what)
+    def _watch(self, monkeypatch: pytest.MonkeyPatch, where: ModuleType, what: str) -> None:
+        original = getattr(where, what)
 
         def watched(*given: Any, **named: Any) -> Any:
             with self.lock:
@@ -61,10 +66,14 @@ class PowerDisk:
                     if path.is_relative_to(self.root):
                         self._synced(os.fstat(given[0]), path)
                         self.synced.append(path)
+                elif what == "syncfs":
+                    self.syncs_of_all += 1
+                    for path in (self.root, *self.root.rglob("*")):
+                        self._synced(path.stat(), path)
                 self.on_step(what)
                 return done
 
-        monkeypatch.setattr(os, what, watched)
+        monkeypatch.setattr(where, what, watched)
 
     def _synced(self, found: os.stat_result, path: Path) -> None:
         if stat.S_ISDIR(found.st_mode):
@@ -132,12 +141,16 @@ async def check(place: Path, names: list[str], confirmed: set[str], told: str) -
         await after.kill()
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["fdatasync", "syncfs"])
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 @pytest.mark.parametrize("count", [1, 12])
 @pytest.mark.parametrize("kind", KINDS)
 def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(
-    monkeypatch: pytest.MonkeyPatch, kind: str, count: int, durability: str
+    monkeypatch: pytest.MonkeyPatch, kind: str, count: int, durability: str, *, together: bool
 ) -> None:
+    monkeypatch.setattr(node, "file_system_of", sync.FileSystem if together else lambda directory: None)
+    monkeypatch.setattr(sync, "TOGETHER_MIN", 1)
+    monkeypatch.setattr(sync, "DIRTY_BYTES_MAX", 1 << 60)
     seed = int(os.environ.get("SEED", "16"))
     print("seed", seed)
     chance = random.Random(f"{seed}{kind}{count}")
@@ -175,6 +188,7 @@ def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(
             await until(lambda: all(map(definitions.has_log, epochs)))
             await site.settle()
             disk.on_step = lambda what: None
+            assert bool(disk.syncs_of_all) == together
         assert confirmed == set(names)
         await site.kill()
         assert len(left) > 3

@@ -1,0 +1,174 @@
+"""How the files of logs become durable: each by fdatasync, or all of a file system by one syncfs.
+
+An fdatasync of a file that has grown waits for a commit of the file system's journal and a flush of the disk's cache,
+each file for its own. One syncfs writes everything that is dirty, commits the journal once and flushes once. Measured
+on ext4: 100 files with 7 kB each took 9 to 11 ms by eight threads of fdatasync and 5 to 10 ms of processor time, by
+syncfs 2.5 to 3 ms and 1 ms; four files 0.75 and 0.5 ms; a lone file gains nothing.
+
+A syncfs is as good as an fdatasync of each file where the kernel tells its errors: Linux from 5.17 on (since 5.8 those
+of data, since 5.17 those of the journal), on file systems of local disks. It also waits for what other programs wrote
+to the same file system; where that is much, each file is synced for itself.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+TOGETHER_MIN: Final = 4
+"""Descriptors from which on one syncfs takes less of disk and processor than an fdatasync of each."""
+
+DIRTY_BYTES_MAX: Final = 32 << 20
+"""What may be dirty in the whole system, this node's own data included, for a syncfs: a disk writes that in 0.2 s."""
+
+KERNEL_MIN: Final = (5, 17)
+
+TYPES: Final = frozenset({"ext4", "xfs"})
+"""File systems whose journal is the only way to their metadata, and which refuse every write once it has failed."""
+
+_MEMORY: Final = "/proc/meminfo"
+_MOUNTS: Final = "/proc/self/mountinfo"
+_PROBE: Final = "sync.probe"
+
+
+def sync_descriptors(descriptors: list[int]) -> None:
+    """Make durable what `Log.unsynced` gave, and close it; runs in any thread."""
+    try:
+        for fd in descriptors:
+            # An fdatasync may leave out a name that a directory got without growing.
+            (os.fsync if stat.S_ISDIR(os.fstat(fd).st_mode) else os.fdatasync)(fd)
+    finally:
+        for fd in descriptors:
+            os.close(fd)
+
+
+class FileSystem:
+    """The file system of a directory, which one syncfs makes durable as a whole."""
+
+    def __init__(self, directory: Path) -> None:
+        """Hold two descriptors until `close`: there may be none left when one is needed.
+
+        A descriptor of its own, opened before anything is written: the kernel tells each of the errors since it last
+        asked.
+
+        Raises:
+            OSError: the directory, or the system's figures of its memory, cannot be opened.
+        """
+        self._directory = directory
+        self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._memory = os.open(_MEMORY, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            os.close(self._fd)
+            raise
+        self._device = os.fstat(self._fd).st_dev
+
+    def is_better_for(self, count: int) -> bool:
+        """Whether `sync` of so many descriptors costs less than `sync_descriptors`, as much as is dirty now."""
+        return count >= TOGETHER_MIN and dirty_bytes(os.pread(self._memory, 8192, 0)) <= DIRTY_BYTES_MAX
+
+    def sync(self, descriptors: list[int]) -> None:
+        """Make durable what `Log.unsynced` gave, and close it; runs in any thread.
+
+        An error may be of another program's file. But a file whose metadata went with a failed journal has no error of
+        its own, and its fdatasync succeeds. So a file that is made and synced now comes first: a journal that has
+        failed takes no more. Where that succeeds, only data can be lost, which the fdatasync of each file tells.
+
+        Raises:
+            OSError: the disk does not have everything.
+        """
+        if any(os.fstat(fd).st_dev != self._device for fd in descriptors):
+            # A part of the data directory is on another disk.
+            sync_descriptors(descriptors)
+            return
+        try:
+            syncfs(self._fd)
+        except OSError as error:
+            logger.warning(
+                "file_system_failed directory=%s error=%s action=sync_each", self._directory, error
+            )
+            try:
+                self._probe()
+            except OSError:
+                for fd in descriptors:
+                    os.close(fd)
+                raise
+            sync_descriptors(descriptors)
+            return
+        for fd in descriptors:
+            os.close(fd)
+
+    def _probe(self) -> None:
+        """See that what is written now becomes durable."""
+        probe = os.open(_PROBE, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
+        try:
+            os.write(probe, b"probe")
+            os.fsync(probe)
+            os.fsync(self._fd)
+        finally:
+            os.close(probe)
+            os.unlink(_PROBE, dir_fd=self._fd)
+
+    def close(self) -> None:
+        """Give the descriptors back; nothing may be synced any more."""
+        os.close(self._fd)
+        os.close(self._memory)
+
+
+def file_system_of(directory: Path) -> FileSystem | None:
+    """The file system of a directory where one syncfs is as good as an fdatasync of each file; None elsewhere."""
+    try:
+        if kernel_version(os.uname().release) < KERNEL_MIN:
+            return None
+        if type_of_mount(Path(_MOUNTS).read_text(), str(directory.resolve())) not in TYPES:
+            return None
+        return FileSystem(directory)
+    except OSError as error:
+        logger.info("file_system_unknown directory=%s error=%s action=sync_each", directory, error)
+        return None
+
+
+def syncfs(fd: int) -> None:
+    """Make durable all of the file system that a descriptor is on; blocks, and lets other threads go on.
+
+    Raises:
+        OSError: something of the file system was not written since this descriptor was last asked.
+    """
+    if _libc.syncfs(fd):
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def kernel_version(release: str) -> tuple[int, int]:
+    """The first two numbers of a release of Linux, such as 6.1.0-13-amd64; (0, 0) if there are none."""
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return (int(found[1]), int(found[2])) if found else (0, 0)
+
+
+def type_of_mount(mounts: str, path: str) -> str:
+    """The type of the file system that a resolved path is on, by the lines of mountinfo; see proc(5)."""
+    found, longest = "", -1
+    for line in mounts.splitlines():
+        before, _, behind = line.partition(" - ")
+        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), before.split(" ")[4])
+        # A later mount covers an earlier one at the same place.
+        if len(point) >= longest and (path + "/").startswith(point.rstrip("/") + "/"):
+            found, longest = behind.split(" ")[0], len(point)
+    return found
+
+
+def dirty_bytes(memory: bytes) -> int:
+    """What the system has still to write, by its figures of memory; see proc(5)."""
+    return 1024 * sum(
+        int(size) for size in re.findall(rb"^(?:Dirty|Writeback): *(\d+) kB", memory, re.MULTILINE)
+    )
+
+
+_libc: Final = ctypes.CDLL(None, use_errno=True)

@@ -1,0 +1,232 @@
+"""One syncfs is as good as an fdatasync of each file, and where it may not be, each file is synced."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from leveret.storage import sync
+from leveret.storage.sync import (
+    FileSystem,
+    dirty_bytes,
+    file_system_of,
+    kernel_version,
+    syncfs,
+    type_of_mount,
+)
+
+MOUNTS = r"""
+21 26 0:20 / /proc rw,nosuid shared:12 - proc proc rw
+26 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
+30 26 254:1 / /var/lib rw - xfs /dev/vdb rw
+31 26 0:30 / /var/lib/my\040data rw master:3 - tmpfs none rw
+32 26 254:2 / /var/lib/my\040data rw - btrfs /dev/vdc rw
+"""
+
+
+class Disk:
+    """Notes each sync; a syncfs, or the fdatasync of a file, fails if a test says so."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps: list[str] = []
+        self.failing: set[str] = set()
+        self.directory = directory
+        self._fdatasync, self._fsync = os.fdatasync, os.fsync
+        monkeypatch.setattr(os, "fdatasync", lambda fd: self._sync(fd))
+        monkeypatch.setattr(os, "fsync", lambda fd: self._sync(fd))
+        monkeypatch.setattr(sync, "syncfs", lambda fd: self._step("syncfs"))
+
+    def _sync(self, fd: int) -> None:
+        self._step(Path(os.readlink(f"/proc/self/fd/{fd}")).name)
+
+    def _step(self, what: str) -> None:
+        self.steps.append(what)
+        if what in self.failing:
+            raise OSError(errno.EIO, "refused")
+
+    def files(self, *names: str) -> list[int]:
+        return [os.open(self.directory / name, os.O_CREAT | os.O_RDWR) for name in names]
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Disk:
+    return Disk(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def whole(tmp_path: Path) -> Iterator[FileSystem]:
+    found = FileSystem(tmp_path)
+    yield found
+    found.close()
+
+
+def check_closed(descriptors: list[int]) -> None:
+    for fd in descriptors:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(fd)
+
+
+def test_all_files_are_durable_by_one_syncfs(disk: Disk, whole: FileSystem) -> None:
+    whole.sync(descriptors := disk.files("a", "b", "c"))
+    assert disk.steps == ["syncfs"]
+    check_closed(descriptors)
+
+
+def test_an_error_of_another_programs_file_is_nobodys_here(
+    disk: Disk, whole: FileSystem, tmp_path: Path
+) -> None:
+    """The journal takes what is written now, so what was written before was not lost with it."""
+    disk.failing = {"syncfs"}
+    whole.sync(descriptors := disk.files("a", "b"))
+    assert disk.steps == ["syncfs", "sync.probe", tmp_path.name, "a", "b"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
+    check_closed(descriptors)
+
+
+@pytest.mark.parametrize("failing", ["sync.probe", "b"])
+def test_an_error_of_the_journal_or_of_one_of_these_files_is_told(
+    disk: Disk, whole: FileSystem, failing: str
+) -> None:
+    disk.failing = {"syncfs", failing}
+    with pytest.raises(OSError, match="refused"):
+        whole.sync(descriptors := disk.files("a", "b", "c"))
+    check_closed(descriptors)
+
+
+@pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no second file system")
+def test_files_of_another_disk_are_synced_each(disk: Disk, whole: FileSystem, tmp_path: Path) -> None:
+    other = Path("/dev/shm") / f"leveret-{os.getpid()}"
+    fd = os.open(other, os.O_CREAT | os.O_RDWR)
+    try:
+        assert os.fstat(fd).st_dev != tmp_path.stat().st_dev
+        whole.sync([fd, *disk.files("a")])
+        assert disk.steps == [other.name, "a"]
+    finally:
+        other.unlink()
+
+
+def test_few_files_and_much_that_is_dirty_are_synced_each(
+    whole: FileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync, "DIRTY_BYTES_MAX", 1 << 60)
+    assert not whole.is_better_for(sync.TOGETHER_MIN - 1)
+    assert whole.is_better_for(sync.TOGETHER_MIN)
+    monkeypatch.setattr(sync, "DIRTY_BYTES_MAX", -1)
+    assert not whole.is_better_for(1000)
+
+
+def test_dirty_is_what_waits_and_what_is_being_written() -> None:
+    memory = b"MemTotal:  100 kB\nDirty:          12 kB\nWriteback:     30 kB\nWritebackTmp:  7 kB\n"
+    assert dirty_bytes(memory) == 42 * 1024
+    assert dirty_bytes(Path("/proc/meminfo").read_bytes()) >= 0
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/", "ext4"),
+        ("/var/library", "ext4"),
+        ("/var/lib", "xfs"),
+        ("/var/lib/leveret/data", "xfs"),
+        ("/var/lib/my data/x", "btrfs"),
+        ("/proc/self", "proc"),
+    ],
+)
+def test_the_innermost_and_last_mount_counts(path: str, expected: str) -> None:
+    assert type_of_mount(MOUNTS.strip(), path) == expected
+
+
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [("6.1.0-13-amd64", (6, 1)), ("5.17", (5, 17)), ("4.4.0-gvisor", (4, 4)), ("unknown", (0, 0))],
+)
+def test_a_release_of_the_kernel(release: str, expected: tuple[int, int]) -> None:
+    assert kernel_version(release) == expected
+
+
+def test_an_older_kernel_tells_no_error_so_each_file_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        sync, "TYPES", {type_of_mount(Path("/proc/self/mountinfo").read_text(), str(tmp_path))}
+    )
+    monkeypatch.setattr(sync, "KERNEL_MIN", (1, 0))
+    found = file_system_of(tmp_path)
+    assert found is not None
+    found.close()
+    monkeypatch.setattr(sync, "KERNEL_MIN", (99, 0))
+    assert file_system_of(tmp_path) is None
+    monkeypatch.setattr(sync, "KERNEL_MIN", (1, 0))
+    monkeypatch.setattr(sync, "TYPES", {"zfs"})
+    assert file_system_of(tmp_path) is None
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """An ext4 on a device that refuses what it has no room for, though the file system believes in more."""
+    room, mount = tmp_path / "room", tmp_path / "mount"
+    room.mkdir()
+    mount.mkdir()
+    image = room / "image"
+    done: list[Path] = []
+    try:
+        for where, command in (
+            (room, ["mount", "-t", "tmpfs", "-o", "size=24M", "none", str(room)]),
+            (None, ["truncate", "-s", "256M", str(image)]),
+            (None, ["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1", str(image)]),
+            (mount, ["mount", "-o", "loop", str(image), str(mount)]),
+        ):
+            if subprocess.run(command, capture_output=True, check=False).returncode:
+                pytest.skip(f"this machine refuses {command[0]}")
+            if where is not None:
+                done.append(where)
+        yield mount
+    finally:
+        for where in reversed(done):
+            subprocess.run(["umount", "-l", str(where)], check=False)
+
+
+@pytest.mark.parametrize("writes", ["data", "many small files"])
+def test_a_disk_that_fails_keeps_nothing_that_was_said_to_be_durable(small_disk: Path, writes: str) -> None:
+    """A real device: what was synced before it failed is there when it is read anew, and the failure is told."""
+    whole = FileSystem(small_disk)
+    durable: list[str] = []
+    failed = False
+    try:
+        for number in range(400):
+            size, count = (1 << 18, 4) if writes == "data" else (6000, 40)
+            names = [f"{number}.{each}" for each in range(count)]
+            descriptors = [os.open(small_disk / name, os.O_CREAT | os.O_RDWR) for name in names]
+            for fd, name in zip(descriptors, names, strict=True):
+                os.pwrite(fd, name.encode() * (size // len(name)), 0)
+            whole.sync(descriptors)
+            durable += names
+    except OSError:
+        failed = True
+    finally:
+        whole.close()
+    assert failed
+    # The page cache is not asked: the device is read anew, after the recovery of its journal, with room for that.
+    room = small_disk.parent / "room"
+    for command in (
+        ["umount", str(small_disk)],
+        ["mount", "-o", "remount,size=512M", str(room)],
+        ["mount", "-o", "loop", str(room / "image"), str(small_disk)],
+    ):
+        subprocess.run(command, check=True)
+    for name in durable:
+        size = 1 << 18 if writes == "data" else 6000
+        assert (small_disk / name).read_bytes() == name.encode() * (size // len(name)), name
+
+
+def test_the_system_call_itself(tmp_path: Path) -> None:
+    fd = os.open(tmp_path, os.O_RDONLY)
+    syncfs(fd)
+    os.close(fd)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        syncfs(fd)
