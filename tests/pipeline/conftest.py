@@ -170,7 +170,7 @@ def transfer_job(tmp_path: Path) -> Callable[..., dict[str, Any]]:
     def job(*ports: int, **changes: Any) -> dict[str, Any]:
         return {
             "data_dir": str(tmp_path / "standby"),
-            "cluster_name": "eu.2",
+            "reference": "eu.2",
             "endpoints": [f"127.0.0.1:{port}" for port in ports],
             "credentials": {"username": "standby", "password": "secret"},
             "vhosts": ["/"],

@@ -37,7 +37,11 @@ class Config:
 
     node_name: str = setting("nodename", HostText(), _NAME, "This node's name.")
     cluster_name: str = setting(
-        "cluster_name", HostText(), _NAME, "Name of the cluster, as clients and other sites see it."
+        "cluster_name",
+        HostText(),
+        _NAME,
+        "Name of the cluster, as clients and other sites see it. Give each site a name of its own: an upstream lists "
+        "its downstreams by it, and warns if two have the same one (`downstream_name_used_twice`).",
     )
     listeners: Listeners = field(default_factory=Listeners)
     management: Management = field(default_factory=Management)

@@ -32,7 +32,7 @@ TRANSFERRED_PREFIX: Final = "leveret.transferred."
 TRANSFERRED_FINGERPRINT_PREFIX: Final = "leveret.transferred-mark."
 """The same of the last chunk of that: its fingerprint (`chunk.fingerprint_of`)."""
 BEGINNING_PREFIX: Final = "leveret.beginning."
-"""An offset under this and a downstream's name says where it is to begin, which has nothing of the log yet."""
+"""An offset under this and a downstream's reference says where it is to begin, which has nothing of the log yet."""
 FINGERPRINT_PREFIX: Final = "leveret.mark."
 """An offset of the outgoing stream under this and one of its offsets: the fingerprint of the chunk that ends there."""
 EPOCH_PREFIX: Final = "leveret.epoch."
@@ -42,6 +42,24 @@ RECOVERY_REFERENCE_PREFIX: Final = "recovery."
 RECOVERY_STREAM_PREFIX: Final = "leveret.recovery/"
 """A publisher declared on this prefix + queue name hands in stored messages, not bodies."""
 _RECOVERY: Final = RECOVERY_REFERENCE_PREFIX.encode()
+_ID_MARK: Final = "#"
+_DOWNSTREAM_NAME_BYTES_MAX: Final = 200
+"""The stream protocol's references have up to 255 octets."""
+
+
+def downstream_reference(name: str, downstream_id: str) -> str:
+    """The reference under which an upstream keeps the position of a downstream.
+
+    The cluster's name alone would not do: two sites that have the same one would overwrite each other's position.
+    """
+    cut = name.encode()[:_DOWNSTREAM_NAME_BYTES_MAX].decode(errors="ignore")
+    return f"{cut}{_ID_MARK}{downstream_id}"
+
+
+def named_downstream(reference: str) -> tuple[str, str]:
+    """The cluster's name and the id in a reference; one of an earlier version is a name without an id."""
+    name, mark, downstream_id = reference.rpartition(_ID_MARK)
+    return (name, downstream_id) if mark else (reference, "")
 
 
 def is_recovery(reference: bytes) -> bool:

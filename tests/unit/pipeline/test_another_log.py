@@ -81,7 +81,7 @@ def test_an_upstream_that_lost_the_end_of_what_came_says_so_and_nothing_is_skipp
 def job_of(data_dir: Path, port: int) -> TransferJob:
     return TransferJob(
         data_dir=str(data_dir),
-        cluster_name="eu.2",
+        reference="eu.2",
         endpoints=[f"127.0.0.1:{port}"],
         vhosts=["/"],
         credentials=LoginCredentials(username="standby", password="secret"),

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.model.reasons import Reason
+from leveret.session.stream.writing import REFERENCE_BYTES_MAX
 from leveret.wire.chunk import ChunkError
 from leveret.wire.record import (
     Settlement,
@@ -15,8 +16,10 @@ from leveret.wire.record import (
     content_header,
     decode_message,
     decode_settlements,
+    downstream_reference,
     encode_settlements,
     message_head,
+    named_downstream,
 )
 
 SHORT = st.binary(max_size=255)
@@ -64,3 +67,18 @@ def test_settlements_read_back_as_they_were_logged(ranges: list[tuple[Reason, in
 def test_a_settlement_record_of_another_length_is_refused(size: int) -> None:
     with pytest.raises(ChunkError, match=f"of {size} octets"):
         decode_settlements(bytes(size))
+
+
+@given(st.text(max_size=400), st.text("0123456789abcdef", min_size=1, max_size=12))
+def test_a_downstreams_reference_has_its_name_and_id_and_fits_the_stream_protocol(
+    name: str, own_id: str
+) -> None:
+    reference = downstream_reference(name, own_id)
+    assert len(reference.encode()) <= REFERENCE_BYTES_MAX
+    shown, told = named_downstream(reference)
+    assert (told, name.startswith(shown)) == (own_id, True)
+    assert shown == name or len(name.encode()) > 200
+
+
+def test_a_reference_of_an_earlier_version_is_a_name_without_an_id() -> None:
+    assert named_downstream("eu.2") == ("eu.2", "")

@@ -145,7 +145,7 @@ class TransferJob(Job, frozen=True, kw_only=True):
     """Follow an upstream until told to stop.
 
     Attributes:
-        cluster_name: under which the upstream keeps how far this downstream is.
+        reference: under which the upstream keeps the position of this downstream (`wire.record.downstream_reference`).
         endpoints: `host:port` of the upstream's stream listeners; the first one reachable is used.
         tls: how the connections are encrypted; None: they are not.
         batch_bytes_max: most octets of the outgoing logs in one micro-batch.
@@ -154,7 +154,7 @@ class TransferJob(Job, frozen=True, kw_only=True):
         batch_interval_ms: least time between the beginnings of two micro-batches; fewer, larger files.
     """
 
-    cluster_name: str
+    reference: str
     endpoints: list[str]
     credentials: LoginCredentials
     vhosts: list[str]

@@ -198,7 +198,7 @@ class UpstreamReader(DataSourceStreamReader):
             client = link.client(self._job)
             if start < 0:
                 # It may collect anew what its retention took, and so change what is asked for next.
-                client.query_offset(BEGINNING_PREFIX + self._job.cluster_name, OUTGOING_STREAM)
+                client.query_offset(BEGINNING_PREFIX + self._job.reference, OUTGOING_STREAM)
             stats = client.stats(OUTGOING_STREAM)
             first, end = stats["first_chunk_id"], stats["committed_offset"]
             if stats.get("is_downstream"):
@@ -337,7 +337,7 @@ class UpstreamReader(DataSourceStreamReader):
             or reported[:2] != (client, offset)
             or now_s - reported[2] > ACKNOWLEDGE_INTERVAL_S
         ):
-            client.store_offset(self._job.cluster_name, OUTGOING_STREAM, offset)
+            client.store_offset(self._job.reference, OUTGOING_STREAM, offset)
             self._acknowledged[link.vhost] = client, offset, now_s
 
     def _report_trouble(self, vhost: str, state: str, error: str) -> None:

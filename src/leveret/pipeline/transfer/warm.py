@@ -61,7 +61,7 @@ def _exercise(spark: SparkSession, scratch: Path) -> None:
     spark.dataSource.register(StoreSink)
     job = TransferJob(
         data_dir=str(scratch / "data"),
-        cluster_name="",
+        reference="",
         endpoints=["127.0.0.1:1"],
         credentials=LoginCredentials(username="", password=""),
         vhosts=["/"],

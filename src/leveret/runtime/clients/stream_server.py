@@ -375,7 +375,7 @@ class StreamServer:
             at = reference.removeprefix(prefix)
             if reference.startswith(prefix):
                 return ask(log, int(at)) if log is not None and at.isdecimal() else None
-        known = log.downstreams.by_name.get(reference) if log is not None else None
+        known = log.downstreams.by_reference.get(reference) if log is not None else None
         return known.offset if known is not None else None
 
 

@@ -44,6 +44,7 @@ from leveret.config import Config
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.model.errors import StorageError
+from leveret.runtime.collecting.known_downstreams import KnownDownstreams
 from leveret.runtime.collecting.lowest_offsets import Key
 from leveret.runtime.collecting.outgoing_log import OutgoingLog, remove_log
 from leveret.runtime.logs.commit import GroupCommit
@@ -70,6 +71,7 @@ class Collector:
 
     Attributes:
         logs: by vhost.
+        known_downstreams: of all of them.
         released: called when logs of queues may be needed no more, or less of them.
         has_resigned: nothing is collected, and no log is opened; see `resign`.
     """
@@ -98,7 +100,7 @@ class Collector:
         self._retain_bytes_max = config.standby.retention_bytes_max
         self._retain_ms = config.standby.retention_ms_max
         self._truncates = config.standby.truncates_transferred
-        self._overtaken: set[tuple[str, str]] = set()
+        self.known_downstreams = KnownDownstreams(self.logs)
         self._durable = commits.settle
         self._shared = commits.shared
         self._following: set[Queue] = set()
@@ -480,7 +482,7 @@ class Collector:
             except StorageError as error:
                 logger.error("retention_failed vhost=%s error=%s", vhost, error)
             dropped |= log.first_offset > first
-            self._report_overtaken(vhost, log)
+            self.known_downstreams.report_overtaken(vhost, log)
         if dropped:
             self.released()
         self.count_missing()
@@ -513,53 +515,24 @@ class Collector:
         except StorageError as error:
             logger.error("end_of_retained_not_logged vhost=%s queue=%s error=%s", *stream.key, error)
 
-    def _report_overtaken(self, vhost: str, log: OutgoingLog) -> None:
-        """Whom retention overtook misses something: say so once, not each time."""
-        for name, downstream in log.downstreams.by_name.items():
-            missing = log.first_offset - downstream.offset
-            if missing <= 0:
-                self._overtaken.discard((vhost, name))
-            elif (vhost, name) not in self._overtaken:
-                self._overtaken.add((vhost, name))
-                logger.warning(
-                    "retention_overtook_downstream vhost=%s downstream=%s first_missing=%d first_retained=%d",
-                    vhost,
-                    name,
-                    downstream.offset,
-                    log.first_offset,
-                )
-
     # -- what an operator asks ----------------------------------------------------------------
 
-    def downstream_rows(self) -> list[dict[str, Any]]:
-        """A row a vhost and known downstream: how far it is, and how much it misses that is retained no more."""
-        return [
-            {
-                "virtual_host": vhost,
-                "downstream": name,
-                "transferred": each.offset,
-                "lag_records": max(0, log.committed_offset - each.offset),
-                "missing_records": max(0, log.first_offset - each.offset),
-                "missing_messages": each.missing_messages,
-                "last_seen": each.seen_ms,
-            }
-            for vhost, log in sorted(self.logs.items())
-            for name, each in sorted(log.downstreams.by_name.items())
-        ]
-
-    def note_downstream(self, vhost: str, name: str, offset: int) -> None:
+    def note_downstream(self, vhost: str, reference: str, offset: int) -> None:
         """A downstream has everything of a vhost before `offset`; one that begins too late is told of."""
         log = self.logs.get(vhost)
-        if log is not None and log.note_downstream(name, offset, self._clock_ms()):
+        if log is None:
+            return
+        if log.note_downstream(reference, offset, self._clock_ms()):
             logger.warning(
                 "downstream_begins_incomplete vhost=%s downstream=%s missing_messages=%d "
                 "reason=retention_took_what_queues_hold",
                 vhost,
-                name,
+                reference,
                 log.missing_messages,
             )
+        self.known_downstreams.report_used_twice(log, reference)
 
-    def begin_downstream(self, vhost: str, name: str) -> int | None:
+    def begin_downstream(self, vhost: str, reference: str) -> int | None:
         """Where a downstream begins that has nothing yet; None if nothing is collected of the vhost.
 
         What its queues hold and retention has taken is collected anew for it, all of it: if retention leaves it
@@ -569,15 +542,18 @@ class Collector:
         if log is None:
             return None
         own = [queue for queue in self._collected() if queue.key[0] == vhost]
+        log.downstreams.follow_name(reference)
         log.count_missing(own)
         missing = log.missing_messages
         try:
-            if missing and log.is_transferred_by_others(name) and self._would_stay(own):
+            if missing and log.is_transferred_by_others(reference) and self._would_stay(own):
                 self._begin_anew(log, own)
                 self.resume(own)
-                logger.info("collected_anew vhost=%s downstream=%s missing_messages=%d", vhost, name, missing)
+                logger.info(
+                    "collected_anew vhost=%s downstream=%s missing_messages=%d", vhost, reference, missing
+                )
         except StorageError as error:
-            logger.error("not_collected_anew vhost=%s downstream=%s error=%s", vhost, name, error)
+            logger.error("not_collected_anew vhost=%s downstream=%s error=%s", vhost, reference, error)
             self.resume(own)
         return log.first_offset
 
@@ -607,12 +583,13 @@ class Collector:
         self.released()
 
     def forget_downstream(self, name: str) -> bool:
-        """Keep nothing for a downstream any more, in any vhost; whether it was known.
+        """Keep nothing for a downstream any more, in any vhost; whether one is shown under this name.
 
         Raises:
+            PreconditionFailed: several have the name; it says what else they are called.
             StorageError: the disk refused it.
         """
-        known = any([log.downstreams.forget(name) for log in self.logs.values()])
+        known = self.known_downstreams.forget(name)
         self.released()
         return known
 

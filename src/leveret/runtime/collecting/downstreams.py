@@ -1,4 +1,9 @@
-"""The downstreams of an outgoing log and their positions: `downstreams.json` beside the log."""
+"""The downstreams of an outgoing log and their positions: `downstreams.json` beside the log.
+
+A position belongs to a reference, which is the name of the downstream's cluster and an id that the downstream drew
+(`wire.record.downstream_reference`). Names are often left at their default, or copied with a configuration file. If
+positions were kept by name, the faster of two such downstreams would let the log drop what the slower one lacks.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,7 @@ import msgspec
 
 from leveret.model.errors import StorageError
 from leveret.storage.state_file import StateFile
+from leveret.wire.record import named_downstream
 
 logger = logging.getLogger(__name__)
 
@@ -17,7 +23,7 @@ DOWNSTREAMS_MAX: Final = 1000
 
 
 class Downstream(msgspec.Struct):
-    """A downstream that transfers the log, under the name of its cluster.
+    """A downstream that transfers the log.
 
     Attributes:
         offset: it has everything before.
@@ -34,7 +40,7 @@ class Downstreams:
     """See the module.
 
     Attributes:
-        by_name: each by the name of its cluster; read only.
+        by_reference: read only.
     """
 
     def __init__(self, file: StateFile) -> None:
@@ -46,30 +52,31 @@ class Downstreams:
         self._file = file
         self._is_saved = True
         try:
-            self.by_name = msgspec.convert(file.load(), dict[str, Downstream])
+            self.by_reference = msgspec.convert(file.load(), dict[str, Downstream])
         except msgspec.ValidationError as error:
             raise StorageError(f"{file.path}: {error}; remove it, downstreams will tell again") from None
 
     def cut(self, end: int) -> None:
         """The log ends there: what they have beyond is of another one, and nothing here is spared for it."""
-        for each in self.by_name.values():
+        for each in self.by_reference.values():
             each.offset = min(each.offset, end)
 
     def clear(self) -> None:
         """Nobody has anything of the log, which is another one."""
-        self.by_name.clear()
+        self.by_reference.clear()
 
     def note(
-        self, name: str, offset: int, now_ms: int, *, first: int, committed: int, missing_messages: int
+        self, reference: str, offset: int, now_ms: int, *, first: int, committed: int, missing_messages: int
     ) -> bool:
         """A downstream has everything before `offset` of a log from `first` to `committed`; durable with `save`.
 
         Returns:
             Whether it begins, and lacks some of the `missing_messages` that queues hold and the log does not.
         """
-        known = self.by_name.get(name)
-        if offset > committed or (known is None and len(self.by_name) >= DOWNSTREAMS_MAX):
-            logger.warning("downstream_position_refused downstream=%r offset=%d", name, offset)
+        self.follow_name(reference)
+        known = self.by_reference.get(reference)
+        if offset > committed or (known is None and len(self.by_reference) >= DOWNSTREAMS_MAX):
+            logger.warning("downstream_position_refused downstream=%r offset=%d", reference, offset)
             return False
         # Who has something goes on behind it, or from where it is.
         begins = offset == first and (known is None or known.offset != offset)
@@ -79,21 +86,30 @@ class Downstreams:
         elif offset >= committed:
             # It has all that is here: it can lack no more than is not.
             missing = min(missing, missing_messages)
-        self.by_name[name] = Downstream(offset, now_ms, missing)
+        self.by_reference[reference] = Downstream(offset, now_ms, missing)
         self._is_saved &= known is not None and (known.offset, known.missing_messages) == (offset, missing)
         return begins and missing > 0
 
-    def forget(self, name: str) -> bool:
-        """Nothing is kept for that downstream any more; whether it was known.
+    def follow_name(self, reference: str) -> None:
+        """A downstream that was renamed, or that told no id before, is the one it was; its former name goes."""
+        name, own_id = named_downstream(reference)
+        if not own_id or reference in self.by_reference:
+            return
+        for each in self.by_reference:
+            if each == name or named_downstream(each)[1] == own_id:
+                self.by_reference[reference] = self.by_reference.pop(each)
+                self._is_saved = False
+                return
+
+    def forget(self, reference: str) -> None:
+        """Nothing is kept for that downstream any more.
 
         Raises:
             StorageError: the disk refused it.
         """
-        known = self.by_name.pop(name, None) is not None
-        if known:
+        if self.by_reference.pop(reference, None) is not None:
             self._is_saved = False
             self.save()
-        return known
 
     def save(self) -> None:
         """Make their positions durable.
@@ -102,18 +118,18 @@ class Downstreams:
             StorageError: the disk refused it.
         """
         if not self._is_saved:
-            self._file.save(msgspec.to_builtins(self.by_name))
+            self._file.save(msgspec.to_builtins(self.by_reference))
             self._is_saved = True
 
     def all_have(self, default: int) -> int:
         """All of them have everything before this; the default when none is known."""
-        return min((each.offset for each in self.by_name.values()), default=default)
+        return min((each.offset for each in self.by_reference.values()), default=default)
 
-    def others_have(self, name: str, end: int) -> bool:
+    def others_have(self, reference: str, end: int) -> bool:
         """Whether all but that one have everything before `end`."""
-        return all(each.offset >= end for other, each in self.by_name.items() if other != name)
+        return all(each.offset >= end for other, each in self.by_reference.items() if other != reference)
 
     @property
     def lack_nothing(self) -> bool:
         """Whether none of them began without messages that queues held."""
-        return not any(each.missing_messages for each in self.by_name.values())
+        return not any(each.missing_messages for each in self.by_reference.values())

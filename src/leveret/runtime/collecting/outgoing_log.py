@@ -386,7 +386,7 @@ class OutgoingLog(CommittedLog):
         by_reference = self.by_reference
         first = by_reference.first_of(epoch)
         if first is None or (
-            self.downstreams.by_name and self.transferred_offset >= by_reference.end_of(epoch)
+            self.downstreams.by_reference and self.transferred_offset >= by_reference.end_of(epoch)
         ):
             return None
         room = min(bytes_max, 2 * by_reference.bytes_of_queue(epoch) + _UNNAMED_BYTES_MAX)
@@ -399,10 +399,10 @@ class OutgoingLog(CommittedLog):
 
     # -- downstreams --------------------------------------------------------------------------
 
-    def note_downstream(self, name: str, offset: int, now_ms: int) -> bool:
+    def note_downstream(self, reference: str, offset: int, now_ms: int) -> bool:
         """A downstream has everything before `offset`; see Downstreams.note."""
         return self.downstreams.note(
-            name,
+            reference,
             offset,
             now_ms,
             first=self.first_offset,
@@ -415,9 +415,9 @@ class OutgoingLog(CommittedLog):
         """All known downstreams have everything before this; the begin of the log when none is known."""
         return self.downstreams.all_have(self.first_offset)
 
-    def is_transferred_by_others(self, name: str) -> bool:
+    def is_transferred_by_others(self, reference: str) -> bool:
         """Whether all known downstreams but that one have everything, also what is not served yet."""
-        return self.downstreams.others_have(name, self.log.next_offset)
+        return self.downstreams.others_have(reference, self.log.next_offset)
 
     def take_transferred(self) -> list[Extent]:
         """What all known downstreams have since the last call: nobody will read it soon."""

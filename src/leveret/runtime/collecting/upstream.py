@@ -25,7 +25,7 @@ def _collected(vhost: str, log: OutgoingLog, queues: int) -> dict[str, Any]:
     with suppress(StorageError, StopIteration):
         if end > first:
             oldest_ms = next(log.log.read_raw(first, 1))[0].timestamp_ms
-    lags = [max(0, end - each.offset) for each in log.downstreams.by_name.values()]
+    lags = [max(0, end - each.offset) for each in log.downstreams.by_reference.values()]
     stopped = "an fdatasync failed: nothing more is served before a restart" if log.has_stopped else ""
     return {
         "virtual_host": vhost,
@@ -184,7 +184,7 @@ class UpstreamCollection:
 
     def downstreams(self) -> list[dict[str, Any]]:
         """A row a vhost and known downstream; see Collector."""
-        return self._collector.downstream_rows()
+        return self._collector.known_downstreams.rows()
 
     def forget_downstream(self, name: str) -> bool:
         """See Collector."""

@@ -8,6 +8,7 @@ the rejoin of the previous upstream asks up to which position its messages were 
 from __future__ import annotations
 
 import logging
+import secrets
 from typing import Any, Final
 
 import msgspec
@@ -22,6 +23,7 @@ from leveret.wire.record import is_recovery
 
 logger = logging.getLogger(__name__)
 
+_DOWNSTREAM_ID_BYTES: Final = 6
 _LACKS: Final = ("unreadable_records", "missing_records", "missing_messages")
 """What a promotion's summary counts of a vhost that is not here although it lies before what was transferred."""
 
@@ -72,6 +74,7 @@ class _Content(msgspec.Struct, kw_only=True):
     promotions: list[PromotionAttempt] = []
     is_partial: bool = False
     deleted: dict[str, dict[str, dict[str, int]]] = {}
+    downstream_id: str = ""
 
 
 class StandbyDecided:
@@ -85,6 +88,8 @@ class StandbyDecided:
         is_partial: whether one of them may have left a plan behind that it was not asked to carry out.
         deleted: by vhost, queue and reference, up to which number a queue had a plan's messages when it was deleted;
             as long as a plan may go on.
+        downstream_id: what tells this downstream from others of its upstream that have the same name; "" before
+            `identify` drew it. It stays if transferred data is deleted: the upstream would keep records for the former.
     """
 
     def __init__(self, state_file: StateFile, configured: OperatingMode) -> None:
@@ -110,6 +115,7 @@ class StandbyDecided:
         self.promotions = content.promotions
         self.is_partial = content.is_partial
         self.deleted = content.deleted
+        self.downstream_id = content.downstream_id
 
     @property
     def mode(self) -> OperatingMode:
@@ -129,8 +135,24 @@ class StandbyDecided:
             promotions=self.promotions,
             is_partial=self.is_partial,
             deleted=self.deleted,
+            downstream_id=self.downstream_id,
         )
         self._state_file.save(msgspec.to_builtins(content))
+
+    def identify(self) -> str:
+        """The id of this downstream, durable before an upstream hears it.
+
+        Raises:
+            StorageError: the disk refused it.
+        """
+        if not self.downstream_id:
+            self.downstream_id = secrets.token_hex(_DOWNSTREAM_ID_BYTES)
+            try:
+                self.save()
+            except StorageError:
+                self.downstream_id = ""
+                raise
+        return self.downstream_id
 
     def finish(self, promotion: PromotionAttempt) -> None:
         """It came to its end: this node is an upstream. One that was asked for all has carried out every plan.

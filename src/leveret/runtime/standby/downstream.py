@@ -44,6 +44,7 @@ from leveret.runtime.standby.recovery import (
 )
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter, TransferSupervisor, parse_upstream
 from leveret.storage.state_file import StateFile
+from leveret.wire.record import downstream_reference
 
 logger = logging.getLogger(__name__)
 
@@ -280,6 +281,9 @@ class StandbyDownstream:
             "state": state,
             "upstream_endpoints": upstream.endpoints if upstream else [],
             "upstream_username": upstream.username if upstream else "",
+            "downstream": self._reference
+            if self.mode is OperatingMode.DOWNSTREAM and self.decided.downstream_id
+            else "",
             "error": self._transfer.error or error if self.mode is OperatingMode.DOWNSTREAM else "",
             "lag_p50_ms": self._transfer.lag_ms(0.5),
             "lag_p99_ms": self._transfer.lag_ms(0.99),
@@ -420,15 +424,24 @@ class StandbyDownstream:
             why = self._node.schema_sync.why_nothing_came
             cause = f": none of the upstream's definitions have come yet ({why})" if why else ""
             return None, f"no vhost is tagged {STANDBY_TAG}{cause}"
+        try:
+            self.decided.identify()
+        except StorageError as failure:
+            return None, str(failure)
         return {
             **self.archive.place,
-            "cluster_name": self._node.config.cluster_name,
+            "reference": self._reference,
             **self.link_job(upstream),
             "vhosts": vhosts,
             "retain_bytes_max": self._node.config.standby.retention_bytes_max,
             "retain_ms_max": self._node.config.standby.retention_ms_max,
             "spark": self._spark(),
         }, ""
+
+    @property
+    def _reference(self) -> str:
+        """What this downstream is called by its upstream."""
+        return downstream_reference(self._node.config.cluster_name, self.decided.downstream_id)
 
     def link_job(self, upstream: StandbyUpstreamParameter) -> dict[str, Any]:
         """How a pipeline process reaches the upstream."""

@@ -326,7 +326,7 @@ def test_what_a_process_that_was_ended_records_late_is_refused(data_dir: Place, 
     job = TransferJob(
         data_dir=str(data_dir),
         work_dir=str(tmp_path),
-        cluster_name="",
+        reference="",
         endpoints=[],
         vhosts=[VHOST],
         credentials=NOBODY,

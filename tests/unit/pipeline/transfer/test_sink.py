@@ -37,7 +37,7 @@ def upstream() -> StandbyUpstream:
 def job_of(data_dir: Path, port: int) -> TransferJob:
     return TransferJob(
         data_dir=str(data_dir),
-        cluster_name="eu",
+        reference="eu",
         endpoints=[f"127.0.0.1:{port}"],
         credentials=LoginCredentials(username="standby", password="secret"),
         vhosts=["a", "b"],

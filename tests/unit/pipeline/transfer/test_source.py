@@ -37,7 +37,7 @@ def test_a_batch_is_made_larger_while_much_comes_but_not_so_much_that_it_is_larg
 ) -> None:
     job = TransferJob(
         data_dir=str(tmp_path),
-        cluster_name="eu.2",
+        reference="eu.2",
         endpoints=["127.0.0.1:1"],
         credentials=LoginCredentials(username="", password=""),
         vhosts=["a", "b"],
@@ -55,7 +55,7 @@ def options_of(
 ) -> TransferOptions:
     job = TransferJob(
         data_dir=str(data_dir),
-        cluster_name="eu.2",
+        reference="eu.2",
         endpoints=[f"127.0.0.1:{port}"],
         credentials=LoginCredentials(username="standby", password="secret"),
         vhosts=list(vhosts),

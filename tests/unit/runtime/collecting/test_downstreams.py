@@ -99,7 +99,7 @@ def test_what_all_known_downstreams_have_is_dropped_where_the_operator_chose_tha
         collector._truncates = True
         collector.retain()
         assert 0 < log.first_offset <= 30, "the slower one still needs the rest"
-        assert collector.downstream_rows()[1]["missing_records"] == 0
+        assert collector.known_downstreams.rows()[1]["missing_records"] == 0
         reported(site, "eu.3", 78)
         collector.retain()
         assert 30 < log.first_offset <= 60
@@ -164,7 +164,7 @@ def test_nobody_can_make_up_any_number_of_downstreams() -> None:
         site, log = await collecting(directory, 4)
         for number in range(DOWNSTREAMS_MAX + 5):
             reported(site, f"d{number}", 1)
-        assert len(log.downstreams.by_name) == DOWNSTREAMS_MAX
+        assert len(log.downstreams.by_reference) == DOWNSTREAMS_MAX
         await site.kill()
 
     play(scenario)
@@ -261,13 +261,13 @@ def test_nobody_has_more_of_a_log_than_is_in_it() -> None:
         StateFile(place / "downstreams.json").save({"eu.2": {"offset": 500, "seen_ms": 1}})
         await site.start()
         log = site.node.collector.logs["v"]
-        assert (log.log_id, log.downstreams.by_name["eu.2"].offset) == (called, log.log.next_offset)
+        assert (log.log_id, log.downstreams.by_reference["eu.2"].offset) == (called, log.log.next_offset)
         await site.kill()
         for segment in place.glob("*.segment*"):
             segment.unlink()
         await site.start()
         log = site.node.collector.logs["v"]
-        assert (log.log_id != called, log.downstreams.by_name) == (True, {})
+        assert (log.log_id != called, log.downstreams.by_reference) == (True, {})
         await site.kill()
 
     play(scenario)

@@ -456,7 +456,7 @@ def test_other_downstreams_learn_nothing_of_the_emptying(
         assert after.log_id != before.log_id, (
             "what a downstream has of the former is not continued by this one"
         )
-        assert (after.log.next_offset, after.downstreams.by_name) == (0, {})
+        assert (after.log.next_offset, after.downstreams.by_reference) == (0, {})
         assert site.node.broker.queues == {}
         await site.apply(d.Put(d.Queue(name="q", vhost="v")))
         bodies = await site.publish(2)

@@ -78,6 +78,7 @@ def standby_replication_status(ctl: Session) -> ReportLines:
     """Show the mode of standby replication, and the lag of each virtual host."""
     status = ctl.api.get("replication", "standby", "details")
     lines = side_lines(status)
+    lines += [("Called by its upstream", status["downstream"])] if status.get("downstream") else []
     lines += [("Error", status["error"])] if status["error"] else []
     lines += _promotion(status)
     lines += [(f"Of {row['virtual_host']}", _collected(row)) for row in status.get("collected", [])]
