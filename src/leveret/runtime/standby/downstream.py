@@ -238,7 +238,8 @@ class StandbyDownstream:
             A row a vhost: vhost, bytes.
 
         Raises:
-            PreconditionFailed: a promotion has begun.
+            PreconditionFailed: a promotion has begun; or nothing was found, and the upstream was not heard, which alone
+                shows whether the data of a vhost is of another one.
             NotAllowed: a recovery reads what is here.
         """
         async with self._changing("delete orphaned data"):
@@ -248,6 +249,7 @@ class StandbyDownstream:
                 )
             orphans = await self.archive.orphans(self._vhosts())
             if not orphans:
+                self._check_heard()
                 return []
             self.recoveries.check_idle()
             follows = self._transfer.runs
@@ -442,6 +444,16 @@ class StandbyDownstream:
     def _reference(self) -> str:
         """What this downstream is called by its upstream."""
         return downstream_reference(self._node.config.cluster_name, self.decided.downstream_id)
+
+    def _check_heard(self) -> None:
+        rows = self._transfer.rows(self._vhosts()) if self._transfer.runs else []
+        for row in rows:
+            if row["transferred"] and row["heard_ago_ms"] is None:
+                cause = f" ({row['error']})" if row["error"] else ""
+                raise PreconditionFailed(
+                    f"vhost '{row['virtual_host']}': the upstream was not heard yet{cause}, so it is not known whether "
+                    "the data here is its own; repeat the command when standby_replication_status shows news of it"
+                )
 
     def link_job(self, upstream: StandbyUpstreamParameter) -> dict[str, Any]:
         """How a pipeline process reaches the upstream."""

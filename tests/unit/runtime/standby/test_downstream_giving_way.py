@@ -17,7 +17,7 @@ from leveret.config.kinds import Address
 from leveret.core.broker.broker import Broker
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.model.definitions import Change, Definitions, Delete, GlobalParameter, Put, Vhost
-from leveret.model.errors import NotAllowed, StorageError
+from leveret.model.errors import NotAllowed, PreconditionFailed, StorageError
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK
 from leveret.pipeline.files.files import locked
@@ -154,6 +154,30 @@ def test_a_full_disk_stops_no_promotion_for_the_count_of_what_it_leaves_out(
     left_out = kept.left_out()
     assert left_out is not None
     assert (left_out["exclude"], left_out["vhosts"]) == (["tmp"], [row])
+
+
+def test_that_nothing_is_orphaned_is_said_only_when_the_upstream_was_heard(
+    standby: StandbyDownstream, work: Path
+) -> None:
+    """A script that sets new endpoints and deletes at once was told that there is nothing to delete."""
+    upstream = StandbyUpstream(["orders"])
+    upstream.publish("orders", "q", [stored_message(b"x")])
+    transfer(upstream, work)
+    vhost = Vhost(name="orders", tags=("standby_replication",))
+    cast(FakeNode, standby._node).definitions.apply(Put(vhost))
+
+    async def scenario() -> None:
+        assert await standby.delete_orphaned_data() == [], "it follows nobody"
+        standby._transfer._task = asyncio.create_task(asyncio.sleep(60))
+        standby._transfer._take({"event": "archived", "vhost": "orders", "next": 1, "newest_ms": 1})
+        with pytest.raises(PreconditionFailed, match="vhost 'orders': the upstream was not heard yet"):
+            await standby.delete_orphaned_data()
+        heard = {"event": "link", "vhost": "orders", "state": "connected", "endpoint": "b:1"}
+        standby._transfer._take(heard | {"committed": 1, "committed_ms": 1})
+        assert await standby.delete_orphaned_data() == []
+        await standby._transfer.stop()
+
+    asyncio.run(scenario())
 
 
 def test_data_is_not_deleted_under_the_hands_of_a_dry_run_and_all_of_it_only_when_that_has_ended(
