@@ -8,6 +8,8 @@ from typing import Final
 from leveret.model.errors import LeveretError
 
 TEXT_CHARS_MAX: Final = 600
+_TRACEBACK: Final = "Traceback (most recent call last):"
+_QUERY_STATE: Final = "=== Streaming Query ==="
 _PYTHON_ERROR: Final = re.compile(r"^\s*(?:[a-z_]\w*\.)*([A-Z]\w+): (.*)$", re.MULTILINE)
 
 
@@ -16,9 +18,11 @@ class SparkFailed(LeveretError):
 
 
 def cause_of(error: BaseException) -> str:
-    """The last error that Python reported inside one of Spark's, without the stacks around it."""
+    """The last error that Python reported inside one of Spark's, without the stacks around it; else Spark's own."""
     text = str(error)
-    stack = text.rpartition("Traceback (most recent call last):")[2]
-    found = _PYTHON_ERROR.search(stack)
-    line = f"{found[1]}: {found[2]}" if found else text.strip().split("\n")[0]
+    _, traceback, stack = text.rpartition(_TRACEBACK)
+    # Spark puts its own words first, and behind them the state of the query, whose lines look like errors.
+    reported = stack if traceback else text.partition(_QUERY_STATE)[0]
+    found = _PYTHON_ERROR.search(reported)
+    line = f"{found[1]}: {found[2]}" if found else reported.strip().split("\n")[0]
     return line[:TEXT_CHARS_MAX]

@@ -44,6 +44,11 @@ ACKNOWLEDGE_INTERVAL_S: Final = 10.0
 SLICE_BYTES_MIN: Final = 8_000_000
 RECORD_BYTES: Final = 1_000
 """Until the upstream has said how long its records are."""
+_UNCOLLECTED: Final = (
+    "vhost '{}': the upstream could not add {} records of its queues to what it serves, such as on a full disk: see "
+    "collection_stopped in its log"
+)
+
 _DESCRIPTORS: Final = pa.schema(
     [
         ("vhost", pa.string()),
@@ -231,6 +236,9 @@ class UpstreamReader(DataSourceStreamReader):
             self._report_trouble(vhost, state_of(error), str(error))
             return begun
         link.worked()
+        # What it could not collect is as little here as what is in its log and was not transferred.
+        uncollected = stats.get("uncollected", 0)
+        trouble = {"error": _UNCOLLECTED.format(vhost, uncollected)} if uncollected else {}
         if end > first:
             self._record_bytes[vhost] = max(1, stats["bytes"] // (end - first))
         self._report(
@@ -238,9 +246,10 @@ class UpstreamReader(DataSourceStreamReader):
             # Connected is who can transfer: the workers are still to be started.
             state="connecting" if is_new else "connected",
             endpoint=link.endpoint,
-            committed=end,
+            committed=end + uncollected,
             committed_ms=stats["committed_timestamp_ms"],
             missing_messages=self._identities.missing_messages(vhost),
+            **trouble,
         )
         if is_new:
             return start if start >= 0 else first

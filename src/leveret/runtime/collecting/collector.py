@@ -107,7 +107,6 @@ class Collector:
         self._retained: dict[Queue, int] = {}
         self._catching_up: dict[Queue, asyncio.Task[None]] = {}
         self._durable_end: dict[Queue, int] = {}
-        self._unended: list[tuple[OutgoingLog, Key, int]] = []
         self._broken: dict[str, str] = {}
         self._has_stopped = False
         self.has_resigned = False
@@ -221,7 +220,13 @@ class Collector:
         try:
             await self.catch_up(queue)
         except StorageError as error:
-            logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)
+            self._report_stopped(queue, error)
+
+    def _report_stopped(self, queue: Queue, error: StorageError) -> None:
+        """The queue's log still has everything: `resume` takes collection up again from there."""
+        logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)
+        if queue.key[0] in self.logs:
+            self.logs[queue.key[0]].stopped.add(queue)
 
     async def catch_up(self, queue: Queue) -> None:
         """Copy what the queue's log holds beyond the last copy, then collect live.
@@ -263,6 +268,7 @@ class Collector:
             await asyncio.sleep(0)
         if not outgoing.is_closed:
             outgoing.positions.setdefault(key, position)
+            outgoing.stopped.discard(queue)
             self._following.add(queue)
 
     async def _copy_relocated(
@@ -320,6 +326,8 @@ class Collector:
         """Copy nothing more of the queue, until `follow` goes on where its copy ends."""
         self._following.discard(queue)
         self._retained.pop(queue, None)
+        if queue.key[0] in self.logs:
+            self.logs[queue.key[0]].stopped.discard(queue)
         catching_up = self._catching_up.pop(queue, None)
         if catching_up is not None:
             catching_up.cancel()
@@ -331,7 +339,7 @@ class Collector:
             outgoing.end(key, offset, self._clock_ms())
         except StorageError as error:
             logger.error("end_of_queue_not_logged queue=%r error=%s", key[0], error)
-            self._unended.append((outgoing, key, offset))
+            outgoing.unended.append((key, offset))
 
     def close_missing(self, vhost: str, queues: list[Queue]) -> None:
         """At start: end every queue that went while nobody could say so."""
@@ -352,9 +360,8 @@ class Collector:
         try:
             self.logs[queue.key[0]].copy(queue, header, data, trailer, by_name=self._by_name)
         except StorageError as error:
-            # The queue's log still has it: `resume` takes collection up again from there.
-            logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)
             self._following.discard(queue)
+            self._report_stopped(queue, error)
 
     def keep_from(self, queue: Queue) -> int:
         """The first offset of the queue's log that is still needed here; where it ends, if nothing is."""
@@ -387,9 +394,9 @@ class Collector:
 
     def resume(self, queues: list[Queue]) -> None:
         """Begin to collect what should be and is not, such as what a full disk had stopped."""
-        unended, self._unended = self._unended, []
-        for outgoing, key, offset in unended:
-            if not outgoing.is_closed:
+        for outgoing in self.logs.values():
+            unended, outgoing.unended = outgoing.unended, []
+            for key, offset in unended:
                 self._end(outgoing, key, offset)
         for queue in queues:
             if queue.replicated and queue.damage is None and queue.key[0] not in self._broken:

@@ -75,6 +75,8 @@ class OutgoingLog(CommittedLog):
         downstreams: how far each of them has the log.
         missing_messages: how many its queues hold that are in it no more, as of the last `count_missing`.
         has_stopped: an fdatasync failed, so nothing more is committed before a restart; what was is served.
+        stopped: queues whose copy a disk refused, until it is complete again.
+        unended: incarnations, and where they end, whose end a disk refused to log.
     """
 
     def __init__(self, tree: Tree, directory: Path, queues: QueueStore, *, segment_bytes_max: int) -> None:
@@ -88,6 +90,8 @@ class OutgoingLog(CommittedLog):
         self._tree = tree
         self.missing_messages = 0
         self.has_stopped = False
+        self.stopped: set[Queue] = set()
+        self.unended: list[tuple[Key, int]] = []
         self.by_reference = ByReference()
         self._queues = queues
         self._unreadable_id = -1
@@ -122,6 +126,12 @@ class OutgoingLog(CommittedLog):
         self.downstreams.cut(log.next_offset)
         # What is older was hardly read at the start.
         self._cached_from = self.log.next_offset
+
+    @property
+    def uncollected(self) -> int:
+        """About how many records of stopped queues are to come: who has all of the log is to know of these."""
+        records = sum(max(1, queue.next_offset - self.position_of(queue)) for queue in self.stopped)
+        return records + len(self.unended)
 
     @property
     def log_id(self) -> int:

@@ -349,5 +349,9 @@ def _log_link(event: Event, lag_records: int) -> None:
         )
     else:
         logger.warning(
-            "standby_link_down vhost=%s state=%s error=%s", event["vhost"], event["state"], event["error"]
+            "%s vhost=%s state=%s error=%s",
+            "standby_incomplete" if event["state"] == "connected" else "standby_link_down",
+            event["vhost"],
+            event["state"],
+            event["error"],
         )

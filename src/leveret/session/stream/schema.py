@@ -139,6 +139,7 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
             "writer": collected.writer,
             "missing_messages": collected.missing_messages,
             "has_stopped": int(collected.has_stopped),
+            "uncollected": collected.uncollected,
             "is_downstream": int(session.authority.is_downstream),
         }
     else:

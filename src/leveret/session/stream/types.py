@@ -85,6 +85,10 @@ class CollectedLog(LogBounds, Protocol):
     def has_stopped(self) -> bool:
         """Whether nothing more will be committed before a restart."""
 
+    @property
+    def uncollected(self) -> int:
+        """About how many records of its queues are not in it yet, because a disk refused them."""
+
 
 class StreamAuthority(Protocol):
     """Answers a session's questions at once; its refusals are told to the peer as codes."""

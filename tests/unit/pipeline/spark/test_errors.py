@@ -20,3 +20,11 @@ def test_the_cause_is_what_python_said() -> None:
 def test_without_a_stack_it_is_the_first_line_cut_to_a_length() -> None:
     assert cause_of(Exception("short\nlong")) == "short"
     assert len(cause_of(Exception("x" * 5000))) == TEXT_CHARS_MAX
+
+
+def test_the_state_of_a_query_is_not_taken_for_its_cause() -> None:
+    state = "=== Streaming Query ===\nIdentifier: transfer [id = bbf7e367]\nCurrent State: INITIALIZING"
+    cause = "Python worker failed to connect back."
+    assert cause_of(Exception(f"{cause}\n{state}\n\nJVM stacktrace:\norg.apache.spark.X: y")) == cause
+    reported = cause_of(Exception(f"Job aborted\njava.io.IOException: No space left on device\n{state}"))
+    assert reported == "IOException: No space left on device"

@@ -137,6 +137,20 @@ def test_who_has_all_of_an_upstream_that_serves_no_more_is_told_and_who_has_not_
         assert (reported["state"], "restart it" in reported["error"]) == ("recover", True)
 
 
+def test_what_an_upstream_could_not_collect_is_a_lag_of_who_has_all_that_it_serves(tmp_path: Path) -> None:
+    upstream = upstream_of(3)
+    with upstream.serving() as port, Inbox() as inbox:
+        reader = UpstreamReader(options_of(tmp_path, port, inbox.address))
+        end = reader.latestOffset(reader.latestOffset({}, LIMIT), LIMIT)
+        for uncollected, error in ((7, "could not add 7 records"), (0, "")):
+            upstream.logs["/"].uncollected = uncollected
+            assert reader.latestOffset(end, LIMIT) == end
+            reported = [each for each in inbox.wait(0.1) if each["event"] == "link"][-1]
+            assert (reported["state"], reported["committed"]) == ("connected", 30 + uncollected)
+            assert error in reported.get("error", "")
+            assert bool(reported.get("error")) == bool(uncollected)
+
+
 @pytest.mark.parametrize("has_data", [False, True])
 def test_nothing_is_taken_from_a_node_that_is_a_downstream_itself(tmp_path: Path, has_data: bool) -> None:
     """Such as an upstream that came back: its queues are emptied, which is no news. Once promoted it is an upstream."""

@@ -378,15 +378,22 @@ def test_a_full_disk_stops_collection_and_no_broker_and_it_is_taken_up_again(
         await site.publish(2)
         await site.publish(2, "q2")
         await site.publish(2, "q3")
+        log = site.node.collector.logs["v"]
+        assert log.uncollected == 0
         disk.is_full = True
         await site.publish(10)
+        assert log.uncollected == 10, "a downstream that has all of the log is told of these"
         await site.ack(11)
+        assert log.uncollected > 10
+        before = log.uncollected
         await site.apply(d.Delete("queues", ("v", "q2")))
+        assert log.uncollected == before + 1, "the end of q2 is unknown there, too"
         await site.apply(d.Put(d.Policy(vhost="v", name="p", pattern="^q$", definition=POLICY.definition)))
         assert not site.node.failed.is_set()
         disk.is_full = False
         site.node.collector.resume(list(site.node.broker.queues.values()))
         await site.settle()
+        assert log.uncollected == 0
         assert site.replicated() == {"q": site.contents()}
         assert len(site.contents()) == 1
         await site.kill()

@@ -258,7 +258,7 @@ def test_statistics_are_the_bounds_of_the_log(peer: Peer) -> None:
     for stamp in (10, 20, 30):
         log.append([b"a", b"b"], timestamp_ms=stamp)
     log.retain_from(2)
-    log.missing_messages = 3
+    log.missing_messages, log.uncollected = 3, 2
     answer = peer.ask(wire.StreamStats(5, OUTGOING_STREAM), wire.StreamStatsResponse)
     assert answer.statistics == {
         "first_chunk_id": 2,
@@ -270,6 +270,7 @@ def test_statistics_are_the_bounds_of_the_log(peer: Peer) -> None:
         "writer": log.writer,
         "missing_messages": 3,
         "has_stopped": 0,
+        "uncollected": 2,
         "is_downstream": 0,
     }
 
