@@ -7,9 +7,11 @@ PYTEST = .venv/bin/python -m pytest
 SOURCES = src tests tools docs $(wildcard bench)
 TYPED = src tests tools/tidy.py tools/documents.py tools/references.py $(wildcard bench)
 
-# One more than the smallest machine has cores, as much of it waits; loadgroup keeps the tests of Spark in one of them.
-# A worker that dies, by itself or as its test hangs (pyproject.toml), ends the run: its group would be begun again.
-WORKERS = -n 3 --dist loadgroup --max-worker-restart 0
+# loadgroup keeps tests that share what is costly in one worker: those of Spark, of clusters, of RabbitMQ. A worker that
+# dies, by itself or as its test hangs (pyproject.toml), ends the run: its group would be begun again.
+GROUPED = --dist loadgroup --max-worker-restart 0
+# One more than the smallest machine has cores, as some of it waits.
+WORKERS = -n 3 $(GROUPED)
 
 # A run starts Python a thousand times: without its bytecode, each start compiles all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,7 +44,9 @@ demo: setup  ## a disaster, end to end, on real data
 demo-cluster: setup-cluster  ## a node of a cluster lost, and nobody notices for long
 	@.venv/bin/python -m leveret.testing.demo.cluster $(DEMO_ARGS)
 
-WHOLE_SUITE = $(WORKERS) -m "not torture and not fuzz and not oracle"
+# A worker for each of the five long groups (RabbitMQ and Leveret in the conformance suite, clusters, and Spark twice), so
+# that all of them begin at once. Each waits for its servers more than half of the time, also on two cores.
+WHOLE_SUITE = -n 5 $(GROUPED) -m "not torture and not fuzz and not oracle"
 
 # Thirty failures are one trouble, which thousands of tests would wait out one after the other.
 test: setup-test  ## the whole test suite

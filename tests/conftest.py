@@ -1,4 +1,4 @@
-"""What every test gets: Hypothesis profiles, Spark's tests in one worker, no run of nothing."""
+"""What every test gets: Hypothesis profiles, a worker for what is shared, no run of nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Generator, Iterator
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
@@ -17,7 +17,7 @@ from hypothesis.errors import HypothesisException
 
 from leveret.testing.servers import warm_start
 
-CONFORMANCE = Path(__file__).parent / "conformance"
+TESTS = Path(__file__).parent
 REMEDY = "`tools/setup test`, run as root, installs it"
 RABBITMQ_SERVER = shutil.which("rabbitmq-server", path="/usr/sbin:/usr/lib/rabbitmq/bin")
 
@@ -32,7 +32,6 @@ settings.register_profile(
 )
 settings.load_profile("quick")
 
-UNIT = Path(__file__).parent / "unit"
 # Fixtures behind which a server runs.
 SERVERS = frozenset({"object_store", "any_store", "hdfs", "spark", "sink", "sinks", "tls", "authority"})
 
@@ -45,18 +44,26 @@ SHARE_S = pytest.StashKey[float]()
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if CONFORMANCE in item.path.parents:
+        part = part_of(item.path)
+        if part == "conformance":
             item.add_marker(pytest.mark.conformance)
         if starts_processes(item):
             item.add_marker(pytest.mark.process)
         if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            # Nodes start Spark in e2e, each its own: one test at a time, beside the one Spark that others share.
+            item.add_marker(pytest.mark.xdist_group("stories" if part == "e2e" else "spark"))
         elif (module := module_shared(item)) is not None:
             item.add_marker(pytest.mark.xdist_group(module))
         if item.get_closest_marker("rabbitmq") and RABBITMQ_SERVER is None:
             item.add_marker(
                 pytest.mark.skip(reason="no rabbitmq-server: `tools/setup test` as root installs it")
             )
+
+
+@cache
+def part_of(path: Path) -> str:
+    """The folder of `tests` that a file is in; asked for each of ten thousand tests."""
+    return path.relative_to(TESTS).parts[0]
 
 
 def starts_processes(item: pytest.Item) -> bool:
@@ -68,7 +75,7 @@ def starts_processes(item: pytest.Item) -> bool:
         bool(SERVERS.intersection(getattr(item, "fixturenames", ())))
         or called_with.get("data_dir") == "store"
         or any(item.get_closest_marker(name) for name in ("spark", "rabbitmq"))
-        or (UNIT not in item.path.parents and "tools" not in item.path.parts)
+        or part_of(item.path) not in ("unit", "tools")
     )
 
 

@@ -13,12 +13,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from leveret.pipeline.jobs.job import SparkSettings
+from leveret.pipeline.jobs.job import RecoverJob, SparkSettings
+from leveret.pipeline.recovery.driver import run_recovery
 from leveret.pipeline.spark.session import start_session
 from leveret.testing.network.ports import NotReady
 from leveret.testing.servers.process import cpu_seconds, descendants
@@ -161,6 +163,46 @@ def start_pipeline() -> Iterator[Callable[[str, dict[str, Any]], PipelineChild]]
     yield start
     for child in children:
         child.close()
+
+
+class Said:
+    """Stands for a recovery's console: keeps the events, and hands each to a caller that listens."""
+
+    def __init__(self, listener: Callable[[dict[str, Any]], None] | None) -> None:
+        self.events: list[dict[str, Any]] = []
+        self._listener = listener
+
+    def say(self, event: str, **details: Any) -> None:
+        self.pass_on({"event": event, **details})
+
+    def pass_on(self, event: dict[str, Any]) -> None:
+        # As a parent process reads it.
+        self.events.append(msgspec.json.decode(msgspec.json.encode(event)))
+        if self._listener is not None:
+            self._listener(self.events[-1])
+
+
+class Recover(Protocol):
+    """Do a recovery's job on the tests' own session; returns the events, the last of them `done`."""
+
+    def __call__(
+        self, job: dict[str, Any] | RecoverJob, listener: Callable[[dict[str, Any]], None] | None = None
+    ) -> list[dict[str, Any]]: ...
+
+
+@pytest.fixture
+def recover(spark: SparkSession) -> Recover:
+    """For tests that kill nothing: a process of its own starts Spark for five seconds of processor time."""
+
+    def run(
+        job: dict[str, Any] | RecoverJob, listener: Callable[[dict[str, Any]], None] | None = None
+    ) -> list[dict[str, Any]]:
+        said = Said(listener)
+        decoded = job if isinstance(job, RecoverJob) else msgspec.convert(job, RecoverJob)
+        run_recovery(decoded, said, spark)  # type: ignore[arg-type]  # a stand-in
+        return said.events
+
+    return run
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The recovery as a process: a real Spark, a real stream listener, kills in between."""
+"""The recovery: a real Spark, a real stream listener, and a process of its own where it is killed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 
+from leveret.model.errors import LeveretError
 from leveret.pipeline.archive.decode import RECORDS
 from leveret.pipeline.archive.tables import messages_in
 from leveret.pipeline.files.files import opened
@@ -18,6 +20,7 @@ from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_messa
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Job = Callable[..., dict[str, Any]]
 Start = Callable[[str, dict[str, Any]], Any]
+Recover = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
 def busy_upstream(turns: int = 200, vhosts: tuple[str, ...] = ("/",)) -> StandbyUpstream:
@@ -105,25 +108,22 @@ def test_on_a_cluster_the_same_job_does_the_same(
 
 
 def test_vhosts_left_out_are_recovered_by_a_later_promotion(
-    start_pipeline: Start, recover_job: Job, tmp_path: Path
+    recover: Recover, recover_job: Job, tmp_path: Path
 ) -> None:
     vhosts = ("/", "other")
     upstream, node = busy_upstream(10, vhosts), StandbyUpstream(vhosts)
     transfer(upstream, tmp_path / "standby")
     with node.serving() as port:
-        child = start_pipeline(
-            "recover", recover_job(port, exclude=["other"], queues=[f"q{i}" for i in range(4)])
-        )
-        summary = finished(child)
-        [left] = [event["vhosts"] for event in child.events if event["event"] == "left_out"]
+        events = recover(recover_job(port, exclude=["other"], queues=[f"q{i}" for i in range(4)]))
+        [left] = [event["vhosts"] for event in events if event["event"] == "left_out"]
         counts = [(row["virtual_host"], row["queues"], row["messages"]) for row in left]
         others = sum(len(upstream.unsettled("other", f"q{i}")) for i in range(5))
         assert counts == [("/", 1, len(upstream.unsettled("/", "q4"))), ("other", 5, others)]
-        assert [row["virtual_host"] for row in summary] == ["/"]
+        assert [row["virtual_host"] for row in events[-1]["summary"]] == ["/"]
         assert not any(vhost == "other" for vhost, _ in node.host.queues)
-        child = start_pipeline("recover", recover_job(port))
-        assert [row["message_count"] for row in finished(child)] == [row["messages"] for row in left]
-        assert not any(event["event"] == "left_out" for event in child.events)
+        later = recover(recover_job(port))
+        assert [row["message_count"] for row in later[-1]["summary"]] == [row["messages"] for row in left]
+        assert not any(event["event"] == "left_out" for event in later)
     assert_recovered_once_in_order(upstream, node)
     assert_recovered_once_in_order(upstream, node, "other")
 
@@ -137,21 +137,19 @@ def test_vhosts_left_out_are_recovered_by_a_later_promotion(
     ],
 )
 def test_what_stands_in_the_way_is_said_and_can_be_mended(
-    start_pipeline: Start, recover_job: Job, tmp_path: Path, changes: dict[str, Any], text: str
+    recover: Recover, recover_job: Job, tmp_path: Path, changes: dict[str, Any], text: str
 ) -> None:
     upstream, node = busy_upstream(5), StandbyUpstream()
     transfer(upstream, tmp_path / "standby")
     with node.serving() as port:
-        child = start_pipeline("recover", recover_job(port) | changes)
-        assert child.wait() == 1
-        assert child.events[-1]["event"] == "failed"
-        assert text in child.events[-1]["error"]
-        finished(start_pipeline("recover", recover_job(port)))
+        with pytest.raises((LeveretError, PySparkException), match=text):
+            recover(recover_job(port) | changes)
+        recover(recover_job(port))
     assert_recovered_once_in_order(upstream, node)
 
 
 def test_a_recovery_that_meets_damage_half_way_goes_on_with_all_that_can_be_read(
-    start_pipeline: Start, recover_job: Job, tmp_path: Path
+    start_pipeline: Start, recover: Recover, recover_job: Job, tmp_path: Path
 ) -> None:
     upstream, node = busy_upstream(), StandbyUpstream()
     manifest = transfer(upstream, tmp_path / "standby")
@@ -171,14 +169,14 @@ def test_a_recovery_that_meets_damage_half_way_goes_on_with_all_that_can_be_read
         assert "add --all-available" in child.events[-1]["error"]
         before = sum(len(node.recovered("/", queue)) for queue in queues)
         assert 0 < before < sum(len(upstream.unsettled("/", queue)) for queue in queues)
-        (row,) = finished(start_pipeline("recover", recover_job(port, all_available=True)))
+        (row,) = recover(recover_job(port, all_available=True))[-1]["summary"]
         assert row["unreadable_records"] == file.records
         assert row["message_count"] == sum(len(node.recovered("/", queue)) for queue in queues)
         for queue in queues:
             rest = iter(upstream.unsettled("/", queue))
             assert all(message in rest for message in node.recovered("/", queue)), "each once and in order"
         path.write_bytes(whole)
-        (row,) = finished(start_pipeline("recover", recover_job(port)))
+        (row,) = recover(recover_job(port))[-1]["summary"]
         assert (row["unreadable_records"], row["message_count"] > 0) == (0, True)
     for queue in queues:
         assert sorted(node.recovered("/", queue)) == sorted(upstream.unsettled("/", queue))

@@ -12,13 +12,12 @@ import msgspec
 import pika
 import pytest
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from leveret.model.errors import PreconditionFailed
 from leveret.pipeline.amqp.publish import progress_path, read_progress
 from leveret.pipeline.archive.manifest import Manifest
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials, RecoverJob, Selection
-from leveret.pipeline.recovery.driver import client_of, run_recovery
+from leveret.pipeline.recovery.driver import client_of
 from leveret.pipeline.recovery.publish import PlanPublisher
 from leveret.testing.applications.applications import parameters
 from leveret.testing.network.ports import LOOPBACK
@@ -33,20 +32,6 @@ GUEST = LoginCredentials(username="guest", password="guest")
 MESSAGES = 1500
 
 
-class Recorder:
-    """Stands for the console: keeps what is said."""
-
-    def __init__(self) -> None:
-        self.done: dict[str, Any] = {}
-
-    def say(self, event: str, **details: Any) -> None:
-        if event == "done":
-            self.done = details
-
-    def pass_on(self, event: dict[str, Any]) -> None:
-        """Nobody asks how far it is."""
-
-
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
     """Another broker, with vhosts `a`, `b` and `shop`."""
@@ -57,20 +42,18 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LeveretProcess]:
         yield node
 
 
+Recover = Callable[[RecoverJob], list[dict[str, Any]]]
+
+
 @pytest.fixture
-def recover(spark: SparkSession) -> Callable[[RecoverJob], list[dict[str, Any]]]:
-    """Do a job on the tests' own session; returns the rows of the vhosts."""
+def recover(recover: Callable[[RecoverJob], list[dict[str, Any]]]) -> Recover:
+    """The rows of the vhosts."""
 
     def run(job: RecoverJob) -> list[dict[str, Any]]:
-        recorder = Recorder()
-        run_recovery(job, recorder, spark)  # type: ignore[arg-type]  # a stand-in
-        rows: list[dict[str, Any]] = recorder.done["summary"]
+        rows: list[dict[str, Any]] = recover(job)[-1]["summary"]
         return rows
 
     return run
-
-
-Recover = Callable[[RecoverJob], list[dict[str, Any]]]
 
 
 def into(node: LeveretProcess, folder: Path, **changes: Any) -> RecoverJob:

@@ -32,6 +32,7 @@ from leveret.wire.stream_entry import pack_entries
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(300)]
 Start = Callable[[str, dict[str, Any]], Any]
+Recover = Callable[..., list[dict[str, Any]]]
 Job = Callable[..., dict[str, Any]]
 FILE_BYTES_MAX: Final = 1_000_000
 """No file of the node may grow beyond this while its disk is full; what it writes of itself is far less."""
@@ -90,7 +91,7 @@ def full_disk(node: LeveretProcess) -> Iterator[None]:
 
 
 def test_a_full_disk_at_the_node_and_a_job_that_died_just_before_its_end(
-    node: LeveretProcess, start_pipeline: Start, recover_job: Job, tmp_path: Path
+    node: LeveretProcess, recover: Recover, recover_job: Job, tmp_path: Path
 ) -> None:
     """Two plans that were left: one stopped where the disk was full, one published whole and never marked so."""
     manifest = filled(tmp_path / "standby", {"/": MESSAGES, "whole": 1000})
@@ -109,17 +110,16 @@ def test_a_full_disk_at_the_node_and_a_job_that_died_just_before_its_end(
     with closing(pika.BlockingConnection(parameters(node.amqp_port, "/"))) as connection:
         before = connection.channel().queue_declare("q", passive=True).method.message_count
     assert 0 < before < MESSAGES
-    child = start_pipeline("recover", recover_job(node.stream_port))
-    assert child.wait() == 0, child.events[-1]
+    summary = recover(recover_job(node.stream_port))[-1]["summary"]
     assert (half.is_done, whole.is_done) == (True, True)
-    counts = {row["virtual_host"]: row["message_count"] for row in child.events[-1]["summary"]}
+    counts = {row["virtual_host"]: row["message_count"] for row in summary}
     assert counts == {"/": MESSAGES, "whole": 1000}
     assert numbers(node, "/") == list(range(MESSAGES))
     assert numbers(node, "whole") == list(range(1000))
 
 
 def test_what_came_of_a_vhost_since_a_rehearsal_began_goes_nowhere(
-    node: LeveretProcess, start_pipeline: Start, recover_job: Job, tmp_path: Path
+    node: LeveretProcess, recover: Recover, recover_job: Job, tmp_path: Path
 ) -> None:
     """Above all not to the vhost that applications use; the rehearsal knew of the other one alone."""
     filled(tmp_path / "standby", {"/": 200, "late": 100})
@@ -132,9 +132,7 @@ def test_what_came_of_a_vhost_since_a_rehearsal_began_goes_nowhere(
     compare = {"host": LOOPBACK, "port": node.amqp_port, "credentials": guest}
     rehearsal = recover_job(node.stream_port, scratch="abc", compare=compare)
     for vhosts, compared in (({}, 0), ({"/": scratch}, 200)):
-        child = start_pipeline("recover", rehearsal | {"vhosts": vhosts})
-        assert child.wait() == 0, child.events[-1]
-        done = child.events[-1]
+        done = recover(rehearsal | {"vhosts": vhosts})[-1]
         assert done["compared"] == {"messages": compared}
         assert [row["virtual_host"] for row in done["summary"]] == list(vhosts)
         assert (numbers(node, "/"), numbers(node, "late")) == ([], [])
@@ -159,7 +157,7 @@ def test_a_queue_that_would_not_keep_what_is_recovered_is_named_and_made_anew_on
 
 
 def test_a_broker_that_is_killed_and_started_while_it_is_recovered_into(
-    node: LeveretProcess, start_pipeline: Start, recover_job: Job, tmp_path: Path
+    node: LeveretProcess, recover: Recover, recover_job: Job, tmp_path: Path
 ) -> None:
     filled(tmp_path / "standby", {"/": MESSAGES})
     target = {
@@ -168,15 +166,18 @@ def test_a_broker_that_is_killed_and_started_while_it_is_recovered_into(
         "credentials": {"username": "guest", "password": "guest"},
         "queues": {"/": {"q": {}}},
     }
-    child = start_pipeline("recover", recover_job(1, to=target))
-    child.wait_for(lambda event: event["event"] == "published")
-    with closing(pika.BlockingConnection(parameters(node.amqp_port, "/"))) as connection:
-        before = connection.channel().queue_declare("q", passive=True).method.message_count
-    assert before < MESSAGES, "it is half-way"
-    node.kill9()
-    node.start()
-    assert child.wait() == 0, child.events[-1]
-    [row] = child.events[-1]["summary"]
+    counts: list[int] = []
+
+    def kill_once(event: dict[str, Any]) -> None:
+        """In the driver's thread, while the task goes on in its worker."""
+        if event["event"] == "published" and not counts:
+            with closing(pika.BlockingConnection(parameters(node.amqp_port, "/"))) as connection:
+                counts.append(connection.channel().queue_declare("q", passive=True).method.message_count)
+            node.kill9()
+            node.start()
+
+    [row] = recover(recover_job(1, to=target), kill_once)[-1]["summary"]
+    assert counts[0] < MESSAGES, "it is half-way"
     assert (row["message_count"], row["in_doubt"]) == (MESSAGES, 0)
     assert numbers(node, "/") == list(range(MESSAGES))
 
