@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from leveret.pipeline.amqp.connection import AmqpConnection
+from leveret.pipeline.target_broker.connection import AmqpConnection
 
 
 class Killed(Exception):

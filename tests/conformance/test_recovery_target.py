@@ -12,13 +12,13 @@ import pika
 import pytest
 
 from leveret.model.errors import AccessRefused, AuthenticationFailed, LeveretError, NotFound
-from leveret.pipeline.amqp.compare import ComparisonClient, Differs
-from leveret.pipeline.amqp.connection import AmqpConnection, AmqpConnectionLost
-from leveret.pipeline.amqp.publish import WINDOW, AmqpClient, read_progress
-from leveret.pipeline.amqp.streams import MessageDeclined
-from leveret.pipeline.archive.plan import PlanDirectory, QueueOutcome
+from leveret.pipeline.archive.recovery_plan import PlanDirectory, QueueOutcome
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
 from leveret.pipeline.recovery.publish import PlanPublisher
+from leveret.pipeline.target_broker.compare import ComparisonClient, Differs
+from leveret.pipeline.target_broker.connection import AmqpConnection, AmqpConnectionLost
+from leveret.pipeline.target_broker.publish import WINDOW, AmqpClient, read_progress
+from leveret.pipeline.target_broker.streams import MessageDeclined
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message

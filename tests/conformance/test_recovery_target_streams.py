@@ -14,13 +14,13 @@ from pamqp import commands
 
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import alike
-from leveret.pipeline.amqp import publish as amqp_publish
-from leveret.pipeline.amqp.connection import AmqpConnection
-from leveret.pipeline.amqp.publish import AmqpClient, progress_path, read_progress
-from leveret.pipeline.amqp.streams import MessageDeclined
-from leveret.pipeline.archive.plan import PlanDirectory
+from leveret.pipeline.archive.recovery_plan import PlanDirectory
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
 from leveret.pipeline.recovery.publish import PlanPublisher
+from leveret.pipeline.target_broker import publish as amqp_publish
+from leveret.pipeline.target_broker.connection import AmqpConnection
+from leveret.pipeline.target_broker.publish import AmqpClient, progress_path, read_progress
+from leveret.pipeline.target_broker.streams import MessageDeclined
 from leveret.session.stream.messages import entries_of
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.sites.standby_archive import freeze_plan, transfer

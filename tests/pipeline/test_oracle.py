@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.plan import PlanDirectory, QueueOrder
+from leveret.pipeline.archive.recovery_plan import PlanDirectory, QueueOrder
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.archive.tables import read_table
 from leveret.pipeline.recovery.unsettled import NumberedFile, may_have_unsettled, not_to_recover, write_run

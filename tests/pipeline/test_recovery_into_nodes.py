@@ -14,12 +14,12 @@ import pika
 import pytest
 
 from leveret.model.errors import LeveretError, PreconditionFailed
-from leveret.pipeline.amqp.compare import ComparisonClient, Differs
-from leveret.pipeline.amqp.publish import AmqpClient, read_progress
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.plan import PlanDirectory
+from leveret.pipeline.archive.recovery_plan import PlanDirectory
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
 from leveret.pipeline.recovery.publish import PlanPublisher
+from leveret.pipeline.target_broker.compare import ComparisonClient, Differs
+from leveret.pipeline.target_broker.publish import AmqpClient, read_progress
 from leveret.pipeline.upstream.stream_client import connect
 from leveret.testing.applications.applications import parameters
 from leveret.testing.network.ports import LOOPBACK

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, TypeAlias
 
+from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.messages import count_of
-from leveret.core.queues.offsets import OffsetSet
 from leveret.model.errors import Corrupt
 from leveret.session.message_json import payload_json, properties_json
 from leveret.session.stream.messages import runs_of

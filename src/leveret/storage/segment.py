@@ -180,7 +180,7 @@ class Segment:
     def unshare(self) -> None:
         """Have the file for this log alone, before anything is written to it. Blocks for the disk if it is shared.
 
-        A node that died between a quarantine (storage.divergent) and the cut of its log left it with a second name.
+        A node that died between a quarantine (storage.quarantine) and the cut of its log left it with a second name.
         What has that name must not grow or be truncated with the log. Whenever the node dies here, the log has the one
         file or the other, which are alike.
 

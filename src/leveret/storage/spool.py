@@ -28,9 +28,9 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from leveret.model.errors import Corrupt, StorageError
-from leveret.storage.divergent import Quarantine
-from leveret.storage.divergent_report import DivergentReport
 from leveret.storage.log import Log
+from leveret.storage.quarantine.quarantine import Quarantine
+from leveret.storage.quarantine.report import DivergentReport
 from leveret.storage.state_file import StateFile
 from leveret.wire.chunk import ENTRIES_MAX, Chunk, ChunkType, decode_header
 from leveret.wire.link import ChangeKind

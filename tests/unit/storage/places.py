@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
+from leveret.storage.inspection.walk import Damage, WalkedChunk, walk
 from leveret.storage.log import Log
-from leveret.storage.walk import Damage, WalkedChunk, walk
 from leveret.wire.chunk import Header, decode_chunk, encode_attribute, encode_trailer
 from tests.unit.storage.logs import append, make
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import Corrupt
 from leveret.storage.begin import begin_of
+from leveret.storage.inspection.scrub import Scrub
 from leveret.storage.log import Log
-from leveret.storage.scrub import Scrub
 from leveret.wire.chunk import (
     Attribute,
     Chunk,

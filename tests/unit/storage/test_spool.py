@@ -10,8 +10,8 @@ import pytest
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import Corrupt, StorageError
-from leveret.storage.divergent import Quarantine
-from leveret.storage.divergent_report import chunks_of, reports
+from leveret.storage.quarantine.quarantine import Quarantine
+from leveret.storage.quarantine.report import chunks_of, reports
 from leveret.storage.spool import JOINED, JOINING, Note, Spool, SpoolEntry, Waiting
 from leveret.wire.chunk import ChunkType, Header, encode_entry, encode_header
 from leveret.wire.link import ChangeKind

@@ -14,19 +14,19 @@ from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Final
 
-from leveret.core.queues.backlog import (
+from leveret.core.queues.backlog.backlog import (
     WINDOW_BYTES_MAX,
     WINDOW_IDLE_BYTES_MAX,
     Backlog,
     Batch,
 )
+from leveret.core.queues.backlog.offsets import OffsetSet
+from leveret.core.queues.backlog.pending_returns import PendingReturns
 from leveret.core.queues.chunk_epochs import ChunkEpochs
 from leveret.core.queues.consumers import Consumers, QueueConsumer
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.dying import DEAD_AT_ONCE, NOT_STORED, DeadLetters, Dying
 from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run, bytes_of, count_of, joined
-from leveret.core.queues.offsets import OffsetSet
-from leveret.core.queues.pending_returns import PendingReturns
 from leveret.core.queues.queue_settings import DROP_HEAD, QueueSettings
 from leveret.core.queues.relocated import Relocated
 from leveret.core.queues.returns import Returns

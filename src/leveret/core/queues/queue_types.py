@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from leveret.core.queues.priority_backlog import PriorityBacklog
+from leveret.core.queues.backlog.priority_backlog import PriorityBacklog
 from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.quorum_queue import QuorumQueue
 from leveret.core.queues.stream import Stream

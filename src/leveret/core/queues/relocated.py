@@ -9,7 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from leveret.core.queues.offsets import OffsetSet
+from leveret.core.queues.backlog.offsets import OffsetSet
 
 
 class RelocatedRange(NamedTuple):

@@ -6,10 +6,10 @@ dispatched, limited or expired here, and no message is taken from it. Its counts
 
 from __future__ import annotations
 
-from leveret.core.queues.backlog import Batch
+from leveret.core.queues.backlog.backlog import Batch
+from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.consumers import QueueConsumer
 from leveret.core.queues.messages import Messages, Run
-from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue import UNBOUNDED, Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.definitions import Queue as QueueDefinition

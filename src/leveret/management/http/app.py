@@ -19,18 +19,12 @@ from leveret.management.request.call import internal_error, not_found
 from leveret.management.resources import (
     bindings,
     channels,
-    cluster,
     connections,
     consumers,
     definitions,
     exchanges,
-    features,
     global_parameters,
-    health,
     messages,
-    nodes,
-    operations,
-    overview,
     page,
     parameters,
     policies,
@@ -40,6 +34,7 @@ from leveret.management.resources import (
     vhosts,
 )
 from leveret.management.resources.access import limits, logins, permissions, topic_permissions, users, whoami
+from leveret.management.resources.nodes import cluster, features, health, nodes, operations, overview
 from leveret.management.resources.replication import (
     node_replication,
     schema_replication,

@@ -36,4 +36,4 @@ async def keep_sampling(rates: Rates) -> None:
                 pass
         except OSError as error:
             # The node cannot look at itself for a moment; this sample is missing.
-            logger.warning("rates_not_sampled error=%s action=try_again", error)
+            logger.warning("rates_not_sampled error=%s action=retry", error)

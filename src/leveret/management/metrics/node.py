@@ -19,7 +19,7 @@ from leveret.management.metrics.text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
 from leveret.management.peers import amqp_connections, channels, other_connections, stream_connections
 from leveret.management.rates.rates import CHURN
-from leveret.management.resources.overview import RABBITMQ_VERSION, cluster_name
+from leveret.management.resources.nodes.overview import RABBITMQ_VERSION, cluster_name
 from leveret.management.views import node_stats
 from leveret.runtime.node.alarms import used_memory_bytes
 from leveret.runtime.process.proc import open_files

@@ -16,7 +16,7 @@ from leveret.core.broker.broker import Broker
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, read_json, resource
 from leveret.management.request.replies import done, octets_reply
-from leveret.management.resources.overview import RABBITMQ_VERSION
+from leveret.management.resources.nodes.overview import RABBITMQ_VERSION
 from leveret.model.definitions import KINDS, AnyEntity, Queue, Vhost
 from leveret.model.errors import InvalidCommand, Refusal
 from leveret.runtime.definitions.importing import (

@@ -6,7 +6,7 @@ from typing import Any
 
 from leveret.pipeline.archive.identities import UpstreamIdentities, UpstreamIdentity
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.plan import unfinished
+from leveret.pipeline.archive.recovery_plan import unfinished
 from leveret.pipeline.files.files import Place
 
 

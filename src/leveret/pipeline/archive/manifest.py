@@ -3,7 +3,7 @@
 A file that the manifest does not name does not exist for any reader; Spark's checkpoint decides nothing. An entry
 is a line of JSON with its checksum (`documents`); entries are numbered from 1.
 
-An entry adds files, removes files, or replaces files by doing both. `manifest_log` stores the lines, and ensures
+An entry adds files, removes files, or replaces files by doing both. `manifest_storage` stores the lines, and ensures
 that each number is written once. A file has the chunks of one vhost's outgoing log from offset `first` up to before
 `next`; the files ever added to a vhost continue each other without a gap. A file that is offered twice (by a
 repeated batch, or a process considered dead) is recognised and skipped; a file that would leave a gap is refused.
@@ -21,7 +21,7 @@ import msgspec
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.documents import line_of, value_of
-from leveret.pipeline.archive.manifest_log import FileManifestLog, ManifestLog, ObjectLog
+from leveret.pipeline.archive.manifest_storage import FileManifestLog, ManifestLog, ObjectLog
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.files.objects import ObjectPath
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.plan import delete_forgotten, pinned
+from leveret.pipeline.archive.recovery_plan import delete_forgotten, pinned
 from leveret.pipeline.archive.store import delete_orphans
 from leveret.pipeline.files.files import Place, delete_tree, locked
 from leveret.pipeline.jobs.job import SCRATCH

@@ -2,7 +2,7 @@
 
 On this machine a durable file is written beside its place, synced and renamed, and the directory is synced. For a
 store it is written in Spark's scratch directory, then uploaded in one step. Only this module and the manifest's log
-(`manifest_log`) distinguish the two kinds of `Place`.
+(`manifest_storage`) distinguish the two kinds of `Place`.
 """
 
 from __future__ import annotations

@@ -31,12 +31,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from leveret.model.errors import PreconditionFailed, Refusal, StorageError
-from leveret.pipeline.amqp import publish as amqp_publish
-from leveret.pipeline.amqp.compare import ComparisonClient
-from leveret.pipeline.amqp.streams import MessageDeclined
 from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
-from leveret.pipeline.archive.plan import (
+from leveret.pipeline.archive.recovery_plan import (
     PlanDirectory,
     PlanOutcome,
     QueueOutcome,
@@ -78,6 +75,9 @@ from leveret.pipeline.recovery.unsettled import (
 )
 from leveret.pipeline.spark.errors import SparkFailed, cause_of
 from leveret.pipeline.spark.session import start_session
+from leveret.pipeline.target_broker import publish as amqp_publish
+from leveret.pipeline.target_broker.compare import ComparisonClient
+from leveret.pipeline.target_broker.streams import MessageDeclined
 from leveret.pipeline.upstream.stream_client import connect
 from leveret.wire.record import RECOVERY_STREAM_PREFIX
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.identities import UPSTREAM_IDENTITIES, UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.manifest_log import delete_manifest
-from leveret.pipeline.archive.plan import delete_plans
+from leveret.pipeline.archive.manifest_storage import delete_manifest
+from leveret.pipeline.archive.recovery_plan import delete_plans
 from leveret.pipeline.archive.store import DATA
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK, sweep_alone
 from leveret.pipeline.files.files import Place, delete, locked, move, remove_if_empty, vhost_directory

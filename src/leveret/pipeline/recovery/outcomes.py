@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from leveret.pipeline.archive.plan import PlanOutcome, QueueOutcome, RecoveryPlan
+from leveret.pipeline.archive.recovery_plan import PlanOutcome, QueueOutcome, RecoveryPlan
 
 _ADDED: Final = ("in_doubt", "reader_offsets", "publisher_ids", "unreadable_records")
 """What the rows of several plans of a vhost come to together."""

@@ -23,7 +23,7 @@ from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline.archive.decode import MESSAGE, RECORDS, SETTLEMENT
 from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
-from leveret.pipeline.archive.plan import (
+from leveret.pipeline.archive.recovery_plan import (
     UNSETTLED,
     PlanDirectory,
     RunPart,

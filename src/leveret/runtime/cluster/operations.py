@@ -25,7 +25,7 @@ from leveret.runtime.cluster.placement.local_queues import QueueKey
 from leveret.runtime.integrity.log_copies import CopyRole, CopyState, LogCopy, copy_of
 from leveret.runtime.logs.log_store import queue_log_name
 from leveret.runtime.mirroring.led_log import MirrorState
-from leveret.storage.divergent_report import DivergentLog
+from leveret.storage.quarantine.report import DivergentLog
 
 if TYPE_CHECKING:
     from leveret.runtime.node.node import Node

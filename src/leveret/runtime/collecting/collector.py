@@ -419,7 +419,7 @@ class Collector:
                 # Such as when there are no descriptors for a moment. Nothing counts as synced: it is due again.
                 if str(error) != refused:
                     refused = str(error)
-                    logger.error("collected_not_synced error=%s action=try_again", error)
+                    logger.error("collected_not_synced error=%s action=retry", error)
                 continue
             refused = ""
             descriptors = [fd for _, fds, _, _ in pending for fd in fds]

@@ -24,10 +24,10 @@ import msgspec
 from isal.isal_zlib import crc32
 
 from leveret.model.errors import Corrupt, LeveretError
-from leveret.storage.digest import RangeGone, digest
+from leveret.storage.inspection.digest import RangeGone, digest
+from leveret.storage.inspection.walk import Damage, walk
 from leveret.storage.segment_file import STEP_BYTES, starts
 from leveret.storage.tree import Tree
-from leveret.storage.walk import Damage, walk
 
 Found: TypeAlias = dict[str, Any]
 T = TypeVar("T")

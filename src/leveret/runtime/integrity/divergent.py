@@ -1,4 +1,4 @@
-"""Quarantined messages of this node, for operators: reports, and the messages in them. See storage.divergent."""
+"""Quarantined messages of this node, for operators: reports, and the messages in them. See storage.quarantine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from leveret.session.divergent_messages import Tail, message_rows
-from leveret.storage.divergent_report import DivergentReport, chunks_of, reports
+from leveret.storage.quarantine.report import DivergentReport, chunks_of, reports
 
 
 def divergent_reports(data_dir: Path) -> list[dict[str, Any]]:

@@ -22,8 +22,8 @@ from leveret.runtime.integrity.log_copies import CopyRole, LogCopy, copy_at, cop
 from leveret.runtime.integrity.peers import Side
 from leveret.runtime.integrity.scrubbing import CopyDamaged, Pace, Scrubbed, Scrubber, Stopped
 from leveret.runtime.integrity.verifying import Verification
-from leveret.storage.divergent import Quarantine
-from leveret.storage.divergent_count import contents
+from leveret.storage.quarantine.count import contents
+from leveret.storage.quarantine.quarantine import Quarantine
 from leveret.storage.state_file import StateFile
 from leveret.storage.tree import Tree
 

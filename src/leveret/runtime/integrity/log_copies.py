@@ -9,7 +9,7 @@ import msgspec
 from leveret.model.errors import LeveretError
 from leveret.runtime.integrity.answers import LogEntry, need_list
 from leveret.runtime.integrity.peers import Side
-from leveret.storage.divergent_report import DivergentLog
+from leveret.storage.quarantine.report import DivergentLog
 
 
 class CopyState(StrEnum):

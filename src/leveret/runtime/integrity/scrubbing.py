@@ -26,10 +26,10 @@ from typing import Any, Final, TypeAlias, TypeVar
 from leveret.model.errors import Corrupt, LeveretError, StorageError
 from leveret.runtime.integrity.answers import CHUNKS_BYTES_MAX, need
 from leveret.runtime.integrity.peers import JOINED, Side
+from leveret.storage.inspection.scrub import Scrub, repair
+from leveret.storage.inspection.walk import Damage
 from leveret.storage.log import Log
-from leveret.storage.scrub import Scrub, repair
 from leveret.storage.tree import Tree
-from leveret.storage.walk import Damage
 
 logger = logging.getLogger(__name__)
 

@@ -197,7 +197,7 @@ class GroupCommit:
         What waits goes on waiting. No later round can overtake this one, which counts as running.
         """
         if self._part == self._logs_at_once:
-            logger.warning("fdatasync_waits error=%s action=try_again", error)
+            logger.warning("fdatasync_waits error=%s action=retry", error)
         self._part = max(1, min(self._part, len(logs)) // 2)
         asyncio.get_running_loop().call_later(SYNC_AGAIN_S, self._sync_again, position, promises, logs)
 

@@ -13,8 +13,8 @@ import struct
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.messages import Messages, Run, count_of
-from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.relocated import Relocated, RelocatedRange
 from leveret.core.queues.returns import Returned

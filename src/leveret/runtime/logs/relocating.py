@@ -158,7 +158,7 @@ class Relocating:
             if runs:
                 self._logs.append_relocated(queue, runs)
         except StorageError as error:
-            logger.error("not_relocated vhost=%s queue=%s error=%s action=try_again", *queue.key, error)
+            logger.error("not_relocated vhost=%s queue=%s error=%s action=retry", *queue.key, error)
             del self._passes[queue]
             self._failed.add(queue)
             return

@@ -5,7 +5,7 @@
     await discard(name)     stop, and delete the copy
 
 A log that is led here is none of these, and no link ever touches it. Records that are here and not at the leader are
-quarantined before anything is truncated (storage.divergent).
+quarantined before anything is truncated (storage.quarantine).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.mirroring.mirror_copy import MirrorCopy
 from leveret.runtime.mirroring.prefix_segment import pieces_directory, remove_directory
 from leveret.runtime.replication.applier import Applier
-from leveret.storage.divergent import Quarantine
-from leveret.storage.divergent_count import contents
-from leveret.storage.divergent_report import DIRECTORY, DivergentLog
 from leveret.storage.log import Log
+from leveret.storage.quarantine.count import contents
+from leveret.storage.quarantine.quarantine import Quarantine
+from leveret.storage.quarantine.report import DIRECTORY, DivergentLog
 from leveret.storage.segment import has_segments
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire

@@ -58,7 +58,7 @@ class AlarmWatch(Alarms):
                 await self._hold_reserve(self.probe())
             except OSError as error:
                 # A node that cannot look at itself for a moment goes on with what it saw last.
-                logger.warning("alarm_probe_failed error=%s action=try_again", error)
+                logger.warning("alarm_probe_failed error=%s action=retry", error)
             await asyncio.sleep(PROBE_EVERY_S)
 
     async def hold_reserve(self) -> None:

@@ -55,7 +55,7 @@ class Upkeep:
                 self._log_store.streams.retain()
                 self._collector.resume(self._broker.led_queues())
             except StorageError as error:
-                logger.error("retention_failed error=%s action=try_again", error)
+                logger.error("retention_failed error=%s action=retry", error)
 
     async def reclaim(self) -> None:
         """Have the logs of queues that were consumed begin anew, a few at a time: each makes a file, or reads some."""
@@ -83,7 +83,7 @@ class Upkeep:
             try:
                 there = await asyncio.to_thread(self._log_store.names_there)
             except StorageError as error:
-                logger.error("logs_not_watched error=%s action=try_again", error)
+                logger.error("logs_not_watched error=%s action=retry", error)
                 continue
             for log in self._log_store.gone(there) if there else ():
                 self._log_gone(log, log.missing())

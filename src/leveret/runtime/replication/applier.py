@@ -28,7 +28,7 @@ _OF_ITSELF: Final = frozenset({ChangeKind.DROP, ChangeKind.FILE, ChangeKind.REMO
 
 
 class QuarantineFactory(Protocol):
-    """Keeps what is divergent: storage.divergent.Quarantine."""
+    """Keeps what is divergent: storage.quarantine.Quarantine."""
 
     def add(self, path: str, at_offset: int = 0) -> object:
         """Have everything of the log from that offset on somewhere else, on disk, when this returns."""

@@ -32,9 +32,9 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.ahead import Ahead
 from leveret.runtime.replication.applier import Applier, WaitingChanges
 from leveret.session.link_handshake import ProvenLeader
-from leveret.storage.divergent import Quarantine
-from leveret.storage.divergent_report import DivergentReport
 from leveret.storage.log import Log
+from leveret.storage.quarantine.quarantine import Quarantine
+from leveret.storage.quarantine.report import DivergentReport
 from leveret.storage.spool import JOINED, JOINING, Note, Spool, SpoolEntry, Waiting
 from leveret.wire.chunk import ENTRIES_MAX, ChunkType, decode_chunk, decode_header
 from leveret.wire.link import ChangeKind, FrameHead, LogChange, LogExtent

@@ -26,8 +26,8 @@ from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.roles import holding
 from leveret.runtime.roles.succession import Succession
 from leveret.session.link_handshake import ProvenLeader
-from leveret.storage.divergent import Quarantine
 from leveret.storage.log import Log
+from leveret.storage.quarantine.quarantine import Quarantine
 from leveret.wire.chunk import Chunk
 
 logger = logging.getLogger(__name__)
@@ -145,7 +145,7 @@ class FollowerRole:
             try:
                 there = await asyncio.to_thread(node.log_store.names_there)
             except StorageError as error:
-                logger.error("logs_not_watched error=%s action=try_again", error)
+                logger.error("logs_not_watched error=%s action=retry", error)
                 continue
             gone = [*(node.log_store.gone(there) if there else ()), *filter(_is_gone, self._few_logs(node))]
             if gone and node is self.node:

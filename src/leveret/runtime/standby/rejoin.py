@@ -1,7 +1,7 @@
 """An upstream that lost its place comes back as a standby of the node that took it, and is not wiped.
 
 What it holds that the new upstream never saw is reported and kept: the tails of its queues' logs are quarantined
-as those of a follower that had gone its own way are (storage.divergent), and `list_divergent_messages` shows them.
+as those of a follower that had gone its own way are (storage.quarantine), and `list_divergent_messages` shows them.
 All before that is the new upstream's by now, and is served there. So the replicated queues are deleted here, and
 the schema sync makes them anew, empty; whatever is not replicated stays. A queue that the new upstream does not know,
 made here when it was one already, the schema sync deletes, replicated or not: it is quarantined before.
@@ -52,8 +52,8 @@ from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.runtime.standby.downstream import StandbyDownstream, refuse_member
 from leveret.runtime.standby.pipeline_process import ask
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter
-from leveret.storage.divergent import Quarantine
-from leveret.storage.divergent_report import DivergentReport
+from leveret.storage.quarantine.quarantine import Quarantine
+from leveret.storage.quarantine.report import DivergentReport
 from leveret.storage.state_file import StateFile
 
 logger = logging.getLogger(__name__)

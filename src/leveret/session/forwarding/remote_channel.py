@@ -6,9 +6,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.messages import Run
-from leveret.core.queues.offsets import OffsetSet
 from leveret.model.errors import PeerError
 from leveret.session.amqp091.delivery import ChannelConsumer, DeliveryChannel
 from leveret.session.amqp091.remote_queues import Got

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.plan import PlanDirectory, RecoveryPlan, read_order
+from leveret.pipeline.archive.recovery_plan import PlanDirectory, RecoveryPlan, read_order
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.archive.stored_positions import stored_positions_at
 from leveret.pipeline.files.files import Place

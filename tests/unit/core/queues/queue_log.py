@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from leveret.core.queues import backlog, priority_backlog
 from leveret.core.queues import queue as queue_module
+from leveret.core.queues.backlog import backlog, priority_backlog
+from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Messages, Run, alike, joined
-from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_types import make_queue
 from leveret.model.definitions import Queue as Definition

@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leveret.core.queues import backlog as backlog_module
 from leveret.core.queues import queue as queue_module
+from leveret.core.queues.backlog import backlog as backlog_module
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue

@@ -19,10 +19,10 @@ from hypothesis.stateful import (
 
 from leveret.core.queues import dying as dying_module
 from leveret.core.queues import queue as queue_module
+from leveret.core.queues.backlog.priority_backlog import PriorityBacklog
 from leveret.core.queues.dying import NOT_STORED, DeadLetters
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import alike
-from leveret.core.queues.priority_backlog import PriorityBacklog
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.reasons import Reason

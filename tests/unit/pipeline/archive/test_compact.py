@@ -15,7 +15,7 @@ from leveret.pipeline.archive import compact as module
 from leveret.pipeline.archive.compact import compact, due, known_since_ms
 from leveret.pipeline.archive.contents import contents
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
-from leveret.pipeline.archive.plan import pinned
+from leveret.pipeline.archive.recovery_plan import pinned
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import Selection
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message

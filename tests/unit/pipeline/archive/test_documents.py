@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.documents import line_of, read_document, value_of, write_document
-from leveret.pipeline.archive.plan import PlanDirectory, QueueOrder, QueueOutcome, read_order
+from leveret.pipeline.archive.recovery_plan import PlanDirectory, QueueOrder, QueueOutcome, read_order
 from leveret.pipeline.recovery.outcomes import outcome_of
 from leveret.testing.sites.standby_archive import freeze_plan, transfer
 from leveret.testing.sites.standby_upstream import StandbyUpstream, stored_message

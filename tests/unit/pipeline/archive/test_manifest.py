@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.archive import manifest_log as module
+from leveret.pipeline.archive import manifest_storage as module
 from leveret.pipeline.archive.manifest import ForgottenSince, Manifest, QueuePart, StoredFile, TransferGap
-from leveret.pipeline.archive.manifest_log import ManifestDamaged, delete_manifest
+from leveret.pipeline.archive.manifest_storage import ManifestDamaged, delete_manifest
 from leveret.pipeline.files.files import Place, make_directory, sync_directory
 
 

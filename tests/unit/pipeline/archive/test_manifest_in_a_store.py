@@ -8,9 +8,9 @@ from contextlib import suppress
 import pytest
 
 from leveret.model.errors import StorageError
-from leveret.pipeline.archive import manifest_log as module
+from leveret.pipeline.archive import manifest_storage as module
 from leveret.pipeline.archive.manifest import Manifest, TransferGap
-from leveret.pipeline.archive.manifest_log import ManifestDamaged
+from leveret.pipeline.archive.manifest_storage import ManifestDamaged
 from leveret.pipeline.files.objects import ObjectPath
 from leveret.testing.servers.hdfs import Hdfs
 from leveret.testing.servers.object_store import ObjectStore

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.plan import PlanDirectory, PlanOutcome, pinned
+from leveret.pipeline.archive.recovery_plan import PlanDirectory, PlanOutcome, pinned
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK, sweep
 from leveret.pipeline.files import files as files_module
 from leveret.pipeline.files.files import Place, locked, matching, name_in

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.decode import RECORDS
-from leveret.pipeline.archive.plan import PlanDirectory
+from leveret.pipeline.archive.recovery_plan import PlanDirectory
 from leveret.pipeline.archive.tables import messages_in, read_table, write_table
 from leveret.pipeline.files.files import opened
 from leveret.pipeline.recovery.publish import PlanPublisher

@@ -16,8 +16,8 @@ from leveret.model.errors import StorageError
 from leveret.pipeline.archive import sweep as sweeping
 from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
-from leveret.pipeline.archive.manifest_log import ManifestDamaged
-from leveret.pipeline.archive.plan import PlanDirectory, pinned
+from leveret.pipeline.archive.manifest_storage import ManifestDamaged
+from leveret.pipeline.archive.recovery_plan import PlanDirectory, pinned
 from leveret.pipeline.archive.sweep import RECOVERY_LOCK, sweep
 from leveret.pipeline.files import files
 from leveret.pipeline.files.files import Place, locked, matching, name_in

@@ -14,7 +14,7 @@ from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.pipeline.archive.decode import RECORDS
 from leveret.pipeline.archive.identities import UpstreamIdentities
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.plan import (
+from leveret.pipeline.archive.recovery_plan import (
     PlanDirectory,
     PlanOutcome,
     QueueOutcome,

@@ -14,7 +14,7 @@ from leveret.model.errors import NotFound
 from leveret.runtime.integrity.divergent import divergent_messages, divergent_reports
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.log_store import LogStore
-from leveret.storage.divergent import Quarantine
+from leveret.storage.quarantine.quarantine import Quarantine
 from leveret.storage.tree import Tree
 from tests.unit.runtime.collecting.site import head_of
 

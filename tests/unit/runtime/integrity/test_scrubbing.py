@@ -12,7 +12,7 @@ import pytest
 
 from leveret.runtime.integrity import scrubbing
 from leveret.runtime.integrity.scrubbing import Pace
-from leveret.storage.scrub import repair
+from leveret.storage.inspection.scrub import repair
 from leveret.testing.applications.compare import compare
 from leveret.wire.chunk import HEADER_BYTES
 from tests.unit.runtime.replication.pair import OtherSide, Pair, PairedNode

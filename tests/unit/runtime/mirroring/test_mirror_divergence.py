@@ -13,8 +13,8 @@ import pytest
 from leveret.runtime.mirroring import copy_link
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.replication.applier import Applier
-from leveret.storage.divergent_report import reports
 from leveret.storage.log import Log
+from leveret.storage.quarantine.report import reports
 from leveret.testing.applications.compare import logs_of
 from leveret.testing.network.waiting import until
 from leveret.wire.link import ChangeKind, LogChange

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.delaying import Delaying
-from leveret.storage.divergent import Quarantine
+from leveret.storage.quarantine.quarantine import Quarantine
 from leveret.storage.spool import Spool
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until

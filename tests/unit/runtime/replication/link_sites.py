@@ -24,8 +24,8 @@ from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.outbound import Leading
 from leveret.session.link_handshake import ProvenLeader
-from leveret.storage.divergent import Quarantine
 from leveret.storage.log import Log
+from leveret.storage.quarantine.quarantine import Quarantine
 from leveret.storage.secret_file import Secret
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Chunk, ChunkType, encode_entry

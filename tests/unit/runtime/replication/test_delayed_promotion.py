@@ -11,7 +11,7 @@ import pytest
 from leveret.model.errors import PreconditionFailed
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.delaying import follower_data, refuse_to_lead
-from leveret.storage.divergent_report import reports
+from leveret.storage.quarantine.report import reports
 from tests.unit.runtime.replication.delayed_site import DelayedSite, append, assert_is, moment, replaced
 from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite
 

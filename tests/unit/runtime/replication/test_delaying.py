@@ -15,8 +15,8 @@ from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication import delaying, outbound
 from leveret.runtime.replication.applier import Applier, WaitingChanges
 from leveret.runtime.replication.delaying import ALL_MS
-from leveret.storage.divergent_report import reports
 from leveret.storage.log import Log
+from leveret.storage.quarantine.report import reports
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.wire.link import ChangeKind, LogChange

@@ -10,7 +10,7 @@ import pytest
 
 from leveret.model import definitions as d
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.plan import PlanOutcome
+from leveret.pipeline.archive.recovery_plan import PlanOutcome
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.jobs.job import Selection
 from leveret.pipeline.recovery.publish import PlanPublisher

@@ -13,7 +13,7 @@ from leveret.core.queues.stream import Stream, StreamBatch, records_of
 from leveret.model import definitions as d
 from leveret.pipeline.archive.compact import compact
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.plan import PlanDirectory
+from leveret.pipeline.archive.recovery_plan import PlanDirectory
 from leveret.pipeline.archive.store import store_range
 from leveret.pipeline.archive.stored_positions import stored_positions_at
 from leveret.pipeline.archive.sweep import sweep

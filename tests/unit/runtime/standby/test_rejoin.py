@@ -11,7 +11,7 @@ import pytest
 
 from leveret.config import load
 from leveret.core.broker.broker import Broker
-from leveret.core.queues.offsets import OffsetSet
+from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.schema.operating_mode import OperatingMode
 from leveret.management.views.message_view import Properties, header_of
 from leveret.model import definitions as d

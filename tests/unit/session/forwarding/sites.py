@@ -7,8 +7,8 @@ from typing import Any
 
 from pamqp import base, commands
 
+from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.confirms import ConfirmBatch
-from leveret.core.queues.offsets import OffsetSet
 from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue

@@ -1,4 +1,4 @@
-"""storage.scrub: what the disk lost is found, and given back from a copy, or nothing is written at all."""
+"""storage.inspection.scrub: what the disk lost is found, and given back from a copy, or nothing is written at all."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
+from leveret.storage.inspection.scrub import Scrub, repair
+from leveret.storage.inspection.walk import Damage
 from leveret.storage.log import Log
-from leveret.storage.scrub import Scrub, repair
 from leveret.storage.segment_file import STEP_BYTES
-from leveret.storage.walk import Damage
 from leveret.wire.chunk import HEADER_BYTES, encode_header
 from tests.unit.storage.logs import append, files, make, scratch, segments
 from tests.unit.storage.places import (

@@ -14,7 +14,7 @@ import hashlib
 from typing import Any, Final, NamedTuple
 
 from leveret.model.errors import AccessRefused, PreconditionFailed
-from leveret.pipeline.amqp.connection import AmqpConnection, Delivery
+from leveret.pipeline.target_broker.connection import AmqpConnection, Delivery
 from leveret.wire.record import StoredMessage
 
 _AT_ONCE_MIN, _AT_ONCE_MAX = 20, 500

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
+from leveret.core.queues.backlog.offsets import OffsetSet
+from leveret.core.queues.backlog.ranges import OffsetRanges
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run
-from leveret.core.queues.offsets import OffsetSet
-from leveret.core.queues.ranges import OffsetRanges
 
 WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
 WINDOW_IDLE_BYTES_MAX: Final = 256 * 1024

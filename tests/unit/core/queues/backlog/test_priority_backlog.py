@@ -1,4 +1,4 @@
-"""core.queues.priority_backlog: as many queues as priorities, served from the highest, whatever is in memory."""
+"""core.queues.backlog.priority_backlog: one queue a priority, served from the highest, whatever is in memory."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from leveret.core.queues import priority_backlog
 from leveret.core.queues import queue as queue_module
+from leveret.core.queues.backlog import priority_backlog
+from leveret.core.queues.backlog.priority_backlog import PriorityBacklog
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Run, alike
-from leveret.core.queues.priority_backlog import PriorityBacklog
 from leveret.core.queues.queue import Queue
 from leveret.wire.record import content_header
 from tests.unit.core.queues.queue_log import PURGED, Log, Sink, body, numbers, offsets, shrink

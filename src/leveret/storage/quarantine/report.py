@@ -1,4 +1,4 @@
-"""What was quarantined, as its report says, and reading it back; see storage.divergent.
+"""What was quarantined, as its report says, and reading it back; see storage.quarantine.
 
 A report is of one join. As long as it is not finished, what it has of a log is in a file beside the chunks of
 that log; then all of it is in the report.
@@ -14,9 +14,9 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from leveret.model.errors import Corrupt, NotFound, StorageError
+from leveret.storage.inspection.walk import HEADERS_BYTES, Damage, walk
 from leveret.storage.segment_file import STEP_BYTES, Unreadable, starts
 from leveret.storage.state_file import StateFile
-from leveret.storage.walk import HEADERS_BYTES, Damage, walk
 from leveret.wire.chunk import Chunk, ChunkError, ChunkType, decode_chunk
 
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""storage.walk: every chunk is found where it stands, whatever happens to the files, and around damage too."""
+"""storage.inspection.walk: every chunk is found where it stands, whatever happens to the files, around damage too."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from leveret.model.errors import StorageError
 from leveret.storage import summary as summary_module
+from leveret.storage.inspection.walk import Damage, WalkedChunk, walk
 from leveret.storage.segment_file import STEP_BYTES
 from leveret.storage.summary import summarise
-from leveret.storage.walk import Damage, WalkedChunk, walk
 from leveret.wire.chunk import HEADER_BYTES, encode_header
 from tests.unit.storage.logs import append, make, scratch, segments
 from tests.unit.storage.places import (

@@ -5,7 +5,7 @@ log holds walks its directory instead, in a thread. Meanwhile the log may be app
 change their names (that is a state, see `storage.segment`) and the oldest may be deleted: a walk goes up to
 an offset that it was given, never looks at what is behind it, and takes a segment that is gone for dropped
 unless the one before it is still there. A log that is cut or deleted during a walk is not what the walk says
-it is; whoever does that throws the outcome away. How it goes on behind damage: see `storage.next_chunk`.
+it is; whoever does that throws the outcome away. How it goes on behind damage: see `storage.inspection.next_chunk`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from leveret.model.errors import Corrupt
-from leveret.storage.next_chunk import RECORDS_MAX, Goal, Spot, next_chunk
+from leveret.storage.inspection.next_chunk import RECORDS_MAX, Goal, Spot, next_chunk
 from leveret.storage.segment_file import CutShort, OnRead, SegmentFile, Unreadable, starts
 from leveret.wire.chunk import HEADER_BYTES, Attribute, ChunkError, Header, encode_attribute
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from leveret.model.errors import LeveretError
-from leveret.pipeline.amqp.connection import AmqpConnection, Delivery
 from leveret.pipeline.jobs.job import AmqpTarget
+from leveret.pipeline.target_broker.connection import AmqpConnection, Delivery
 from leveret.wire.record import RECOVERY_STREAM_PREFIX, decode_message
 from leveret.wire.stream.publish import MessageRun
 

@@ -38,11 +38,11 @@ import msgspec
 
 from leveret.model.errors import StorageError
 from leveret.storage.directory import sync_directory
-from leveret.storage.divergent_count import count
-from leveret.storage.divergent_report import DIRECTORY, DivergentLog, DivergentReport, directory_of, reports
+from leveret.storage.inspection.walk import WalkedChunk, walk
+from leveret.storage.quarantine.count import count
+from leveret.storage.quarantine.report import DIRECTORY, DivergentLog, DivergentReport, directory_of, reports
 from leveret.storage.segment import SegmentState
 from leveret.storage.segment_file import STEP_BYTES, OnRead, SegmentFile, starts
-from leveret.storage.walk import WalkedChunk, walk
 
 
 class _Piece(NamedTuple):

@@ -37,10 +37,13 @@ from urllib.parse import quote
 import msgspec
 
 from leveret.model.errors import AccessRefused, LeveretError, NotFound, ResourceLocked, StorageError
-from leveret.pipeline.amqp.browse import Found, QueueDeclaration, browse, digest_of, is_classic
-from leveret.pipeline.amqp.confirms import UnconfirmedTags
-from leveret.pipeline.amqp.connection import AmqpConnection, AmqpConnectionLost, ClientChannel
-from leveret.pipeline.amqp.streams import (
+from leveret.pipeline.archive.documents import read_document, write_document
+from leveret.pipeline.files.files import Place, make_directory
+from leveret.pipeline.jobs.job import AmqpTarget
+from leveret.pipeline.target_broker.browse import Found, QueueDeclaration, browse, digest_of, is_classic
+from leveret.pipeline.target_broker.confirms import UnconfirmedTags
+from leveret.pipeline.target_broker.connection import AmqpConnection, AmqpConnectionLost, ClientChannel
+from leveret.pipeline.target_broker.streams import (
     EntryReader,
     MessageDeclined,
     count_from,
@@ -48,9 +51,6 @@ from leveret.pipeline.amqp.streams import (
     end_of,
     is_stream,
 )
-from leveret.pipeline.archive.documents import read_document, write_document
-from leveret.pipeline.files.files import Place, make_directory
-from leveret.pipeline.jobs.job import AmqpTarget
 from leveret.wire.record import RECOVERY_STREAM_PREFIX, StoredMessage
 from leveret.wire.stream.publish import MessageRun
 

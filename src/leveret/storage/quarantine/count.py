@@ -1,4 +1,4 @@
-"""What the end of a log holds, counted before it is cut off; see storage.divergent."""
+"""What the end of a log holds, counted before it is cut off; see storage.quarantine."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from bisect import bisect_right
 from pathlib import Path
 from typing import Final
 
-from leveret.storage.divergent_report import DivergentLog
+from leveret.storage.inspection.walk import Damage, WalkedChunk, walk
+from leveret.storage.quarantine.report import DivergentLog
 from leveret.storage.segment_file import OnRead, Unreadable, starts
-from leveret.storage.walk import Damage, WalkedChunk, walk
 from leveret.wire.chunk import HEADER_BYTES, ChunkError, ChunkType
 from leveret.wire.record import decode_settlements
 from leveret.wire.relocation import decode_relocation

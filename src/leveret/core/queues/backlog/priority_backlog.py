@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
-from leveret.core.queues.backlog import DELIVERY_BYTES_MAX, Backlog, Batch, memory_of
+from leveret.core.queues.backlog.backlog import DELIVERY_BYTES_MAX, Backlog, Batch, memory_of
+from leveret.core.queues.backlog.offsets import OffsetSet
+from leveret.core.queues.backlog.ranges import OffsetRanges
 from leveret.core.queues.head import Head
 from leveret.core.queues.messages import Messages, Run
-from leveret.core.queues.offsets import OffsetSet
-from leveret.core.queues.ranges import OffsetRanges
 
 SORTED_AT_ONCE: Final = 256
 """As many runs are read, or get their place, in one go: what takes messages waits, others are served between."""

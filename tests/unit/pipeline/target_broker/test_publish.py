@@ -15,9 +15,9 @@ import pytest
 from pamqp import base, commands
 from pamqp.exceptions import UnmarshalingException
 
-from leveret.pipeline.amqp.publish import AmqpClient, progress_path, read_progress
-from leveret.pipeline.amqp.streams import MessageDeclined
 from leveret.pipeline.jobs.job import AmqpTarget, LoginCredentials
+from leveret.pipeline.target_broker.publish import AmqpClient, progress_path, read_progress
+from leveret.pipeline.target_broker.streams import MessageDeclined
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.sites.standby_upstream import stored_message
 from leveret.wire.amqp091 import marshal

@@ -1,4 +1,4 @@
-"""storage.digest: equal if, and only if, two logs hold the same chunks in a range."""
+"""storage.inspection.digest: equal if, and only if, two logs hold the same chunks in a range."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from leveret.model.errors import Corrupt
-from leveret.storage.digest import Digest, RangeGone, digest
+from leveret.storage.inspection.digest import Digest, RangeGone, digest
 from leveret.storage.segment_file import STEP_BYTES
 from leveret.wire.chunk import HEADER_BYTES
 from tests.unit.storage.logs import make, scratch

@@ -1,4 +1,4 @@
-"""storage.divergent: whatever is cut off a log is elsewhere before, whenever the node dies."""
+"""storage.quarantine: whatever is cut off a log is elsewhere before, whenever the node dies."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.model.errors import Corrupt, NotFound, StorageError
-from leveret.storage.divergent import Quarantine
-from leveret.storage.divergent_report import DivergentLog, DivergentReport, chunks_of, directory_of, reports
+from leveret.storage.inspection.walk import WalkedChunk, walk
 from leveret.storage.log import Log
+from leveret.storage.quarantine.quarantine import Quarantine
+from leveret.storage.quarantine.report import DivergentLog, DivergentReport, chunks_of, directory_of, reports
 from leveret.storage.segment_file import STEP_BYTES
-from leveret.storage.walk import WalkedChunk, walk
 from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.record import Settlement, encode_settlements
 from tests.unit.storage.logs import append, files, make, scratch, segments

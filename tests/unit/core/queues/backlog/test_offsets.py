@@ -1,4 +1,4 @@
-"""core.queues.offsets: a set of offsets, against Python's own."""
+"""core.queues.backlog.offsets: a set of offsets, against Python's own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from leveret.core.queues.offsets import OffsetSet
+from leveret.core.queues.backlog.offsets import OffsetSet
 
 OFFSET = st.integers(0, 60)
 

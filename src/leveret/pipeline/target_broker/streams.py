@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from leveret.model.errors import AccessRefused, LeveretError, NotFound, PreconditionFailed
-from leveret.pipeline.amqp.connection import AmqpConnection, ClientChannel, Delivery
+from leveret.pipeline.target_broker.connection import AmqpConnection, ClientChannel, Delivery
 from leveret.wire.message10 import OFFSET_HEADER, Shape10, content_header_within
 from leveret.wire.properties import decode
 from leveret.wire.record import StoredMessage, content_header, decode_message

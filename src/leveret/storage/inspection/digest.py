@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from leveret.model.errors import StorageError
+from leveret.storage.inspection.walk import HEADERS_BYTES, Damage, walk
 from leveret.storage.segment_file import STEP_BYTES, OnRead, Unreadable
-from leveret.storage.walk import HEADERS_BYTES, Damage, walk
 from leveret.wire.chunk import HEADER_BYTES
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.pipeline.amqp.confirms import UnconfirmedTags
+from leveret.pipeline.target_broker.confirms import UnconfirmedTags
 
 Verdict = tuple[int, bool, bool]
 """A delivery tag, whether it is all up to it, whether it is an ack."""

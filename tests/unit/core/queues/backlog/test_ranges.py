@@ -1,12 +1,12 @@
-"""core.queues.ranges: a set of offsets that is taken from its front."""
+"""core.queues.backlog.ranges: a set of offsets that is taken from its front."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.core.queues import ranges as ranges_module
-from leveret.core.queues.ranges import OffsetRanges
+from leveret.core.queues.backlog import ranges as ranges_module
+from leveret.core.queues.backlog.ranges import OffsetRanges
 
 
 @given(data=st.data(), compact_at=st.sampled_from([1, 3, 1024]))

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from leveret.model.errors import StorageError
 from leveret.storage.begin import begin_of
+from leveret.storage.inspection.walk import Damage, WalkedChunk, walk
 from leveret.storage.log_recovery import stray
 from leveret.storage.segment_file import STEP_BYTES, OnRead, SegmentFile, open_segment, starts
-from leveret.storage.walk import Damage, WalkedChunk, walk
 from leveret.wire.chunk import HEADER_BYTES, ChunkError, Header, decode_chunk
 
 

@@ -14,8 +14,8 @@ from leveret.management.request.call import Call, resource
 from leveret.management.request.other_nodes import parts, rows_of
 from leveret.management.request.places import at_node
 from leveret.management.request.replies import BadRequest, done
-from leveret.management.resources.operations import log_places
-from leveret.management.resources.overview import cluster_name, contexts, exchange_types
+from leveret.management.resources.nodes.operations import log_places
+from leveret.management.resources.nodes.overview import cluster_name, contexts, exchange_types
 from leveret.management.views import node_stats
 from leveret.management.views.memory import memory_of, relative
 from leveret.model.definitions import GlobalParameter, Put

@@ -1,0 +1,1 @@
+"""Inspection: stored chunks are read again beside their log, checked, compared and repaired."""
