@@ -292,15 +292,19 @@ class AmqpPeer(asyncio.Protocol):
 
     def _settle(self, session: ClientConnection) -> None:
         """The session took something: have it flushed, and see whether to read on."""
-        self._engine.touch(session)
+        before, self._published = self._published, session.publisher.taken
+        published = self._published - before
+        if published:
+            self._engine.published(session, published)
+        else:
+            self._engine.touch(session)
         if session.state is AmqpState.CLOSED:
             self.end_after_flush()
             return
         if session.blocked_reason is BlockedReason.TURN:
             self._wake()
         # Who only consumes is read from: a queue that another node leads may be gone for long.
-        published, self._published = self._published, session.publisher.taken
-        if session.publisher.taken != published and not self._waits_for_disk and self._engine.is_overloaded():
+        if published and not self._waits_for_disk and self._engine.is_overloaded():
             self._waits_for_disk = True
             self._engine.when_relieved(self._disk_has_caught_up)
         self._pace()

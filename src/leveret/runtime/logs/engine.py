@@ -1,4 +1,4 @@
-"""The flush: one pass over everything that the reads of this turn of the event loop left behind.
+"""The flush: one pass over everything that the reads of this turn of the event loop left behind, or of a few turns.
 
 The steps, and the reasons for their order:
 
@@ -21,6 +21,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from itertools import islice
+from time import monotonic
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from leveret.core.broker.broker import Broker
@@ -34,6 +35,7 @@ from leveret.model.reasons import Reason
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.deadlines import Deadlines
 from leveret.runtime.logs.definitions_store import DefinitionsStore
+from leveret.runtime.logs.gathering import Gathering
 from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.logs.log_store import QueueLogs
 from leveret.runtime.process.work_slices import others_first, time_slice
@@ -188,7 +190,8 @@ class Engine:
         self._queues = queues
         self._definitions = definitions
         self._collector = collector
-        self._scheduled = False
+        self._next_flush: asyncio.Handle | None = None
+        self._gathering = Gathering()
         self._touched: dict[ClientConnection, None] = {}
         self._copies: list[tuple[Queue, Header, bytes, bytes]] = []
         self._replication_due: dict[Queue, None] = {}
@@ -208,9 +211,20 @@ class Engine:
         """Something happened (to this session): flush at the end of this turn of the loop."""
         if session is not None:
             self._touched[session] = None
-        if not self._scheduled:
-            self._scheduled = True
-            asyncio.get_running_loop().call_soon(self._flush_or_stop)
+        if self._next_flush is None:
+            self._gathering.begin(monotonic())
+            self._next_flush = asyncio.get_running_loop().call_soon(self._flush_or_gather)
+
+    def published(self, session: ClientConnection, count: int) -> None:
+        """A session published so many messages: flush, maybe together with what follows at once."""
+        self.touch(session)
+        self._gathering.add(count)
+
+    def _flush_or_gather(self) -> None:
+        if self._gathering.goes_on(len(self._broker.dirty), monotonic()):
+            self._next_flush = asyncio.get_running_loop().call_soon(self._flush_or_gather)
+        else:
+            self._flush_or_stop()
 
     def _flush_or_stop(self) -> None:
         """A flush that fails half-way is a bug: the node stops, and starts again from what is on disk."""
@@ -244,7 +258,9 @@ class Engine:
 
     def flush(self) -> None:
         """See the module."""
-        self._scheduled = False
+        if self._next_flush is not None:
+            self._next_flush.cancel()
+            self._next_flush = None
         self._flush_number += 1
         broker = self._broker
         self._refresh_policies()

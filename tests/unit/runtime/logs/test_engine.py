@@ -283,3 +283,28 @@ def test_a_declaration_that_wants_no_reply_holds_nothing_back_for_ever() -> None
 
     with scratch() as directory:
         asyncio.run(play(directory))
+
+
+def test_one_flush_serves_reads_of_several_turns_while_publishers_send_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("leveret.runtime.logs.engine.monotonic", lambda: 0.0)
+
+    async def play(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        client = Client(site)
+        client.send(commands.Queue.Declare(queue="q", durable=True))
+        site.node.engine.flush()
+        queue = site.node.broker.queues["/", "q"]
+        for turn in range(3):
+            client.publish("q")
+            client.engine.published(client.session, 1)
+            await asyncio.sleep(0)
+            assert (queue.gathered_count, queue.next_offset) == (turn + 1, 0)
+        await asyncio.sleep(0)
+        assert (queue.gathered_count, queue.next_offset) == (0, 3)
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(play(directory))
