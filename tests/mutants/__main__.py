@@ -1,7 +1,7 @@
 """`python -m tests.mutants`: put faults into a copy of the product, one at a time, and see the tests find them.
 
-Exit status: 0 if each fault was found; 1 if one survived, or with `--check` if one does not fit the tree; 2 if the
-tests are red without any fault, or for wrong arguments.
+Exit status: 0 if each fault was found; 1 if one survived, or with `--check` if one does not fit the tree or a room
+has none; 2 if the tests are red without any fault, or for wrong arguments.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from leveret.cli.output.progress_bar import ProgressBar
 from tests.mutants import report
-from tests.mutants.mutation import Mutation, MutationError, problems, read_mutations
+from tests.mutants.mutation import PACKAGE, Mutation, MutationError, problems, read_mutations, rooms_without
 from tests.mutants.run import SURVIVED, Runner, Verdict
 from tests.mutants.scratch import Scratch
 
@@ -109,8 +109,11 @@ def _bar(total: int) -> ProgressBar:
 
 
 def check(mutations: Sequence[Mutation]) -> int:
-    """Name the mutations that do not fit the tree; return the exit status."""
-    found = list(problems(mutations))
+    """Name the mutations that do not fit the tree, and the rooms without one; return the exit status."""
+    found = [
+        *problems(mutations),
+        *(f"no mutation is of a file in {PACKAGE / room}: add one" for room in rooms_without(mutations)),
+    ]
     for problem in found:
         print(problem, file=sys.stderr)
     print(f"mutants: {len(mutations)} mutations, {len(found)} to bring up to date in tests/mutants/mutations")

@@ -18,6 +18,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 MUTATIONS: Final = Path(__file__).parent / "mutations"
 PACKAGE: Final = Path("src/leveret")
+NOT_MUTATED: Final = "testing"
 
 
 class MutationError(Exception):
@@ -105,6 +106,14 @@ def problems(mutations: Sequence[Mutation], root: Path = ROOT) -> Iterator[str]:
             path, _, name = test.partition("::")
             if name not in tests_in(root / "tests" / path):
                 yield f"{mutation.fault!r}: there is no test {test}"
+
+
+def rooms_without(mutations: Sequence[Mutation], root: Path = ROOT) -> list[str]:
+    """Return the directories of the product that have source files and no mutation, sorted."""
+    package = root / PACKAGE
+    files = (path.relative_to(package) for path in package.rglob("*.py") if path.name != "__init__.py")
+    rooms = {str(file.parent) for file in files if len(file.parts) > 1 and file.parts[0] != NOT_MUTATED}
+    return sorted(rooms - {mutation.room for mutation in mutations})
 
 
 @cache

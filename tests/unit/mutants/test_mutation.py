@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutants.mutation import PACKAGE, ROOT, Mutation, MutationError, problems, read_mutations
+from tests.mutants.mutation import PACKAGE, Mutation, MutationError, problems, read_mutations, rooms_without
 
 LEAST = 60
-NOT_MUTATED = "testing"
 MUTATION = Mutation(
     "a sum is a difference", "core/sums.py", "a + b", "a - b", ("unit/test_sums.py::test_sum",)
 )
@@ -32,14 +31,12 @@ def test_each_mutation_fits_the_tree_and_each_test_that_it_names_is_there() -> N
 def test_the_list_has_a_mutation_in_each_room() -> None:
     mutations = read_mutations()
     assert len(mutations) >= LEAST
-    package = ROOT / PACKAGE
-    rooms = {
-        str(path.parent.relative_to(package))
-        for path in package.rglob("*.py")
-        if path.name != "__init__.py" and path.parent != package
-    }
-    missing = rooms - {mutation.room for mutation in mutations}
-    assert not {room for room in missing if room.split("/")[0] != NOT_MUTATED}
+    assert rooms_without(mutations) == []
+
+
+def test_a_room_without_a_mutation_is_named(tree: Path) -> None:
+    assert rooms_without([MUTATION], tree) == []
+    assert rooms_without([], tree) == ["core"]
 
 
 def test_a_mutation_that_fits_is_applied(tree: Path) -> None:
