@@ -1,0 +1,155 @@
+"""A headless Chromium of the machine, for tests of pages and for pictures of them; Playwright drives it.
+
+    with Chromium() as chromium, chromium.visit() as visit:
+        visit.page.goto(f"http://127.0.0.1:{port}/")
+        visit.page.get_by_role("button", name="Login").click()
+
+A visit is a browser of its own: it shares no cookie, no storage and no log-in with another one. It collects what a
+person would see in the console of the browser, and ends with an error if there is anything: scripts that failed,
+requests that were refused or reached nobody, requests to another machine. `visit.expect` names those that a test is
+about.
+
+Playwright runs an event loop in the thread that uses it: no `asyncio.run` works there before the `Chromium` is closed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Final, Self
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, ConsoleMessage, Page, Playwright, Request, Response, sync_playwright
+
+PATIENCE_MS: Final = 20_000
+"""How long a click or an expectation waits for its element: the machine has other work."""
+
+_PROGRAMS: Final = ("chromium", "chromium-browser", "google-chrome")
+_LOCAL: Final = frozenset({"127.0.0.1", "localhost", "::1"})
+_REFUSED_FROM: Final = 400
+# Chromium asks its maker's hosts for updates, lists and time; here it speaks to the page's host alone.
+_FLAGS: Final = (
+    "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--disable-domain-reliability", "--no-pings",
+)  # fmt: skip
+
+
+def available() -> str | None:
+    """Return None if there is a Chromium here, else what would help."""
+    return None if _program() else "no chromium on the path: `tools/setup test` as root installs it"
+
+
+def _program() -> str | None:
+    return next(filter(None, map(shutil.which, _PROGRAMS)), None)
+
+
+class Visit:
+    """One person's browser, with one page open.
+
+    Attributes:
+        page: Playwright's page.
+        troubles: what went wrong so far, a line each.
+    """
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.troubles: list[str] = []
+        self._expected: list[re.Pattern[str]] = []
+        page.on("console", self._said)
+        page.on("pageerror", lambda error: self._trouble(f"script failed: {error}"))
+        page.on("request", self._asked)
+        page.on("response", self._answered)
+        page.on("requestfailed", self._failed)
+
+    def expect(self, pattern: str) -> None:
+        """Take a trouble whose line has this regular expression as what the test is about, before and after now."""
+        self._expected.append(re.compile(pattern))
+
+    def check(self) -> None:
+        """End the test if the browser's console would not be empty.
+
+        Raises:
+            AssertionError: with every trouble that was not expected.
+        """
+        left = [line for line in self.troubles if not any(one.search(line) for one in self._expected)]
+        assert not left, "in the browser's console:\n" + "\n".join(left)
+
+    def _trouble(self, line: str) -> None:
+        self.troubles.append(f"{line} (at {self.page.url})")
+
+    def _said(self, message: ConsoleMessage) -> None:
+        # A refused request is told by `_answered`, with its method; the console has only its address.
+        if message.type in ("error", "assert") and not message.text.startswith("Failed to load resource"):
+            self._trouble(f"console: {message.text}")
+
+    def _asked(self, request: Request) -> None:
+        address = urlsplit(request.url)
+        if address.scheme in ("http", "https", "ws", "wss") and address.hostname not in _LOCAL:
+            self._trouble(f"asked another machine: {request.method} {request.url}")
+
+    def _answered(self, response: Response) -> None:
+        if response.status >= _REFUSED_FROM:
+            request = response.request
+            self._trouble(f"answered {response.status}: {request.method} {response.url}")
+
+    def _failed(self, request: Request) -> None:
+        # A page that is left takes back what it had asked for.
+        if request.failure != "net::ERR_ABORTED":
+            self._trouble(f"no answer, {request.failure}: {request.method} {request.url}")
+
+
+class Chromium:
+    """The browser's process; a context manager that leaves neither process nor profile."""
+
+    def __init__(self) -> None:
+        """Prepare; nothing runs yet."""
+        self._playwright: Playwright | None = None
+        self._browser: Browser | None = None
+
+    def __enter__(self) -> Self:
+        self._playwright = sync_playwright().start()
+        try:
+            self._browser = self._playwright.chromium.launch(
+                executable_path=_program(),
+                # As root it has no sandbox, and it says so.
+                chromium_sandbox=os.geteuid() != 0,
+                args=_FLAGS,
+            )
+        except BaseException:
+            self._playwright.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._browser is not None
+        assert self._playwright is not None
+        self._browser.close()
+        self._playwright.stop()
+
+    @contextmanager
+    def visit(self, *, checked: bool = True, **options: Any) -> Iterator[Visit]:
+        """Open a page of its own, and see at its end that nothing went wrong.
+
+        Args:
+            checked: False leaves it to the caller to look at `troubles`.
+            options: of Playwright's `new_context`: `viewport`, `color_scheme`, `ignore_https_errors`.
+        """
+        assert self._browser is not None
+        context = self._browser.new_context(**options)
+        try:
+            context.set_default_timeout(PATIENCE_MS)
+            visit = Visit(context.new_page())
+            yield visit
+            if checked:
+                visit.check()
+        finally:
+            context.close()
