@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import time
 from collections.abc import Generator, Iterator
 from functools import cache, wraps
@@ -34,6 +36,9 @@ settings.load_profile("quick")
 
 # Fixtures behind which a server runs.
 SERVERS = frozenset({"object_store", "any_store", "hdfs", "spark", "sink", "sinks", "tls", "authority"})
+
+# It takes twenty seconds of processor time; other workers wait for the one that makes it.
+CLASS_ARCHIVE_TIMEOUT_S = 300.0
 
 # What `make fuzz` gives all property tests together; each has its share of it.
 FUZZ_SECONDS = os.environ.get("FUZZ_SECONDS")
@@ -98,6 +103,21 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if FUZZ_SECONDS and tests:
         workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
         session.config.stash[SHARE_S] = float(FUZZ_SECONDS) * workers / tests
+    if any(item.get_closest_marker("spark") for item in session.items) and not session.config.option.collectonly:
+        make_class_archive()
+
+
+def make_class_archive() -> None:
+    """Have Spark start in half of the time, once for this clone.
+
+    The nodes of tests would each begin to, at the lowest priority, and be killed with their test before there is one.
+    """
+    code = "import sys; from leveret.pipeline.transfer.warm import make_archive; make_archive(float(sys.argv[1]))"
+    # Where there is no Java, the tests that need it say so.
+    subprocess.run(
+        [sys.executable, "-c", code, str(CLASS_ARCHIVE_TIMEOUT_S)], capture_output=True, check=False
+    )
+
 
 
 class _TimeIsOver(SkipTest):  # which Hypothesis lets through at once

@@ -26,19 +26,19 @@ _EXIT_TIMEOUT_S: Final = 120.0
 _QUERY_S: Final = 2
 
 
-def make_archive() -> Path:
-    """Make the archive unless it is there; takes half a minute, at the lowest priority.
+def make_archive(lock_timeout_s: float = _LOCK_TIMEOUT_S) -> Path:
+    """Make the archive unless it is there; takes half a minute.
 
     Raises:
-        StorageError: another process is making it, or the cache directory cannot be written.
+        StorageError: another process is making it for longer than `lock_timeout_s`, or the cache directory cannot be
+            written.
         ConfigError: there is no Java.
     """
-    os.nice(19)
     with tempfile.TemporaryDirectory(prefix="leveret-warm-") as name:
         scratch = Path(name)
         archive = archive_path(find_java_home(scratch, os.environ), os.environ)
         beside, options = make_archive_options(archive)
-        with locked(archive.with_suffix(".lock"), _LOCK_TIMEOUT_S, "making the class archive"):
+        with locked(archive.with_suffix(".lock"), lock_timeout_s, "making the class archive"):
             delete_leftovers(archive)
             if archive.exists():
                 return archive
