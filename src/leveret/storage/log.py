@@ -48,7 +48,7 @@ from leveret.storage.segment import BESIDE as OWN
 from leveret.storage.segment import OnChunk, Segment, SegmentState, segment_of
 from leveret.storage.state_file import BESIDE, SUFFIX
 from leveret.storage.summary import is_summary, summary_path
-from leveret.storage.sync import sync_descriptors
+from leveret.storage.sync import close_descriptors, sync_descriptors
 from leveret.storage.unsynced_names import UnsyncedNames
 from leveret.wire.chunk import Chunk, Header, encode_header, seal_of, with_log
 
@@ -474,8 +474,7 @@ class Log(LogReader):
             for directory in directories:
                 descriptors.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
         except (OSError, Corrupt) as error:
-            for fd in descriptors:
-                os.close(fd)
+            close_descriptors(descriptors)
             if isinstance(error, Corrupt):
                 raise
             if isinstance(error, FileNotFoundError):
@@ -643,7 +642,7 @@ class Log(LogReader):
             raise StorageError(
                 f"log {self.directory}: segment {segment.path.name} cannot be deleted: {error}"
             ) from error
-        self._close_segment(segment)
+        self._open_segments.deleted(segment)
         del self._segments[0]
         for pending in (self._unsynced, self._syncing):
             if segment in pending:

@@ -10,8 +10,10 @@ the event loop for the disk, and happens only where more logs than `count_max` a
 from __future__ import annotations
 
 import errno
+import os
 import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from leveret.model.errors import StorageError
@@ -45,11 +47,17 @@ class SegmentOwner(Protocol):
 
 
 class OpenSegments:
-    """See the module. One for all logs that one thread uses: whose descriptors it closes is not inside a read."""
+    """See the module. One for all logs that one thread uses: whose descriptors it closes is not inside a read.
+
+    Attributes:
+        close_deleted: closes a descriptor that is the last of a file; then the file system frees what the file had,
+            which takes a millisecond for some megabytes. At once unless somebody has a thread for it.
+    """
 
     def __init__(self, count_max: int = sys.maxsize) -> None:
         """None is open."""
         self.count_max = count_max
+        self.close_deleted: Callable[[int], None] = os.close
         self._open: OrderedDict[Segment, SegmentOwner] = OrderedDict()
 
     def __len__(self) -> int:
@@ -74,6 +82,12 @@ class OpenSegments:
     def closed(self, segment: Segment) -> None:
         """Its descriptor is given back."""
         self._open.pop(segment, None)
+
+    def deleted(self, segment: Segment) -> None:
+        """Its file has no name any more."""
+        self.closed(segment)
+        if segment.has_fd:
+            self.close_deleted(segment.take_fd())
 
     def close_all_but(self, count: int) -> None:
         """Close segments until no more than so many are open: clean ones that were not used lately first."""

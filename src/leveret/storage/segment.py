@@ -174,8 +174,12 @@ class Segment:
     def close(self) -> None:
         """Give the file descriptor back."""
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+            os.close(self.take_fd())
+
+    def take_fd(self) -> int:
+        """The file descriptor, the caller's to close from now on; -1 for none."""
+        fd, self._fd = self._fd, -1
+        return fd
 
     def unshare(self) -> None:
         """Have the file for this log alone, before anything is written to it. Blocks for the disk if it is shared.

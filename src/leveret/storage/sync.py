@@ -45,8 +45,17 @@ def sync_descriptors(descriptors: list[int]) -> None:
             # An fdatasync may leave out a name that a directory got without growing.
             (os.fsync if stat.S_ISDIR(os.fstat(fd).st_mode) else os.fdatasync)(fd)
     finally:
-        for fd in descriptors:
-            os.close(fd)
+        close_descriptors(descriptors)
+
+
+def close_descriptors(descriptors: list[int]) -> None:
+    """Close them by few calls, for each call lets another thread have the interpreter, and waits to get it back."""
+    waiting = sorted(descriptors)
+    while waiting:
+        first = waiting[0]
+        count = next((at for at, fd in enumerate(waiting) if fd != first + at), len(waiting))
+        os.closerange(first, first + count)
+        del waiting[:count]
 
 
 class FileSystem:
@@ -70,9 +79,17 @@ class FileSystem:
             raise
         self._device = os.fstat(self._fd).st_dev
 
-    def is_better_for(self, count: int) -> bool:
-        """Whether `sync` of so many descriptors costs less than `sync_descriptors`, as much as is dirty now."""
-        return count >= TOGETHER_MIN and dirty_bytes(os.pread(self._memory, 8192, 0)) <= DIRTY_BYTES_MAX
+    def is_better_for(self, descriptors: list[int]) -> bool:
+        """Whether `sync` is as good for these as `sync_descriptors`, and costs less, as much as is dirty now.
+
+        It is not where a part of the data directory is on another disk. For the thread that calls `sync` this would be
+        too much to ask: each of so many calls lets another thread go on first.
+        """
+        return (
+            len(descriptors) >= TOGETHER_MIN
+            and dirty_bytes(os.pread(self._memory, 8192, 0)) <= DIRTY_BYTES_MAX
+            and all(os.fstat(fd).st_dev == self._device for fd in descriptors)
+        )
 
     def sync(self, descriptors: list[int]) -> None:
         """Make durable what `Log.unsynced` gave, and close it; runs in any thread.
@@ -84,10 +101,6 @@ class FileSystem:
         Raises:
             OSError: the disk does not have everything.
         """
-        if any(os.fstat(fd).st_dev != self._device for fd in descriptors):
-            # A part of the data directory is on another disk.
-            sync_descriptors(descriptors)
-            return
         try:
             syncfs(self._fd)
         except OSError as error:
@@ -97,13 +110,11 @@ class FileSystem:
             try:
                 self._probe()
             except OSError:
-                for fd in descriptors:
-                    os.close(fd)
+                close_descriptors(descriptors)
                 raise
             sync_descriptors(descriptors)
             return
-        for fd in descriptors:
-            os.close(fd)
+        close_descriptors(descriptors)
 
     def _probe(self) -> None:
         """See that what is written now becomes durable."""

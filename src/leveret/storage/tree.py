@@ -60,11 +60,12 @@ class Tree:
         epochs: of logs that have their own, by name: a queue's in a cluster.
         changes: who is told of changes; None for nobody.
         logs: every durable log that is open, by name.
+        open_segments: of all of these.
     """
 
     def __init__(self, root: Path, *, epoch: int = 1, segments_open_max: int = sys.maxsize) -> None:
         """Nothing is open, and nobody is told; its logs will have no more segments than that open at once."""
-        self._open_segments = OpenSegments(segments_open_max)
+        self.open_segments = OpenSegments(segments_open_max)
         self.root = root
         self.epoch = epoch
         self.epochs: dict[str, int] = {}
@@ -88,7 +89,7 @@ class Tree:
             durable=durable,
             epoch=self.epochs.get(name, self.epoch),
             owner=self if durable else None,
-            open_segments=self._open_segments,
+            open_segments=self.open_segments,
             name=name if durable else "",
         )
 

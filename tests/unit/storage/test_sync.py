@@ -13,6 +13,7 @@ import pytest
 from leveret.storage import sync
 from leveret.storage.sync import (
     FileSystem,
+    close_descriptors,
     dirty_bytes,
     file_system_of,
     kernel_version,
@@ -99,25 +100,41 @@ def test_an_error_of_the_journal_or_of_one_of_these_files_is_told(
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no second file system")
-def test_files_of_another_disk_are_synced_each(disk: Disk, whole: FileSystem, tmp_path: Path) -> None:
+def test_files_of_another_disk_are_synced_each(
+    disk: Disk, whole: FileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync, "DIRTY_BYTES_MAX", 1 << 60)
     other = Path("/dev/shm") / f"leveret-{os.getpid()}"
-    fd = os.open(other, os.O_CREAT | os.O_RDWR)
+    descriptors = [*disk.files(*map(str, range(sync.TOGETHER_MIN))), os.open(other, os.O_CREAT | os.O_RDWR)]
     try:
-        assert os.fstat(fd).st_dev != tmp_path.stat().st_dev
-        whole.sync([fd, *disk.files("a")])
-        assert disk.steps == [other.name, "a"]
+        assert os.fstat(descriptors[-1]).st_dev != tmp_path.stat().st_dev
+        assert whole.is_better_for(descriptors[:-1])
+        assert not whole.is_better_for(descriptors)
     finally:
+        close_descriptors(descriptors)
         other.unlink()
 
 
 def test_few_files_and_much_that_is_dirty_are_synced_each(
-    whole: FileSystem, monkeypatch: pytest.MonkeyPatch
+    disk: Disk, whole: FileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    descriptors = disk.files(*map(str, range(sync.TOGETHER_MIN)))
     monkeypatch.setattr(sync, "DIRTY_BYTES_MAX", 1 << 60)
-    assert not whole.is_better_for(sync.TOGETHER_MIN - 1)
-    assert whole.is_better_for(sync.TOGETHER_MIN)
+    assert not whole.is_better_for(descriptors[1:])
+    assert whole.is_better_for(descriptors)
     monkeypatch.setattr(sync, "DIRTY_BYTES_MAX", -1)
-    assert not whole.is_better_for(1000)
+    assert not whole.is_better_for(descriptors)
+    close_descriptors(descriptors)
+
+
+def test_only_the_given_descriptors_are_closed(disk: Disk) -> None:
+    descriptors = disk.files(*map(str, range(9)))
+    kept = [descriptors.pop(4), descriptors.pop(1)]
+    close_descriptors(list(reversed(descriptors)))
+    check_closed(descriptors)
+    for fd in kept:
+        os.fstat(fd)
+    close_descriptors(kept)
 
 
 def test_dirty_is_what_waits_and_what_is_being_written() -> None:

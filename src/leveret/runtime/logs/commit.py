@@ -27,7 +27,7 @@ from leveret.model.errors import Corrupt, StorageError
 from leveret.storage.log import Log
 from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.summary import summarise
-from leveret.storage.sync import FileSystem, sync_descriptors
+from leveret.storage.sync import FileSystem, close_descriptors, sync_descriptors
 
 logger = logging.getLogger(__name__)
 
@@ -113,6 +113,14 @@ class GroupCommit:
         self._closed = False
         self._executor = ThreadPoolExecutor(max_workers=SYNCS_AT_ONCE, thread_name_prefix="fdatasync")
         self._summaries = ThreadPoolExecutor(max_workers=1, thread_name_prefix="summary")
+
+    def close_deleted(self, descriptor: int) -> None:
+        """Close the last descriptor of a deleted file, off the loop (storage.open_segments)."""
+        try:
+            self._executor.submit(os.close, descriptor)
+        except RuntimeError:
+            # The threads have ended, or the machine gives none.
+            os.close(descriptor)
 
     def appended(self, log: Log) -> None:
         """The log must be synced by the next round."""
@@ -217,8 +225,7 @@ class GroupCommit:
                 found += self._unsynced(log, shared)
                 count += 1
         except BaseException:
-            for descriptor in found:
-                os.close(descriptor)
+            close_descriptors(found)
             raise
         return found, count
 
@@ -245,7 +252,7 @@ class GroupCommit:
         Futures of the loop would cost a lone publish half of what its round takes on the CPU.
         """
         loop = asyncio.get_running_loop()
-        if self._file_system is not None and self._file_system.is_better_for(len(descriptors)):
+        if self._file_system is not None and self._file_system.is_better_for(descriptors):
             sync, shares = self._file_system.sync, [descriptors]
         else:
             sync = sync_descriptors

@@ -142,6 +142,7 @@ class Node:
     def _wire_broker(self) -> None:
         """What exists, the logs it is in, and what is remembered beside them."""
         config, data_dir, tree = self.config, self.data_dir, self.tree
+        tree.open_segments.close_deleted = self.commits.close_deleted
         self._definitions = DefinitionsStore(tree.log(data_dir / "definitions"), self.commits, clock_ms)
         self.log_store = LogStore(tree, self.commits, clock_ms, config.storage.segment_bytes_max)
         self._queues = self.log_store.queues

@@ -252,13 +252,13 @@ def test_a_round_waits_for_descriptors_and_takes_fewer_logs_at_a_time(
         held.add(copy)
         return copy
 
-    def close(fd: int) -> None:
-        held.discard(fd)
-        real_close(fd)
+    def closerange(first: int, end: int) -> None:
+        held.difference_update(range(first, end))
+        real_closerange(first, end)
 
-    real_close = os.close
+    real_closerange = os.closerange
     monkeypatch.setattr(os, "dup", dup)
-    monkeypatch.setattr(os, "close", close)
+    monkeypatch.setattr(os, "closerange", closerange)
     monkeypatch.setattr(commit_module, "SYNC_AGAIN_S", 0.001)
 
     async def scenario() -> None:
@@ -367,6 +367,22 @@ def test_one_share_that_fails_is_a_failure_though_others_are_still_at_it(
         commit.close()
         await asyncio.sleep(0)
         assert (kept, len(disk.failures), len(closed), len(set(closed))) == ([], 1, 21, 21)
+
+    run(scenario)
+
+
+def test_a_deleted_file_is_closed_by_a_thread_and_at_once_when_there_is_none(tmp_path: Path) -> None:
+    """What the file had is freed by its last close, which takes long for a large one."""
+
+    async def scenario() -> None:
+        commit = GroupCommit(fsync=True, on_failure=lambda error: None)
+        first, second = (os.open(tmp_path / name, os.O_CREAT | os.O_RDWR) for name in "ab")
+        commit.close_deleted(first)
+        commit.close()
+        commit.close_deleted(second)
+        for descriptor in (first, second):
+            with pytest.raises(OSError, match="Bad file descriptor"):
+                os.fstat(descriptor)
 
     run(scenario)
 
