@@ -1,0 +1,110 @@
+"""The client of a simulated etcd: in the place of `runtime.coordination.etcd.Etcd`, with its results and errors."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TypeVar
+
+from leveret.config.uris import EtcdEndpoint
+from leveret.core.replication.election import StoreTransaction
+from leveret.runtime.coordination.etcd import (
+    EtcdAway,
+    EtcdRefused,
+    GrantedLease,
+    Snapshot,
+    WatchEvents,
+)
+from leveret.runtime.coordination.etcd_wire import words
+from leveret.testing.simulation.etcd import EtcdWatch, SimulatedEtcd, etcd_here
+from leveret.testing.simulation.etcd_paths import Asker
+from leveret.testing.simulation.etcd_state import NOT_FOUND
+from leveret.testing.simulation.process import current_process
+
+Answer = TypeVar("Answer")
+
+
+class SimulatedEtcdClient:
+    """Asks the etcd of the simulation in which it is made, as the process that makes it; see `Etcd` for its methods.
+
+    Attributes:
+        endpoint: the one that the next request goes to first.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[EtcdEndpoint],
+        attempt_timeout_s: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        """Ask nothing yet. Raises LookupError: no simulated etcd is in use here."""
+        self.endpoint = endpoints[0]
+        self._endpoints = list(endpoints)
+        self._attempt_timeout_s = attempt_timeout_s
+        self._etcd: SimulatedEtcd = etcd_here()
+        self._process = current_process()
+
+    async def close(self) -> None:
+        """End nothing: what is under way has its own timeouts."""
+
+    async def read(self, prefix: str) -> Snapshot:
+        """All keys that begin with `prefix`, of one revision; in one page."""
+        return await self._call(lambda: self._etcd.read(prefix))
+
+    async def transact(self, transaction: StoreTransaction, lease_id: int = 0) -> int | None:
+        """Do the writes if the conditions hold: the revision, or None when one did not hold."""
+        return await self._call(lambda: self._etcd.transact(transaction, lease_id))
+
+    async def grant(self, ttl_s: int) -> GrantedLease:
+        """A new lease."""
+        return await self._call(lambda: self._etcd.grant(ttl_s))
+
+    async def keep_alive(self, lease_id: int) -> int:
+        """Have a lease begin anew: the seconds it lasts from now, 0 when it is over."""
+        return await self._call(lambda: self._etcd.keep_alive(lease_id))
+
+    async def revoke(self, lease_id: int) -> None:
+        """End a lease; nothing happens when it is over."""
+        try:
+            await self._call(lambda: self._etcd.revoke(lease_id))
+        except EtcdRefused as error:
+            if error.code != NOT_FOUND:
+                raise
+
+    async def watch(self, prefix: str, revision: int) -> AsyncGenerator[WatchEvents, None]:
+        """Yield what happens to the keys under `prefix` behind `revision`, in order and without gaps; ends never."""
+        endpoint = self.endpoint
+        watch = EtcdWatch(Asker(self._process, endpoint.url), prefix, revision + 1)
+        try:
+            await self._attempt(endpoint, lambda: self._etcd.open_watch(watch))
+            while True:
+                found = await watch.inbox.get()
+                if isinstance(found, Exception):
+                    raise found
+                yield found
+        except OSError as error:
+            raise EtcdAway(f"etcd at {endpoint}: {words(error)}") from error
+        finally:
+            self._etcd.close_watch(watch)
+
+    async def _call(self, work: Callable[[], Answer]) -> Answer:
+        """Ask one endpoint after the other; the first answer counts."""
+        failures: list[str] = []
+        begin = self._endpoints.index(self.endpoint)
+        for endpoint in self._endpoints[begin:] + self._endpoints[:begin]:
+            self.endpoint = endpoint
+            try:
+                return await self._attempt(endpoint, work)
+            except OSError as error:
+                failures.append(f"{endpoint} ({words(error)})")
+        raise EtcdAway(f"no endpoint of etcd answers: {', '.join(failures)}")
+
+    async def _attempt(self, endpoint: EtcdEndpoint, work: Callable[[], Answer]) -> Answer:
+        """Wait for one endpoint's answer as long as it may take. Raises OSError: there is none."""
+        async with asyncio.timeout(self._attempt_timeout_s):
+            answer = await self._etcd.ask(Asker(self._process, endpoint.url), work)
+        if isinstance(answer, Exception):
+            raise answer
+        found: Answer = answer
+        return found
