@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +23,7 @@ from leveret.pipeline.jobs.job import SparkSettings
 from leveret.pipeline.spark import daemon
 from leveret.pipeline.spark.class_archive import archive_path, use_archive
 from leveret.pipeline.spark.errors import SparkFailed, cause_of
+from leveret.pipeline.spark.interpreter import local_python
 from leveret.pipeline.spark.java import find_java_home
 from leveret.pipeline.spark.workers import check_master, check_workers, choose_python, pack, take_along
 
@@ -89,11 +89,11 @@ def start_session(
     conf, package = _ALWAYS | settings.conf, None
     if master is not None and master.startswith("local"):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-        # Workers would take whatever `python3` is on the path.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         for variable, value in _WORKERS.items():
             os.environ.setdefault(variable, value)
         make_directory(scratch / "local")
+        # Workers would take whatever `python3` is on the path.
+        os.environ.setdefault("PYSPARK_PYTHON", local_python(scratch))
         archive = use_archive(archive_path(java_home, os.environ))
         own = {
             "spark.local.dir": str(scratch / "local"),
