@@ -96,6 +96,9 @@ def module_shared(item: pytest.Item) -> str | None:
 def pytest_configure() -> None:
     # Two thousand starts of nodes and commands, which else import for longer than they run.
     warm_start.enable()
+    # httpx lays out all authorities that it knows for each client it makes, also for plain HTTP: 20 ms of processor
+    # time, for tens of thousands of requests on loopback.
+    os.environ["SSL_CERT_FILE"] = str(TESTS / "nobodys_authority.pem")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

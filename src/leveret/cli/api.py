@@ -219,7 +219,8 @@ def connect(data_dir: Path | None, url: str | None, timeout_s: float | None = No
             exits.USAGE, "name the node with --data-dir or --url, or set LEVERET_DATA_DIR or LEVERET_URL"
         )
     with _short_path(data_dir) as path:
-        transport = httpx.HTTPTransport(uds=path)
+        # Laying out the authorities of a context for TLS, which is not used here, takes 20 ms.
+        transport = httpx.HTTPTransport(uds=path, verify=False)
         with httpx.Client(transport=transport, base_url="http://node") as client:
             yield Api(client, f"the node of {data_dir}", timeout_s)
 
@@ -231,7 +232,7 @@ def _client(url: str) -> httpx.Client:
         raise CtlError(exits.USAGE, f"--url: {error}") from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise CtlError(exits.USAGE, "--url: expected http://USER:PASSWORD@HOST:PORT")
-    return httpx.Client(base_url=parsed, trust_env=False)
+    return httpx.Client(base_url=parsed, trust_env=False, verify=parsed.scheme == "https")
 
 
 @contextmanager

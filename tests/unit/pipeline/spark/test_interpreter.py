@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from leveret.pipeline.spark import interpreter
 from leveret.pipeline.spark.interpreter import local_python
 
 SHOW = "import json, os, sys; print(json.dumps([os.environ['PYTHONPATH'], sys.argv[1:]]))"
@@ -38,5 +37,5 @@ def test_a_spark_that_is_nowhere_else_is_loaded_from_its_zip(
 def test_where_nothing_may_be_executed_this_interpreter_is_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interpreter.os, "access", lambda path, mode: False)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
     assert local_python(tmp_path) == sys.executable
