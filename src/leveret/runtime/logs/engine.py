@@ -64,6 +64,8 @@ RETRY_MS: Final = 5_000
 """When a queue is looked at again whose log, or whose dead letters' new place, the disk refused."""
 UNSYNCED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Publishers are not read from while more than this waits for the disk."""
+UNAWAITED_BYTES_MAX: Final = 1024 * 1024
+"""More than this waits for the disk only if the disk is at it, though nobody wants a confirm."""
 
 
 class Peer(Protocol):
@@ -564,7 +566,10 @@ class Engine:
         appended, self._appended_bytes = self._appended_bytes, 0
         if copies or appended:
             self.unsynced_bytes += appended
-            commit.when_durable(lambda: self._durable(copies, appended))
+            # Publishers are made to wait if much is unsynced, and a confirm that comes then would wait for all of it.
+            is_much = self.unsynced_bytes > UNAWAITED_BYTES_MAX
+            tie = commit.when_durable if is_much else commit.once_durable
+            tie(lambda: self._durable(copies, appended))
         if waiting:
             commit.when_confirmable(
                 lambda: self._confirm(waiting, ok=True), lambda: self._confirm(waiting, ok=False)

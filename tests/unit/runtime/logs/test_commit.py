@@ -126,6 +126,61 @@ def test_a_promise_about_nothing_new_is_kept_at_once_but_not_before_a_round_unde
     run(scenario)
 
 
+def test_no_round_begins_for_what_nobody_waits_for_until_somebody_does(
+    disk: Disk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_module, "UNAWAITED_S", 60)
+
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        disk.let_go(9)
+        end = disk.append(commit)
+        commit.once_durable(lambda: kept.append("unawaited"))
+        commit.begin()
+        await asyncio.sleep(0.02)
+        assert (kept, disk.syncing) == ([], 0)
+        commit.when_durable(lambda: kept.append("awaited"))
+        commit.begin()
+        await until(lambda: kept == ["unawaited", "awaited"])
+        assert (disk.syncing, disk.log.synced_offset) == (1, end)
+        disk.append(commit)
+        commit.begin()
+        await asyncio.sleep(0.02)
+        assert disk.syncing == 1
+        commit.close()
+
+    run(scenario)
+
+
+def test_a_round_for_what_nobody_waits_for_begins_soon(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        disk.let_go(9)
+        for number in ("a", "b"):
+            end = disk.append(commit)
+            commit.once_durable(lambda number=number: kept.append(number))  # type: ignore[misc]
+            commit.begin()
+        await until(lambda: kept)
+        assert (kept, disk.syncing, disk.log.synced_offset) == (["a", "b"], 1, end)
+        end = disk.append(commit)
+        commit.begin()
+        await until(lambda: disk.log.synced_offset == end)
+        commit.close()
+
+    run(scenario)
+
+
+def test_what_nobody_waits_for_and_no_disk_has_to_keep_does_not_wait(disk: Disk) -> None:
+    async def scenario() -> None:
+        commit, kept = disk.commit(), list[str]()
+        commit.once_durable(lambda: kept.append("a"))
+        commit.begin()
+        assert kept == ["a"]
+        commit.close()
+
+    run(scenario)
+
+
 class Followers:
     """Those that a test says to have so much."""
 
@@ -490,7 +545,7 @@ def test_a_synced_segment_gets_its_final_name(disk: Disk, tmp_path: Path) -> Non
     run(scenario)
 
 
-STEP = st.sampled_from(["append", "promise", "begin", "let go"])
+STEP = st.sampled_from(["append", "promise", "promise that nobody waits for", "begin", "let go"])
 
 
 @settings(max_examples=60)
@@ -518,10 +573,11 @@ def test_whatever_the_order_promises_are_kept_in_order_and_never_before_their_sy
             for step in steps:
                 if step == "append":
                     disk.append(commit)
-                elif step == "promise":
+                elif step.startswith("promise"):
                     number, needs = made, disk.log.next_offset
                     made += 1
-                    commit.when_durable(lambda number=number, needs=needs: keep(number, needs))  # type: ignore[misc]
+                    tie = commit.when_durable if step == "promise" else commit.once_durable
+                    tie(lambda number=number, needs=needs: keep(number, needs))  # type: ignore[misc]
                 elif step == "begin":
                     commit.begin()
                     await asyncio.sleep(0)

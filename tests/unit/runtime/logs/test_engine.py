@@ -294,16 +294,22 @@ def test_one_flush_serves_reads_of_several_turns_while_publishers_send_much(
         site = Site(directory)
         await site.start()
         client = Client(site)
-        client.send(commands.Queue.Declare(queue="q", durable=True))
+        for name in ("q", "r"):
+            client.send(commands.Queue.Declare(queue=name, durable=True))
         site.node.engine.flush()
         queue = site.node.broker.queues["/", "q"]
         for turn in range(3):
-            client.publish("q")
-            client.engine.published(client.session, 1)
+            for name in ("q", "r"):
+                client.publish(name)
+            client.engine.published(client.session, 2)
             await asyncio.sleep(0)
             assert (queue.gathered_count, queue.next_offset) == (turn + 1, 0)
         await asyncio.sleep(0)
         assert (queue.gathered_count, queue.next_offset) == (0, 3)
+        client.publish("q")
+        client.engine.published(client.session, 1)
+        await asyncio.sleep(0)
+        assert (queue.gathered_count, queue.next_offset) == (0, 4)
         await site.kill()
 
     with scratch() as directory:

@@ -205,6 +205,7 @@ class Node:
         number = len(describe) + self.promised
         self.promised += 1
         self.sources.when_acked(names, lambda: describe.append(number))
+        self.commits.begin()
         return number
 
     promised = 0
