@@ -27,7 +27,7 @@ NAVIGATION = {
         "docs/standby-recovery",
         "docs/spark-cluster",
     ],
-    "Operations": ["docs/operations", "docs/configuration"],
+    "Operations": ["docs/operations", "docs/console", "docs/configuration"],
     "What holds": [
         "docs/conformance",
         "docs/deviations",

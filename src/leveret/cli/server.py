@@ -1,6 +1,7 @@
-"""`leveret`: runs a node.
+"""`leveret`: runs a node, or the console.
 
     leveret serve --data-dir D [--config F]
+    leveret console --site NAME=URL
 
 The node says `leveret ready ...` on standard output, and READY=1 to systemd, once its listeners are open; logs to
 standard error or a file; ends in order on SIGTERM or SIGINT, and at once on a second one.
@@ -21,6 +22,7 @@ import typer
 
 import leveret
 from leveret.cli import exits
+from leveret.cli.console import console
 from leveret.cli.data_dir import DataDirBusy, DataDirError, claimed
 from leveret.cli.guides import SERVING, program_of, serving, valueless
 from leveret.cli.logs import Logs
@@ -73,6 +75,9 @@ def _options(
     ] = False,
 ) -> None:
     """Options of all commands."""
+
+
+app.command()(console)
 
 
 @app.command()

@@ -16,6 +16,7 @@ from leveret.cli.families import NAMES
 from leveret.cli.guides import serving
 from leveret.cli.server import app
 from leveret.config import load
+from leveret.console.settings import read_settings
 
 ROOT = Path(__file__).parents[3]
 PROMPT = re.compile(r"^(?:[\w]+)?[$#] +")
@@ -23,6 +24,7 @@ PROGRAM = re.compile(r"^(?:[A-Z_]+=\S+ )*(?:\.venv/bin/|/opt/leveret/bin/)?(leve
 # A line of the shell that is no argument: a comment, a redirection, a second command.
 SHELL = re.compile(r"\s(?:#\s|<<<?|<|>>?\s|&&|\||;)")
 SETTING = re.compile(r"^[a-z_]+(?:\.\w+)* = \S")
+TABLE = re.compile(r"^\[", re.MULTILINE)
 PLACEHOLDER = re.compile(r"…")
 
 
@@ -54,8 +56,8 @@ def settings_lines(path: Path) -> list[str]:
     blocks = [
         [line for line in block.splitlines() if SETTING.match(line)]
         for block in documents.code_blocks(path)
-        # Mutations are TOML.
-        if not block.lstrip().startswith("[[")
+        # Mutations and the console's settings are TOML.
+        if not TABLE.search(block)
     ]
     return ["\n".join(lines) for lines in blocks if lines]
 
@@ -109,3 +111,10 @@ def test_a_block_of_settings_is_taken(document: str, text: str, tmp_path: Path) 
     file = tmp_path / "leveret.conf"
     file.write_text(text)
     assert load(file) != load(None)
+
+
+def test_the_settings_of_the_console_are_taken(tmp_path: Path) -> None:
+    [text] = filter(TABLE.search, documents.code_blocks(ROOT / "docs/console.md"))
+    file = tmp_path / "console.toml"
+    file.write_text(text)
+    assert [site.name for site in read_settings(file, (), {}).sites] == ["eu", "us"]

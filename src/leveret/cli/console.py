@@ -1,0 +1,54 @@
+"""`leveret console`: all sites on one page, in a browser."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from leveret.cli import exits
+
+
+def console(
+    sites: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--site",
+            metavar="NAME=URL",
+            help="A site, and where its HTTP API is, such as eu=http://127.0.0.1:15672. Give one for each site.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="<path>", help="The sites and all other settings, as TOML; options take precedence."
+        ),
+    ] = None,
+    listen: Annotated[
+        str | None,
+        typer.Option(metavar="ADDR:PORT", help="Where browsers connect; 127.0.0.1:15680 by default."),
+    ] = None,
+    certfile: Annotated[
+        str | None,
+        typer.Option(metavar="<path>", help="Certificate for TLS, which any address beyond loopback needs."),
+    ] = None,
+    keyfile: Annotated[str | None, typer.Option(metavar="<path>", help="Its key.")] = None,
+) -> int:
+    """Show all sites, what would be lost now, and how they do, on one page in a browser.
+
+    The console is a program of its own, which speaks only to the HTTP API of each site. Log in at the page as a user
+    that a site knows. It stores nothing, and ends on SIGTERM or SIGINT.
+    """
+    from leveret.console.http.server import serve_console
+    from leveret.console.settings import read_settings
+
+    options = {"listen": listen, "certfile": certfile, "keyfile": keyfile}
+    settings = read_settings(config, sites or (), options)
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    # Each request would be a line, with its URL.
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    serve_console(settings, lambda url: print(f"leveret console ready {url}", flush=True))
+    return exits.OK

@@ -1,0 +1,207 @@
+"""The console's application.
+
+GET    /, /files/NAME            the page, its scripts and styles, which ship with the package
+GET    /session                  {"user": ..., "sites": [...]}; 401 without a session
+POST   /session                  {"user": ..., "password": ...}: log in
+POST   /session/sites/SITE       the same, at one site that does not know the user
+DELETE /session                  log out
+GET    /view/NAME                what a page shows; see `views`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import wraps
+from http import HTTPStatus
+from typing import Any, Final, TypeAlias
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from leveret.console.http.guard import Guard
+from leveret.console.http.sessions import ConsoleSession, LoginFailed, Sessions
+from leveret.console.http.shipped import ShippedFiles
+from leveret.console.http.throttle import LoginThrottle
+from leveret.console.http.views import VIEWS
+from leveret.console.settings import ConsoleSettings, is_loopback
+from leveret.model.errors import LeveretError
+
+_END_OLD_S: Final = 60.0
+Handler: TypeAlias = Callable[[Request, ConsoleSession], Coroutine[Any, Any, Response]]
+
+
+class Credentials(msgspec.Struct):
+    """The body that logs in."""
+
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        return "Credentials(...)"
+
+
+def build_console(settings: ConsoleSettings, port: int) -> ASGIApp:
+    """The application of a console that listens on `port`, behind its guard."""
+    sessions = Sessions(settings)
+    app = Starlette(routes=ROUTES, lifespan=_lifespan)
+    app.state.sessions = sessions
+    app.state.throttle = LoginThrottle()
+    app.state.files = ShippedFiles()
+    app.state.has_tls = settings.has_tls
+    # Browsers keep cookies by host, whatever the port; two consoles of a machine must not take each other's.
+    app.state.cookie = f"{'__Host-' if settings.has_tls else ''}leveret-console-{port}"
+    local = ("localhost",) if is_loopback(settings.host) else ()
+    return Guard(app, (*settings.names, *local), has_tls=settings.has_tls)
+
+
+@contextlib.asynccontextmanager
+async def _lifespan(app: Starlette) -> AsyncIterator[None]:
+    sessions: Sessions = app.state.sessions
+    ending = asyncio.create_task(_end_old(sessions), name="end old sessions")
+    try:
+        yield
+    finally:
+        ending.cancel()
+        await sessions.close()
+
+
+async def _end_old(sessions: Sessions) -> None:
+    while True:
+        await asyncio.sleep(_END_OLD_S)
+        await sessions.end_old()
+
+
+def logged_in(handler: Handler) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    """Have a handler called with the session of the request; without one the answer is 401."""
+
+    @wraps(handler)
+    async def checked(request: Request) -> Response:
+        session = request.app.state.sessions.of(request.cookies.get(request.app.state.cookie))
+        if session is None:
+            return answer({"error": "log in first"}, HTTPStatus.UNAUTHORIZED)
+        try:
+            return await handler(request, session)
+        except LoginFailed as failure:
+            status = HTTPStatus.FORBIDDEN if failure.is_refused else HTTPStatus.SERVICE_UNAVAILABLE
+            return answer({"error": str(failure)}, status)
+        except LeveretError as error:
+            return answer({"error": str(error)}, HTTPStatus.BAD_REQUEST)
+
+    return checked
+
+
+def answer(document: Any, status: int = HTTPStatus.OK) -> Response:
+    """A JSON answer."""
+    return Response(msgspec.json.encode(document), status, media_type="application/json")
+
+
+async def read_body(request: Request, kind: Any) -> Any:
+    """The JSON of a request.
+
+    Raises:
+        LeveretError: it is another shape.
+    """
+    try:
+        return msgspec.json.decode(await request.body(), type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Without the text of the error, which may quote what was sent.
+        raise LeveretError("the body of the request is malformed") from None
+
+
+async def show_page(request: Request) -> Response:
+    """The one page there is."""
+    return request.app.state.files.answer("index.html") or Response(status_code=HTTPStatus.NOT_FOUND)
+
+
+async def show_file(request: Request) -> Response:
+    """A script, a style, a picture."""
+    found: Response | None = request.app.state.files.answer(request.path_params["name"])
+    return found or Response(status_code=HTTPStatus.NOT_FOUND)
+
+
+async def log_in(request: Request) -> Response:
+    """Begin a session."""
+    state = request.app.state
+    address = request.client.host if request.client else ""
+    if wait_s := state.throttle.wait_s(address, time.monotonic()):
+        text = f"too many failed attempts: try again in {wait_s:.0f} s"
+        return answer({"error": text}, HTTPStatus.TOO_MANY_REQUESTS)
+    try:
+        given = await read_body(request, Credentials)
+        token = await state.sessions.log_in(given.user, given.password)
+    except LoginFailed as failure:
+        if not failure.is_refused:
+            return answer({"error": str(failure)}, HTTPStatus.SERVICE_UNAVAILABLE)
+        state.throttle.failed(address, time.monotonic())
+        return answer({"error": str(failure)}, HTTPStatus.FORBIDDEN)
+    except LeveretError as error:
+        return answer({"error": str(error)}, HTTPStatus.BAD_REQUEST)
+    state.throttle.succeeded(address)
+    await state.sessions.log_out(request.cookies.get(state.cookie))
+    response = answer({"user": given.user})
+    response.set_cookie(state.cookie, token, path="/", secure=state.has_tls, httponly=True, samesite="strict")
+    return response
+
+
+async def log_out(request: Request) -> Response:
+    """End a session."""
+    state = request.app.state
+    await state.sessions.log_out(request.cookies.get(state.cookie))
+    response = answer({})
+    response.delete_cookie(state.cookie, path="/", secure=state.has_tls, httponly=True, samesite="strict")
+    return response
+
+
+async def show_session(request: Request) -> Response:
+    """Who is logged in, and at which sites as whom; user None without a session."""
+    state = request.app.state
+    session: ConsoleSession | None = state.sessions.of(request.cookies.get(state.cookie))
+    if session is None:
+        return answer({"user": None, "sites": []})
+    sites = [{"site": each.site, "user": each.user, "tags": each.tags} for each in session.facts]
+    return answer({"user": session.user, "sites": sites})
+
+
+@logged_in
+async def log_in_at(request: Request, session: ConsoleSession) -> Response:
+    """Be another user at one site."""
+    state = request.app.state
+    address = request.client.host if request.client else ""
+    if wait_s := state.throttle.wait_s(address, time.monotonic()):
+        text = f"too many failed attempts: try again in {wait_s:.0f} s"
+        return answer({"error": text}, HTTPStatus.TOO_MANY_REQUESTS)
+    given = await read_body(request, Credentials)
+    try:
+        await state.sessions.log_in_at(session, request.path_params["site"], given.user, given.password)
+    except LoginFailed as failure:
+        if failure.is_refused:
+            state.throttle.failed(address, time.monotonic())
+        raise
+    return answer({})
+
+
+@logged_in
+async def show_view(request: Request, session: ConsoleSession) -> Response:
+    """What a page shows."""
+    view = VIEWS.get(request.path_params["name"])
+    if view is None:
+        return answer({"error": "there is no such page"}, HTTPStatus.NOT_FOUND)
+    return answer(view(session, request.query_params))
+
+
+ROUTES: Final = [
+    Route("/", show_page),
+    Route("/files/{name}", show_file),
+    Route("/session", show_session, methods=["GET"]),
+    Route("/session", log_in, methods=["POST"]),
+    Route("/session", log_out, methods=["DELETE"]),
+    Route("/session/sites/{site}", log_in_at, methods=["POST"]),
+    Route("/view/{name}", show_view),
+]

@@ -1,0 +1,104 @@
+"""What every request and every answer passes: security headers, the host's name, and who sent a change.
+
+A page of another origin can make a browser send requests here with a cookie. So a request that changes something must
+say that it comes from a page of this console (`Origin`), which no page can forge, and carry JSON, which no form can
+send. A name that resolves to this machine for an attacker's page is refused by `Host`.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection
+from http import HTTPStatus
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+BODY_BYTES_MAX: Final = 64 * 1024
+_SAFE: Final = ("GET", "HEAD")
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+"""No inline script or style, no eval, nothing of another origin; and no text can become markup or a script at all."""
+_HEADERS: Final = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), microphone=(), geolocation=(), payment=(), usb=()",
+}
+
+
+class Guard:
+    """See the module; `hosts` are the names by which browsers may reach the console, beside addresses."""
+
+    def __init__(self, app: ASGIApp, hosts: Collection[str], *, has_tls: bool) -> None:
+        """Before `app`."""
+        self._app = app
+        self._hosts = {host.lower() for host in hosts}
+        self._scheme = "https" if has_tls else "http"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let one request through, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def send_guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                headers.setdefault("cache-control", "no-store")
+            await send(message)
+
+        refusal = self._refusal(scope["method"], Headers(scope=scope))
+        if refusal:
+            answer = JSONResponse({"error": refusal}, HTTPStatus.FORBIDDEN)
+            await answer(scope, receive, send_guarded)
+            return
+        await self._app(scope, receive, send_guarded)
+
+    def _refusal(self, method: str, headers: Headers) -> str:
+        """Why not; empty if it may pass."""
+        host = headers.get("host", "")
+        if not self._is_known(host):
+            return "this console is not reached by that name: set `names` in console.toml"
+        if method in _SAFE:
+            return ""
+        if headers.get("origin") != f"{self._scheme}://{host}":
+            return "the request does not come from a page of this console"
+        if headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            return "the request carries no JSON"
+        length = headers.get("content-length", "")
+        if not length.isdigit() or int(length) > BODY_BYTES_MAX:
+            return f"the request must say how long it is, up to {BODY_BYTES_MAX} octets"
+        return ""
+
+    def _is_known(self, host: str) -> bool:
+        """Whether a `Host` is an address, or one of the names."""
+        name = (
+            host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() and not host.endswith("]") else host
+        )
+        name = name.removeprefix("[").removesuffix("]").lower()
+        if name in self._hosts:
+            return True
+        try:
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True

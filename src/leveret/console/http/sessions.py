@@ -1,0 +1,165 @@
+"""Sessions: who is logged in, and which sites are watched for whom. Tokens and passwords are in memory only."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from leveret.console.judging.safety import SafetyRow, safety_rows
+from leveret.console.settings import ConsoleSettings, SiteAddress
+from leveret.console.sites.client import SiteRefuses, SiteSilent
+from leveret.console.sites.documents import NotUnderstood
+from leveret.console.sites.facts import SiteFacts
+from leveret.console.sites.watch import SiteWatch, WatchPool, clock_ms
+from leveret.model.errors import LeveretError
+
+IDLE_S: Final = 30 * 60.0
+"""An open page asks every few seconds; so a session ends half an hour after its last page is closed."""
+WHOLE_S: Final = 12 * 3600.0
+SESSIONS_MAX: Final = 64
+_LOGIN_S: Final = 5.0
+_TOKEN_BYTES: Final = 32
+_ROWS_S: Final = 1.5
+
+
+class LoginFailed(LeveretError):
+    """No site takes the user and the password; `is_refused` if one said so, else none answered."""
+
+    def __init__(self, reason: str, *, is_refused: bool) -> None:
+        super().__init__(reason)
+        self.is_refused = is_refused
+
+
+@dataclass(eq=False)
+class ConsoleSession:
+    """One log-in; `watches` are in the order of the sites."""
+
+    user: str
+    watches: dict[str, SiteWatch]
+    began_s: float
+    seen_s: float
+    _rows: list[SafetyRow] = field(default_factory=list)
+    _rows_at_s: float = float("-inf")
+
+    @property
+    def facts(self) -> list[SiteFacts]:
+        """What is known of each site."""
+        return [watch.facts for watch in self.watches.values()]
+
+    def rows(self) -> list[SafetyRow]:
+        """The rows of `Am I safe?`, at most `_ROWS_S` old: several pages ask for them."""
+        now_s = time.monotonic()
+        if now_s - self._rows_at_s > _ROWS_S:
+            self._rows, self._rows_at_s = safety_rows(self.facts, clock_ms()), now_s
+        return self._rows
+
+    def is_over(self, now_s: float) -> bool:
+        """Whether it has ended by itself."""
+        return now_s - self.seen_s > IDLE_S or now_s - self.began_s > WHOLE_S
+
+
+class Sessions:
+    """All of them, by the token in the browser's cookie."""
+
+    def __init__(self, settings: ConsoleSettings) -> None:
+        """Nobody is logged in."""
+        self._sites = settings.sites
+        self._pool = WatchPool()
+        self._by_token: dict[str, ConsoleSession] = {}
+
+    async def log_in(self, user: str, password: str) -> str:
+        """Begin a session; return its token. Sites that do not answer now are asked later.
+
+        Raises:
+            LoginFailed: no site takes this user and password, or none answers.
+        """
+        await self.end_old()
+        watches = [self._pool.take(site, user, password) for site in self._sites]
+        try:
+            errors = await asyncio.gather(*(_identified(watch) for watch in watches))
+            if None not in errors:
+                raise _failed(self._sites, errors)
+            if len(self._by_token) >= SESSIONS_MAX:
+                raise LoginFailed(f"{SESSIONS_MAX} sessions are open: log out elsewhere", is_refused=False)
+        except BaseException:
+            await self._give_back(watches)
+            raise
+        for watch, error in zip(watches, errors, strict=True):
+            if not isinstance(error, SiteRefuses):
+                watch.start()
+        token = secrets.token_urlsafe(_TOKEN_BYTES)
+        now_s = time.monotonic()
+        self._by_token[token] = ConsoleSession(
+            user, {each.facts.site: each for each in watches}, now_s, now_s
+        )
+        return token
+
+    async def log_in_at(self, session: ConsoleSession, name: str, user: str, password: str) -> None:
+        """Watch one site of a session as another user.
+
+        Raises:
+            LoginFailed: there is no such site, or it does not take this user and password, or does not answer.
+        """
+        site = next((site for site in self._sites if site.name == name), None)
+        if site is None:
+            raise LoginFailed(f"there is no site {name}", is_refused=False)
+        watch = self._pool.take(site, user, password)
+        error = await _identified(watch)
+        if error is not None:
+            await self._pool.give_back(watch)
+            raise _failed([site], [error])
+        watch.start()
+        before, session.watches[name] = session.watches[name], watch
+        await self._pool.give_back(before)
+
+    def of(self, token: str | None) -> ConsoleSession | None:
+        """The session of a token, which is seen by this; None if it has ended or never was."""
+        session = self._by_token.get(token or "")
+        now_s = time.monotonic()
+        if session is None or session.is_over(now_s):
+            return None
+        session.seen_s = now_s
+        return session
+
+    async def log_out(self, token: str | None) -> None:
+        """End a session, if it is there."""
+        session = self._by_token.pop(token or "", None)
+        if session is not None:
+            await self._give_back(list(session.watches.values()))
+
+    async def end_old(self) -> None:
+        """End those that are over."""
+        now_s = time.monotonic()
+        for token in [token for token, session in self._by_token.items() if session.is_over(now_s)]:
+            await self.log_out(token)
+
+    async def close(self) -> None:
+        """End all."""
+        for token in list(self._by_token):
+            await self.log_out(token)
+
+    async def _give_back(self, watches: Sequence[SiteWatch]) -> None:
+        for watch in watches:
+            await self._pool.give_back(watch)
+
+
+async def _identified(watch: SiteWatch) -> LeveretError | None:
+    """Ask the site who the user is; the error if it does not say."""
+    try:
+        async with asyncio.timeout(_LOGIN_S):
+            await watch.identify()
+    except TimeoutError:
+        return SiteSilent(f"no answer within {_LOGIN_S:.0f} s")
+    except (SiteRefuses, SiteSilent, NotUnderstood) as error:
+        return error
+    return None
+
+
+def _failed(sites: Sequence[SiteAddress], errors: Sequence[LeveretError | None]) -> LoginFailed:
+    text = "; ".join(f"{site.name}: {error}" for site, error in zip(sites, errors, strict=True))
+    is_refused = any(isinstance(error, SiteRefuses) for error in errors)
+    return LoginFailed(text, is_refused=is_refused)

@@ -1,0 +1,35 @@
+"""Slows down who guesses passwords, by address. Pure: time is an argument."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+FAILURES_MAX: Final = 5
+WITHIN_S: Final = 60.0
+_ADDRESSES_MAX: Final = 10_000
+
+
+class LoginThrottle:
+    """After `FAILURES_MAX` failures within `WITHIN_S` an address waits until the first of them is that long ago."""
+
+    def __init__(self) -> None:
+        """Nobody failed."""
+        self._failures: dict[str, deque[float]] = {}
+
+    def wait_s(self, address: str, now_s: float) -> float:
+        """How long an address has to wait; 0 if it may try."""
+        failures = self._failures.get(address)
+        if failures is None or len(failures) < FAILURES_MAX:
+            return 0.0
+        return max(0.0, failures[0] + WITHIN_S - now_s)
+
+    def failed(self, address: str, now_s: float) -> None:
+        """Count one."""
+        if len(self._failures) >= _ADDRESSES_MAX:
+            self._failures.pop(next(iter(self._failures)))
+        self._failures.setdefault(address, deque(maxlen=FAILURES_MAX)).append(now_s)
+
+    def succeeded(self, address: str) -> None:
+        """Forget the failures of an address."""
+        self._failures.pop(address, None)

@@ -1,0 +1,93 @@
+"""What pages show, as JSON: each a function from a session to a document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from leveret.console.http.sessions import ConsoleSession
+from leveret.console.judging.safety import SafetyRow, by_vhost, counts
+from leveret.console.judging.topology import link_rows, site_rows
+from leveret.console.sites.watch import clock_ms
+from leveret.model.errors import InvalidCommand
+
+Json = dict[str, Any]
+
+PAGE_ROWS: Final = 100
+_VHOSTS_MAX: Final = 200
+
+
+def show_sites(session: ConsoleSession, _query: Mapping[str, str]) -> Json:
+    """Sites, and the links between them."""
+    now_ms = clock_ms()
+    facts = session.facts
+    return {"now_ms": now_ms, "sites": site_rows(facts, now_ms), "links": link_rows(facts, now_ms)}
+
+
+def show_safety(session: ConsoleSession, query: Mapping[str, str]) -> Json:
+    """Counts by danger, vhosts, and a page of queues; `text`, `danger`, `site`, `vhost` narrow it, `from` pages."""
+    rows = session.rows()
+    chosen = [row for row in rows if _is_wanted(row, query)]
+    first = _whole_number(query, "from")
+    now_ms = clock_ms()
+    return {
+        "now_ms": now_ms,
+        "counts": counts(rows),
+        "vhosts": [_lossy(each) for each in by_vhost(rows)[:_VHOSTS_MAX]],
+        "total": len(chosen),
+        "from": first,
+        "rows": [_row_json(row) for row in chosen[first : first + PAGE_ROWS]],
+        "sites": [_reading(facts, now_ms) for facts in session.facts],
+    }
+
+
+def show_plots(session: ConsoleSession, query: Mapping[str, str]) -> Json:
+    """By site, the series of the last hour, or with `span=day` of the last day."""
+    now_ms, day = clock_ms(), query.get("span") == "day"
+    sites = {name: watch.samples.series(day=day, now_ms=now_ms) for name, watch in session.watches.items()}
+    return {"now_ms": now_ms, "span": "day" if day else "hour", "sites": sites}
+
+
+def _is_wanted(row: SafetyRow, query: Mapping[str, str]) -> bool:
+    text = query.get("text", "").lower()
+    return (
+        (not text or text in row.queue.lower() or text in row.vhost.lower())
+        and query.get("danger") in (None, "", row.danger.name.lower())
+        and query.get("site") in (None, "", row.site)
+        and query.get("vhost") in (None, "", row.vhost)
+    )
+
+
+def _reading(facts: Any, now_ms: int) -> Json:
+    """How complete the picture of a site is."""
+    return {
+        "site": facts.site,
+        "is_heard": facts.is_heard(now_ms),
+        "age_ms": facts.age_ms(now_ms),
+        "queues_age_ms": None if facts.queues_ms is None else now_ms - facts.queues_ms,
+        "error": facts.error or facts.refused or facts.troubles.get("queues", ""),
+    }
+
+
+def _row_json(row: SafetyRow) -> Json:
+    document = row._asdict()
+    document["danger"] = row.danger.name.lower()
+    document["copies"] = [_lossy(copy._asdict(), "behind") for copy in row.copies]
+    return _lossy(document)
+
+
+def _lossy(document: Json, *names: str) -> Json:
+    """Losses as objects."""
+    for name in names or ("if_node", "if_site"):
+        document[name] = document[name]._asdict()
+    return document
+
+
+def _whole_number(query: Mapping[str, str], name: str) -> int:
+    text = query.get(name, "0")
+    if not text.isascii() or not text.isdigit() or len(text) > 9:
+        raise InvalidCommand(f"{name}: '{text[:20]}' is no whole number")
+    return int(text)
+
+
+VIEWS: Final = {"sites": show_sites, "safety": show_safety, "plots": show_plots}

@@ -1,0 +1,376 @@
+"""Am I safe? From what all sites report to a row a queue: its copies, and what would be lost now. Pure.
+
+A loss is what no other copy has: of a node, what neither another node nor another site has; of a site, what no other
+site has. It is counted against confirmed messages that are still in the queue, so it is never more than the
+queue holds. A number that nobody reports is None, and is never taken for nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from leveret.console.judging.links import StandbyLink, is_downstream, standby_links
+from leveret.console.sites.documents import FollowerStatus, QueueStatus
+from leveret.console.sites.facts import SiteFacts
+from leveret.model.tags import tags_of
+
+REPLICATE: Final = "remote-dc-replicate"
+STANDBY_TAG: Final = "standby_replication"
+LAG_WELL_S: Final = 10.0
+"""A standby that is no further behind is as it should be: transfers come in batches."""
+ALL_QUEUES: Final = ""
+"""The name in a row for a whole vhost, of which no queue is known."""
+
+
+class Danger(IntEnum):
+    """How bad it is, worst first."""
+
+    DOWN = 0
+    ONE_COPY = 1
+    NOT_HEARD = 2
+    BEHIND = 3
+    ONE_SITE = 4
+    SAFE = 5
+    BY_DESIGN = 6
+
+
+class Loss(NamedTuple):
+    """What would be lost; a None is not known."""
+
+    messages: int | None
+    seconds: float | None
+
+
+NOTHING: Final = Loss(0, 0.0)
+
+
+class QueueCopy(NamedTuple):
+    """One copy of a queue: at which place, of which kind, and how it does.
+
+    Attributes:
+        is_elsewhere: at another site.
+        is_whole: it has all that was confirmed.
+        behind: what it lacks; NOTHING if `is_whole`.
+    """
+
+    place: str
+    kind: str
+    state: str
+    is_elsewhere: bool
+    is_whole: bool
+    behind: Loss
+
+
+class SafetyRow(NamedTuple):
+    """A queue, or, where none is known, a vhost."""
+
+    danger: Danger
+    site: str
+    vhost: str
+    queue: str
+    type: str
+    messages: int
+    copies: tuple[QueueCopy, ...]
+    if_node: Loss
+    if_site: Loss
+    reason: str
+
+
+def safety_rows(sites: Sequence[SiteFacts], now_ms: int) -> list[SafetyRow]:
+    """A row a queue of each site that leads it, and a row a vhost whose upstream no site here knows; worst first."""
+    links = standby_links(sites)
+    rows = [row for site in sites for row in _rows_of(site, links, now_ms)]
+    rows += _orphans(sites, links, now_ms)
+    rows.sort(key=_order)
+    return rows
+
+
+def counts(rows: Iterable[SafetyRow]) -> dict[str, int]:
+    """How many rows there are of each danger."""
+    found = Counter(row.danger for row in rows)
+    return {danger.name.lower(): found[danger] for danger in Danger}
+
+
+def by_vhost(rows: Sequence[SafetyRow]) -> list[dict[str, Any]]:
+    """A row a site and vhost, the worst first: how many queues and messages, and what all of them would lose."""
+    groups: dict[tuple[str, str], list[SafetyRow]] = {}
+    for row in rows:
+        groups.setdefault((row.site, row.vhost), []).append(row)
+    return [_summed(group) for group in groups.values()]
+
+
+def _summed(group: Sequence[SafetyRow]) -> dict[str, Any]:
+    worst = group[0]
+    return {
+        "danger": worst.danger.name.lower(),
+        "site": worst.site,
+        "vhost": worst.vhost,
+        "queues": sum(row.queue != ALL_QUEUES for row in group),
+        "messages": sum(row.messages for row in group),
+        "if_node": _sum(row.if_node for row in group),
+        "if_site": _sum(row.if_site for row in group),
+        "reason": worst.reason,
+    }
+
+
+def _sum(losses: Iterable[Loss]) -> Loss:
+    """Of many queues: messages add up, seconds do not."""
+    given = list(losses)
+    messages = [loss.messages for loss in given]
+    seconds = [loss.seconds for loss in given if loss.messages != 0]
+    return Loss(
+        None if None in messages else sum(each or 0 for each in messages),
+        None if None in seconds else max((each or 0.0 for each in seconds), default=0.0),
+    )
+
+
+def _order(row: SafetyRow) -> tuple[Any, ...]:
+    lost = max(_counted(row.if_node), _counted(row.if_site))
+    seconds = max(row.if_node.seconds or 0, row.if_site.seconds or 0)
+    return (row.danger, -lost, -seconds, row.site, row.vhost, row.queue)
+
+
+def _counted(loss: Loss) -> float:
+    return float("inf") if loss.messages is None else loss.messages
+
+
+# -- the queues of one site -------------------------------------------------------------------
+
+
+def _rows_of(site: SiteFacts, links: Sequence[StandbyLink], now_ms: int) -> Iterator[SafetyRow]:
+    view = _SiteView(site, links, now_ms)
+    for queue in site.queues:
+        if queue.vhost not in view.transferred:
+            yield _row_of(queue, view)
+
+
+class _SiteView:
+    """What all queues of a site have in common, looked up once."""
+
+    def __init__(self, site: SiteFacts, links: Sequence[StandbyLink], now_ms: int) -> None:
+        self.site = site
+        self.is_heard = site.is_heard(now_ms)
+        self.age_s = (site.age_ms(now_ms) or 0) / 1000
+        self.followers = [
+            copy for follower in site.replication.followers for copy in _follower_copy(follower)
+        ]
+        self.standbys: dict[str, list[StandbyLink]] = {}
+        for link in links:
+            if link.upstream == site.site:
+                self.standbys.setdefault(link.vhost, []).append(link)
+        self.tagged = {vhost.name for vhost in site.vhosts if STANDBY_TAG in tags_of(vhost.tags)}
+        self.replicating = {
+            (policy.vhost, policy.name)
+            for policy in site.policies
+            if policy.definition.get(REPLICATE) is True
+        }
+        self.conflicts = site.schema.conflict_count
+        # What a downstream transfers, its upstream answers for.
+        self.transferred = {row.virtual_host for row in site.standby.vhosts} if is_downstream(site) else set()
+        self.collect_errors = {row.virtual_host: row.error for row in site.standby.collected if row.error}
+
+
+def _row_of(queue: QueueStatus, view: _SiteView) -> SafetyRow:
+    others = [*_mirror_copies(queue), *_whole_node_copies(queue, view)]
+    away = (
+        [_standby_copy(link, queue) for link in view.standbys.get(queue.vhost, ())]
+        if _is_sent(queue, view)
+        else []
+    )
+    leader = QueueCopy(_node_of(queue, view), "leader", queue.state, False, True, NOTHING)
+    if_node = _least(queue, [*others, *away])
+    if_site = _least(queue, away)
+    danger, reason = _judge(queue, view, others, away, if_node, if_site)
+    copies = (leader, *others, *away)
+    site = view.site.site
+    return SafetyRow(
+        danger, site, queue.vhost, queue.name, queue.type, queue.messages, copies, if_node, if_site, reason
+    )
+
+
+def _node_of(queue: QueueStatus, view: _SiteView) -> str:
+    return queue.leader or queue.node or view.site.replication.node or view.site.site
+
+
+def _follower_copy(follower: FollowerStatus) -> Iterator[QueueCopy]:
+    if follower.in_sync:
+        yield QueueCopy(follower.name, "follower", "in sync", False, True, NOTHING)
+    elif follower.state in ("streaming", "catching_up", "delayed"):
+        behind = Loss(follower.lag_records, follower.lag_s)
+        yield QueueCopy(follower.name, "follower", follower.state.replace("_", " "), False, False, behind)
+    else:
+        # One that joins may have anything or nothing.
+        state = (follower.state or "not connected").replace("_", " ")
+        yield QueueCopy(follower.name, "follower", state, False, False, Loss(None, None))
+
+
+def _whole_node_copies(queue: QueueStatus, view: _SiteView) -> list[QueueCopy]:
+    return view.followers if queue.durable and not queue.exclusive else []
+
+
+def _mirror_copies(queue: QueueStatus) -> Iterator[QueueCopy]:
+    leader = queue.leader or queue.node
+    if queue.synchronised_slave_nodes is not None or queue.slave_nodes is not None:
+        whole = set(queue.synchronised_slave_nodes or ())
+        for node in queue.slave_nodes or ():
+            yield _mirror(node, is_whole=node in whole)
+        return
+    online = set(queue.online or ())
+    for node in queue.members or ():
+        if node != leader and node in online:
+            yield QueueCopy(node, "member", "online", False, True, NOTHING)
+        elif node != leader:
+            yield QueueCopy(node, "member", "not running", False, False, Loss(None, None))
+
+
+def _mirror(node: str, *, is_whole: bool) -> QueueCopy:
+    if is_whole:
+        return QueueCopy(node, "mirror", "synchronised", False, True, NOTHING)
+    return QueueCopy(node, "mirror", "not synchronised", False, False, Loss(None, None))
+
+
+def _is_sent(queue: QueueStatus, view: _SiteView) -> bool:
+    """Whether the queue's messages go to standbys."""
+    return (
+        queue.durable
+        and not queue.exclusive
+        and queue.vhost in view.tagged
+        and (queue.vhost, queue.policy) in view.replicating
+    )
+
+
+def _standby_copy(link: StandbyLink, queue: QueueStatus) -> QueueCopy:
+    place = link.downstream or link.known_as
+    seconds = None if link.lag_ms is None else link.lag_ms / 1000
+    behind = Loss(min(queue.messages, link.lag_records + link.missing_messages), seconds)
+    if link.row is not None and not link.row.is_archive_read:
+        return QueueCopy(place, "standby", "archive not read yet", True, False, Loss(None, seconds))
+    is_near = seconds is not None and seconds <= LAG_WELL_S and not link.missing_messages
+    state = "not heard of" if link.row is None else (link.row.state or "unknown")
+    return QueueCopy(place, "standby", state, True, is_near, behind)
+
+
+def _least(queue: QueueStatus, copies: Sequence[QueueCopy]) -> Loss:
+    """What is lost if only these copies are left: by the best of them; all of the queue if there is none."""
+    if not copies:
+        return Loss(queue.messages, None if queue.messages else 0.0)
+    best = min(copies, key=lambda copy: (_counted(copy.behind), copy.behind.seconds or 0.0))
+    if best.behind.messages is None:
+        # None of them is known to have anything.
+        return Loss(queue.messages, best.behind.seconds)
+    return Loss(min(queue.messages, best.behind.messages), best.behind.seconds)
+
+
+# -- the verdict ------------------------------------------------------------------------------
+
+
+def _judge(
+    queue: QueueStatus,
+    view: _SiteView,
+    others: Sequence[QueueCopy],
+    away: Sequence[QueueCopy],
+    if_node: Loss,
+    if_site: Loss,
+) -> tuple[Danger, str]:
+    """The danger and its reason, a sentence."""
+    if queue.exclusive:
+        return Danger.BY_DESIGN, "An exclusive queue ends with its connection."
+    if not queue.durable:
+        return Danger.BY_DESIGN, "A transient queue ends with its node."
+    if not view.is_heard:
+        return Danger.NOT_HEARD, _not_heard(view, away)
+    if queue.state in ("down", "crashed"):
+        return Danger.DOWN, f"The queue is {queue.state}: no application reaches its messages now."
+    if not others and not away:
+        return Danger.ONE_COPY, f"The only copy is at this node. {_why_not_sent(queue, view)}"
+    if not any(copy.is_whole for copy in (*others, *away)):
+        return Danger.BEHIND, f"No other copy is complete: {_worst(others or away)}."
+    if not away:
+        return Danger.ONE_SITE, f"All copies are at one site. {_why_not_sent(queue, view)}"
+    if not any(copy.is_whole for copy in away):
+        return Danger.BEHIND, f"No other site has all messages: {_worst(away)}."
+    return Danger.SAFE, _why_safe(if_node, if_site, away)
+
+
+def _not_heard(view: _SiteView, away: Sequence[QueueCopy]) -> str:
+    since = f"Site {view.site.site} was last heard {_duration(view.age_s)} ago"
+    if not away:
+        return f"{since}; no other site has a copy."
+    return f"{since}; {_worst(away)}."
+
+
+def _worst(copies: Sequence[QueueCopy]) -> str:
+    """The best of copies that are not good enough, in words."""
+    best = min(copies, key=lambda copy: (_counted(copy.behind), copy.behind.seconds or 0.0))
+    subject = f"{best.kind} {best.place}"
+    if best.behind == NOTHING:
+        return f"{subject} has everything"
+    lacks = "an unknown number of" if best.behind.messages is None else f"up to {best.behind.messages:,}"
+    age = "" if best.behind.seconds is None else f", the last {_duration(best.behind.seconds)}"
+    return f"{subject} ({best.state}) lacks {lacks} messages{age}"
+
+
+def _why_not_sent(queue: QueueStatus, view: _SiteView) -> str:
+    """Why no other site has a copy."""
+    if error := view.collect_errors.get(queue.vhost):
+        return f"Collection for standbys stopped: {error}."
+    has_policy = (queue.vhost, queue.policy) in view.replicating
+    if not has_policy and queue.vhost not in view.tagged:
+        return "No policy sends it to a standby, and its vhost has no tag standby_replication."
+    if not has_policy:
+        return "No policy of the queue has remote-dc-replicate."
+    if queue.vhost not in view.tagged:
+        return "Its policy asks for a standby, but the vhost has no tag standby_replication."
+    if view.site.cluster.state == "member":
+        return "A cluster collects nothing for standbys."
+    return "No standby has transferred anything of its vhost yet."
+
+
+def _why_safe(if_node: Loss, if_site: Loss, away: Sequence[QueueCopy]) -> str:
+    best = next(copy for copy in away if copy.is_whole)
+    if if_site.messages == 0:
+        return f"Standby {best.place} has every message."
+    within = "" if if_site.seconds is None else f" {_duration(if_site.seconds)}"
+    also = " The loss of the node loses nothing." if if_node.messages == 0 else ""
+    return f"Standby {best.place} follows within{within}.{also}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.0f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
+
+
+# -- vhosts of upstreams that are not known ---------------------------------------------------
+
+
+def _orphans(sites: Sequence[SiteFacts], links: Sequence[StandbyLink], now_ms: int) -> Iterator[SafetyRow]:
+    """A row a vhost that a downstream transfers and no site here answers for: the upstream may be gone."""
+    by_name: Mapping[str, SiteFacts] = {site.site: site for site in sites}
+    for link in links:
+        if link.row is None or (link.upstream and by_name[link.upstream].queues):
+            continue
+        behind = Loss(
+            link.lag_records + link.missing_messages, None if link.lag_ms is None else link.lag_ms / 1000
+        )
+        heard_ms = link.row.heard_ago_ms
+        is_heard = (
+            by_name[link.downstream].is_heard(now_ms)
+            and heard_ms is not None
+            and heard_ms <= LAG_WELL_S * 1000
+        )
+        copy = QueueCopy(link.downstream, "standby", link.row.state, True, is_heard, behind)
+        when = "never" if heard_ms is None else f"{_duration(heard_ms / 1000)} ago"
+        reason = f"Standby {link.downstream} last heard its upstream {when}: a promotion now lacks what came since."
+        if is_heard:
+            reason = f"Standby {link.downstream} hears its upstream, whose queues this console does not know."
+        danger = Danger.SAFE if is_heard else Danger.NOT_HEARD
+        site = link.upstream or f"upstream of {link.downstream}"
+        yield SafetyRow(danger, site, link.vhost, ALL_QUEUES, "", 0, (copy,), behind, behind, reason)

@@ -1,0 +1,150 @@
+"""The picture of all sites: who is there, who follows whom, and how each of them does. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from leveret.console.judging.links import is_downstream, standby_links
+from leveret.console.sites.documents import NodeStatus
+from leveret.console.sites.facts import SiteFacts
+
+Json = dict[str, Any]
+
+
+def site_rows(sites: Sequence[SiteFacts], now_ms: int) -> list[Json]:
+    """A row a site: alive or not, since when, its role, nodes and warnings."""
+    return [_site_row(site, now_ms) for site in sites]
+
+
+def link_rows(sites: Sequence[SiteFacts], now_ms: int) -> list[Json]:
+    """A row a pair of sites: how many vhosts go over, and the longest lag of them."""
+    by_name = {site.site: site for site in sites}
+    pairs: dict[tuple[str, str], Json] = {}
+    for link in standby_links(sites):
+        target = link.downstream or link.known_as
+        pair = pairs.setdefault(
+            (link.upstream, target),
+            {
+                "from": link.upstream,
+                "to": target,
+                "vhosts": 0,
+                "lag_records": 0,
+                "lag_ms": None,
+                "states": [],
+            },
+        )
+        pair["vhosts"] += 1
+        pair["lag_records"] = max(pair["lag_records"], link.lag_records)
+        if link.lag_ms is not None:
+            pair["lag_ms"] = max(pair["lag_ms"] or 0, link.lag_ms)
+        state = link.row.state if link.row is not None else "not heard of"
+        follower = by_name.get(link.downstream)
+        if follower is not None and not follower.is_heard(now_ms):
+            state = "not heard of"
+        if state not in pair["states"]:
+            pair["states"].append(state)
+    return list(pairs.values())
+
+
+def _site_row(site: SiteFacts, now_ms: int) -> Json:
+    return {
+        "site": site.site,
+        "cluster_name": site.overview.cluster_name,
+        "product": f"{site.overview.product_name} {site.overview.product_version}".strip(),
+        "is_heard": site.is_heard(now_ms),
+        "alive_since_ms": site.alive_since_ms,
+        "heard_ms": site.heard_ms,
+        "age_ms": site.age_ms(now_ms),
+        "error": site.error,
+        "refused": site.refused,
+        "user": site.user,
+        "tags": list(site.tags),
+        "role": _role(site),
+        "nodes": _nodes(site),
+        "queues": len(site.queues),
+        "queues_age_ms": None if site.queues_ms is None else now_ms - site.queues_ms,
+        "messages": site.overview.queue_totals.get("messages"),
+        "promotion": site.standby.promotion,
+        "warnings": _warnings(site),
+    }
+
+
+def _role(site: SiteFacts) -> str:
+    if site.heard_ms is None:
+        return "not heard of"
+    if site.replication.role in ("follower", "fenced"):
+        return site.replication.role
+    if is_downstream(site):
+        return "standby"
+    if site.standby.downstreams:
+        return "upstream"
+    return "serving"
+
+
+def _nodes(site: SiteFacts) -> list[Json]:
+    rows = [_node(node, site) for node in site.nodes]
+    for follower in site.replication.followers:
+        rows.append(
+            {
+                "name": follower.name,
+                "role": "follower",
+                "is_running": True,
+                "state": "in sync" if follower.in_sync else follower.state.replace("_", " "),
+                "uptime_ms": None,
+                "lag_records": follower.lag_records,
+                "lag_s": follower.lag_s,
+            }
+        )
+    return rows
+
+
+def _node(node: NodeStatus, site: SiteFacts) -> Json:
+    is_clustered = len(site.nodes) > 1
+    role = "member" if is_clustered else (site.replication.role or "node")
+    state = "running" if node.running else "not running"
+    if node.being_drained:
+        state = "draining"
+    return {
+        "name": node.name,
+        "role": role,
+        "is_running": node.running,
+        "state": state,
+        "uptime_ms": node.uptime,
+        "lag_records": None,
+        "lag_s": None,
+    }
+
+
+def _warnings(site: SiteFacts) -> list[str]:
+    """What an operator should know about the site, a sentence each."""
+    found: list[str] = []
+    for node in site.nodes:
+        if node.partitions:
+            found.append(f"Node {node.name} does not reach {', '.join(sorted(node.partitions))}.")
+        for name, is_on in (
+            ("memory", node.mem_alarm),
+            ("disk", node.disk_free_alarm),
+            ("file descriptor", node.file_descriptor_alarm),
+        ):
+            if is_on:
+                found.append(f"Node {node.name} has a {name} alarm: publishers are blocked.")
+    if site.replication.is_short:
+        found.append("Fewer followers than replication.min_in_sync are in sync.")
+    found += [
+        f"Vhost {name}: a policy asks for a standby, but the vhost has no tag."
+        for name in site.standby.untagged
+    ]
+    if site.schema.conflict_count:
+        found.append(
+            f"Definitions: {site.schema.conflict_count} entities are in conflict with the upstream's."
+        )
+    if site.schema.last_error:
+        found.append(f"Definitions: {site.schema.last_error}")
+    for error in (site.standby.error, site.replication.error):
+        if error:
+            found.append(error)
+    found += [f"{name}: {trouble}" for name, trouble in sorted(site.troubles.items())]
+    if site.tags and not {"monitoring", "administrator"} & set(site.tags):
+        found.append(f"User {site.user} has no tag monitoring: the site reports its queues only.")
+    return found

@@ -1,0 +1,69 @@
+// Elements from descriptions. A description is {tag, attrs, on, children}; `render` changes as little of the page as it
+// can, so that focus, selection and scrolling survive each refresh. Text only ever becomes text.
+
+const SVG = "http://www.w3.org/2000/svg";
+const SVG_TAGS = new Set(["svg", "g", "rect", "circle", "line", "path", "text", "title", "polyline", "defs", "marker", "tspan"]);
+
+/** An element; attributes that begin with "on" are listeners, those that are null or false are left out. */
+export function h(tag, attrs = {}, ...children) {
+  const plain = {}, on = {};
+  for (const [name, value] of Object.entries(attrs ?? {})) {
+    if (name.startsWith("on")) on[name.slice(2)] = value;
+    else if (value !== null && value !== undefined && value !== false) plain[name] = value === true ? "" : String(value);
+  }
+  return { tag, attrs: plain, on, children: flat(children) };
+}
+
+function flat(children) {
+  return children.flat(Infinity).filter((each) => each !== null && each !== undefined && each !== false)
+    .map((each) => (typeof each === "object" ? each : String(each)));
+}
+
+/** Let `parent` have these children and no others. */
+export function render(parent, ...children) {
+  patch(parent, flat(children), parent.namespaceURI === SVG);
+}
+
+function patch(parent, children, inSvg) {
+  children.forEach((child, at) => {
+    const there = parent.childNodes[at];
+    if (there && fits(there, child)) update(there, child);
+    else if (there) parent.replaceChild(make(child, inSvg), there);
+    else parent.appendChild(make(child, inSvg));
+  });
+  while (parent.childNodes.length > children.length) parent.lastChild.remove();
+}
+
+function fits(node, child) {
+  if (typeof child === "string") return node.nodeType === Node.TEXT_NODE;
+  return node.nodeType === Node.ELEMENT_NODE && node.localName === child.tag
+    && (node.getAttribute("key") ?? "") === (child.attrs.key ?? "");
+}
+
+function update(node, child) {
+  if (typeof child === "string") {
+    if (node.data !== child) node.data = child;
+    return;
+  }
+  for (const { name } of [...node.attributes]) {
+    if (!(name in child.attrs) && !(node.localName === "details" && name === "open")) node.removeAttribute(name);
+  }
+  for (const [name, value] of Object.entries(child.attrs)) {
+    // What the reader has typed or opened stays.
+    if (name === "value" || name === "open") continue;
+    if (node.getAttribute(name) !== value) node.setAttribute(name, value);
+  }
+  node.listeners = child.on;
+  patch(node, child.children, node.namespaceURI === SVG);
+}
+
+function make(child, inSvg) {
+  if (typeof child === "string") return document.createTextNode(child);
+  const isSvg = child.tag === "svg" || (inSvg && SVG_TAGS.has(child.tag));
+  const node = isSvg ? document.createElementNS(SVG, child.tag) : document.createElement(child.tag);
+  for (const [name, value] of Object.entries(child.attrs)) node.setAttribute(name, value);
+  node.listeners = child.on;
+  for (const name of Object.keys(child.on)) node.addEventListener(name, (event) => node.listeners[name]?.(event));
+  patch(node, child.children, isSvg);
+  return node;
+}

@@ -1,0 +1,25 @@
+// Requests to the console, and to nobody else.
+
+export class Failure extends Error {
+  constructor(status, reason) { super(reason); this.status = status; }
+}
+
+export async function ask(path, query = {}) {
+  const chosen = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
+  const text = new URLSearchParams(chosen).toString();
+  return answered(fetch(text ? `${path}?${text}` : path));
+}
+
+export async function send(method, path, body = {}) {
+  const headers = { "content-type": "application/json" };
+  return answered(fetch(path, { method, headers, body: JSON.stringify(body) }));
+}
+
+async function answered(request) {
+  let response;
+  try { response = await request; } catch { throw new Failure(0, "The console does not answer."); }
+  let document = {};
+  try { document = await response.json(); } catch { /* a status without a document */ }
+  if (!response.ok) throw new Failure(response.status, document.error ?? `The console answers ${response.status}.`);
+  return document;
+}

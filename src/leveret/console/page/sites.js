@@ -1,0 +1,142 @@
+// Sites: who is there, who follows whom. The picture is drawn from what the sites say.
+import { h } from "/files/dom.js";
+import { ask, send } from "/files/server.js";
+import { clock, day, duration, number, plural, short } from "/files/words.js";
+
+const WIDE = 720, BOX = 232, GAP_X = 150, GAP_Y = 64, PAD = 8, LINE = 19;
+
+export const sites = { title: "Sites", load };
+
+async function load(again) {
+  const shown = await ask("/view/sites");
+  return [
+    h("h1", {}, "Sites"),
+    picture(shown),
+    h("div", { class: "cards" }, shown.sites.map((site) => card(site, shown, again))),
+  ];
+}
+
+// -- the picture --------------------------------------------------------------------------------
+
+function picture({ sites: list, links }) {
+  const boxes = list.map((site) => ({ site, id: site.site, height: 66 + LINE * Math.min(site.nodes.length, 6) }));
+  const known = new Set(boxes.map((box) => box.id));
+  // A site that is only heard of through another one is in the picture, too.
+  for (const link of links) for (const id of [link.from, link.to]) {
+    const name = id || `upstream of ${link.to}`;
+    if (!known.has(name)) { known.add(name); boxes.push({ site: null, id: name, height: 66 }); }
+  }
+  const edges = links.map((link) => ({ ...link, from: link.from || `upstream of ${link.to}` }));
+  const size = place(boxes, edges);
+  const byId = Object.fromEntries(boxes.map((box) => [box.id, box]));
+  return h("figure", { class: "picture" },
+    h("svg", { viewBox: `0 0 ${size.width} ${size.height}`, width: size.width, height: size.height, role: "img", "aria-label": inWords(list, edges) },
+      h("defs", {}, h("marker", { id: "arrow", viewBox: "0 0 8 8", refX: "7", refY: "4", markerWidth: "8", markerHeight: "8", orient: "auto-start-reverse" }, h("path", { d: "M0 0L8 4L0 8z" }))),
+      edges.map((edge) => arrow(edge, byId, size.isWide)),
+      boxes.map(box)));
+}
+
+function place(boxes, edges) {
+  const isWide = document.getElementById("main").clientWidth >= WIDE;
+  const level = Object.fromEntries(boxes.map((each) => [each.id, 0]));
+  for (let round = 0; round < boxes.length; round += 1) for (const edge of edges) {
+    if (level[edge.to] <= level[edge.from] && level[edge.from] < boxes.length - 1) level[edge.to] = level[edge.from] + 1;
+  }
+  const ends = {};
+  let width = 0, height = 0, before = PAD;
+  const levels = [...new Set(Object.values(level))].sort((a, b) => a - b);
+  for (const at of levels) {
+    let tallest = 0;
+    for (const each of boxes.filter((candidate) => level[candidate.id] === at)) {
+      const along = ends[at] ?? PAD;
+      each.x = isWide ? PAD + levels.indexOf(at) * (BOX + GAP_X) : along;
+      each.y = isWide ? along : before;
+      ends[at] = along + (isWide ? each.height + 28 : BOX + 28);
+      tallest = Math.max(tallest, each.height);
+      width = Math.max(width, each.x + BOX + PAD);
+      height = Math.max(height, each.y + each.height + PAD);
+    }
+    before += tallest + GAP_Y;
+  }
+  return { isWide, width, height };
+}
+
+function box({ site, id, x, y, height }) {
+  const is = site === null ? "unknown" : site.is_heard ? "alive" : "lost";
+  const head = site === null ? "not among this console's sites"
+    : site.is_heard ? `✓ alive · ${site.role}` : site.heard_ms === null ? "? not heard of yet" : `✕ not heard for ${duration(site.age_ms / 1000)}`;
+  const nodes = site === null ? [] : site.nodes.slice(0, 6);
+  return h("g", { class: `site ${is}`, key: id },
+    h("title", {}, id),
+    h("rect", { x, y, width: BOX, height, rx: 9 }),
+    h("text", { x: x + 14, y: y + 25, class: "name" }, short(id, 24)),
+    h("text", { x: x + 14, y: y + 45, class: "state" }, short(head, 34)),
+    nodes.map((node, at) => h("text", { x: x + 14, y: y + 68 + at * LINE, class: "node" },
+      `${node.is_running && node.state !== "not running" ? "●" : "○"} ${short(node.name, 18)} ${short(nodeState(node), 13)}`)));
+}
+
+const nodeState = (node) => (node.role === "follower" ? node.state : node.state === "running" && node.role !== "node" ? node.role : node.state);
+
+function arrow(edge, byId, isWide) {
+  const from = byId[edge.from], to = byId[edge.to];
+  const [x1, y1] = isWide ? [from.x + BOX, from.y + Math.min(from.height, 66) / 2] : [from.x + BOX / 2, from.y + from.height];
+  const [x2, y2] = isWide ? [to.x, to.y + Math.min(to.height, 66) / 2] : [to.x + BOX / 2, to.y];
+  const isWell = edge.states.every((state) => state === "connected");
+  const [tx, ty] = [(x1 + x2) / 2, (y1 + y2) / 2];
+  const texts = [plural(edge.vhosts, "vhost"), isWell ? lag(edge) : short(edge.states.join(", "), 20)];
+  const anchor = isWide ? { "text-anchor": "middle" } : {};
+  return h("g", { class: isWell ? "link" : "link broken" },
+    h("line", { x1, y1, x2, y2, "marker-end": "url(#arrow)" }),
+    h("text", { x: isWide ? tx : tx + 12, y: isWide ? ty - 9 : ty - 3, ...anchor }, texts[0]),
+    h("text", { x: isWide ? tx : tx + 12, y: isWide ? ty + 20 : ty + 14, ...anchor }, texts[1]));
+}
+
+const lag = (edge) => (edge.lag_ms === null ? "lag unknown" : edge.lag_ms === 0 ? "up to date" : `${duration(edge.lag_ms / 1000)} behind`);
+
+function inWords(list, edges) {
+  const parts = list.map((site) => `${site.site}: ${site.is_heard ? site.role : "not heard of"}`);
+  return [...parts, ...edges.map((edge) => `${edge.to} follows ${edge.from}, ${edge.states.join(", ")}, ${lag(edge)}`)].join("; ");
+}
+
+// -- the cards ----------------------------------------------------------------------------------
+
+function card(site, shown, again) {
+  return h("section", { class: site.is_heard ? "card" : "card lost", key: site.site, "aria-label": site.site },
+    h("h2", {}, site.site, h("small", {}, site.cluster_name && site.cluster_name !== site.site ? ` ${site.cluster_name}` : "")),
+    h("p", { class: "state" }, heard(site)),
+    site.warnings.length ? h("ul", { class: "notes" }, site.warnings.map((text) => h("li", {}, text))) : null,
+    site.refused ? loginAt(site, again) : null,
+    h("dl", {},
+      facts([["role", site.role], ["product", site.product || "unknown"], ["user", `${site.user} (${site.tags.join(", ") || "no tags"})`],
+        ["queues", site.queues_age_ms === null ? "being read" : number(site.queues)], ["messages", number(site.messages)]])),
+    site.nodes.length ? h("table", { class: "grid nodes" },
+      h("thead", {}, h("tr", {}, ["node", "role", "state"].map((text) => h("th", { scope: "col" }, text)), h("th", { class: "n", scope: "col" }, "up for"))),
+      h("tbody", {}, site.nodes.map((node) => h("tr", { key: node.name },
+        h("th", { scope: "row", class: "name", "data-label": "node" }, h("bdi", {}, node.name)), h("td", { "data-label": "role" }, node.role),
+        h("td", { "data-label": "state" }, `${node.is_running ? "" : "✕ "}${node.state}${node.lag_s ? `, ${duration(node.lag_s)} behind` : ""}`),
+        h("td", { class: "n", "data-label": "up for" }, node.uptime_ms === null ? "" : duration(node.uptime_ms / 1000)))))) : null);
+}
+
+const facts = (pairs) => pairs.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)));
+
+function heard(site) {
+  if (site.refused) return `✕ The site does not serve this user: ${site.refused}`;
+  if (site.is_heard) return `✓ alive, heard since ${clock(site.alive_since_ms ?? site.heard_ms)}`;
+  if (site.heard_ms === null) return `? not heard of yet: ${site.error || "no answer so far"}`;
+  return `✕ not heard of since ${day(site.heard_ms)} (${duration(site.age_ms / 1000)}): ${site.error}. What is shown is of then.`;
+}
+
+function loginAt(site, again) {
+  const submit = async (event) => {
+    event.preventDefault();
+    const form = event.target, told = form.querySelector(".trouble");
+    try {
+      await send("POST", `/session/sites/${encodeURIComponent(site.site)}`, { user: form.user.value, password: form.password.value });
+      again();
+    } catch (error) { told.textContent = error.message; }
+  };
+  return h("form", { class: "inline", onsubmit: submit },
+    h("label", {}, "User", h("input", { name: "user", autocomplete: "off", required: true })),
+    h("label", {}, "Password", h("input", { name: "password", type: "password", autocomplete: "off", required: true })),
+    h("button", {}, `Log in at ${site.site}`), h("p", { class: "trouble", role: "alert" }));
+}

@@ -1,0 +1,193 @@
+"""What the console is told: by options, or by `console.toml`.
+
+    listen = "127.0.0.1:15680"
+    certfile = "/etc/leveret/console.pem"        # with keyfile: TLS, which anything beyond loopback needs
+    keyfile = "/etc/leveret/console.key"
+    names = ["console.example"]                  # by which browsers reach it, beside the address
+
+    [sites]
+    eu = "https://eu.example:15671"
+
+    [sites.us]
+    url = "https://us.example:15671"
+    cacertfile = "/etc/leveret/us-ca.pem"
+
+No user and no password stands here: who logs in gives them, and the sites decide.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+import ssl
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from leveret.model.errors import ConfigError
+
+LISTEN_DEFAULT: Final = "127.0.0.1:15680"
+SITES_MAX: Final = 32
+_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteAddress:
+    """Where the HTTP API of a site is; `cacertfile` has the authorities of its certificate, None: the machine's."""
+
+    name: str
+    url: str
+    cacertfile: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsoleSettings:
+    """All that the console is told."""
+
+    sites: tuple[SiteAddress, ...]
+    host: str
+    port: int
+    certfile: Path | None = None
+    keyfile: Path | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def has_tls(self) -> bool:
+        """Whether browsers connect over TLS."""
+        return self.certfile is not None
+
+
+class _SiteTable(msgspec.Struct, forbid_unknown_fields=True):
+    url: str
+    cacertfile: str | None = None
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    listen: str = LISTEN_DEFAULT
+    certfile: str | None = None
+    keyfile: str | None = None
+    names: list[str] = []
+    sites: dict[str, str | _SiteTable] = {}
+
+
+def read_settings(
+    file: Path | None, sites: Sequence[str], options: Mapping[str, str | None]
+) -> ConsoleSettings:
+    """The settings of a file and of options, which win; `sites` are `NAME=URL`, `options` keys of the file.
+
+    Raises:
+        ConfigError: names the key, and what would do.
+    """
+    given = _file(file)
+    for key, value in options.items():
+        if value is not None:
+            setattr(given, key, value)
+    addresses = {name: _address(name, table) for name, table in given.sites.items()}
+    for text in sites:
+        name, equals, url = text.partition("=")
+        if not equals:
+            raise ConfigError(
+                f"--site: '{text}' is not of the form NAME=URL, such as eu=http://127.0.0.1:15672"
+            )
+        addresses[name] = _address(name, url)
+    if not 1 <= len(addresses) <= SITES_MAX:
+        raise ConfigError(
+            f"sites: name 1 to {SITES_MAX} of them, each with --site NAME=URL; {len(addresses)} are named"
+        )
+    host, port = _listen(given.listen)
+    if (given.certfile is None) != (given.keyfile is None):
+        raise ConfigError("certfile, keyfile: TLS needs both")
+    settings = ConsoleSettings(
+        tuple(addresses.values()), host, port, _path(given.certfile), _path(given.keyfile), tuple(given.names)
+    )
+    _check_beyond_loopback(settings)
+    return settings
+
+
+def server_context(settings: ConsoleSettings) -> ssl.SSLContext | None:
+    """For browsers; None without TLS.
+
+    Raises:
+        ConfigError: a file cannot be read, or is no certificate or key.
+    """
+    if settings.certfile is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(settings.certfile, settings.keyfile)
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"certfile, keyfile: {settings.certfile}, {settings.keyfile}: {error}") from None
+    return context
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _check_beyond_loopback(settings: ConsoleSettings) -> None:
+    """Passwords and cookies of other machines' browsers do not travel in clear text."""
+    if not is_loopback(settings.host) and not settings.has_tls:
+        raise ConfigError(
+            f"listen: {settings.host} is reached from other machines, and passwords would travel in clear text: "
+            "set certfile and keyfile, or listen on 127.0.0.1"
+        )
+
+
+def _file(path: Path | None) -> _File:
+    if path is None:
+        return _File()
+    try:
+        with path.open("rb") as source:
+            return msgspec.convert(tomllib.load(source), _File)
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: {error}") from None
+
+
+def _address(name: str, given: str | _SiteTable) -> SiteAddress:
+    table = _SiteTable(given) if isinstance(given, str) else given
+    if not _NAME.fullmatch(name):
+        raise ConfigError(
+            f"sites: '{name}' is no name of a site: use 1 to 64 letters, digits, '.', '_' and '-'"
+        )
+    parts = urlsplit(table.url)
+    if parts.username is not None or parts.password is not None:
+        raise ConfigError(
+            f"sites.{name}: a user or a password does not belong into a URL: the page asks for both"
+        )
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError(f"sites.{name}: '{table.url}' is no URL such as https://eu.example:15671")
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
+        raise ConfigError(
+            f"sites.{name}: passwords would travel to {parts.hostname} in clear text: use https, and the port of "
+            "management.ssl.port"
+        )
+    return SiteAddress(name, table.url.rstrip("/"), _path(table.cacertfile))
+
+
+def _listen(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        ipaddress.ip_address(host)
+        number = int(port)
+    except ValueError:
+        raise ConfigError(f"listen: '{text}' is no IP address and port, such as {LISTEN_DEFAULT}") from None
+    if not 0 <= number <= 65535:
+        raise ConfigError(f"listen: {number} is no port")
+    return host, number
+
+
+def _path(text: Any) -> Path | None:
+    return None if text is None else Path(text)

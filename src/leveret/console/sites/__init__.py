@@ -1,0 +1,1 @@
+"""What sites report: their documents, how they are asked, and when."""

@@ -1,0 +1,224 @@
+"""The documents of a site's HTTP API, as far as the console reads them. Pure.
+
+Fields are RabbitMQ's, and Leveret's own beside them. A field that a site does not send has a default, so that an
+older node, or RabbitMQ, is shown with less; a document of another shape is refused as a whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from leveret.model.errors import PeerError
+
+
+class NotUnderstood(PeerError):
+    """A site's answer is not what its API promises."""
+
+
+class WhoAmI(Struct):
+    """`/api/whoami`."""
+
+    name: str
+    tags: list[str] | str = []
+
+
+class Overview(Struct):
+    """`/api/overview`: the totals of a site."""
+
+    cluster_name: str = ""
+    product_name: str = ""
+    product_version: str = ""
+    queue_totals: dict[str, Any] = {}
+    message_stats: dict[str, Any] = {}
+
+
+class NodeStatus(Struct):
+    """A row of `/api/nodes`."""
+
+    name: str
+    running: bool = False
+    being_drained: bool = False
+    uptime: int | None = None
+    disk_free: int | None = None
+    disk_free_limit: int | None = None
+    disk_free_alarm: bool = False
+    mem_used: int | None = None
+    mem_limit: int | None = None
+    mem_alarm: bool = False
+    file_descriptor_alarm: bool = False
+    partitions: list[str] = []
+
+
+class FollowerStatus(Struct):
+    """A follower, as its leader reports it."""
+
+    name: str = ""
+    node_id: str = ""
+    address: str = ""
+    state: str = ""
+    in_sync: bool = False
+    lag_bytes: int | None = None
+    lag_records: int | None = None
+    lag_s: float | None = None
+    apply_delay_s: float | None = None
+
+
+class LeaderStatus(Struct):
+    """The leader, as its follower reports it."""
+
+    name: str = ""
+    uri: str = ""
+    state: str = ""
+    error: str = ""
+    lag_records: int | None = None
+    lag_s: float | None = None
+
+
+class NodeReplication(Struct):
+    """`/api/replication/node`."""
+
+    role: str = ""
+    epoch: int = 0
+    node: str = ""
+    state: str = ""
+    error: str = ""
+    is_short: bool = False
+    followers: list[FollowerStatus] = []
+    leader: LeaderStatus | None = None
+
+
+class TransferredVhost(Struct):
+    """A vhost of a downstream: how far its transfer is."""
+
+    virtual_host: str
+    state: str = ""
+    lag_records: int = 0
+    lag_ms: int | None = None
+    heard_ago_ms: int | None = None
+    is_archive_read: bool = False
+    missing_messages: int = 0
+    newest_age_ms: int | None = None
+    error: str = ""
+
+
+class CollectedVhost(Struct):
+    """A vhost of an upstream that is collected for downstreams; `kept` of `records` are there."""
+
+    virtual_host: str
+    queues: int = 0
+    records: int = 0
+    kept: int = 0
+    bytes: int = 0
+    missing_messages: int = 0
+    error: str = ""
+
+
+class KnownDownstream(Struct):
+    """A downstream of a vhost, as the upstream knows it."""
+
+    virtual_host: str
+    downstream: str
+    lag_records: int = 0
+    missing_messages: int = 0
+    last_seen: int | None = None
+
+
+class StandbyDetails(Struct):
+    """`/api/replication/standby/details`."""
+
+    operating_mode: str = ""
+    state: str = ""
+    error: str = ""
+    downstream: str = ""
+    upstream_endpoints: list[str] = []
+    promotion: dict[str, Any] | None = None
+    vhosts: list[TransferredVhost] = []
+    collected: list[CollectedVhost] = []
+    downstreams: list[KnownDownstream] = []
+    untagged: list[str] = []
+
+
+class SchemaStatus(Struct):
+    """`/api/tanzu/osr/schema/status`."""
+
+    operating_mode: str = ""
+    state: str = ""
+    upstream_cluster: str | None = None
+    upstream_endpoints: list[str] = []
+    last_error: str | None = None
+    conflict_count: int = 0
+    conflicts: list[Any] = []
+    refused_count: int = 0
+
+
+class MemberRow(Struct):
+    """A node of a cluster, as its cluster knows it."""
+
+    name: str
+    alive: bool = False
+
+
+class ClusterStatus(Struct):
+    """`/api/cluster/node`."""
+
+    state: str = ""
+    members: list[MemberRow] = []
+    partitions: dict[str, list[str]] = {}
+
+
+class VhostStatus(Struct):
+    """A row of `/api/vhosts`."""
+
+    name: str
+    tags: list[str] | str = []
+
+
+class PolicyStatus(Struct):
+    """A row of `/api/policies`."""
+
+    vhost: str
+    name: str
+    definition: dict[str, Any] = {}
+
+
+class QueueStatus(Struct, gc=False):
+    """A row of `/api/queues` without its statistics: there are ten thousands of them."""
+
+    name: str
+    vhost: str
+    type: str = "classic"
+    durable: bool = True
+    exclusive: bool = False
+    state: str = "running"
+    node: str = ""
+    policy: str | None = None
+    messages: int = 0
+    leader: str | None = None
+    members: list[str] | None = None
+    online: list[str] | None = None
+    slave_nodes: list[str] | None = None
+    synchronised_slave_nodes: list[str] | None = None
+
+
+class DivergentRow(Struct):
+    """A row of `/api/replication/divergent`."""
+
+    id: str = ""
+    at_ms: int | None = None
+    messages: int = 0
+    queues: list[dict[str, Any]] = field(default_factory=list)
+
+
+def read_document(octets: bytes, kind: Any) -> Any:
+    """Decode one document.
+
+    Raises:
+        NotUnderstood: it is no JSON, or of another shape; names the place.
+    """
+    try:
+        return msgspec.json.decode(octets, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise NotUnderstood(f"the answer is not what the HTTP API promises: {error}") from None

@@ -1,0 +1,173 @@
+"""Watches a site for one user: asks on schedule, and keeps what came. Nobody's documents are shown to another user."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from leveret.console.settings import SiteAddress
+from leveret.console.sites.client import SiteClient, SiteRefuses, SiteSilent
+from leveret.console.sites.documents import NotUnderstood
+from leveret.console.sites.facts import OFTEN, SELDOM, DocumentRequest, SiteFacts
+from leveret.console.sites.samples import Samples
+from leveret.console.sites.schedule import OFTEN_MAX_S, OFTEN_S, SELDOM_MAX_S, SELDOM_S, PollSchedule
+from leveret.model.tags import tags_of
+
+logger = logging.getLogger(__name__)
+
+_WHOLE_S: Final = 30.0
+"""For one document, however slowly it comes."""
+_REFUSED_S: Final = 60.0
+"""Until a site that does not know the user is asked again: a site counts failed log-ins."""
+_WAIT_S: Final = (0.05, 1.0)
+
+
+def clock_ms() -> int:
+    """Milliseconds since 1970."""
+    return time.time_ns() // 1_000_000
+
+
+class SiteWatch:
+    """One site for one user.
+
+    Attributes:
+        facts: what is known; changed in place.
+        samples: what plots are drawn from.
+    """
+
+    def __init__(self, site: SiteAddress, user: str, password: str, askers: Mapping[str, int]) -> None:
+        """Ask nothing yet; `askers` counts who watches each site."""
+        self.client = SiteClient(site, user, password)
+        self.facts = SiteFacts(site.name, user)
+        self.samples = Samples()
+        self._askers = askers
+        self._often = PollSchedule(OFTEN_S, OFTEN_MAX_S)
+        self._seldom = PollSchedule(SELDOM_S, SELDOM_MAX_S)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Ask from now on."""
+        if self._task is None:
+            self._task = asyncio.create_task(self._watch(), name=f"watch {self.facts.site}")
+
+    async def stop(self) -> None:
+        """Ask no more, and forget the password."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self.client.close()
+
+    def hurry(self) -> None:
+        """Ask again at once, as something was changed."""
+        self._often.hurry()
+        self._seldom.hurry()
+
+    async def identify(self) -> None:
+        """Learn who the user is.
+
+        Raises:
+            SiteRefuses, SiteSilent, NotUnderstood: as for `SiteClient.ask`.
+        """
+        try:
+            who = await self.client.who()
+        except SiteRefuses as refusal:
+            self.facts.refuses(str(refusal), clock_ms())
+            raise
+        except (SiteSilent, NotUnderstood) as error:
+            self._note_silence(str(error))
+            raise
+        self.facts.tags = tags_of(who.tags)
+        self.facts.heard(clock_ms())
+
+    async def _watch(self) -> None:
+        while True:
+            now_s = time.monotonic()
+            try:
+                if self._often.is_due(now_s) and (self.facts.refused or self.facts.heard_ms is None):
+                    await self.identify()
+                await self._round(self._often, OFTEN)
+                await self._round(self._seldom, SELDOM)
+            except SiteRefuses as refusal:
+                self.facts.refuses(str(refusal), clock_ms())
+                self._postpone(_REFUSED_S)
+            except (SiteSilent, NotUnderstood) as error:
+                self._note_silence(str(error))
+                self._postpone()
+            now_s = time.monotonic()
+            wait_s = min(self._often.due_in_s(now_s), self._seldom.due_in_s(now_s))
+            await asyncio.sleep(min(max(wait_s, _WAIT_S[0]), _WAIT_S[1]))
+
+    async def _round(self, schedule: PollSchedule, questions: Sequence[DocumentRequest]) -> None:
+        """Ask; a document that is not understood takes nothing from the others, unless none is understood."""
+        began_s = time.monotonic()
+        if not schedule.is_due(began_s):
+            return
+        failed: NotUnderstood | None = None
+        count = 0
+        for question in questions:
+            try:
+                await self._ask(question)
+            except NotUnderstood as error:
+                failed, count = error, count + 1
+                self.facts.troubles[question.name] = str(error)
+        if failed is not None and count == len(questions):
+            raise failed
+        schedule.took(began_s, time.monotonic(), self._askers.get(self.facts.site, 1))
+        if schedule is self._often:
+            self.samples.add(self.facts, clock_ms())
+
+    async def _ask(self, question: DocumentRequest) -> None:
+        try:
+            async with asyncio.timeout(_WHOLE_S):
+                answer = await self.client.ask(question.path, question.kind)
+        except TimeoutError:
+            raise SiteSilent(f"{question.name}: no whole answer within {_WHOLE_S:.0f} s") from None
+        except SiteRefuses as refusal:
+            if refusal.is_login:
+                raise
+            raise NotUnderstood(f"the site declines: {refusal}") from None
+        self.facts.take(question, answer, clock_ms())
+
+    def _note_silence(self, error: str) -> None:
+        if self.facts.alive_since_ms is not None:
+            logger.warning("site_not_heard site=%s error=%s", self.facts.site, error)
+        self.facts.silent(error)
+
+    def _postpone(self, *wait_s: float) -> None:
+        now_s = time.monotonic()
+        self._often.failed(now_s, *wait_s)
+        self._seldom.failed(now_s, *wait_s)
+
+
+class WatchPool:
+    """The watches of all sessions: who logs in twice, as the same user, is watched for once."""
+
+    def __init__(self) -> None:
+        """None yet."""
+        self._watches: dict[tuple[str, str, str], tuple[SiteWatch, int]] = {}
+        self._askers: dict[str, int] = {}
+
+    def take(self, site: SiteAddress, user: str, password: str) -> SiteWatch:
+        """The watch of a site for a user; it is not started by this."""
+        key = (site.name, user, password)
+        watch, holders = self._watches.get(key) or (SiteWatch(site, user, password, self._askers), 0)
+        self._watches[key] = (watch, holders + 1)
+        if not holders:
+            self._askers[site.name] = self._askers.get(site.name, 0) + 1
+        return watch
+
+    async def give_back(self, watch: SiteWatch) -> None:
+        """Stop it if nobody else has it."""
+        key = next((key for key, (each, _) in self._watches.items() if each is watch), None)
+        if key is None:
+            return
+        holders = self._watches[key][1] - 1
+        if holders:
+            self._watches[key] = (watch, holders)
+            return
+        del self._watches[key]
+        self._askers[key[0]] -= 1
+        await watch.stop()

@@ -1,0 +1,79 @@
+"""A console as a process, as an operator starts it.
+
+with ConsoleProcess({"eu": "http://127.0.0.1:15672"}) as console:
+    visit.page.goto(console.url)
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+from leveret.testing.network.ports import LOOPBACK, wait_until
+from leveret.testing.servers import warm_start
+from leveret.testing.servers.process import ServerProcess
+
+_START_S: Final = 60.0
+_STOP_S: Final = 10.0
+_READY: Final = re.compile(r"leveret console ready (\S+)")
+
+
+class ConsoleProcess:
+    """See the module. Attributes: `url`, of its page."""
+
+    def __init__(self, sites: Mapping[str, str], arguments: Sequence[str] = (), port: int = 0) -> None:
+        """Prepare it for sites by their names and URLs; nothing runs yet."""
+        self._home = Path(tempfile.mkdtemp(prefix="leveret-console-"))
+        self._arguments = [f"--site={name}={url}" for name, url in sites.items()]
+        self._arguments += ["--listen", f"{LOOPBACK}:{port}", *arguments]
+        self.server = ServerProcess(self._home / "output.log")
+        self.url = ""
+
+    def start(self) -> Self:
+        """Start it, and wait until its page can be had.
+
+        Raises:
+            NotReady: it ended or took too long.
+        """
+        self.server.launch_own(warm_start.NODE, ["console", *self._arguments], dict(os.environ))
+
+        def ready() -> bool:
+            self.server.assert_alive()
+            found = _READY.search(self.server.log_text())
+            self.url = found[1] if found else ""
+            return bool(found)
+
+        wait_until(ready, "the console", _START_S)
+        return self
+
+    def log_text(self) -> str:
+        """Everything that it has written."""
+        return self.server.log_text()
+
+    def close(self) -> None:
+        """End it, and remove what is left."""
+        if self.server.alive:
+            self.server.terminate(_STOP_S)
+        self.server.close()
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,206 @@
+"""The console in a browser: sites and their queues, log-in and its limits, and sites that are not well."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+
+import pytest
+from playwright.sync_api import Error, Page, expect
+
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.chromium import Chromium, Visit
+from leveret.testing.servers.console import ConsoleProcess
+
+expect.set_options(timeout=20_000)
+HOSTILE = [
+    "<img src=x onerror='window.hacked=1'>",
+    "<script>window.hacked=1</script>",
+    "\u202etxt.exe",
+    "javascript:window.hacked=1",
+    "{{7*7}} ${7*7}",
+    "q" * 255,
+]
+
+
+class Garbage(BaseHTTPRequestHandler):
+    """A site that knows everybody, and whose other answers are no documents."""
+
+    def do_GET(self) -> None:
+        known = {"name": "guest", "tags": ["administrator"]}
+        answer = json.dumps(known).encode() if self.path == "/api/whoami" else b'[{"name": 5}] <script>'
+        self.send_response(200)
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing is written."""
+
+
+@pytest.fixture(scope="module")
+def node() -> Iterator[LeveretProcess]:
+    with LeveretProcess() as node:
+        node.ctl("add_user", "looker", "-", input_text="pass")
+        node.ctl("set_user_tags", "looker", "management")
+        node.ctl("set_permissions", "looker", ".*", ".*", ".*")
+        queues = [
+            {"name": name, "vhost": "/", "durable": True, "arguments": {}} for name in ("orders", *HOSTILE)
+        ]
+        node.ctl("import_definitions", "-", input_text=json.dumps({"queues": queues}))
+        yield node
+
+
+@pytest.fixture(scope="module")
+def garbage() -> Iterator[str]:
+    with ThreadingHTTPServer((LOOPBACK, 0), Garbage) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://{LOOPBACK}:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def console(node: LeveretProcess, garbage: str) -> Iterator[ConsoleProcess]:
+    sites = {"eu": f"http://{LOOPBACK}:{node.management_port}", "mad": garbage}
+    with ConsoleProcess(sites) as console:
+        yield console
+
+
+def log_in(page: Page, console: ConsoleProcess, user: str = "guest", password: str = "guest") -> None:
+    page.goto(console.url)
+    page.get_by_label("User").fill(user)
+    page.get_by_label("Password").fill(password)
+    page.keyboard.press("Enter")
+
+
+def test_sites_are_shown_as_they_do_and_garbage_is_not_taken_for_well(
+    visit: Visit, console: ConsoleProcess
+) -> None:
+    page = visit.page
+    log_in(page, console)
+    expect(page.get_by_role("region", name="eu", exact=True)).to_contain_text("✓ alive")
+    expect(page.get_by_role("region", name="mad", exact=True)).to_contain_text(
+        "the answer is not what the HTTP API promises"
+    )
+    expect(page.locator("svg g.site.alive")).to_have_count(1)
+
+
+def test_no_name_of_a_queue_runs_in_the_browser(visit: Visit, console: ConsoleProcess) -> None:
+    page = visit.page
+    log_in(page, console)
+    page.get_by_role("link", name="Am I safe?").click()
+    expect(page.locator("table.queues tbody tr")).to_have_count(1 + len(HOSTILE))
+    for name in HOSTILE:
+        expect(page.locator("table.queues bdi.title", has_text=name)).to_have_count(1)
+    assert page.evaluate("window.hacked") is None
+
+
+def test_the_policy_of_the_page_lets_no_inline_script_run(visit: Visit, console: ConsoleProcess) -> None:
+    visit.expect("Content Security Policy|TrustedScript|trusted type|TrustedHTML")
+    page = visit.page
+    page.goto(console.url)
+    with pytest.raises(Error, match="Trusted"):
+        page.evaluate("document.body.innerHTML = '<p>x</p>'")
+    with pytest.raises(Error, match="Trusted"):
+        page.evaluate(
+            "document.head.append(Object.assign(document.createElement('script'), {text: 'window.hacked=1'}))"
+        )
+    assert page.evaluate("window.hacked") is None
+
+
+def test_a_queue_is_found_by_keyboard_alone(visit: Visit, console: ConsoleProcess) -> None:
+    page = visit.page
+    log_in(page, console)
+    expect(page.locator("nav")).to_be_visible()
+    for _ in range(10):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "Am I safe?":
+            break
+    page.keyboard.press("Enter")
+    search = page.get_by_role("searchbox")
+    expect(search).to_be_visible()
+    search.focus()
+    page.keyboard.type("ORDERS")
+    expect(page.locator("table.queues tbody tr")).to_have_count(1)
+    expect(page.locator("table.queues tbody tr")).to_contain_text("The only copy is at this node")
+    expect(search).to_have_value("ORDERS")
+
+
+def test_a_wrong_password_is_refused_and_a_guesser_has_to_wait(
+    chromium: Chromium, node: LeveretProcess
+) -> None:
+    with (
+        ConsoleProcess({"eu": f"http://{LOOPBACK}:{node.management_port}"}) as console,
+        chromium.visit() as visit,
+    ):
+        visit.expect("answered (403|429): POST")
+        for _ in range(5):
+            log_in(visit.page, console, password="wrong")
+            expect(visit.page.get_by_role("alert")).to_contain_text("Login failed")
+        log_in(visit.page, console)
+        expect(visit.page.get_by_role("alert")).to_contain_text("too many failed attempts")
+
+
+def test_a_user_without_rights_is_shown_less_and_told_so(visit: Visit, console: ConsoleProcess) -> None:
+    page = visit.page
+    log_in(page, console, "looker", "pass")
+    expect(page.get_by_role("region", name="eu", exact=True)).to_contain_text(
+        "User looker has no tag monitoring"
+    )
+    page.get_by_role("link", name="Am I safe?").click()
+    expect(page.locator("table.queues")).to_contain_text("orders")
+
+
+def test_a_session_ends_with_the_log_out_and_its_cookie_is_worth_nothing_then(
+    visit: Visit, console: ConsoleProcess
+) -> None:
+    page = visit.page
+    log_in(page, console)
+    expect(page.locator("nav")).to_be_visible()
+    [cookie] = page.context.cookies()
+    assert (cookie["httpOnly"], cookie["sameSite"]) == (True, "Strict")
+    page.get_by_role("button", name="Log out").click()
+    expect(page.get_by_role("button", name="Log in")).to_be_visible()
+    page.context.add_cookies([{"name": cookie["name"], "value": cookie["value"], "url": console.url}])
+    page.goto(console.url)
+    expect(page.get_by_role("button", name="Log in")).to_be_visible()
+    assert page.request.get(f"{console.url}view/sites").status == 401
+
+
+def test_passwords_are_in_no_log_and_no_process_list(visit: Visit, console: ConsoleProcess) -> None:
+    log_in(visit.page, console, "looker", "pass")
+    expect(visit.page.locator("nav")).to_be_visible()
+    assert "pass" not in console.log_text()
+    assert "/session" not in console.log_text()
+    assert b"guest" not in Path(f"/proc/{console.server.pid}/cmdline").read_bytes()
+
+
+def test_a_site_that_dies_is_shown_as_not_heard_of_and_is_alive_again_when_it_is(visit: Visit) -> None:
+    with LeveretProcess() as node, LeveretProcess() as other:
+        definitions = {"queues": [{"name": "orders", "vhost": "/", "durable": True, "arguments": {}}]}
+        node.ctl("import_definitions", "-", input_text=json.dumps(definitions))
+        sites = {
+            "eu": f"http://{LOOPBACK}:{node.management_port}",
+            "us": f"http://{LOOPBACK}:{other.management_port}",
+        }
+        with ConsoleProcess(sites) as console:
+            page = visit.page
+            log_in(page, console)
+            card = page.get_by_role("region", name="eu", exact=True)
+            expect(card.locator("dl")).to_contain_text("queues1")
+            node.kill9()
+            expect(card).to_contain_text("✕ not heard of since", timeout=40_000)
+            expect(page.locator("svg g.site.lost")).to_contain_text("not heard for")
+            page.get_by_role("link", name="Am I safe?").click()
+            expect(page.locator("table.queues tr", has_text="orders")).to_contain_text(
+                "Site eu was last heard"
+            )
+            node.start()
+            page.get_by_role("link", name="Sites").click()
+            expect(card).to_contain_text("✓ alive", timeout=40_000)

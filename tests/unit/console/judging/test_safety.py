@@ -1,0 +1,234 @@
+"""The decision as a table: what the sites report, and what a row says then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from leveret.console.judging.safety import NOTHING, Danger, Loss, SafetyRow, by_vhost, counts, safety_rows
+from leveret.console.sites.documents import (
+    ClusterStatus,
+    FollowerStatus,
+    NodeReplication,
+    QueueStatus,
+    StandbyDetails,
+)
+from leveret.console.sites.facts import SiteFacts
+from tests.unit.console.facts import NOW_MS, downstream, queue, upstream
+
+ALL = Loss(100, None)
+
+
+def follower(**changes: Any) -> NodeReplication:
+    known: dict[str, Any] = {"name": "b", "state": "streaming", **changes}
+    return NodeReplication(role="leader", node="a", followers=[FollowerStatus(**known)])
+
+
+def no_standby(*queues: QueueStatus, **changes: Any) -> SiteFacts:
+    return upstream(*queues, standby=StandbyDetails(operating_mode="upstream"), **changes)
+
+
+def only(sites: list[SiteFacts]) -> SafetyRow:
+    [row] = safety_rows(sites, NOW_MS)
+    return row
+
+
+CASES = [
+    # what it is, the sites, danger, loss of the node, loss of the site, a part of the reason
+    (
+        "nothing",
+        [no_standby(queue(policy=None), tagged=False)],
+        Danger.ONE_COPY,
+        ALL,
+        ALL,
+        "No policy sends it",
+    ),
+    ("no policy", [no_standby(queue(policy=None))], Danger.ONE_COPY, ALL, ALL, "has remote-dc-replicate"),
+    ("no tag", [no_standby(queue(), tagged=False)], Danger.ONE_COPY, ALL, ALL, "no tag standby_replication"),
+    ("no standby yet", [no_standby(queue())], Danger.ONE_COPY, ALL, ALL, "No standby has transferred"),
+    (
+        "a cluster",
+        [no_standby(queue(), cluster=ClusterStatus(state="member"))],
+        Danger.ONE_COPY,
+        ALL,
+        ALL,
+        "A cluster collects nothing",
+    ),
+    (
+        "follower in sync",
+        [no_standby(queue(), replication=follower(in_sync=True))],
+        Danger.ONE_SITE,
+        NOTHING,
+        ALL,
+        "at one site",
+    ),
+    (
+        "follower behind",
+        [no_standby(queue(), replication=follower(lag_records=9, lag_s=3.0))],
+        Danger.BEHIND,
+        Loss(9, 3.0),
+        ALL,
+        "follower b (streaming) lacks up to 9 messages, the last 3.0 s",
+    ),
+    (
+        "follower joins",
+        [no_standby(queue(), replication=follower(state="joining"))],
+        Danger.BEHIND,
+        ALL,
+        ALL,
+        "lacks an unknown number",
+    ),
+    (
+        "mirror synchronised",
+        [no_standby(queue(slave_nodes=["b", "c"], synchronised_slave_nodes=["c"]))],
+        Danger.ONE_SITE,
+        NOTHING,
+        ALL,
+        "at one site",
+    ),
+    (
+        "mirror not synchronised",
+        [no_standby(queue(slave_nodes=["b"], synchronised_slave_nodes=[]))],
+        Danger.BEHIND,
+        ALL,
+        ALL,
+        "mirror b (not synchronised)",
+    ),
+    (
+        "quorum queue",
+        [no_standby(queue(type="quorum", leader="a", members=["a", "b", "c"], online=["a", "b"]))],
+        Danger.ONE_SITE,
+        NOTHING,
+        ALL,
+        "at one site",
+    ),
+    (
+        "quorum queue alone",
+        [no_standby(queue(type="quorum", leader="a", members=["a", "b", "c"], online=["a"]))],
+        Danger.BEHIND,
+        ALL,
+        ALL,
+        "not running",
+    ),
+    ("standby whole", [upstream(queue()), downstream()], Danger.SAFE, NOTHING, NOTHING, "has every message"),
+    (
+        "standby near",
+        [upstream(queue()), downstream(lag_records=12, lag_ms=400)],
+        Danger.SAFE,
+        Loss(12, 0.4),
+        Loss(12, 0.4),
+        "follows within 0.4 s",
+    ),
+    (
+        "standby behind",
+        [upstream(queue()), downstream(lag_records=12, lag_ms=90_000)],
+        Danger.BEHIND,
+        Loss(12, 90.0),
+        Loss(12, 90.0),
+        "lacks up to 12 messages, the last 90 s",
+    ),
+    (
+        "standby far behind",
+        [upstream(queue()), downstream(lag_records=5_000, lag_ms=90_000)],
+        Danger.BEHIND,
+        Loss(100, 90.0),
+        Loss(100, 90.0),
+        "up to 100 messages",
+    ),
+    (
+        "retention overtook",
+        [upstream(queue()), downstream(missing_messages=4)],
+        Danger.BEHIND,
+        Loss(4, 0.0),
+        Loss(4, 0.0),
+        "lacks up to 4 messages",
+    ),
+    (
+        "archive not read",
+        [upstream(queue()), downstream(is_archive_read=False)],
+        Danger.BEHIND,
+        Loss(100, 0.0),
+        Loss(100, 0.0),
+        "archive not read yet",
+    ),
+    (
+        "standby only known to the upstream",
+        [upstream(queue())],
+        Danger.BEHIND,
+        Loss(7, None),
+        Loss(7, None),
+        "standby us.1 (not heard of) lacks up to 7 messages",
+    ),
+    (
+        "follower and standby",
+        [upstream(queue(), replication=follower(in_sync=True)), downstream(lag_records=3, lag_ms=900)],
+        Danger.SAFE,
+        NOTHING,
+        Loss(3, 0.9),
+        "The loss of the node loses nothing",
+    ),
+    ("exclusive", [upstream(queue(exclusive=True)), downstream()], Danger.BY_DESIGN, ALL, ALL, "connection"),
+    ("transient", [upstream(queue(durable=False)), downstream()], Danger.BY_DESIGN, ALL, ALL, "its node"),
+    ("down", [upstream(queue(state="down")), downstream()], Danger.DOWN, NOTHING, NOTHING, "is down"),
+    (
+        "upstream gone",
+        [upstream(queue(), heard_ms=NOW_MS - 60_000), downstream(lag_records=2, lag_ms=61_000)],
+        Danger.NOT_HEARD,
+        Loss(2, 61.0),
+        Loss(2, 61.0),
+        "Site eu was last heard 60 s ago; standby us (connected) lacks up to 2 messages",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("sites", "danger", "if_node", "if_site", "reason"),
+    [each[1:] for each in CASES],
+    ids=[each[0] for each in CASES],
+)
+def test_a_queue_is_judged_by_what_the_sites_report(
+    sites: list[SiteFacts], danger: Danger, if_node: Loss, if_site: Loss, reason: str
+) -> None:
+    row = only(sites)
+    assert (row.danger, row.if_node, row.if_site) == (danger, if_node, if_site)
+    assert reason in row.reason
+    assert row.reason.endswith(".")
+
+
+def test_an_empty_queue_loses_nothing() -> None:
+    row = only([no_standby(queue(messages=0))])
+    assert (row.danger, row.if_node, row.if_site) == (Danger.ONE_COPY, NOTHING, NOTHING)
+
+
+def test_a_standby_whose_upstream_nobody_knows_is_a_row_for_its_vhost() -> None:
+    row = only([downstream(lag_records=40, lag_ms=30_000, heard_ago_ms=30_000)])
+    assert (row.danger, row.vhost, row.queue, row.if_site) == (Danger.NOT_HEARD, "orders", "", Loss(40, 30.0))
+    assert "last heard its upstream 30 s ago" in row.reason
+
+
+def test_what_a_downstream_transfers_its_upstream_answers_for() -> None:
+    site = downstream()
+    site.queues = [queue(), QueueStatus("own", "/")]
+    rows = safety_rows([upstream(queue()), site], NOW_MS)
+    assert [(row.site, row.vhost, row.queue) for row in rows] == [("us", "/", "own"), ("eu", "orders", "new")]
+
+
+def test_the_worst_comes_first_and_more_messages_before_fewer() -> None:
+    queues = [
+        queue("safe"),
+        queue("few", 2, policy=None),
+        queue("many", 900, policy=None),
+        queue("gone", state="down"),
+    ]
+    rows = safety_rows([upstream(*queues), downstream()], NOW_MS)
+    assert [row.queue for row in rows] == ["gone", "many", "few", "safe"]
+    assert counts(rows) == {
+        "down": 1, "one_copy": 2, "not_heard": 0, "behind": 0, "one_site": 0, "safe": 1, "by_design": 0,
+    }  # fmt: skip
+
+
+def test_of_a_vhost_messages_add_up_and_seconds_do_not() -> None:
+    sites = [upstream(queue("a", 10), queue("b", 20)), downstream(lag_records=15, lag_ms=2_000)]
+    [vhost] = by_vhost(safety_rows(sites, NOW_MS))
+    assert (vhost["queues"], vhost["messages"], vhost["if_site"]) == (2, 30, Loss(25, 2.0))

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from leveret.console.judging.topology import link_rows, site_rows
+from leveret.console.sites.documents import FollowerStatus, NodeReplication, NodeStatus, SchemaStatus
+from tests.unit.console.facts import NOW_MS, downstream, upstream
+
+
+def test_roles_are_what_the_sites_say() -> None:
+    assert [row["role"] for row in site_rows([upstream(), downstream()], NOW_MS)] == ["upstream", "standby"]
+
+
+def test_a_site_that_is_silent_is_not_alive_and_has_its_age() -> None:
+    [row] = site_rows([upstream(heard_ms=NOW_MS - 40_000, error="no connection")], NOW_MS)
+    assert (row["is_heard"], row["age_ms"], row["error"]) == (False, 40_000, "no connection")
+
+
+def test_the_link_of_a_silent_standby_is_not_connected() -> None:
+    us = downstream(lag_ms=700, lag_records=3)
+    [well] = link_rows([upstream(), us], NOW_MS)
+    assert (well["from"], well["to"], well["states"], well["lag_ms"]) == ("eu", "us", ["connected"], 700)
+    us.heard_ms = NOW_MS - 60_000
+    [silent] = link_rows([upstream(), us], NOW_MS)
+    assert silent["states"] == ["not heard of"]
+
+
+def test_followers_are_nodes_of_their_site() -> None:
+    follower = FollowerStatus(name="b", state="catching_up", lag_s=4.0)
+    site = upstream(
+        replication=NodeReplication(role="leader", followers=[follower]), nodes=[NodeStatus("a", True)]
+    )
+    [row] = site_rows([site], NOW_MS)
+    assert [(node["name"], node["role"], node["state"]) for node in row["nodes"]] == [
+        ("a", "leader", "running"),
+        ("b", "follower", "catching up"),
+    ]
+
+
+def test_warnings_are_sentences_about_alarms_conflicts_and_untagged_vhosts() -> None:
+    site = upstream(
+        nodes=[NodeStatus("a", True, disk_free_alarm=True)],
+        schema=SchemaStatus(conflict_count=2),
+        tags=("management",),
+    )
+    site.standby.untagged = ["billing"]
+    [row] = site_rows([site], NOW_MS)
+    assert row["warnings"] == [
+        "Node a has a disk alarm: publishers are blocked.",
+        "Vhost billing: a policy asks for a standby, but the vhost has no tag.",
+        "Definitions: 2 entities are in conflict with the upstream's.",
+        "User guest has no tag monitoring: the site reports its queues only.",
+    ]
