@@ -106,7 +106,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if FUZZ_SECONDS and tests:
         workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
         session.config.stash[SHARE_S] = float(FUZZ_SECONDS) * workers / tests
-    if any(item.get_closest_marker("spark") for item in session.items) and not session.config.option.collectonly:
+    if (
+        any(item.get_closest_marker("spark") for item in session.items)
+        and not session.config.option.collectonly
+    ):
         make_class_archive()
 
 
@@ -120,7 +123,6 @@ def make_class_archive() -> None:
     subprocess.run(
         [sys.executable, "-c", code, str(CLASS_ARCHIVE_TIMEOUT_S)], capture_output=True, check=False
     )
-
 
 
 class _TimeIsOver(SkipTest):  # which Hypothesis lets through at once

@@ -326,7 +326,8 @@ class Log(LogReader):
 
     def _write(self, segment: Segment, header: Header, octets: list[bytes | memoryview]) -> None:
         try:
-            self._prepare(segment)
+            if not segment.size or self._has_overhang or self._names.is_fresh:
+                self._prepare(segment)
             written = os.pwritev(self._fd(segment), octets, segment.size)
             if written != header.chunk_bytes:
                 raise OSError(
@@ -518,12 +519,13 @@ class Log(LogReader):
         self._names.end_round()
         self.synced_offset = self._syncing_end
         provisional = [segment for segment in syncing if segment.state is SegmentState.PROVISIONAL]
+        if not provisional:
+            return
         # Should a name not change, the segment is not told of before the next start: no harm.
         with suppress(OSError):
             for segment in provisional:
                 segment.enter(SegmentState.NEWEST)
-        if provisional:
-            self._seal()
+        self._seal()
 
     def _seal(self) -> None:
         """Seal every segment that one which counts follows."""

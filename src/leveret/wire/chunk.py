@@ -33,6 +33,8 @@ from leveret.model.errors import PeerError
 
 MAGIC: Final = 0x50
 HEADER: Final = struct.Struct(">BBHIqQQIIIBBH")
+_CHECKED: Final = struct.Struct(">BBHIqQQIIIB")
+"""The part of a header that its check covers."""
 HEADER_BYTES: Final = 48
 ENTRIES_MAX: Final = 0xFFFF
 _LENGTH: Final = struct.Struct(">I")
@@ -129,10 +131,10 @@ def encode_header(
     trailer_bytes: int = 0,
 ) -> bytes:
     """The 48 octets before the data, header check included."""
-    head = HEADER.pack(
-        MAGIC, kind, entries, records, timestamp_ms, epoch, chunk_id, crc, data_bytes, trailer_bytes, 0, 0, 0
+    head = _CHECKED.pack(
+        MAGIC, kind, entries, records, timestamp_ms, epoch, chunk_id, crc, data_bytes, trailer_bytes, 0
     )
-    return head[:45] + (crc32(head[:45]) & 0xFFFFFF).to_bytes(3, "big")
+    return head + (crc32(head) & 0xFFFFFF).to_bytes(3, "big")
 
 
 def decode_header(buffer: bytes | memoryview, position: int = 0) -> Header:

@@ -55,7 +55,8 @@ class HeaderReader:
 
     An application's headers differ in their values, and mostly have the same lengths and types in the same places. A
     **layout** is the octets at these places of a header that was walked through: a header that has the same octets
-    there is as well-formed, and has the same traits. Layouts are known by flags and length.
+    there is as well-formed, and has the same traits. Layouts are known by length, flags, and the octet behind the
+    flags, which mostly is the length of the first property: headers of one length may differ in that.
     """
 
     __slots__ = ("_layouts",)
@@ -66,7 +67,8 @@ class HeaderReader:
 
     def read(self, header: bytes, position: int, flags: int) -> Traits:
         """See `read_traits`."""
-        key = len(header) << 16 | flags
+        first = header[position] if position < len(header) else 0
+        key = len(header) << 24 | first << 16 | flags
         layout = self._layouts.get(key)
         if layout is not None and layout.at_places(header) == layout.octets:
             return layout.traits

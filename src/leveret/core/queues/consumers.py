@@ -141,19 +141,19 @@ class Consumers:
     @property
     def has_willing(self) -> bool:
         """Whether any may take something now."""
-        return self._next() is not None
+        return self.next() is not None
 
-    def turns(self) -> Iterator[tuple[QueueConsumer, int, int]]:
-        """Consumers in their turn until none has capacity: (consumer, its capacity, about how many have capacity)."""
-        while (turn := self._next()) is not None:
-            yield turn
-            # Not before: a turn that nothing was left for is still to come.
-            line = self._lines.get(turn[0].priority)
-            if line and turn[0] in line:
-                line.move_to_end(turn[0])
+    def had_turn(self, consumer: QueueConsumer) -> None:
+        """It got something. A turn that nothing was left for is still to come."""
+        line = self._lines.get(consumer.priority)
+        if line and consumer in line:
+            line.move_to_end(consumer)
 
-    def _next(self) -> tuple[QueueConsumer, int, int] | None:
-        """The first in line of the highest priority; those before it that may take nothing leave the line."""
+    def next(self) -> tuple[QueueConsumer, int, int] | None:
+        """Whose turn it is: (consumer, its capacity, about how many have capacity); None if nobody has any.
+
+        The first in line of the highest priority; those before it that may take nothing leave the line.
+        """
         if self.single_active:
             capacity = 0 if self.active is None else self.active.capacity()
             return None if self.active is None or capacity <= 0 else (self.active, capacity, 1)

@@ -200,6 +200,8 @@ def joined(parts: Sequence[Messages]) -> list[Messages]:
     """The same messages in order, neighbours as one where they may be; many that are alike stay by themselves."""
     if len(parts) < 2:
         return list(parts)
+    if not any(map(_head_of, parts)) and len(set(map(_terms_of, parts))) == 1:
+        return [_one_of(list(parts))]
     found: list[Messages] = []
     group: list[Messages] = []
     alike_count = 0
@@ -230,30 +232,33 @@ def _one_of(group: list[Messages]) -> Messages:
     if len(group) == 1:
         return first
     bodies = list(chain.from_iterable(map(_bodies, group)))
-    head, body_bytes = first.head, sum(map(_body_bytes, group))
-    if head is not None and all(part.head is head for part in group):
-        return alike(head, bodies)
+    heads = set(map(_head_of, group))
+    routes: Iterable[Iterable[bytes]] = map(_routes, group)
+    headers: Iterable[Iterable[bytes]] = map(_headers, group)
+    if heads != {None}:
+        if len(heads) == 1 and first.head is not None:
+            return alike(first.head, bodies)
+        routes = [repeat(each.head.route, len(each)) if each.head else each.routes for each in group]
+        headers = [repeat(each.head.sized_header, len(each)) if each.head else each.headers for each in group]
     return Messages(
-        list(chain.from_iterable(map(_routes_of, group))),
-        list(chain.from_iterable(map(_headers_of, group))),
+        list(chain.from_iterable(routes)),
+        list(chain.from_iterable(headers)),
         bodies,
-        body_bytes=body_bytes,
+        body_bytes=sum(map(_body_bytes, group)),
         expiration_ms=first.expiration_ms,
         priority=first.priority,
-        is_persistent=any(part.is_persistent for part in group),
+        is_persistent=True in map(_persistence, group) or any(map(_is_persistent, group)),
     )
 
 
+_routes = attrgetter("routes")
+_headers = attrgetter("headers")
 _bodies = attrgetter("bodies")
 _body_bytes = attrgetter("body_bytes")
-
-
-def _routes_of(part: Messages) -> Iterable[bytes]:
-    return part.routes if part.head is None else repeat(part.head.route, len(part))
-
-
-def _headers_of(part: Messages) -> Iterable[bytes]:
-    return part.headers if part.head is None else repeat(part.head.sized_header, len(part))
+_head_of = attrgetter("head")
+_terms_of = attrgetter("expiration_ms", "priority")
+_persistence = attrgetter("_is_persistent")
+_is_persistent = attrgetter("is_persistent")
 
 
 class Run:

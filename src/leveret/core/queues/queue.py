@@ -420,32 +420,29 @@ class Queue:
     def _deal(self) -> None:
         """Hand out ready messages, oldest first, in turns, until none is left, nobody takes more, or it is enough."""
         dealt, self._deals_on = 0, False
-        if self.ready_count <= 0:
-            return
-        for consumer, capacity, willing_count in self.consumers.turns():
-            if self.ready_count <= 0:
-                return
+        while (ready := self.ready_count) > 0 and (turn := self.consumers.next()) is not None:
             if dealt >= DEALT_AT_ONCE:
                 self._deals_on = True
                 return
+            consumer, capacity, willing_count = turn
+            # A few messages are dealt one at a time, as RabbitMQ deals them; a backlog in ever smaller shares.
+            share = ready if willing_count == 1 else ready // (4 * willing_count) or 1
             read_before = self.backlog.runs_read
-            runs = self._deal_to(consumer, capacity, willing_count)
+            runs = self._deal_to(consumer, min(capacity, share, DEALT_AT_ONCE))
             if not runs:
                 return
+            self.consumers.had_turn(consumer)
             # To find those of one priority, many more may have been read.
             read = self.backlog.runs_read - read_before - len(runs)
             dealt += sum(map(_cost_of, runs)) + max(0, read) * RUN_COSTS
 
-    def _deal_to(self, consumer: QueueConsumer, capacity: int, willing_count: int) -> list[Run]:
+    def _deal_to(self, consumer: QueueConsumer, share: int) -> list[Run]:
         """Hand a consumer its share; none if nothing may be handed out now."""
-        # A few messages are dealt one at a time, as RabbitMQ deals them; a backlog in ever smaller shares.
-        ready = self.ready_count
-        share = ready if willing_count == 1 else ready // (4 * willing_count) or 1
         if self.may_expire:
             self.expire(self._now_ms, self._offered)
             if self._is_hindered(self._offered):
                 return []
-        runs, redelivered = self.take(min(capacity, share, DEALT_AT_ONCE))
+        runs, redelivered = self.take(share)
         if runs:
             self._count_delivery(count_of(runs), consumer.no_ack, redelivered)
             consumer.deliver(self, runs, redelivered)
@@ -464,9 +461,13 @@ class Queue:
             counters.redeliver += count
 
     def _set_deadline(self) -> None:
-        deadlines: list[int] = []
+        self.deadline_ms = None
         if self._dropped_enough or self._deals_on or self.returns.is_much_unlogged:
-            deadlines.append(self._now_ms)
+            self.deadline_ms = self._now_ms
+            return
+        if not self.may_expire and self.settings.expires_ms is None:
+            return
+        deadlines: list[int] = []
         if self.may_expire and (head := self.backlog.head()) is not None:
             head_deadline_ms = self._deadline_of(head[0])
             if head_deadline_ms is not None:

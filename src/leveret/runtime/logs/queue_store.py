@@ -322,11 +322,13 @@ class QueueStore:
             count = sum(map(len, batch))
             expires = any(messages.expiration_ms is not None for messages in batch)
             end += count
-            sequences = sequences_in(numbered, end - count, end, is_last=batch is batches[-1])
+            is_last = batch is batches[-1]
+            sequences = sequences_in(numbered, end - count, end, is_last=is_last) if numbered else {}
             trailer = self._trailer(queue, log, sequences, expires=expires)
             header = self._append(queue, log, ChunkType.USER, count, data, trailer)
             queue.appended(header.chunk_id, batch, header.timestamp_ms)
-            queue.sequences.note_logged(sequences)
+            if sequences:
+                queue.sequences.note_logged(sequences)
 
     def append_settlements(self, queue: Queue) -> None:
         """Append what the queue settled, then drop segments that hold nothing else.
@@ -376,7 +378,8 @@ class QueueStore:
                 logger.error("log_not_released vhost=%s queue=%s error=%s", *queue.key, error)
 
     def _drop_settled(self, queue: Queue, log: Log) -> None:
-        log.drop_before(min(queue.log_floor, self.keep_from(queue)))
+        if log.first_offset < log.newest_segment:
+            log.drop_before(min(queue.log_floor, self.keep_from(queue)))
 
     def append_relocated(self, queue: Queue, runs: list[Run]) -> None:
         """See relocating.RelocatableLogs."""
@@ -447,6 +450,8 @@ class QueueStore:
         for a start reads no messages.
         """
         starts_segment = log.starts_segment
+        if not (starts_segment or new or returned or expires) and queue.chunk_epochs.last == log.epoch:
+            return b""
         sequences = queue.sequences.logged | new if starts_segment else new
         attributes = [encode_attribute(Attribute.SEQUENCE, name, value) for name, value in sequences.items()]
         if starts_segment or queue.chunk_epochs.last != log.epoch:

@@ -44,9 +44,11 @@ ROUTES_OF_NODE_MAX: Final = 100_000
 """Of all connections together; each takes about a kilobyte."""
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
-_FIXED: Final = struct.Struct(">IHHQH")
-"""The size of a content header, and its part that is always there."""
+_FIXED: Final = struct.Struct(">BHIHHQH")
+"""The head of a header frame, and the part of a content header that is always there."""
 _FIXED_BYTES: Final = _FIXED.size
+_PROPERTIES_AT: Final = _FIXED_BYTES - 3
+"""In a content header with its size before it."""
 _CLASS_BASIC: Final = 60
 _LOOKED_INTO: Final = props.REPLY_TO | props.USER_ID | props.EXPIRATION
 """Properties with values that may have to be checked, or to be changed; of headers only CC and BCC have."""
@@ -124,6 +126,7 @@ class Publisher:
         """Gather whole messages by their destinations, until they are alike, or one is not regular; where that is."""
         routes, between, fixed = self._routes, wire.BETWEEN_FRAMES.unpack_from, _FIXED.unpack_from
         read_traits = self._headers.read
+        frame_end, frame_body = wire.FRAME_END, wire.FRAME_BODY
         size_max = min(
             self._connection.host.limits.message_bytes_max,
             self._connection.frame_max_bytes - wire.FRAME_OVERHEAD,
@@ -141,18 +144,19 @@ class Publisher:
                 route = self._new_route(data, position, end)
                 if route is None:
                     break
-            if end - header_at < _FIXED_BYTES + 3:
+            if end - header_at < _FIXED_BYTES:
                 break
-            size, of_class, _, body_size, flags = fixed(data, header_at + 3)
+            kind, channel_number, size, of_class, _, body_size, flags = fixed(data, header_at)
+            number = route.number
             header_end = header_at + FRAME_HEAD_BYTES + size
             body_at = header_end + 8
             stop = body_at + body_size
             if (
                 stop >= end
-                or data[stop] != wire.FRAME_END
-                or between(data, header_end) != (wire.FRAME_END, wire.FRAME_BODY, route.number, body_size)
-                or data[header_at] != wire.FRAME_HEADER
-                or data[header_at + 1] << 8 | data[header_at + 2] != route.number
+                or data[stop] != frame_end
+                or between(data, header_end) != (frame_end, frame_body, number, body_size)
+                or channel_number != number
+                or kind != wire.FRAME_HEADER
                 or of_class != _CLASS_BASIC
                 or not 0 < body_size <= size_max
                 or size > size_max
@@ -169,10 +173,11 @@ class Publisher:
                 if route.channel.incoming is not None:
                     # Another message's frames are due.
                     break
-                try:
-                    traits = read_traits(header, _FIXED_BYTES, flags)
-                except props.SyntaxFault:
-                    break
+                if header != last_header:
+                    try:
+                        traits = read_traits(header, _PROPERTIES_AT, flags)
+                    except props.SyntaxFault:
+                        break
                 destination, stored = route.destination, header
                 if destination is None or flags & _LOOKED_INTO or (flags & props.HEADERS and b"CC" in header):
                     found = self._look_into(route, header, flags, traits)
@@ -210,8 +215,14 @@ class Publisher:
         """Publish what was gathered so far."""
         gathering, self._gathering = self._gathering, []
         self._gathering_queues.clear()
+        counts: dict[ChannelBase, int] = {}
         for destination in gathering:
-            self._publish(destination, destination.take())
+            messages = destination.take()
+            channel = destination.channel
+            counts[channel] = counts.get(channel, 0) + len(messages.bodies)
+            self.publish(destination, messages)
+        for channel, count in counts.items():
+            self.count(channel, count)
 
     def _publish(self, destination: Destination, messages: Messages) -> None:
         self.count(destination.channel, len(messages))
@@ -334,17 +345,18 @@ class Publisher:
         batch: ConfirmBatch | None,
     ) -> None:
         """Give whole messages to these queues, which may be none of the destination's."""
-        count = len(messages)
-        dirty = self._connection.broker.dirty
+        connection, exchange = self._connection, destination.exchange
+        count = len(messages.bodies)
+        dirty = connection.broker.dirty
         for queue in queues:
             queue.gather(messages)
             dirty[queue] = None
-            if batch is not None:
-                needs_disk = queue.must_keep(messages)
-                batch.queues[queue] = needs_disk or batch.queues.get(queue, False)
-        destination.exchange.publish_in += count
-        destination.exchange.publish_out += count * len(queues)
-        self._connection.counters.publish_out += count * len(queues)
+            if batch is not None and (queue.must_keep(messages) or queue not in batch.queues):
+                batch.queues[queue] = queue.must_keep(messages)
+        exchange.publish_in += count
+        count *= len(queues)
+        exchange.publish_out += count
+        connection.counters.publish_out += count
 
     @property
     def is_ahead(self) -> bool:
