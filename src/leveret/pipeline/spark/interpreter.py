@@ -1,4 +1,4 @@
-"""The Python that Spark starts its own processes with, here: this one, with Spark's modules from where they are installed.
+"""The Python that Spark starts its own processes with, here: this one, with the installed modules of Spark.
 
 Spark puts its modules on the path as zip files, where Python finds no bytecode: every process compiles them anew, for
 half a second. A session has a dozen such processes beside the workers, one for each step of planning a query; which

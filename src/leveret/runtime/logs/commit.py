@@ -42,7 +42,7 @@ LOGS_AT_ONCE: Final = 1024
 """A round of more goes in parts: each file or directory needs a second descriptor while it is synced."""
 
 UNAWAITED_S: Final = 0.02
-"""When a round begins for what nobody waits for: 50 a second cost little, and a loss of power undoes that much at most."""
+"""When a round begins for what nobody waits for: 50 a second cost little, and lost power undoes that much at most."""
 
 SYNC_AGAIN_S: Final = 0.05
 """When the system has no descriptor for that now."""
