@@ -3,8 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from leveret.config.kinds import LOOPBACK, Bytes, Integer, Ip, Limit, OptionalPort, OptionalUrlPath, TextKind
+from leveret.config.kinds import (
+    LOOPBACK,
+    Bytes,
+    Integer,
+    Ip,
+    Limit,
+    LocalPath,
+    OptionalPort,
+    OptionalUrlPath,
+    TextKind,
+)
 from leveret.config.sections.collect import in_order
 from leveret.config.sections.tls import TlsOptions
 from leveret.config.settings import branch, family, setting
@@ -29,6 +40,14 @@ class Management:
         OptionalUrlPath(),
         "none",
         "Path prefix of the HTTP API, for a proxy that serves other sites as well.",
+    )
+    ui_path: Path | None = setting(
+        "management.ui.path",
+        LocalPath(),
+        "none",
+        "Directory of the files of RabbitMQ's management page, which is then served at `/`: `priv/www` of the plugin "
+        "`rabbitmq_management`. A `*` stands for any part of a name, such as the version in Debian's "
+        "`/usr/lib/rabbitmq/lib/rabbitmq_server-*/plugins/rabbitmq_management-*/priv/www`.",
     )
     body_bytes_max: int = setting(
         "management.http.max_body_size",

@@ -11,6 +11,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from leveret.management.http.page_files import page_routes
 from leveret.management.http.rates_ticker import rates_of
 from leveret.management.metrics import scrape
 from leveret.management.node import ManagedNode
@@ -76,7 +77,6 @@ RESOURCES: Final = (
     node_replication,
     cluster,
     scrape,
-    page,
 )
 _NOWHERE: Final = "/nowhere"
 
@@ -109,8 +109,17 @@ class _ListenerApp:
 
 
 def build_app(node: ManagedNode) -> Starlette:
-    """The application over a node; reach it through `public_app` or `operator_app`."""
+    """The application over a node; reach it through `public_app` or `operator_app`.
+
+    Raises:
+        NoPageFiles: the configured page is not there.
+    """
+    settings = node.config.management
     routes: list[BaseRoute] = [route for resource in RESOURCES for route in resource.ROUTES]
+    if settings.ui_path is None:
+        routes += page.ROUTES
+    else:
+        routes += page_routes(settings.ui_path, settings.path_prefix)
     app = Starlette(
         routes=routes,
         exception_handlers={HTTPStatus.NOT_FOUND: not_found, Exception: internal_error},

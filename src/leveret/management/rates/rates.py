@@ -119,16 +119,22 @@ class Rates:
         """
         self.interval_ms = interval_ms
         self._broker = broker
+        self._other_connections = other_connections
+        self._node_block = (Block(node_names, 0, "", "node_stats", always=True),)
+        self._node_values = node_values
+        self._begin(now_ms)
+
+    def _begin(self, now_ms: int) -> None:
+        """With no history of anything."""
+        self._is_forgotten = False
         self._tick_ms = now_ms
         self._queues = RatedKind(self._led_here, _queue_values)
         self._channels = RatedKind(self._live_channels, _channel_values)
         self._exchanges = RatedKind(self._live_exchanges, _exchange_values)
-        self._connections = RatedKind[Any](lambda: [*self._amqp_connections(), *other_connections()], _octets)
+        self._connections = RatedKind[Any](self._live_connections, _octets)
         self._vhosts: dict[str, Sums] = {}
-        self._churn = RateHistory(_churn(broker.churn), now_ms)
-        self._node_block = (Block(node_names, 0, "", "node_stats", always=True),)
-        self._node_values = node_values
-        self._node = RateHistory(node_values(), now_ms)
+        self._churn = RateHistory(_churn(self._broker.churn), now_ms)
+        self._node = RateHistory(self._node_values(), now_ms)
         self._utilisation: dict[Queue, float] = {}
 
     # -- sampling -----------------------------------------------------------------------------
@@ -138,6 +144,8 @@ class Rates:
         now_ms -= now_ms % self.interval_ms
         if now_ms <= self._tick_ms:
             return
+        if self._is_forgotten:
+            self._begin(now_ms - self.interval_ms)
         self._vhosts = {
             name: self._vhosts.get(name) or Sums(_VHOST_WIDTH) for name in self._broker.topologies
         }
@@ -152,6 +160,10 @@ class Rates:
         self._node.add(self._node_values(), *step, DAY, ROWS_MAX)
         self._tick_ms = now_ms
         self._sample_consumers()
+
+    def forget(self) -> None:
+        """Begin anew with the next tick, when no sample is being taken."""
+        self._is_forgotten = True
 
     def _queue_moved(self, queue: Queue, change: list[int]) -> None:
         if sums := self._vhosts.get(queue.key[0]):
@@ -192,6 +204,9 @@ class Rates:
 
     def _amqp_connections(self) -> list[Any]:
         return [each for each in self._broker.connections if not isinstance(each, OtherConnection)]
+
+    def _live_connections(self) -> list[Any]:
+        return [*self._amqp_connections(), *self._other_connections()]
 
     def _live_exchanges(self) -> list[ExchangeState]:
         return [

@@ -122,8 +122,16 @@ class Requester:
         return permission_of(self.node.broker.definitions, self.name, vhost)
 
 
-def identify(node: ManagedNode, connection: HTTPConnection) -> Requester:
+def identify(
+    node: ManagedNode, connection: HTTPConnection, *, takes_credentials_in_query: bool = False
+) -> Requester:
     """Tell who calls.
+
+    Args:
+        node: the node that is asked.
+        connection: the request.
+        takes_credentials_in_query: whether `auth` in the query may stand for the header, as where a page leads its
+            browser to a file; nobody logs a query.
 
     Raises:
         Unauthorised: no credentials, wrong ones, or not from here.
@@ -133,7 +141,8 @@ def identify(node: ManagedNode, connection: HTTPConnection) -> Requester:
         return Requester(node, "operator", ("administrator",), is_operator=True)
     if passed is not None:
         return _caller(node, passed.user)
-    return log_in(node, connection, *_credentials(connection))
+    in_query = connection.query_params.get("auth") if takes_credentials_in_query else None
+    return log_in(node, connection, *_credentials(connection, in_query))
 
 
 def log_in(node: ManagedNode, connection: HTTPConnection, username: str, password: str) -> Requester:
@@ -147,7 +156,7 @@ def log_in(node: ManagedNode, connection: HTTPConnection, username: str, passwor
         name = node.authenticate(username, password, client is not None and is_loopback(client.host))
     except AuthenticationFailed as error:
         node.broker.logins.count(PROTOCOL, succeeded=False)
-        raise Unauthorised(_challenge("Login failed", str(error))) from None
+        raise Unauthorised(_challenge(connection, str(error))) from None
     node.broker.logins.count(PROTOCOL, succeeded=True)
     return _caller(node, name)
 
@@ -157,21 +166,24 @@ def _caller(node: ManagedNode, name: str) -> Requester:
     return Requester(node, name, user.tags if isinstance(user, User) else ())
 
 
-def _credentials(connection: HTTPConnection) -> tuple[str, str]:
-    scheme, _, encoded = connection.headers.get("authorization", "").partition(" ")
+def _credentials(connection: HTTPConnection, in_query: str | None) -> tuple[str, str]:
+    given = connection.headers.get("authorization", f"basic {in_query}" if in_query is not None else "")
+    scheme, _, encoded = given.partition(" ")
     if scheme.lower() != "basic":
-        raise Unauthorised(_challenge("Login failed", "no credentials"))
+        raise Unauthorised(_challenge(connection, "no credentials"))
     try:
         text = base64.b64decode(encoded.strip(), validate=True).decode()
     except ValueError:  # no base64, letters beyond ASCII, or no UTF-8
-        raise Unauthorised(_challenge("Login failed", "malformed credentials")) from None
+        raise Unauthorised(_challenge(connection, "malformed credentials")) from None
     username, _, password = text.partition(":")
     return username, password
 
 
-def _challenge(reason: str, detail: str) -> Response:
-    text = f"{reason}: {detail}"
-    return error_reply(HTTPStatus.UNAUTHORIZED, "not_authorized", text, {"www-authenticate": REALM})
+def _challenge(connection: HTTPConnection, detail: str) -> Response:
+    """Ask for a name and a password; what a page asked for it does itself, and its browser must not in between."""
+    asks_itself = "referer" in connection.headers and "authorization" in connection.headers
+    headers = {} if asks_itself else {"www-authenticate": REALM}
+    return error_reply(HTTPStatus.UNAUTHORIZED, "not_authorized", f"Login failed: {detail}", headers)
 
 
 def _refused(reason: str) -> Response:

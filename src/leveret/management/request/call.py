@@ -231,6 +231,7 @@ def resource(
     on_followers: bool = False,
     defines: bool = True,
     place: Place | None = None,
+    is_download: bool = False,
     **handlers: Handler,
 ) -> Route:
     """The route of one path; `handlers` by HTTP method, GET answers HEAD as well.
@@ -241,8 +242,10 @@ def resource(
     In a cluster, `place` says which node answers, and only the node that has the definitions lock changes definitions:
     unless
     `defines` is False, a handler of a method that changes something is called when this one has it.
+
+    `is_download` for what a browser stores as a file: to read it, credentials may stand in the query.
     """
-    rule = _Rule(on_followers, defines, place)
+    rule = _Rule(on_followers, defines, place, is_download)
     if "GET" in handlers:
         handlers = {"HEAD": handlers["GET"], **handlers}
     allow = ", ".join([*handlers, "OPTIONS"])
@@ -285,12 +288,14 @@ class _Rule(NamedTuple):
     on_followers: bool
     defines: bool
     place: Place | None
+    is_download: bool
 
 
 async def _answer(handler: Handler, request: Request, need: Need, rule: _Rule) -> Response:
     changes = request.method not in _READS
     try:
-        caller = identify(request.app.state.node, request)
+        in_query = rule.is_download and not changes
+        caller = identify(request.app.state.node, request, takes_credentials_in_query=in_query)
         request.state.caller = "control.sock" if caller.is_operator else caller.name
         caller.require(need)
         if changes and not rule.on_followers:

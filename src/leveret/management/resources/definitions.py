@@ -155,10 +155,11 @@ async def _section(call: Call, entities: Iterable[AnyEntity], without: str) -> b
 
 
 ROUTES = [
-    resource("/api/definitions", need=Need.ADMINISTRATOR, GET=show_all, POST=put_all),
+    resource("/api/definitions", need=Need.ADMINISTRATOR, is_download=True, GET=show_all, POST=put_all),
     resource(
         "/api/definitions/{vhost}",
         need=Need.ADMINISTRATOR,
+        is_download=True,
         GET=show_vhost,
         POST=put_vhost,
     ),

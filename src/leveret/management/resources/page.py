@@ -19,7 +19,8 @@ _PAGE: Final = """\
 </head>
 <body>
 <h1>Leveret</h1>
-<p>A message broker that RabbitMQ's clients speak to. There is no console on this page yet.</p>
+<p>A message broker that RabbitMQ's clients speak to. RabbitMQ's management page stands here when
+<code>management.ui.path</code> names its files.</p>
 <ul>
 <li><a href="api/overview">api/overview</a>: where RabbitMQ's HTTP API begins; it asks for a user's name and password.
 The API of RabbitMQ 3.13 is its documentation.</li>

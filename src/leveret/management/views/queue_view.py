@@ -33,6 +33,7 @@ def queue_json(call: Call, queue: Queue) -> Json:
         **call.rates.queue(queue, call.ranges()),
         **_consumers(queue),
         **_readers(call, queue),
+        **_dead_letters(queue),
         **sizes(queue),
         **idle_since(call.rates.queue_idle_since_ms(queue)),
         "head_message_timestamp": _timestamp(queue.backlog.head_in_memory()),
@@ -185,6 +186,17 @@ def _readers(call: Call, queue: Queue) -> Json:
     """How many read a stream at each node: its leader's has them all."""
     is_stream = queue_type(queue.definition.arguments) == STREAM
     return {"readers": {call.cluster.name: queue.consumer_count}} if is_stream else {}
+
+
+def _dead_letters(queue: Queue) -> Json:
+    """What a quorum queue keeps until it is safe where it goes; its octets are a part of those that are unacked."""
+    if queue_type(queue.definition.arguments) != QUORUM:
+        return {}
+    dead, unacked = queue.dying.count, queue.unacked_count
+    return {
+        "messages_dlx": dead,
+        "message_bytes_dlx": queue.unacked_bytes * dead // unacked if unacked else 0,
+    }
 
 
 def _tag(consumer: object) -> str | None:

@@ -182,3 +182,21 @@ def test_utilisation_is_how_often_a_message_found_a_consumer(
     assert sampled.rates.consumer_utilisation(queue) == expected
     queue.consumers = []
     assert sampled.rates.consumer_utilisation(queue) == 0.0
+
+
+def test_a_history_that_is_forgotten_begins_anew_with_the_next_sample(sampled: Sampled) -> None:
+    queue = sampled.declare("q")
+    sampled.sample()
+    queue.counters.publish += 10
+    sampled.sample()
+    wanted = SampleRanges(lengths=Range(10_000, 5_000), msg_rates=Range(10_000, 5_000))
+    before = sampled.rates.queue(queue, wanted)["message_stats"]["publish_details"]["samples"]
+    assert [each["sample"] for each in before] == [10, 0, 0]
+    sampled.rates.forget()
+    assert sampled.rates.queue(queue, wanted)["message_stats"]["publish_details"]["samples"] == before
+    sampled.sample()
+    queue.counters.publish += 4
+    sampled.sample()
+    shown = sampled.rates.queue(queue, wanted)["message_stats"]
+    assert [each["sample"] for each in shown["publish_details"]["samples"]] == [14, 10, 0]
+    assert sampled.rates.overview(["/"])["queue_totals"]["messages"] == 0

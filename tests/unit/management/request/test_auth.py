@@ -31,6 +31,23 @@ def test_credentials_that_make_no_sense_are_refused(anonymous: Client, header: s
     assert reply.status_code == 401
 
 
+def test_a_page_that_asks_for_the_password_itself_is_not_challenged(anonymous: Client) -> None:
+    wrong = {"authorization": "Basic eDp5", "referer": "http://node/"}
+    assert "www-authenticate" not in anonymous.request("GET", "/api/whoami", headers=wrong).headers
+    for known in ("authorization", "referer"):
+        reply = anonymous.request("GET", "/api/whoami", headers={known: wrong[known]})
+        assert "www-authenticate" in reply.headers
+
+
+def test_a_download_takes_its_credentials_from_the_query_and_nothing_else_does(anonymous: Client) -> None:
+    known, wrong = "Z3Vlc3Q6c2VjcmV0", "Z3Vlc3Q6d3Jvbmc%3D"
+    assert anonymous.get(f"/api/definitions?auth={known}&download=all.json").status_code == 200
+    assert anonymous.get(f"/api/definitions/%2F?auth={known}").status_code == 200
+    assert anonymous.get(f"/api/definitions?auth={wrong}").status_code == 401
+    assert anonymous.get(f"/api/overview?auth={known}").status_code == 401
+    assert anonymous.request("POST", f"/api/definitions?auth={known}", json={}).status_code == 401
+
+
 def test_guest_is_let_in_from_this_machine_only(client_as: ClientAs) -> None:
     assert client_as("guest").get("/api/whoami").status_code == 200
     assert client_as("guest", address="192.0.2.1").get("/api/whoami").status_code == 401

@@ -19,6 +19,8 @@ ON_FOLLOWERS = {
     ("POST", "/api/replication/scrub"),
     ("POST", "/api/operations/log/reopen"),
     ("PUT", "/api/operations/log/level"),
+    ("DELETE", "/api/reset"),
+    ("DELETE", "/api/reset/{name}"),
     ("DELETE", "/api/auth/attempts/{node}"),
     ("DELETE", "/api/auth/attempts/{node}/source"),
     ("POST", "/api/users/{user}/authenticate"),

@@ -52,6 +52,16 @@ async def delete(call: Call) -> Response:
     return done()
 
 
+async def delete_one(call: Call) -> Response:
+    """Take a user's topic permission on one exchange."""
+    exchange = call.exchange_name("exchange")
+    found = [each.key for each in _existing(call) if each.key[2] == exchange]
+    if not found:
+        raise NotFound(f"user '{call.path('user')}' has no topic permission on exchange '{exchange}'")
+    await call.apply(*(Delete("topic_permissions", key) for key in found))
+    return done()
+
+
 def _existing(call: Call) -> list[AnyEntity]:
     vhost, user = call.path("vhost"), call.path("user")
     existing = [
@@ -71,4 +81,5 @@ ROUTES = [
         PUT=put,
         DELETE=delete,
     ),
+    resource("/api/topic-permissions/{vhost}/{user}/{exchange}", need=Need.ADMINISTRATOR, DELETE=delete_one),
 ]

@@ -20,7 +20,11 @@ from leveret.management.peers import (
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.merging import sums_of, with_sum
+from leveret.management.request.other_nodes import parts
+from leveret.management.request.places import at_node
+from leveret.management.request.replies import done
 from leveret.management.views.listeners import open_listeners
+from leveret.model.errors import NotFound
 
 RABBITMQ_VERSION: Final = "3.13.7"
 """The release whose API this one follows; RabbitMQ's tools look at it before they ask for more."""
@@ -38,8 +42,8 @@ async def show(call: Call) -> Response:
         "product_name": "Leveret",
         "product_version": leveret.__version__,
         "rabbitmq_version": RABBITMQ_VERSION,
-        "erlang_version": "",
-        "erlang_full_version": "",
+        "erlang_version": "none",
+        "erlang_full_version": f"none: Leveret runs on Python {platform.python_version()}",
         "python_version": platform.python_version(),
         "python_full_version": sys.version,
         "release_series_support_status": "supported",
@@ -59,6 +63,21 @@ async def show(call: Call) -> Response:
     for part in (await sums_of(call, ())).get((), ()):
         shown = _with_part(shown, part)
     return call.show(shown)
+
+
+async def forget_all(call: Call) -> Response:
+    """Forget the history of rates, on all nodes."""
+    await parts(call, method="DELETE")
+    call.rates.forget()
+    return done()
+
+
+async def forget(call: Call) -> Response:
+    """Forget the history of rates of one node."""
+    if (name := call.path("name")) != call.cluster.name:
+        raise NotFound(f"node '{name}' is not part of this cluster")
+    call.rates.forget()
+    return done()
 
 
 def _with_part(shown: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
@@ -139,4 +158,9 @@ def _listeners(call: Call) -> dict[str, Any]:
     }
 
 
-ROUTES = [resource("/api/overview", GET=show)]
+_OWN: Final[dict[str, Any]] = {"need": Need.ADMINISTRATOR, "on_followers": True, "defines": False}
+ROUTES = [
+    resource("/api/overview", GET=show),
+    resource("/api/reset", **_OWN, DELETE=forget_all),
+    resource("/api/reset/{name}", **_OWN, place=at_node(), DELETE=forget),
+]

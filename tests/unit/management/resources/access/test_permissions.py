@@ -41,3 +41,13 @@ def test_topic_permissions_are_set_shown_and_cleared(admin: Client) -> None:
     assert admin.get("/api/vhosts/%2F/topic-permissions").json() == admin.get("/api/topic-permissions").json()
     assert admin.delete("/api/topic-permissions/%2F/guest").status_code == 204
     assert admin.get("/api/topic-permissions/%2F/guest").status_code == 404
+
+
+def test_one_topic_permission_of_several_is_cleared(admin: Client) -> None:
+    for exchange in ("amq.topic", "other"):
+        body = {"exchange": exchange, "write": "w", "read": "r"}
+        assert admin.put("/api/topic-permissions/%2F/guest", **body).status_code == 201
+    assert admin.delete("/api/topic-permissions/%2F/guest/amq.topic").status_code == 204
+    assert [each["exchange"] for each in admin.get("/api/topic-permissions").json()] == ["other"]
+    reply = admin.delete("/api/topic-permissions/%2F/guest/amq.topic")
+    assert (reply.status_code, reply.json()["error"]) == (404, "Object Not Found")

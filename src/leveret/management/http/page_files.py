@@ -1,0 +1,109 @@
+"""RabbitMQ's own management page, from the files that the operator has: Debian's package brings them.
+
+The page is a program in the browser that asks the HTTP API as any client does, with the name and password that its
+user types. So its files hold nothing secret, and are given to all.
+"""
+
+from __future__ import annotations
+
+import glob
+from http import HTTPStatus
+from os import PathLike, stat_result
+from pathlib import Path
+from typing import Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from leveret.model.errors import ConfigError
+
+_INDEX: Final = "index.html"
+_SETTING: Final = "management.ui.path"
+_WITH_INDEX: Final = ("api", "cli")
+"""Directories that the page has links to: RabbitMQ's description of the API, and its command-line tool."""
+_READS: Final = ("GET", "HEAD")
+_HEADERS: Final = {
+    # Asked for again each time, and not sent again while unchanged: after an upgrade no page mixes versions.
+    "cache-control": "no-cache",
+    # The page's templates are compiled in the browser, hence `unsafe-eval`; it speaks to nobody but this node.
+    "content-security-policy": (
+        "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
+        "img-src 'self' data:; object-src 'none'; base-uri 'self'; frame-ancestors 'self'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "SAMEORIGIN",
+}
+
+
+class NoPageFiles(ConfigError):
+    """The configured place does not have the files of a page."""
+
+
+def page_routes(path: Path, prefix: str) -> list[BaseRoute]:
+    """The routes of the page in `path`, in which `*` stands for any part of a name; they come last.
+
+    Args:
+        path: as it is configured.
+        prefix: of all paths at the listener, which is not in the paths of the routes.
+
+    Raises:
+        NoPageFiles: there is no page, or more than one.
+    """
+    files = _PageFiles(_folder_of(path), prefix)
+    return [Route("/", files.first_page, methods=_READS), Mount("/", files)]
+
+
+def _folder_of(path: Path) -> Path:
+    found = sorted(glob.glob(str(path)))
+    if not found:
+        raise NoPageFiles(f"{_SETTING} = {path}: there is no such directory")
+    if len(found) > 1:
+        raise NoPageFiles(f"{_SETTING} = {path}: name one of these: {', '.join(found)}")
+    folder = Path(found[0])
+    if folder.suffix == ".ez":
+        raise NoPageFiles(
+            f"{_SETTING} = {folder} is an archive: unpack it with `unzip`, and name the directory priv/www in it"
+        )
+    if not folder.is_dir():
+        raise NoPageFiles(
+            f"{_SETTING} = {folder} is not a directory: name the directory priv/www of RabbitMQ's page"
+        )
+    if not (folder / _INDEX).is_file():
+        raise NoPageFiles(
+            f"{_SETTING} = {folder} has no {_INDEX}: name the directory priv/www of RabbitMQ's page"
+        )
+    return folder
+
+
+class _PageFiles(StaticFiles):
+    """The files, and nothing beside their directory; nor is there a list of them."""
+
+    def __init__(self, folder: Path, prefix: str) -> None:
+        super().__init__(directory=folder)
+        self._prefix = prefix
+
+    async def first_page(self, request: Request) -> Response:
+        """The index; its links are relative, so that its own path has to end with a slash."""
+        if not request.scope["raw_path"].endswith(b"/"):
+            return RedirectResponse(f"{self._prefix}/")
+        return await self.get_response(_INDEX, request.scope)
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """A file, to those who read; the API's own paths were looked up before."""
+        if scope["method"] not in _READS:
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        if path in _WITH_INDEX:
+            return RedirectResponse(f"{self._prefix}/{path}/{_INDEX}")
+        return await super().get_response(path, scope)
+
+    def file_response(
+        self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
+    ) -> Response:
+        """With what a browser is to know of the file, also when it has it already."""
+        reply = super().file_response(full_path, stat_result, scope, status_code)
+        reply.headers.update(_HEADERS)
+        return reply
