@@ -233,24 +233,13 @@ class Actor:
     def delete_queue_in_turns(
         self, queue: Queue, then: Callable[[int], None], *, if_unused: bool = False, if_empty: bool = False
     ) -> None:
-        """As `delete_queue`, with others served between if it has many bindings.
-
-        A condition has to hold when the queue goes: with one all goes in one step.
-
-        Args:
-            queue: the queue.
-            then: called with how many ready messages went with it.
-            if_unused: refuse if it has consumers.
-            if_empty: refuse if it has ready messages.
+        """As `delete_queue`, with others served between if it has many bindings; see `Deletions.delete_queue`.
 
         Raises:
             Refusal: see `delete_queue`.
         """
-        if if_unused or if_empty:
-            then(self.delete_queue(queue, if_unused=if_unused, if_empty=if_empty))
-            return
         self._check_queue_deletion(queue)
-        self._broker.deletions.delete_queue(queue, then)
+        self._broker.deletions.delete_queue(queue, then, if_unused=if_unused, if_empty=if_empty)
 
     def _check_queue_deletion(self, queue: Queue) -> None:
         self.require("configure", "queue", queue.key[1])

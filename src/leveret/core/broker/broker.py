@@ -17,7 +17,7 @@ from leveret.core.broker.access import check_patterns
 from leveret.core.broker.chores import Chores
 from leveret.core.broker.churn import Churn
 from leveret.core.broker.definitions_lock import DefinitionsLock
-from leveret.core.broker.deletions import Deletions
+from leveret.core.broker.deletions import Deletions, check_deletion
 from leveret.core.broker.direct_reply import DirectReply
 from leveret.core.broker.epochs import Epochs
 from leveret.core.broker.limits import (
@@ -40,6 +40,7 @@ from leveret.core.broker.policy_validation import check_policy
 from leveret.core.broker.routing import Headers
 from leveret.core.broker.topology import PREDECLARED, ExchangeState, Topology, check_exchange
 from leveret.core.queues import queue_types
+from leveret.core.queues.confirms import ConfirmingChannel
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.queue import Queue, Reader
 from leveret.core.rules.queue_arguments import ARGUMENTS, check_queue, check_stream_copies, with_default_type
@@ -70,6 +71,7 @@ class Broker:
         default_queue_type: of vhosts that are made without one.
         definitions: every entity but exclusive queues and their bindings.
         changes: what the definitions log must take next; the runtime empties it.
+        confirming: publishes and commits that take turns and had one since the last flush; the runtime empties it.
         changes_in_flight: above 0 while changes were taken but are not durable yet; the runtime counts.
         dirty: queues that gathered, settled or may dispatch since the last flush; the runtime empties it.
         deleted: queues whose log must go once `changes` is durable; the runtime empties it.
@@ -112,6 +114,7 @@ class Broker:
         self.queues: dict[tuple[str, ...], Queue] = {}
         self.changes: list[d.Change] = []
         self.dirty: dict[Queue, None] = {}
+        self.confirming: dict[ConfirmingChannel, None] = {}
         self.changes_in_flight = 0
         self.deleted: list[Queue] = []
         self._owned: dict[object, dict[Queue, None]] = {}
@@ -138,7 +141,13 @@ class Broker:
         self._read = read
         self._stale = StalePolicies()
         self.deletions = Deletions(
-            self.queues, self.topologies, self.definitions_lock, self.chores, self.unbind, self.delete_queue
+            self.queues,
+            self.topologies,
+            self.definitions_lock,
+            self.chores,
+            self.unbind,
+            self.delete_queue,
+            self._forget_routes,
         )
 
     # -- changes ------------------------------------------------------------------------------
@@ -490,11 +499,8 @@ class Broker:
         Raises:
             PreconditionFailed: a condition does not hold.
         """
+        check_deletion(queue, if_unused=if_unused, if_empty=if_empty)
         vhost, name = queue.key
-        if if_unused and queue.consumers:
-            raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' in use")
-        if if_empty and (queue.ready_count or queue.damage is not None):
-            raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' not empty")
         self.version += 1
         count = queue.ready_count
         topology = self.topology(vhost)
@@ -508,6 +514,10 @@ class Broker:
             self._disown(queue)
         self._remove(queue)
         return count
+
+    def _forget_routes(self) -> None:
+        """Publishers look up anew where messages go."""
+        self.version += 1
 
     def _remove(self, queue: Queue) -> None:
         """Have the queue nowhere; its log goes with the next flush. Its bindings and its definition stay."""
@@ -599,7 +609,8 @@ class Broker:
         """
         self.exchange(vhost, exchange)
         names = self.topologies[vhost].route(exchange, routing_key, headers)
-        return [self.queues[vhost, name] for name in names]
+        queues = [self.queues[vhost, name] for name in names]
+        return queues if not self.deletions else [each for each in queues if each not in self.deletions]
 
     # -- policies -----------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 
 class ConfirmBatch:
@@ -66,6 +67,70 @@ class ConfirmOutcome:
             self._notify(self._ok)
 
 
+class ConfirmingChannel(Protocol):
+    """A channel whose publishes or commits wait to be confirmed."""
+
+    def close_batches(self) -> list[ConfirmBatch]:
+        """What was published or committed in this flush, once."""
+
+    def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
+        """A batch is safe, or is not; tell the publisher."""
+
+
+class ConfirmParts:
+    """A publish, or a commit, that takes more than one flush: a batch for each of them, and one outcome.
+
+    It stands for its channel among those that wait to be confirmed.
+    """
+
+    __slots__ = ("_closed", "_confirming", "_failed", "_left", "_notify", "_open")
+
+    def __init__(
+        self, confirming: dict[ConfirmingChannel, None], notify: Callable[[ConfirmBatch, bool], None]
+    ) -> None:
+        """`notify` gets the first batch that failed, or else the last one, and whether all is well."""
+        self._confirming = confirming
+        self._notify = notify
+        self._open: ConfirmBatch | None = None
+        self._closed: list[ConfirmBatch] = []
+        self._failed: ConfirmBatch | None = None
+        self._left = 1
+
+    def batch(self) -> ConfirmBatch:
+        """The batch of this flush."""
+        if self._open is None:
+            self._open = ConfirmBatch()
+            self.add(self._open)
+        return self._open
+
+    def add(self, batch: ConfirmBatch) -> None:
+        """This flush has one more batch."""
+        self._closed.append(batch)
+        self._left += 1
+        self._confirming[self] = None
+
+    def end(self) -> None:
+        """No further flush has a batch."""
+        self._decided(ConfirmBatch())
+
+    def close_batches(self) -> list[ConfirmBatch]:
+        """See ConfirmingChannel."""
+        self._open = None
+        closed, self._closed = self._closed, []
+        return closed
+
+    def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
+        """See ConfirmingChannel."""
+        if not ok and self._failed is None:
+            self._failed = batch
+        self._decided(batch)
+
+    def _decided(self, batch: ConfirmBatch) -> None:
+        self._left -= 1
+        if not self._left:
+            self._notify(self._failed or batch, self._failed is None)
+
+
 class Confirms:
     """Numbers publishes and turns settled batches into confirms; `confirmed` of the `published` were."""
 
@@ -87,6 +152,13 @@ class Confirms:
             batch = self._open = ConfirmBatch()
             self._waiting.append(batch)
         batch.last = self.published
+        return batch
+
+    def publish_apart(self, count: int) -> ConfirmBatch:
+        """Number `count` publishes as a batch that is none of a flush: `settled` is called for it all the same."""
+        self.end_batch()
+        batch = self.publish(count)
+        self._open = None
         return batch
 
     def refuse(self, count: int) -> None:

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.dead_letters import route_dead_letters
-from leveret.core.queues.confirms import ConfirmBatch, ConfirmOutcome
+from leveret.core.queues.confirms import ConfirmBatch, ConfirmingChannel, ConfirmOutcome
 from leveret.core.queues.dying import NOT_STORED, DeadLetters
 from leveret.core.queues.queue import Queue
 from leveret.model.definitions import Change
@@ -40,7 +40,6 @@ from leveret.runtime.logs.log_home import take_down
 from leveret.runtime.logs.log_store import QueueLogs
 from leveret.runtime.process.work_slices import others_first, time_slice
 from leveret.session.amqp091.connection import ClientConnection
-from leveret.session.amqp091.connection_base import ConfirmingChannel
 from leveret.session.host import Sender
 from leveret.wire.chunk import Header
 
@@ -546,20 +545,16 @@ class Engine:
         unlogged = bool(self._broker.changes)
         waiting: list[tuple[ConfirmingChannel, ConfirmBatch]] = []
         touched, self._touched = self._touched, {}
-        for session in touched:
-            confirming, session.confirming = session.confirming, {}
-            for channel, batch in [(c, batch) for c in confirming for batch in c.close_batches()]:
-                refused = batch.refused or (unlogged and batch.needs_sync)
-                if refused or self._is_refused_by_disk(batch):
-                    channel.confirm(batch, ok=False)
-                elif self.replication_port is not None and any(
-                    map(self.replication_port.concerns, batch.queues)
-                ):
-                    self._await_all(channel, batch)
-                elif batch.needs_sync:
-                    waiting.append((channel, batch))
-                else:
-                    channel.confirm(batch, ok=True)
+        for channel, batch in self._take_batches(touched):
+            refused = batch.refused or (unlogged and batch.needs_sync)
+            if refused or self._is_refused_by_disk(batch):
+                channel.confirm(batch, ok=False)
+            elif self.replication_port is not None and any(map(self.replication_port.concerns, batch.queues)):
+                self._await_all(channel, batch)
+            elif batch.needs_sync:
+                waiting.append((channel, batch))
+            else:
+                channel.confirm(batch, ok=True)
         self._promise_dead_lettered()
         self._failed.clear()
         copies, self._copies = self._copies, []
@@ -582,6 +577,18 @@ class Engine:
         if self._holding and not unlogged:
             holding, self._holding = self._holding, []
             self.when_known(lambda: self._release(holding))
+
+    def _take_batches(
+        self, sessions: Iterable[ClientConnection]
+    ) -> list[tuple[ConfirmingChannel, ConfirmBatch]]:
+        """What these sessions published in this flush, and what was published in it for others, whose turn it was."""
+        in_turns = self._broker.confirming
+        batches = [(channel, batch) for channel in in_turns for batch in channel.close_batches()]
+        in_turns.clear()
+        for session in sessions:
+            confirming, session.confirming = session.confirming, {}
+            batches += [(channel, batch) for channel in confirming for batch in channel.close_batches()]
+        return batches
 
     def _await_all(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
         """Confirm once the local disk and every other node that has to keep something of it do."""

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from pamqp import base, commands
 
-from leveret.core.queues.confirms import ConfirmBatch, Confirms
+from leveret.core.broker.chores import ENOUGH
+from leveret.core.queues.confirms import ConfirmBatch, ConfirmParts, Confirms
+from leveret.core.queues.messages import Messages
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model.errors import AccessRefused, PreconditionFailed
@@ -19,14 +21,15 @@ from leveret.session.amqp091 import remote_methods as remote_methods
 from leveret.session.amqp091.channel_base import ChannelBase
 from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.delivery import FEW, Unacked
+from leveret.session.amqp091.destinations import FEW_QUEUES
 from leveret.session.amqp091.direct_reply import REPLY_TO, ReplyConsumer
 from leveret.session.amqp091.incoming import IncomingMessage
-from leveret.session.amqp091.publishing import Publisher
+from leveret.session.amqp091.publishing import QUEUES_A_TURN, Publisher
 from leveret.session.amqp091.remote_queues import Leaders
 from leveret.session.amqp091.replies import Fault
 from leveret.session.amqp091.settling import Settle, answered_at_end, begin, in_parts, in_parts_back, leave
 from leveret.session.amqp091.topology import TOPOLOGY
-from leveret.session.amqp091.transactions import ChannelTransaction, Commit
+from leveret.session.amqp091.transactions import ChannelTransaction, CommittedPublish
 from leveret.wire import amqp091 as wire
 
 ACKED_AT_ONCE: Final = 1_000
@@ -362,46 +365,62 @@ class Channel(ChannelBase):
         """Hand everything over; commit-ok follows when it is safe (`confirm`)."""
         transaction = self._transaction()
         self._check_settlements(transaction)
+        is_long = transaction.reached > FEW_QUEUES
+        publishes, settlements = transaction.take_publishes(), transaction.take_settlements()
+        if is_long or sum(len(runs) for _, runs in settlements) > FEW:
+            self._commit_in_turns(transaction, publishes, settlements)
+            return
         batch = transaction.committing = ConfirmBatch()
-        for publish, messages in transaction.take_publishes():
-            publish(messages)
-        settlements = transaction.take_settlements()
-        if sum(len(runs) for _, runs in settlements) <= FEW:
-            for settle, runs in settlements:
-                settle(runs)
-                _add_queues(batch, runs)
-        else:
-            self._commit_in_turns(transaction, batch, settlements)
+        for publish, messages in publishes:
+            for _ in publish(messages, None):
+                pass
         transaction.committing = None
+        for settle, runs in settlements:
+            settle(runs)
+            _add_queues(batch, runs)
         transaction.batches.append(batch)
         self.connection.confirming[self] = None
 
     def _commit_in_turns(
         self,
         transaction: ChannelTransaction,
-        published: ConfirmBatch,
+        publishes: list[tuple[CommittedPublish, Messages]],
         settlements: list[tuple[Settle, Collection[Unacked]]],
     ) -> None:
-        """Settle in turns, after all publishes, which this flush appends: a crash amid them doubles, and loses none."""
-        settled = ConfirmBatch()
-        commit = Commit(self._committed)
-        transaction.commits |= {published: commit, settled: commit}
+        """Publish, then settle, in turns; a flush appends messages first: a crash amid them doubles, and loses none."""
+        parts = ConfirmParts(self.connection.broker.confirming, self.confirm)
 
-        def end() -> None:
-            # What was settled at a leader that is none any more may not be in its successor's log.
-            settled.refused = any(map(self._is_led_elsewhere, settled.queues))
-            transaction.batches.append(settled)
-            self.connection.confirming[self] = None
-
-        def settle_all() -> Iterator[object]:
+        def work() -> Iterator[object]:
+            yield from self._publish_in_turns(transaction, publishes, parts)
+            settled = ConfirmBatch()
             for settle, runs in settlements:
                 _add_queues(settled, runs)
                 yield from self._in_turns(settle, runs)
-            end()
+            # What was settled at a leader that is none any more may not be in its successor's log.
+            settled.refused = any(map(self._is_led_elsewhere, settled.queues))
+            parts.add(settled)
+            parts.end()
             done()
 
         with answered_at_end(self.connection) as done:
-            self.connection.broker.chores.begin(settle_all())
+            self.connection.broker.chores.begin(work())
+
+    def _publish_in_turns(
+        self,
+        transaction: ChannelTransaction,
+        publishes: list[tuple[CommittedPublish, Messages]],
+        parts: ConfirmParts,
+    ) -> Iterator[object]:
+        """Hand over what was published in a transaction, in its order: for some queues with each flush."""
+        broker = self.connection.broker
+        flushed, before = broker.dirty, len(broker.dirty)
+        for publish, messages in publishes:
+            if broker.dirty is not flushed:
+                flushed, before = broker.dirty, len(broker.dirty)
+            transaction.committing = parts.batch()
+            yield from publish(messages, parts)
+            transaction.committing = None
+            yield ENOUGH if len(broker.dirty) - before >= QUEUES_A_TURN else None
 
     def _is_led_elsewhere(self, queue: object) -> bool:
         """Whether a queue that was led here when it was settled is not any more, and is not deleted either."""

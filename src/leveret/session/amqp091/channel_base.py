@@ -165,8 +165,7 @@ class ChannelBase(DeliveryChannel):
         if self.is_closing:
             return
         if self.confirms is None:
-            commit = self.transaction.commits.pop(batch, None) if self.transaction is not None else None
-            (self._committed if commit is None else commit.decided)(batch, ok)
+            self._committed(batch, ok)
             return
         before = self.confirms.confirmed
         for tag, multiple, positive in self.confirms.settled(batch, ok):

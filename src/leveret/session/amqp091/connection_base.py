@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Final
 
 from pamqp import base
 
 from leveret.core.broker.actor import Actor
-from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.confirms import ConfirmingChannel
 from leveret.model.errors import LeveretError
 from leveret.session.amqp091.blocked import BlockedReason
 from leveret.session.certificate import TlsPeer
@@ -21,16 +21,6 @@ from leveret.session.host import SessionHost
 from leveret.wire import amqp091 as wire
 
 OUT_BYTES_MAX: Final = 1024 * 1024
-
-
-class ConfirmingChannel(Protocol):
-    """A channel whose publishes or commits wait to be confirmed."""
-
-    def close_batches(self) -> list[ConfirmBatch]:
-        """What was published or committed in this flush, once."""
-
-    def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
-        """A batch is safe, or is not; tell the publisher."""
 
 
 class ConnectionBase(ABC):

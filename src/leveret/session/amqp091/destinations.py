@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from leveret.core.broker.direct_reply import DirectReply
 from leveret.core.queues.counters import Counters
 from leveret.core.queues.head import Head, expiration_ms_of
@@ -14,12 +16,16 @@ from leveret.wire.content_header import NO_TERMS
 from leveret.wire.properties import shortstr
 from leveret.wire.strides import Strides
 
+FEW_QUEUES: Final = 100
+"""So many take messages in one step: up to 3 ms where they have logs, 16 ms where each makes its log."""
+
 
 class Destination:
     """Where messages of a channel go; gathers those of one read by columns, until they are handed over.
 
     Attributes:
         guarded: whether any queue may refuse messages.
+        is_wide: whether the queues are so many that they take messages in turns.
         is_alone: whether nothing else is gathered beside it: what is refused, or comes back, has its place among all.
         terms: time to live and priority of all that is gathered (wire.content_header.Traits), None if nothing is.
         is_persistent: whether any of it is.
@@ -34,6 +40,7 @@ class Destination:
         "headers",
         "is_alone",
         "is_persistent",
+        "is_wide",
         "mandatory",
         "queues",
         "reply",
@@ -57,7 +64,9 @@ class Destination:
         self.reply = reply
         self.mandatory = mandatory
         self.guarded = any(queue.settings.overflow != DROP_HEAD for queue in queues)
-        self.is_alone = self.guarded or not queues
+        # What is refused is known at once, so room is looked up, and messages are taken, in one step.
+        self.is_wide = len(queues) > FEW_QUEUES and not self.guarded
+        self.is_alone = self.guarded or self.is_wide or not queues
         self.terms: tuple[bytes, int] | None = None
         self.is_persistent = False
         self.routes: list[bytes] = []

@@ -9,9 +9,11 @@ import pytest
 from leveret.core.broker.actor import Actor
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.chores import AT_ONCE, ENOUGH, Chores
+from leveret.core.queues.head import make_head
+from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
-from leveret.model.errors import NotFound
+from leveret.model.errors import NotFound, PreconditionFailed
 
 MANY = 3 * AT_ONCE
 
@@ -121,6 +123,55 @@ def test_a_queue_goes_after_its_many_bindings_and_is_served_until_then() -> None
     kinds = [each.kind for each in broker.changes if isinstance(each, d.Delete)]
     assert kinds == ["bindings"] * MANY + ["queues"]
     assert not broker.definitions.by_kind["bindings"]
+
+
+@pytest.mark.parametrize("condition", [{"if_unused": True}, {"if_empty": True}])
+def test_a_queue_that_goes_on_a_condition_is_gone_for_everybody_from_the_moment_at_which_that_held(
+    condition: dict[str, bool],
+) -> None:
+    """It has 20,000 bindings, which take turns; who consumes from it or publishes to it meanwhile would be let down."""
+    broker, gone = make_broker(), list[int]()
+    queue = bound(broker, MANY)
+    version = broker.version
+    Actor(broker, "guest", "/").delete_queue_in_turns(queue, gone.append, **condition)
+    assert gone == []
+    assert len(broker.changes) == AT_ONCE
+    assert broker.version > version
+    assert not broker.route("/", "amq.topic", f"k.{MANY - 1}", dict)
+    assert not broker.route("/", "", "q", dict)
+    assert finish(broker) >= MANY - AT_ONCE
+    assert gone == [0]
+    assert not broker.queues
+    kinds = [each.kind for each in broker.changes if isinstance(each, d.Delete)]
+    assert kinds == ["bindings"] * MANY + ["queues"]
+
+
+def test_who_looks_for_a_queue_that_goes_on_a_condition_does_not_find_it_and_its_deletion_is_told_once() -> (
+    None
+):
+    broker, gone = make_broker(), list[int]()
+    queue = bound(broker, MANY)
+    actor = Actor(broker, "guest", "/")
+    actor.delete_queue_in_turns(queue, gone.append, if_unused=True)
+    broker.deletions.delete_when_writable([queue])
+    with pytest.raises(NotFound):
+        broker.queue("/", "q")
+    assert gone == [0]
+    again = broker.declare_queue(d.Queue(name="q", vhost="/"))
+    finish(broker)
+    assert gone == [0]
+    assert broker.queue("/", "q") is again
+
+
+def test_a_condition_that_does_not_hold_changes_nothing() -> None:
+    broker = make_broker()
+    queue = bound(broker, MANY)
+    queue.gather(alike(make_head(b"", b"q", b"\x00\x3c" + bytes(12)), [b"x"]))
+    queue.appended(0, queue.take_gathered())
+    with pytest.raises(PreconditionFailed, match="not empty"):
+        Actor(broker, "guest", "/").delete_queue_in_turns(queue, lambda count: None, if_empty=True)
+    assert len(broker.topology("/").bindings_into("queue", "q")) == MANY
+    assert broker.queue("/", "q") is queue
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,12 @@ import pytest
 from pamqp import base, body, commands, frame, header
 
 from leveret.core.queues.queue import Queue
-from leveret.model.definitions import Change
+from leveret.model.definitions import Binding, Change, Put
+from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.errors import StorageError
 from leveret.runtime.sockets.buffered_output import BufferedOutput
 from leveret.session.amqp091.connection import ClientConnection
+from leveret.session.amqp091.publishing import QUEUES_A_TURN
 from leveret.wire.amqp091 import PROTOCOL_HEADER
 from tests.unit.runtime.collecting.site import Site, scratch
 
@@ -138,6 +140,62 @@ def test_a_publish_that_the_disk_refuses_is_nacked(monkeypatch: pytest.MonkeyPat
             site.node.engine.flush()
             await site.node.commits.settle()
         assert client.names() == ["Basic.Nack"]
+        await site.kill()
+
+    with scratch() as directory:
+        asyncio.run(play(directory))
+
+
+@pytest.mark.parametrize("way", ["fanout", "commit"])
+@pytest.mark.parametrize("refused", [None, 0, 150, 299], ids=lambda at: f"refused-{at}")
+def test_what_reaches_very_many_queues_is_appended_in_turns_and_confirmed_when_all_have_it(
+    monkeypatch: pytest.MonkeyPatch, way: str, refused: int | None
+) -> None:
+    """And is nacked, or fails, if one of them could not be written to, in whichever of the flushes."""
+    names = [f"q{number}" for number in range(300)]
+
+    async def play(directory: Path) -> None:
+        site = Site(directory)
+        await site.start()
+        client, node = Client(site), site.node
+        for name in names:
+            node.broker.apply(Put(QueueDefinition(vhost="/", name=name)))
+            node.broker.apply(
+                Put(Binding(vhost="/", source="amq.fanout", destination_type="queue", destination=name))
+            )
+        await site.settle()
+        if way == "commit":
+            client.send(commands.Channel.Close(200, "", 0, 0), commands.Channel.Open(), commands.Tx.Select())
+        client.engine.flush()
+        client.replies.clear()
+        store, appended = node.engine._queues, list[int]()
+        append = store.append_messages
+
+        def counted(queue: Queue) -> None:
+            if queue.gathered and refused is not None and queue.key[1] == names[refused]:
+                queue.take_gathered()
+                raise StorageError("no space left on device")
+            appended[-1] += bool(queue.gathered)
+            append(queue)
+
+        monkeypatch.setattr(store, "append_messages", counted)
+        if way == "fanout":
+            client.send(commands.Basic.Publish(exchange="amq.fanout"), PERSISTENT, body.ContentBody(b"abc"))
+        else:
+            for name in names:
+                client.publish(name)
+            client.send(commands.Tx.Commit())
+        while node.broker.chores:
+            appended.append(0)
+            client.engine.flush()
+            assert sum(appended) == len(names) or client.names() == []
+        appended.append(0)
+        client.engine.flush()
+        await node.commits.settle()
+        assert max(appended) <= 2 * QUEUES_A_TURN
+        assert sum(appended) == len(names) - (refused is not None)
+        good, bad = ("Basic.Ack", "Basic.Nack") if way == "fanout" else ("Tx.CommitOk", "Connection.Close")
+        assert client.names() == [good if refused is None else bad]
         await site.kill()
 
     with scratch() as directory:

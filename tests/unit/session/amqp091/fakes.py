@@ -100,11 +100,12 @@ class FakeNode:
                 queue.settling = []
                 self.logs[queue].append(None)
                 queue.logged_settlement(len(self.logs[queue]) - 1)
-        for session in sessions:
-            confirming, session.confirming = session.confirming, {}
-            for channel in confirming:
-                for batch in channel.close_batches():
-                    channel.confirm(batch, ok=not batch.refused)
+        confirming = [self.broker.confirming, *(session.confirming for session in sessions)]
+        for channel in [channel for channels in confirming for channel in channels]:
+            for batch in channel.close_batches():
+                channel.confirm(batch, ok=not batch.refused)
+        for channels in confirming:
+            channels.clear()
 
     def queue(self, name: str) -> Queue:
         return self.broker.queues["/", name]

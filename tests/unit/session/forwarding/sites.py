@@ -8,13 +8,12 @@ from typing import Any
 from pamqp import base, commands
 
 from leveret.core.queues.backlog.offsets import OffsetSet
-from leveret.core.queues.confirms import ConfirmBatch
+from leveret.core.queues.confirms import ConfirmBatch, ConfirmingChannel
 from leveret.core.queues.queue import Queue, Reader
 from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.model import definitions as d
 from leveret.session.amqp091.connection import AmqpState
-from leveret.session.amqp091.connection_base import ConfirmingChannel
 from leveret.session.forwarding.leader_client import LeaderClient
 from leveret.session.forwarding.leader_server import ForwardedConnection
 from leveret.session.forwarding.leaders import RemoteLeaders
