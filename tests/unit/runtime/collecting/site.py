@@ -64,7 +64,7 @@ class Site:
         config = load(
             None,
             {"listeners.tcp.1" if ":" in listeners else "listeners.tcp": listeners}
-            | {"stream.listeners.tcp": "none", "durability": self._durability},
+            | {"stream.listeners.tcp": "none", "durability": self._durability, "disk_reserve": "0"},
         )
         config = replace(config, storage=replace(config.storage, segment_bytes_max=SEGMENT_BYTES))
         self.node = Node(config, self.directory, tree=Tree(self.directory, epoch=self.epoch))
