@@ -29,7 +29,8 @@ from leveret.console.http.guard import Guard
 from leveret.console.http.sessions import ConsoleSession, LoginFailed, Sessions
 from leveret.console.http.shipped import ShippedFiles
 from leveret.console.http.throttle import LoginThrottle
-from leveret.console.http.views import VIEWS
+from leveret.console.http.views import VIEWS, may_act, show_actions
+from leveret.console.jobs.actions import BY_NAME
 from leveret.console.settings import ConsoleSettings, is_loopback
 from leveret.model.errors import LeveretError
 
@@ -45,6 +46,18 @@ class Credentials(msgspec.Struct):
 
     def __repr__(self) -> str:
         return "Credentials(...)"
+
+
+class Wanted(msgspec.Struct):
+    """The body that begins a job; `word` is what was typed."""
+
+    site: str
+    action: str
+    given: dict[str, bool | str] = {}
+    word: str = ""
+
+    def __repr__(self) -> str:
+        return "Wanted(...)"
 
 
 def build_console(settings: ConsoleSettings, port: int) -> ASGIApp:
@@ -196,6 +209,23 @@ async def show_view(request: Request, session: ConsoleSession) -> Response:
     return answer(view(session, request.query_params))
 
 
+@logged_in
+async def show_jobs(request: Request, session: ConsoleSession) -> Response:
+    """What may be done by this user, and the jobs at the sites that this user may look at."""
+    return answer(show_actions(session, request.app.state.sessions.jobs))
+
+
+@logged_in
+async def begin_job(request: Request, session: ConsoleSession) -> Response:
+    """Have a site do something; it is the site that decides whether the user may."""
+    wanted: Wanted = await read_body(request, Wanted)
+    watch, action = session.watches.get(wanted.site), BY_NAME.get(wanted.action)
+    if watch is None or action is None or not may_act(watch.facts):
+        raise LeveretError("this user may not have this site do that")
+    job = request.app.state.sessions.jobs.begin(action, watch, wanted.given, wanted.word)
+    return answer({"number": job.number}, HTTPStatus.ACCEPTED)
+
+
 ROUTES: Final = [
     Route("/", show_page),
     Route("/files/{name}", show_file),
@@ -204,4 +234,6 @@ ROUTES: Final = [
     Route("/session", log_out, methods=["DELETE"]),
     Route("/session/sites/{site}", log_in_at, methods=["POST"]),
     Route("/view/{name}", show_view),
+    Route("/jobs", show_jobs, methods=["GET"]),
+    Route("/jobs", begin_job, methods=["POST"]),
 ]

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from leveret.console.jobs.jobs import Jobs
 from leveret.console.judging.safety import SafetyRow, safety_rows
 from leveret.console.settings import ConsoleSettings, SiteAddress
 from leveret.console.sites.client import SiteRefuses, SiteSilent
@@ -63,12 +64,13 @@ class ConsoleSession:
 
 
 class Sessions:
-    """All of them, by the token in the browser's cookie."""
+    """All of them, by the token in the browser's cookie; and the `jobs` that were begun in any of them."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         """Nobody is logged in."""
         self._sites = settings.sites
         self._pool = WatchPool()
+        self.jobs = Jobs(self._pool)
         self._by_token: dict[str, ConsoleSession] = {}
 
     async def log_in(self, user: str, password: str) -> str:
@@ -139,6 +141,7 @@ class Sessions:
 
     async def close(self) -> None:
         """End all."""
+        await self.jobs.close()
         for token in list(self._by_token):
             await self.log_out(token)
 

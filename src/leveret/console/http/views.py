@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from leveret.console.http.sessions import ConsoleSession
+from leveret.console.jobs.actions import ACTIONS, ADMINISTRATOR
+from leveret.console.jobs.jobs import Jobs
 from leveret.console.judging.safety import SafetyRow, by_vhost, counts
 from leveret.console.judging.topology import link_rows, site_rows
+from leveret.console.sites.facts import SiteFacts
 from leveret.console.sites.watch import clock_ms
 from leveret.model.errors import InvalidCommand
 
@@ -48,6 +51,49 @@ def show_plots(session: ConsoleSession, query: Mapping[str, str]) -> Json:
     return {"now_ms": now_ms, "span": "day" if day else "hour", "sites": sites}
 
 
+def may_act(facts: SiteFacts) -> bool:
+    """Whether a site lets this user have it do something."""
+    return ADMINISTRATOR in facts.tags
+
+
+def show_actions(session: ConsoleSession, jobs: Jobs) -> Json:
+    """By site, what makes sense there for this user, and the jobs at sites that the user may look at."""
+    now_ms = clock_ms()
+    sites = [_actions(facts, now_ms) for facts in session.facts if may_act(facts)]
+    seen = {facts.site for facts in session.facts if {ADMINISTRATOR, "monitoring"} & set(facts.tags)}
+    return {
+        "now_ms": now_ms,
+        "sites": sites,
+        "jobs": [job.document(now_ms) for job in jobs.of_sites(seen)],
+        "promotions": [
+            {"site": facts.site, **facts.standby.promotion}
+            for facts in session.facts
+            if facts.standby.promotion is not None and facts.site in seen
+        ],
+    }
+
+
+def _actions(facts: SiteFacts, now_ms: int) -> Json:
+    offered = [action for action in ACTIONS if not action.refusal(facts)] if facts.is_heard(now_ms) else []
+    return {
+        "site": facts.site,
+        "is_heard": facts.is_heard(now_ms),
+        "actions": [
+            {
+                "name": action.name,
+                "title": action.title,
+                "is_final": action.is_final,
+                "forecast": action.forecast(facts),
+                "options": [
+                    {"name": each.name, "kind": each.kind, "label": each.label, "is_needed": each.is_needed}
+                    for each in action.options
+                ],
+            }
+            for action in offered
+        ],
+    }
+
+
 def _is_wanted(row: SafetyRow, query: Mapping[str, str]) -> bool:
     text = query.get("text", "").lower()
     return (
@@ -58,7 +104,7 @@ def _is_wanted(row: SafetyRow, query: Mapping[str, str]) -> bool:
     )
 
 
-def _reading(facts: Any, now_ms: int) -> Json:
+def _reading(facts: SiteFacts, now_ms: int) -> Json:
     """How complete the picture of a site is."""
     return {
         "site": facts.site,

@@ -4,8 +4,9 @@ import { ask, send, Failure } from "/files/server.js";
 import { safety } from "/files/safety.js";
 import { sites } from "/files/sites.js";
 import { plots } from "/files/plots.js";
+import { doing } from "/files/do.js";
 
-const PAGES = { sites, safety, plots };
+const PAGES = { sites, safety, plots, do: doing };
 const REFRESH_MS = 2500;
 const top_ = document.getElementById("top"), main = document.getElementById("main");
 const state = { session: null, timer: 0, turn: 0, trouble: "" };

@@ -50,7 +50,7 @@ function update(node, child) {
   }
   for (const [name, value] of Object.entries(child.attrs)) {
     // What the reader has typed or opened stays.
-    if (name === "value" || name === "open") continue;
+    if ((name === "value" && node.localName !== "progress") || name === "open") continue;
     if (node.getAttribute(name) !== value) node.setAttribute(name, value);
   }
   node.listeners = child.on;

@@ -1,12 +1,14 @@
 """When a site is asked, so that its node hardly feels it. Pure: time is an argument.
 
 Each round of questions has a shortest interval. A round that took long makes the next one wait longer, so that a node
-works for the console at most a fiftieth of the time, 20 ms a second, however many queues the node has: the time that a
-round took, all waiting included, is never less than its processor time at the node.
+works for the console at most a fiftieth of the time, 20 ms a second, however many queues the node has. What the node
+works is estimated from above: the time that each answer took beyond the quickest of its round, which takes about
+as long as the way to the site and back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 BUSY_SHARE: Final = 0.02
@@ -36,9 +38,10 @@ class PollSchedule:
         """How long to wait; 0 if it is due."""
         return max(0.0, self._due_s - now_s)
 
-    def took(self, began_s: float, ended_s: float, askers: int = 1) -> None:
-        """A round was answered; `askers` share the site's time."""
-        wait_s = max(self._interval_s, (ended_s - began_s) / BUSY_SHARE) * max(1, askers)
+    def took(self, began_s: float, answers_s: Sequence[float], askers: int = 1) -> None:
+        """A round was answered, each question within so much time; `askers` share the site's time."""
+        worked_s = sum(answers_s) - len(answers_s) * min(answers_s, default=0.0)
+        wait_s = max(self._interval_s, worked_s / BUSY_SHARE) * max(1, askers)
         self._due_s = began_s + min(wait_s, self._wait_max_s)
 
     def failed(self, now_s: float, wait_s: float = SILENT_S) -> None:

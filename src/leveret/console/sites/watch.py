@@ -107,15 +107,18 @@ class SiteWatch:
             return
         failed: NotUnderstood | None = None
         count = 0
+        answers_s: list[float] = []
         for question in questions:
+            asked_s = time.monotonic()
             try:
                 await self._ask(question)
             except NotUnderstood as error:
                 failed, count = error, count + 1
                 self.facts.troubles[question.name] = str(error)
+            answers_s.append(time.monotonic() - asked_s)
         if failed is not None and count == len(questions):
             raise failed
-        schedule.took(began_s, time.monotonic(), self._askers.get(self.facts.site, 1))
+        schedule.took(began_s, answers_s, self._askers.get(self.facts.site, 1))
         if schedule is self._often:
             self.samples.add(self.facts, clock_ms())
 
@@ -158,6 +161,13 @@ class WatchPool:
         if not holders:
             self._askers[site.name] = self._askers.get(site.name, 0) + 1
         return watch
+
+    def share(self, watch: SiteWatch) -> None:
+        """Hold a watch that another one holds, too; it is given back as often as it was taken."""
+        for key, (each, holders) in self._watches.items():
+            if each is watch:
+                self._watches[key] = (watch, holders + 1)
+                return
 
     async def give_back(self, watch: SiteWatch) -> None:
         """Stop it if nobody else has it."""

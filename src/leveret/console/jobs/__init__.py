@@ -1,0 +1,1 @@
+"""What operators have a site do: what may be done, how it goes, and how it ended."""

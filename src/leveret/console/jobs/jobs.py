@@ -1,0 +1,144 @@
+"""Jobs that were begun here: they go on when their page, or their session, is closed, and all who may see them do.
+
+A job that the site tells no more of is not known to have failed: a promotion goes on at its site by itself, and the
+site reports it (`promotion` in its standby's details), also to a console that did not begin it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from leveret.console.jobs.actions import SiteAction, check_given
+from leveret.console.jobs.progress import JobProgress
+from leveret.console.sites.client import SiteRefuses, SiteSilent
+from leveret.console.sites.documents import NotUnderstood, read_document
+from leveret.console.sites.watch import SiteWatch, WatchPool, clock_ms
+from leveret.model.errors import InvalidCommand
+
+logger = logging.getLogger(__name__)
+
+ENDED_MAX: Final = 50
+RUNNING_MAX: Final = 16
+
+
+class SiteJob:
+    """One of them. `chosen` has no passwords."""
+
+    def __init__(self, number: int, action: SiteAction, watch: SiteWatch, chosen: Mapping[str, Any]) -> None:
+        """It begins now."""
+        hidden = {option.name for option in action.options if option.kind == "password"}
+        self.number = number
+        self.action = action
+        self.site = watch.facts.site
+        self.begun_by = watch.facts.user
+        self.begun_ms = clock_ms()
+        self.chosen = {name: value for name, value in chosen.items() if name not in hidden}
+        self.progress = JobProgress("waiting for the site")
+        self.ended_ms: int | None = None
+        self.result: Any = None
+        self.error = ""
+
+    def document(self, now_ms: int) -> dict[str, Any]:
+        """As pages show it."""
+        return {
+            "number": self.number,
+            "title": self.action.title,
+            "site": self.site,
+            "begun_by": self.begun_by,
+            "begun_ms": self.begun_ms,
+            "ended_ms": self.ended_ms,
+            "chosen": self.chosen,
+            "step": self.progress.step,
+            "done": self.progress.done,
+            "total": self.progress.total,
+            "seconds_left": self.progress.seconds_left(now_ms),
+            "result": self.result,
+            "error": self.error,
+        }
+
+
+class Jobs:
+    """All of them."""
+
+    def __init__(self, pool: WatchPool) -> None:
+        """None yet; `pool` has the watches of sessions."""
+        self._pool = pool
+        self._count = 0
+        self._running: dict[SiteJob, asyncio.Task[None]] = {}
+        self._ended: deque[SiteJob] = deque(maxlen=ENDED_MAX)
+
+    def begin(self, action: SiteAction, watch: SiteWatch, given: Mapping[str, Any], word: str) -> SiteJob:
+        """Have a site do something, as the user of `watch`.
+
+        Raises:
+            InvalidCommand: it is not offered there, an option is wrong, or the word is not the site's name.
+        """
+        facts = watch.facts
+        if reason := action.refusal(facts):
+            raise InvalidCommand(f"{action.title}: {reason}")
+        if action.is_final and word != facts.site:
+            raise InvalidCommand(f"{action.title}: type the name of the site, {facts.site}")
+        if len(self._running) >= RUNNING_MAX:
+            raise InvalidCommand(f"{RUNNING_MAX} jobs are running: wait for the end of one")
+        chosen = check_given(action, given)
+        self._count += 1
+        job = SiteJob(self._count, action, watch, chosen)
+        self._pool.share(watch)
+        self._running[job] = asyncio.create_task(
+            self._carry_out(job, watch, chosen), name=f"job {job.number}"
+        )
+        logger.info("job_begun action=%s site=%s user=%s", action.name, job.site, job.begun_by)
+        return job
+
+    def of_sites(self, sites: Collection[str]) -> list[SiteJob]:
+        """Those at some sites: those that run first, the newest of both first."""
+        ordered = [*reversed(self._running), *reversed(self._ended)]
+        return [job for job in ordered if job.site in sites]
+
+    async def close(self) -> None:
+        """Listen no more; the sites go on."""
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    async def _carry_out(self, job: SiteJob, watch: SiteWatch, chosen: Mapping[str, Any]) -> None:
+        try:
+            await self._listen(job, watch, chosen)
+        except (SiteRefuses, NotUnderstood) as error:
+            job.error = str(error)
+        except SiteSilent as error:
+            job.error = f"{error}: the site tells no more of it, and may go on with it"
+        finally:
+            job.ended_ms = clock_ms()
+            del self._running[job]
+            self._ended.append(job)
+            watch.hurry()
+            logger.info("job_ended action=%s site=%s error=%s", job.action.name, job.site, job.error)
+            await self._pool.give_back(watch)
+
+    async def _listen(self, job: SiteJob, watch: SiteWatch, chosen: Mapping[str, Any]) -> None:
+        action = job.action
+        lines: list[bytes] = []
+        has_ended = False
+        async for line in watch.client.lines("POST", action.path(chosen), action.body(chosen)):
+            if not action.is_report:
+                lines.append(line)
+                continue
+            step = read_document(line, dict[str, Any])
+            if "progress" in step and isinstance(step["progress"], dict):
+                job.progress.take(step["progress"], clock_ms())
+                continue
+            has_ended = True
+            job.result, job.error = (
+                step.get("summary"),
+                str(step.get("reason", "")) if "error" in step else "",
+            )
+        if not action.is_report:
+            text = b"\n".join(lines)
+            job.result = read_document(text, Any) if text.strip() else {}
+        elif not has_ended:
+            raise SiteSilent("the connection ended")

@@ -1,0 +1,57 @@
+"""How far a job is, from the lines that the site answers with. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+_RATE_AFTER_MS: Final = 1_000
+
+
+class JobProgress:
+    """In messages.
+
+    Attributes:
+        step: what is done now, in words.
+        done: of `total`; both 0 while nothing is counted.
+    """
+
+    def __init__(self, step: str) -> None:
+        """It has begun."""
+        self.step = step
+        self.done = self.total = 0
+        self._since_ms: int | None = None
+
+    def take(self, event: Mapping[str, Any], now_ms: int) -> None:
+        """Take what a pipeline said: `planned` raises the total; `published`, `compared`, `counted` are done."""
+        match event.get("event"):
+            case "started":
+                self.step = "looking for unconsumed messages"
+            case "planned":
+                queues = event.get("queues")
+                self.total += sum(queues.values()) if isinstance(queues, dict) else 0
+                self._begin("recovering", now_ms)
+            case "counting":
+                self.done, self.total = 0, _count(event)
+                self._begin("counting", now_ms, anew=True)
+            case "comparing":
+                self.done = 0
+                self._begin("comparing", now_ms, anew=True)
+            case "published" | "compared" | "counted":
+                self.done += _count(event)
+
+    def seconds_left(self, now_ms: int) -> float | None:
+        """How long it takes yet if it goes on as so far; None while that is not known."""
+        if self._since_ms is None or not self.done or now_ms - self._since_ms < _RATE_AFTER_MS:
+            return None
+        return max(0, self.total - self.done) * (now_ms - self._since_ms) / 1000 / self.done
+
+    def _begin(self, step: str, now_ms: int, *, anew: bool = False) -> None:
+        self.step = step
+        if anew or self._since_ms is None:
+            self._since_ms = now_ms
+
+
+def _count(event: Mapping[str, Any]) -> int:
+    count = event.get("messages")
+    return count if isinstance(count, int) else 0

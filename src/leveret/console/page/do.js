@@ -1,0 +1,133 @@
+// Do: what a site can be told to do, what will happen in numbers before it does, and the jobs that were begun.
+import { h } from "/files/dom.js";
+import { ask, send } from "/files/server.js";
+import { clock, day, duration, number } from "/files/words.js";
+
+const ROWS_MAX = 500;
+const SELDOM = ["in_doubt", "reader_offsets", "clamped_offsets", "publisher_ids", "unreadable_records", "missing_records", "missing_messages"];
+let open_ = "", trouble = "";
+
+export const doing = { title: "Do", load };
+
+async function load(again) {
+  const shown = await ask("/jobs");
+  return [
+    h("h1", {}, "Do"),
+    shown.promotions.map(promotion),
+    shown.jobs.length ? h("section", { "aria-label": "Jobs", key: "jobs" }, h("h2", {}, "Jobs"), shown.jobs.map(job)) : null,
+    shown.sites.length ? null : h("p", { class: "note" }, "No site lets this user do anything: the tag administrator is needed."),
+    shown.sites.map((site) => h("section", { class: "card actions", key: site.site, "aria-label": site.site },
+      h("h2", {}, site.site),
+      site.is_heard ? null : h("p", { class: "note" }, "The site is not heard of: nothing can be done there now."),
+      site.actions.map((action) => choice(site.site, action, again)))),
+  ];
+}
+
+function choice(site, action, again) {
+  const id = `${site} ${action.name}`, isOpen = open_ === id;
+  const toggle = () => { open_ = isOpen ? "" : id; trouble = ""; again(); };
+  return h("div", { class: "action", key: id },
+    h("button", { "aria-expanded": String(isOpen), onclick: toggle }, action.title, isOpen ? "" : " …"),
+    isOpen ? form(site, action, again) : null);
+}
+
+function form(site, action, again) {
+  const submit = async (event) => {
+    event.preventDefault();
+    const fields = event.target.elements, given = {};
+    for (const option of action.options) {
+      const field = fields[option.name];
+      given[option.name] = option.kind === "flag" ? field.checked : field.value;
+    }
+    try {
+      await send("POST", "/jobs", { site, action: action.name, given, word: action.is_final ? fields["typed-word"].value : "" });
+      [open_, trouble] = ["", ""];
+    } catch (error) { trouble = error.message; }
+    again();
+  };
+  return h("form", { class: "job", onsubmit: submit, autocomplete: "off" },
+    h("ul", { class: "forecast" }, action.forecast.map((text) => h("li", {}, text))),
+    action.options.map(field),
+    action.is_final ? h("label", { class: "word" }, h("span", {}, "This cannot be taken back. Type ", h("code", {}, site), " to do it."), h("input", { name: "typed-word", required: true, pattern: escaped(site), spellcheck: "false" })) : null,
+    h("p", {}, h("button", { class: "main" }, action.title)),
+    h("p", { class: "trouble", role: "alert" }, trouble));
+}
+
+const escaped = (text) => text.replace(/[.\-]/g, "\\$&");
+
+function field(option) {
+  if (option.kind === "flag") return h("label", { class: "flag" }, h("input", { type: "checkbox", name: option.name }), ` ${option.label}`);
+  const label = option.kind === "names" ? `${option.label}, separated by commas` : option.label;
+  return h("label", {}, label, h("input", { name: option.name, type: option.kind === "password" ? "password" : "text", required: option.is_needed, spellcheck: "false", maxlength: "2000" }));
+}
+
+/** A promotion as its site reports it, whoever began it, and wherever. */
+function promotion(found) {
+  const vhosts = found.vhosts ?? [];
+  const left = vhosts.reduce((sum, row) => sum + row.messages_left, 0), all = vhosts.reduce((sum, row) => sum + row.messages, 0);
+  const told = found.is_running ? `Site ${found.site} is being promoted since ${day(found.begun_ms)}: ${found.step ?? ""}` : `The promotion of site ${found.site}, begun ${day(found.begun_ms)}, was interrupted. Promote again to go on with it.`;
+  return h("section", { class: "notes", key: `promotion ${found.site}`, "aria-label": `Promotion of ${found.site}` },
+    h("p", {}, told), found.error ? h("p", {}, found.error) : null,
+    all ? bar(all - left, all, null) : null);
+}
+
+function bar(done, total, left) {
+  return h("p", { class: "progress" }, h("progress", { max: String(total), value: String(done), "aria-label": "messages" }),
+    ` ${number(done)} of ${number(total)} messages${left === null ? "" : `, ${duration(left)} left`}`);
+}
+
+function job(each) {
+  const runs = each.ended_ms === null;
+  const how = runs ? `▸ ${each.step}` : each.error ? "✕ failed" : "✓ done";
+  const chosen = Object.entries(each.chosen).map(([name, value]) => (value === true ? name : `${name}: ${value}`)).join("; ");
+  return h("article", { class: "card", key: `job ${each.number}`, "aria-label": `${each.title} at ${each.site}` },
+    h("h3", {}, `${each.title} at ${each.site} `, h("small", {}, how)),
+    h("p", { class: "note" }, `Begun by ${each.begun_by} at ${clock(each.begun_ms)}${runs ? "" : `, took ${duration((each.ended_ms - each.begun_ms) / 1000)}`}${chosen ? `. ${chosen}` : ""}`),
+    runs && each.total ? bar(each.done, each.total, each.seconds_left) : null,
+    each.error ? h("p", { class: "trouble" }, each.error) : null,
+    !runs && !each.error ? result(each.result) : null);
+}
+
+/** What a job ended with: numbers in a line, lists as tables. */
+function result(found) {
+  const parts = Array.isArray(found) ? { "": found } : found ?? {};
+  const entries = Object.entries(parts);
+  const plain = entries.filter(([, value]) => value === null || typeof value !== "object");
+  const lists = entries.filter(([, value]) => Array.isArray(value) && value.length && typeof value[0] === "object");
+  const nested = entries.filter(([, value]) => value !== null && typeof value === "object" && !Array.isArray(value));
+  return [
+    plain.length ? h("dl", {}, plain.map(([name, value]) => h("div", {}, h("dt", {}, words(name)), h("dd", {}, shown(value, name))))) : null,
+    nested.map(([name, value]) => h("dl", {}, Object.entries(value).map(([key, each]) => h("div", {}, h("dt", {}, `${words(name)} ${words(key)}`), h("dd", {}, shown(each, key)))))),
+    lists.map(([name, rows]) => table(words(name), rows)),
+    entries.length ? null : h("p", {}, "The site had nothing to report."),
+  ];
+}
+
+function table(name, rows) {
+  const all = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((column) => rows.some((row) => row[column] !== null && typeof row[column] !== "object"));
+  // What is nothing in every row is in the copied text only.
+  const columns = all.filter((column) => !SELDOM.includes(column) || rows.some((row) => row[column]));
+  const isNumber = Object.fromEntries(columns.map((column) => [column, rows.every((row) => row[column] === null || typeof row[column] === "number")]));
+  const copy = (event) => {
+    const lines = [all, ...rows.map((row) => all.map((column) => row[column] ?? ""))];
+    navigator.clipboard.writeText(lines.map((line) => line.join("\t")).join("\n"));
+    event.target.textContent = "Copied";
+  };
+  return h("div", { class: "result" },
+    h("p", {}, name ? h("b", {}, `${name} `) : null, h("button", { class: "plain", type: "button", onclick: copy }, "Copy as text")),
+    h("table", { class: "grid wide" },
+      h("thead", {}, h("tr", {}, columns.map((column) => h("th", { scope: "col", class: isNumber[column] ? "n" : null }, words(column))))),
+      h("tbody", {}, rows.slice(0, ROWS_MAX).map((row) => h("tr", {}, columns.map((column) =>
+        h("td", { class: isNumber[column] ? "n" : null, "data-label": words(column) }, h("bdi", {}, shown(row[column], column)))))))),
+    rows.length > ROWS_MAX ? h("p", { class: "note" }, `${number(rows.length - ROWS_MAX)} more rows are in the copied text.`) : null);
+}
+
+const words = (name) => name.replace(/_(ms|s)$/, "").replaceAll("_", " ");
+
+function shown(value, name = "") {
+  if (value === null || value === undefined) return "–";
+  if (typeof value !== "number") return value === true ? "yes" : value === false ? "no" : String(value);
+  if (value > 1e12 && /timestamp|_at_ms$/.test(name)) return day(value);
+  if (/_ms$/.test(name)) return duration(value / 1000);
+  return /_s$/.test(name) ? duration(value) : number(value);
+}

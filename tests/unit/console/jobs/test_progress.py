@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from leveret.console.jobs.progress import JobProgress
+
+
+def test_a_recovery_is_counted_in_messages_and_tells_the_time_left() -> None:
+    progress = JobProgress("waiting")
+    progress.take({"event": "started"}, 0)
+    assert (progress.step, progress.seconds_left(0)) == ("looking for unconsumed messages", None)
+    progress.take({"event": "planned", "queues": {"a": 60, "b": 40}}, 1_000)
+    progress.take({"event": "planned", "queues": {"c": 100}}, 1_500)
+    progress.take({"event": "published", "messages": 50}, 6_000)
+    assert (progress.step, progress.done, progress.total) == ("recovering", 50, 200)
+    assert progress.seconds_left(6_000) == 15.0
+
+
+def test_a_comparison_begins_anew() -> None:
+    progress = JobProgress("waiting")
+    progress.take({"event": "planned", "queues": {"a": 10}}, 0)
+    progress.take({"event": "published", "messages": 10}, 5_000)
+    progress.take({"event": "comparing"}, 6_000)
+    assert (progress.done, progress.total, progress.seconds_left(9_000)) == (0, 10, None)
+    progress.take({"event": "compared", "messages": 5}, 8_000)
+    assert progress.seconds_left(8_000) == 2.0
+
+
+def test_garbage_counts_nothing() -> None:
+    progress = JobProgress("waiting")
+    for event in ({}, {"event": "planned", "queues": 5}, {"event": "published", "messages": "many"}):
+        progress.take(event, 0)
+    assert (progress.done, progress.total) == (0, 0)
