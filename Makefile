@@ -10,6 +10,8 @@ TYPED = src tests tools/tidy.py tools/documents.py tools/references.py $(wildcar
 # loadgroup keeps tests that share what is costly in one worker: those of Spark, of clusters, of RabbitMQ. A worker that
 # dies, by itself or as its test hangs (pyproject.toml), ends the run: its group would be begun again.
 GROUPED = --dist loadgroup --max-worker-restart 0
+# What RabbitMQ answered before is recorded (docs/adr/0021-recorded-answers.md).
+ANSWERS = -p tests.conformance.answers --record-answers
 # One more than the smallest machine has cores, as some of it waits.
 WORKERS = -n 3 $(GROUPED)
 
@@ -18,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 FUZZ_SECONDS = 300
 
-.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster test test-fast mutants check format docs bench conformance torture fuzz clean
+.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster test test-fast mutants check format docs bench conformance answers torture fuzz clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -46,7 +48,7 @@ demo-cluster: setup-cluster  ## a node of a cluster lost, and nobody notices for
 
 # A worker for each of the five long groups (RabbitMQ and Leveret in the conformance suite, clusters, and Spark twice), so
 # that all of them begin at once. Each waits for its servers more than half of the time, also on two cores.
-WHOLE_SUITE = -n 5 $(GROUPED) -m "not torture and not fuzz and not oracle"
+WHOLE_SUITE = -n 5 $(GROUPED) -p tests.conformance.answers -m "not torture and not fuzz and not oracle"
 
 # Thirty failures are one trouble, which thousands of tests would wait out one after the other.
 test: setup-test  ## the whole test suite
@@ -83,8 +85,11 @@ bench: setup-test  ## throughput and lag, beside RabbitMQ
 	@.venv/bin/python -m bench $(BENCH_ARGS)
 
 conformance: setup-test  ## what stock RabbitMQ clients expect, then the suites that others wrote
-	@$(PYTEST) $(WORKERS) tests/conformance tests/cluster -m "conformance or oracle" $(TEST_ARGS)
+	@$(PYTEST) $(WORKERS) $(ANSWERS) tests/conformance tests/cluster -m "conformance or oracle" $(TEST_ARGS)
 	@.venv/bin/python -m tests.suites $(SUITE_ARGS)
+
+answers: setup-test  ## ask RabbitMQ anew what the conformance suite states of it, and record that it agrees
+	@$(PYTEST) $(WORKERS) $(ANSWERS) tests/conformance -m rabbitmq $(TEST_ARGS)
 
 torture: setup-test  ## kill and restart, over and over
 	@$(PYTEST) $(WORKERS) -m torture --timeout 1800 -o faulthandler_timeout=0 $(TEST_ARGS)

@@ -22,6 +22,7 @@ from typing import Final
 
 LOOPBACK: Final = "127.0.0.1"
 POLL_INTERVAL_S: Final = 0.02
+POLL_INTERVAL_MAX_S: Final = 0.25
 AMQP_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 _FRAME_METHOD: Final = b"\x01"
 _FRAME_HEADER_BYTES: Final = 7
@@ -134,15 +135,20 @@ def speaks_amqp(port: int, timeout_s: float = 2.0) -> bool:
 
 
 def wait_until(
-    holds: Callable[[], bool], what: str, timeout_s: float, *, interval_s: float = POLL_INTERVAL_S
+    holds: Callable[[], bool], what: str, timeout_s: float, *, interval_s: float | None = None
 ) -> None:
-    """Ask `holds` again and again until it says yes.
+    """Ask `holds` again and again until it says yes: every `interval_s`, or ever less often.
+
+    Each question costs the asked as well: the pauses grow with the time that has been waited, of which they add a
+    twentieth at most.
 
     Raises:
         NotReady: it did not within `timeout_s`; `what` names the wish in the message.
     """
-    deadline = time.monotonic() + timeout_s
+    began = time.monotonic()
     while not holds():
-        if time.monotonic() >= deadline:
+        waited_s = time.monotonic() - began
+        if waited_s >= timeout_s:
             raise NotReady(f"{what}: not within {timeout_s:g} s")
-        time.sleep(interval_s)
+        growing_s = min(max(waited_s / 20, POLL_INTERVAL_S), POLL_INTERVAL_MAX_S)
+        time.sleep(growing_s if interval_s is None else interval_s)

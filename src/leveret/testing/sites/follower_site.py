@@ -351,7 +351,7 @@ def _wait_reported(
             return False
 
     try:
-        wait_until(asked, what, timeout_s, interval_s=0.05)
+        wait_until(asked, what, timeout_s)
     except NotReady as late:
         logs = "\n".join(f"--- {each.name}\n{each.node.server.log_tail()}" for each in members)
         raise NotReady(f"{late}\n{logs}") from None

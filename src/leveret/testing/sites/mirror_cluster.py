@@ -31,7 +31,6 @@ from leveret.testing.network.ports import LOOPBACK, NotReady, wait_until
 
 PATIENCE_S: Final = 60.0
 REQUEST_TIMEOUT_S: Final = 30.0
-_POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,7 +342,7 @@ class MirrorCluster:
                 return False
 
         try:
-            wait_until(asked, what, timeout_s, interval_s=_POLL_S)
+            wait_until(asked, what, timeout_s)
         except NotReady as late:
             raise NotReady(f"{late}\n{self.reported()}") from None
 
