@@ -16,6 +16,8 @@ from leveret.wire.strides import BULK_MIN, Strides
 
 _HEADER: Final = Struct(">I8xIH")
 """Of a content header behind its length: the length, the lower half of the body's size, and the flags."""
+RUN_COSTS: Final = 8
+"""To take a run apart costs as much as so many messages of one run."""
 _HEADER_BYTES_MIN: Final = _HEADER.size
 
 
@@ -32,7 +34,9 @@ def message_of(entry: bytes) -> tuple[Head, bytes]:
 def runs_of(
     data: bytes, first: int, skip_before: int, arrived_ms: int = 0, *, count_max: int = sys.maxsize
 ) -> list[Run]:
-    """The messages of a user chunk's data as runs, from offset `skip_before` on, about `count_max` of these at most.
+    """The messages of a user chunk's data as runs, from offset `skip_before` on, about as many as `count_max` at most.
+
+    A run counts as `RUN_COSTS` messages more than it has.
 
     Raises:
         ChunkError: an entry is cut short, or a header lies about the body's size.
@@ -60,7 +64,7 @@ class _Chunk:
         while self._position < end and left > 0:
             before = self._offset
             head = self._take_different(left)
-            left -= self._offset - before
+            left -= self._offset - before + RUN_COSTS
             if head is not None:
                 self._take_alike(head)
         return self._runs

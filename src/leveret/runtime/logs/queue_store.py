@@ -25,7 +25,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.log_home import LogHome, directory_of, take_down
 from leveret.runtime.logs.reclaiming import Reclaiming
 from leveret.runtime.logs.relocating import WhenSafe
-from leveret.session.stored import runs_of
+from leveret.session.stored import RUN_COSTS, runs_of
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import (
@@ -486,7 +486,7 @@ class QueueStore:
                 continue
             try:
                 for chunk in log.read(offset, bytes_max, check=True):
-                    if count_of(runs) >= READ_AT_ONCE:
+                    if count_of(runs) + RUN_COSTS * len(runs) >= READ_AT_ONCE:
                         break
                     if chunk.header.type == ChunkType.USER:
                         runs += self._runs(log, chunk, offset)

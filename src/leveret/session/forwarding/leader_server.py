@@ -251,6 +251,7 @@ class _Settling(ConfirmBatch):
     def __init__(self, queues: dict[object, bool]) -> None:
         super().__init__()
         self.queues = queues
+        self.settles = True
 
 
 class ForwardedChannelConsumer(ChannelConsumer):

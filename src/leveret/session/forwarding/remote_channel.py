@@ -412,6 +412,8 @@ class RemoteChannel:
             self.lost(again=False)
             return
         asked = self._asked
+        # Who waits for settlements is told why by this error, and not that the leader is lost.
+        self._settled.clear()
         self._end()
         name, _, reason = text.partition(" - ")
         known = code in NAMES and name == NAMES[code]

@@ -22,6 +22,7 @@ from leveret.core.queues.queue_types import make_queue
 from leveret.core.queues.remote_queue import RemoteQueue
 from leveret.core.replication.cluster import Presence
 from leveret.model import definitions as d
+from leveret.model.errors import StorageError
 from leveret.runtime.cluster.forwarding import Forwarding
 from leveret.runtime.cluster.links import AskedLinks, MemberLinks
 from leveret.runtime.cluster.listener import ClusterListener, NodeCredentials
@@ -293,6 +294,77 @@ def _publish_to(site: Site, queue: str) -> None:
     with channel(site) as client:
         client.confirm_delivery()
         publish(client, [b"x"], queue)
+
+
+def test_a_commit_whose_settlements_the_disk_of_another_node_refuses_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one at a queue that is led here does; and one that the disk takes again is answered with commit-ok."""
+
+    def refuse(queue: Queue) -> None:
+        if queue.settling:
+            raise StorageError("no space left on device")
+
+    async def play() -> None:
+        async with sites(QUEUE) as (here, there):
+            await asyncio.to_thread(_publish_to, here, "q")
+            await until(lambda: there.queue("q").message_count == 1)
+            with monkeypatch.context() as broken:
+                broken.setattr(there.node.engine._queues, "append_settlements", refuse)
+                with pytest.raises(ConnectionClosedByBroker) as caught:
+                    await asyncio.to_thread(_acknowledge_in_a_transaction, here)
+            assert caught.value.reply_code == 506
+            assert f"the disk of node '{LEADER}' refused the settlements" in caught.value.reply_text
+            await asyncio.to_thread(_publish_to, here, "q")
+            await asyncio.to_thread(_acknowledge_in_a_transaction, here)
+            await until(lambda: there.queue("q").unacked_count == 0)
+
+    asyncio.run(play())
+
+
+def _acknowledge_in_a_transaction(site: Site) -> None:
+    with channel(site) as client:
+        client.tx_select()
+        method, _, _ = client.basic_get("q")
+        assert method is not None
+        client.basic_ack(method.delivery_tag)
+        client.tx_commit()
+
+
+@pytest.mark.parametrize("way", ["fanout", "commit"])
+def test_what_reaches_very_many_queues_of_two_nodes_is_confirmed_when_all_have_it(way: str) -> None:
+    names = [f"q{number}" for number in range(150)]
+    queues = [d.Queue(vhost="/", name=name, epoch=epoch) for epoch, name in enumerate(names, 1)]
+    own = [d.Queue(vhost="/", name=f"own{number}", epoch=200 + number) for number in range(10)]
+
+    async def play() -> None:
+        async with sites(*queues) as (here, there):
+            for entity in own:
+                here.node.broker.apply(d.Put(entity))
+            for name in [*names, *(each.name for each in own)]:
+                here.node.broker.apply(
+                    d.Put(
+                        d.Binding(vhost="/", source="amq.fanout", destination_type="queue", destination=name)
+                    )
+                )
+            await here.node.commit()
+            await asyncio.to_thread(_publish_widely, here, way, names)
+            assert {there.queue(name).message_count for name in names} == {1}
+            assert {here.queue(each.name).message_count for each in own} == {int(way == "fanout")}
+
+    asyncio.run(play())
+
+
+def _publish_widely(site: Site, way: str, names: list[str]) -> None:
+    with channel(site) as client:
+        if way == "fanout":
+            client.confirm_delivery()
+            client.basic_publish("amq.fanout", "", b"x", PERSISTENT, mandatory=True)
+            return
+        client.tx_select()
+        for name in names:
+            client.basic_publish("", name, b"x", PERSISTENT)
+        client.tx_commit()
 
 
 def test_a_clients_consumer_is_known_to_the_leader_as_the_clients() -> None:

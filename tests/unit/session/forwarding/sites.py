@@ -58,6 +58,7 @@ class RelayNode(FakeNode):
     def __init__(self, name: str) -> None:
         super().__init__()
         self.node_name = name
+        self.refuses_settlements = False
         self.forwarded = RemoteLeaders(name, self.broker, self.outbox, f"{name}-1".encode(), self._dial)
         self.leaders = self.forwarded
         self.broker.make_queue = self._make_queue
@@ -119,7 +120,7 @@ class RelayNode(FakeNode):
             client.replies += decode(client.session.take_output())
 
     def _promise(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
-        if batch.refused:
+        if batch.refused or (batch.settles and self.refuses_settlements):
             channel.confirm(batch, ok=False)
         elif not self.forwarded.when_batch_confirmed(batch, partial(channel.confirm, batch)):
             channel.confirm(batch, ok=True)

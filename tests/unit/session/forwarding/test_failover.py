@@ -291,6 +291,26 @@ def test_a_commit_that_no_leader_answered_says_so() -> None:
     assert (close.class_id, close.method_id) == (90, 20)
 
 
+CLOSES = (commands.Channel.Close, commands.Connection.Close)
+
+
+def test_a_commit_whose_settlements_the_leader_s_disk_refuses_is_not_told_that_the_leader_is_lost() -> None:
+    cluster = Cluster("a", "b")
+    cluster.declare("q", "b")
+    client = Client(cluster["a"])
+    client.send(*publish(b"x"), commands.Tx.Select(), B.Get(queue="q"))
+    cluster.settle()
+    cluster["b"].refuses_settlements = True
+    client.send(B.Ack(1), commands.Tx.Commit())
+    cluster.settle()
+    [(_, close)] = [each for each in client.replies if isinstance(each[1], CLOSES)]
+    assert (close.name, close.reply_code, close.reply_text) == (
+        "Connection.Close",
+        506,
+        "RESOURCE_ERROR - the disk of node 'b' refused the settlements; see that node's log",
+    )
+
+
 @pytest.mark.parametrize("leader", NODES)
 def test_of_a_queue_that_rejects_what_nobody_knows_is_not_confirmed(leader: str) -> None:
     """The leader had it, and its confirm or refusal was lost with it: a nack may be wrong, a confirm must not."""
