@@ -91,11 +91,19 @@ class SimulatedDisk:
                 clones[entry].inode = _key(os.stat(path))
                 self._entries[clones[entry].inode] = clones[entry]
 
-    def power_lost(self, directory: Path, to: Path, chance: random.Random) -> None:
-        """Write to a new place what a loss of power leaves of a directory; nothing of that can be lost any more."""
+    def power_lost(self, directory: Path, to: Path, chance: random.Random, *, in_order: bool = True) -> None:
+        """Write to a new place what a loss of power leaves of a directory; nothing of that can be lost any more.
+
+        Args:
+            directory: a data directory; it stays as it is.
+            to: that place, which does not exist.
+            chance: what is left.
+            in_order: whether the disk keeps the changes of the names of one directory in their order. The product
+                relies on that where a log's begin moves on (storage.begin), and where a segment is sealed.
+        """
         with self.lock:
             root = self._looked_at(directory)
-            names = names_after_loss(root, chance)
+            names = names_after_loss(root, chance, in_order=in_order)
             written(root, to, names, lambda file: content_after_loss(file.synced, file.content(), chance))
             self._sync_all(self._looked_at(to))
 

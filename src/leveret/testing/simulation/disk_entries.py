@@ -140,22 +140,41 @@ def reachable(root: DiskEntry) -> list[DiskEntry]:
     return list(found)
 
 
-def names_after_loss(root: DiskEntry, chance: random.Random) -> dict[DiskEntry, Names]:
+def names_after_loss(root: DiskEntry, chance: random.Random, *, in_order: bool) -> dict[DiskEntry, Names]:
     """The names that a loss of power leaves in each directory.
 
-    Half of the disks have a journal: they keep the changes up to one of them. The others keep any of them.
+    Args:
+        root: the directory, which itself stays.
+        chance: which changes are kept.
+        in_order: of the changes of one directory the first ones are kept, as file systems with a journal do it; on
+            half of the disks the first ones of all directories. Otherwise any of them are.
     """
     left = {entry: dict(entry.durable) for entry in reachable(root) if entry.is_directory}
     found = {change for entry in left for change in entry.changes}
     changes = sorted(found, key=lambda change: change.number)
-    if chance.random() < 0.5:
+    share = chance.random()
+    if not in_order:
+        kept = [change for change in changes if chance.random() < share]
+    elif chance.random() < 0.5:
         kept = changes[: chance.randint(0, len(changes))]
     else:
-        share = chance.random()
-        kept = [change for change in changes if chance.random() < share]
+        kept = _first_ones(changes, chance, share)
     for change in kept:
         _keep(change, left)
     return left
+
+
+def _first_ones(changes: list[NamesChanged], chance: random.Random, share: float) -> list[NamesChanged]:
+    """Some of the first changes of each directory."""
+    ended: set[DiskEntry] = set()
+    kept = []
+    for change in changes:
+        directories = {each.directory for each in change.settings}
+        if ended & directories or chance.random() > share:
+            ended |= directories
+        else:
+            kept.append(change)
+    return kept
 
 
 def _keep(change: NamesChanged, left: dict[DiskEntry, Names]) -> None:

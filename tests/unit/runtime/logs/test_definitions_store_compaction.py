@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,7 @@ from leveret.runtime.logs import definitions_store as store_module
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.logs.definitions_store import DefinitionsStore
 from leveret.storage.log import Log
+from leveret.testing.simulation.disk import SimulatedDisk
 from tests.unit.runtime.collecting.site import scratch
 from tests.unit.runtime.logs.test_definitions_store import CHANGE, put
 
@@ -229,29 +231,16 @@ def test_killed_at_any_call_to_the_disk_nothing_durable_is_lost(tmp_path: Path, 
 
 
 @settings(max_examples=150)
-@given(st.integers(1, 90), st.integers(0, 400), st.booleans(), st.data())
+@given(st.integers(1, 90), st.integers(0, 400), st.integers(0, 1 << 32))
 def test_power_may_go_at_any_call_and_take_any_part_of_what_was_not_synced(
-    rounds: int, at: int, zeros: bool, data: st.DataObject
+    rounds: int, at: int, seed: int
 ) -> None:
-    with scratch() as directory, pytest.MonkeyPatch.context() as patch:
-        synced: dict[int, int] = {}
-        real = os.fdatasync
-
-        def fdatasync(fd: int) -> None:
-            real(fd)
-            synced[os.fstat(fd).st_ino] = os.fstat(fd).st_size
-
-        patch.setattr(os, "fdatasync", fdatasync)
-        Faults(patch, at, PowerCut())
-        states, durable = run(directory, rounds)
-        patch.undo()
-        for path in directory.iterdir():
-            size = path.stat().st_size
-            cut = data.draw(st.integers(min(size, synced.get(path.stat().st_ino, 0)), size))
-            os.truncate(path, cut)
-            if zeros and size - cut >= 64:
-                os.truncate(path, size)
-        says_one_of(directory, states[durable:])
+    with scratch() as directory, SimulatedDisk(directory) as disk:
+        with pytest.MonkeyPatch.context() as patch:
+            Faults(patch, at, PowerCut())
+            states, durable = run(directory / "log", rounds)
+        disk.power_lost(directory / "log", directory / "left", random.Random(seed))
+        says_one_of(directory / "left", states[durable:])
 
 
 def says_one_of(directory: Path, allowed: list[State]) -> None:

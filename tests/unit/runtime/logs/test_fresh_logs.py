@@ -116,7 +116,7 @@ def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(
                 for again in range(3):
                     if count == 1 or chance.random() < 0.1:
                         place = directory / f"left{len(steps)}.{again}"
-                        disk.power_lost(directory / "data", place, chance)
+                        disk.power_lost(directory / "data", place, chance, in_order=False)
                         promised = confirmed if durability == "fsync" else set()
                         left.append((place, set(promised), f"seed {seed} step {len(steps)} {what}"))
 

@@ -5,9 +5,9 @@ What a queue holds is compared with a model of it, by offset and body, over patt
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from leveret.model.errors import StorageError
 from leveret.runtime.logs import relocating
 from leveret.runtime.logs.reclaiming import ROLL_EVERY_MS
 from leveret.storage.log import SEGMENT_BYTES_MAX
+from leveret.testing.simulation.disk import SimulatedDisk
 from leveret.wire.chunk import ChunkType
-from tests.unit.runtime.collecting.site import head_of
+from tests.unit.runtime.collecting.site import head_of, scratch
 from tests.unit.runtime.logs.consumed import BODY, Store
 
 SEGMENT_BYTES = 64 * 1024
@@ -175,38 +176,25 @@ def test_whatever_is_settled_in_whatever_order_all_else_stays_where_it_was(
     store.close()
 
 
-def power_loss(directory: Path, on_disk: dict[str, int], to: Path) -> None:
-    """What the power leaves at worst: every name as it is, of no file more than was synced."""
-    shutil.copytree(directory, to)
-    for path in to.rglob("*.segment*"):
-        # A name may have changed since, the number in it does not.
-        number = str(path.relative_to(to))[: len(str(path.relative_to(to).parent)) + 21]
-        os.truncate(path, min(path.stat().st_size, on_disk.get(number, 0)))
-
-
-def synced_sizes(directory: Path) -> dict[str, int]:
-    return {
-        str(path.relative_to(directory))[
-            : len(str(path.relative_to(directory).parent)) + 21
-        ]: path.stat().st_size
-        for path in directory.rglob("*.segment*")
-    }
+@pytest.fixture
+def disk() -> Iterator[SimulatedDisk]:
+    with scratch() as folder, SimulatedDisk(folder) as disk:
+        yield disk
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_kill_or_a_loss_of_power_at_any_step_takes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+    disk: SimulatedDisk, monkeypatch: pytest.MonkeyPatch, seed: int
 ) -> None:
     """Every append, every drop and every move of the log's begin is a step; each is followed by both."""
     print("seed", seed)
     rng = random.Random(seed)
     monkeypatch.setattr(relocating, "RELOCATED_BYTES_MIN", 32 * 1024)
     monkeypatch.setattr(relocating, "_STEP_BYTES", 4 * 1024)
-    data, copies = tmp_path / "data", tmp_path / "copies"
+    data, copies = disk.root / "data", disk.root / "copies"
     store = Store(data, segment_bytes_max=SEGMENT_BYTES)
     model: dict[int, bytes] = {}
     promised: dict[int, bytes] = {}
-    on_disk: dict[str, int] = {}
     played = 0
 
     def died(what: str) -> None:
@@ -217,7 +205,7 @@ def test_a_kill_or_a_loss_of_power_at_any_step_takes_nothing(
         for lost, at_least in ((False, model), (True, promised)):
             place = copies / f"{played}{lost}"
             if lost:
-                power_loss(data, on_disk, place)
+                disk.power_lost(data, place, rng)
             else:
                 shutil.copytree(data, place)
             after = Store(place, segment_bytes_max=SEGMENT_BYTES)
@@ -227,7 +215,7 @@ def test_a_kill_or_a_loss_of_power_at_any_step_takes_nothing(
             assert expected.items() <= held.items(), (what, lost, sorted(expected.keys() - held.keys()))
             assert take_all(after.queue) == held
             after.close()
-            shutil.rmtree(place)
+            disk.remove(place)
 
     def stepped(owner: Any, name: str) -> None:
         original = getattr(owner, name)
@@ -257,7 +245,7 @@ def test_a_kill_or_a_loss_of_power_at_any_step_takes_nothing(
         store.store.append_settlements(store.queue)
         if rng.random() < 0.7:
             store.sync()
-            on_disk, promised = synced_sizes(data), dict(model)
+            promised = dict(model)
             died("sync")
         store.now_ms += 1_000
         store.store.reclaiming.look(store.now_ms)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 import resource
 import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from stat import S_ISDIR
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from leveret.storage.log import Log
 from leveret.storage.quarantine.quarantine import Quarantine
 from leveret.storage.quarantine.report import DivergentLog, DivergentReport, chunks_of, directory_of, reports
 from leveret.storage.segment_file import STEP_BYTES
+from leveret.testing.simulation.disk import SimulatedDisk
 from leveret.wire.chunk import ChunkType, encode_entry
 from leveret.wire.record import Settlement, encode_settlements
 from tests.unit.storage.logs import append, files, make, scratch, segments
@@ -354,42 +355,42 @@ def test_all_of_it_is_on_disk_for_good_when_the_log_may_be_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_link: bool
 ) -> None:
     """What was not synced is gone when the power is: so names must be, and sizes, after they were as they are now."""
-    filled(tmp_path / "queues/1", EIGHT)
-    synced: dict[int, tuple[int, set[str]]] = {}
-
-    def syncing(function: Callable[[int], None]) -> Callable[[int], None]:
-        def call(fd: int) -> None:
-            function(fd)
-            what = os.fstat(fd)
-            names = set(os.listdir(f"/proc/self/fd/{fd}")) if S_ISDIR(what.st_mode) else set()
-            synced[what.st_ino] = what.st_size, names
-
-        return call
+    data, chance = tmp_path / "data", random.Random(1)
+    filled(data / "queues/1", EIGHT)
 
     def refuse(*args: object) -> None:
         raise OSError(errno.EPERM, "no")
 
-    rename = os.rename
+    def quarantined(place: Path) -> dict[str, bytes]:
+        paths = (place / "divergent").rglob("*")
+        return {str(path.relative_to(place)): path.read_bytes() for path in paths if path.is_file()}
 
-    def renaming(old: Path, new: Path) -> None:
-        if Path(new).name == "log.json":
-            # Which says that they are there.
-            assert len(synced[Path(new).parent.stat().st_ino][1]) == 4
-        rename(old, new)
+    def after_power_loss() -> dict[str, bytes]:
+        place = tmp_path / str(chance.random())
+        disk.power_lost(data, place, chance)
+        return quarantined(place)
 
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, SimulatedDisk(tmp_path) as disk:
+        renamed = os.rename
+
+        def renaming(old: Path, new: Path) -> None:
+            if Path(new).name == "log.json":
+                # Which says that they are there.
+                expected = quarantined(data)
+                assert sum(path.endswith("segment") for path in expected) == 4
+                for _ in range(20):
+                    found = after_power_loss()
+                    assert {path: found.get(path) for path in expected if path.endswith("segment")} == {
+                        path: octets for path, octets in expected.items() if path.endswith("segment")
+                    }
+            renamed(old, new)
+
         patch.setattr(os, "rename", renaming)
-        patch.setattr(os, "fsync", syncing(os.fsync))
-        patch.setattr(os, "fdatasync", syncing(os.fdatasync))
         if not can_link:
             patch.setattr(os, "link", refuse)
-        setting_aside(tmp_path).add("queues/1")
-    found = list((tmp_path / "divergent").rglob("*"))
-    assert len(found) == 9
-    for path in [tmp_path / "divergent", *found]:
-        assert path.name in synced[path.parent.stat().st_ino][1]
-        if path.is_file():
-            assert synced[path.stat().st_ino][0] == path.stat().st_size
+        setting_aside(data).add("queues/1")
+        assert len(quarantined(data)) == 6
+        assert all(after_power_loss() == quarantined(data) for _ in range(20))
 
 
 def test_a_copy_that_was_not_finished_counts_for_nothing(tmp_path: Path) -> None:

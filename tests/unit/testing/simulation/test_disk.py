@@ -44,13 +44,13 @@ def tree(directory: Path) -> Tree:
     }
 
 
-def left(disk: SimulatedDisk, data: Path, seed: int = 1) -> list[Tree]:
+def left(disk: SimulatedDisk, data: Path, seed: int = 1, *, in_order: bool = False) -> list[Tree]:
     """What many losses of power leave, each state once."""
     found: list[Tree] = []
     chance = random.Random(seed)
     for number in range(LOSSES):
         place = data.parent / f"left{number}"
-        disk.power_lost(data, place, chance)
+        disk.power_lost(data, place, chance, in_order=in_order)
         state = tree(place)
         if state not in found:
             found.append(state)
@@ -113,6 +113,23 @@ def test_a_name_that_was_never_synced_may_be_lost_with_both_its_forms(
     (data / "a.new").rename(data / "a.segment")
     (data / "a.segment").rename(data / "a.sealed")
     assert same(left(disk, data), {}, {"a.new": b"1"}, {"a.segment": b"1"}, {"a.sealed": b"1"})
+
+
+def test_a_disk_with_a_journal_keeps_the_changes_of_a_directory_in_their_order(
+    disk: SimulatedDisk, data: Path
+) -> None:
+    for name in ("log", "other"):
+        make_directory(data / name)
+    for name in ("a", "b"):
+        (data / "log" / name).touch()
+    (data / "other/c").touch()
+    logs: list[Tree] = [
+        {"log": None, "other": None},
+        {"log": None, "log/a": b"", "other": None},
+        {"log": None, "log/a": b"", "log/b": b"", "other": None},
+    ]
+    assert same(left(disk, data, in_order=True), *logs, *[{**each, "other/c": b""} for each in logs])
+    assert {"log": None, "log/b": b"", "other": None} in left(disk, data)
 
 
 def test_a_rename_into_another_directory_is_durable_with_either(disk: SimulatedDisk, data: Path) -> None:
