@@ -20,6 +20,7 @@ from typing import Final, cast
 
 from leveret.config.sections.listeners import Listeners
 from leveret.runtime.clients import connection_log
+from leveret.runtime.clients.ahead import LOOK_S, AheadWait
 from leveret.runtime.clients.amqp10_connection import Amqp10Connection
 from leveret.runtime.logs.engine import Engine
 from leveret.runtime.sockets.addresses import is_loopback
@@ -42,8 +43,6 @@ TURN_BYTES: Final = 64 * 1024
 TURN_FRAMES: Final = 600
 """So does it when so many frames were taken one by one, a method counting for four: a read holds 20,000 that open a
 channel, which takes 0.3 s."""
-AHEAD_DELAY_S: Final = 0.002
-"""How long a publisher waits for its turn when its consumers are far behind."""
 ENDING_TIMEOUT_MS: Final = 10_000
 """For a peer to take the last it was sent."""
 
@@ -96,6 +95,7 @@ class AmqpPeer(asyncio.Protocol):
         self._reads = True
         self._has_read_last = False
         self._turn_is_over = False
+        self._taken_before_turn = 0
         self._is_woken = False
         self._waits_for_disk = False
         self._published = 0
@@ -169,17 +169,23 @@ class AmqpPeer(asyncio.Protocol):
         self._settle(session)
 
     def _wait_for_turn(self, session: ClientConnection) -> None:
-        """Come again when the others were served, and later if this publisher's consumers are far behind.
-
-        A publisher costs the node less than its consumers do, so without this wait it would take most of the
-        node's time, the backlog would grow although consumers could keep up, and come back from disk.
-        """
-        loop = asyncio.get_running_loop()
-        if session.publisher.is_ahead:
+        """Come again when the others were served, and later if this publisher's consumers are far behind."""
+        loop, publisher = asyncio.get_running_loop(), session.publisher
+        before, self._taken_before_turn = self._taken_before_turn, publisher.taken
+        if publisher.is_ahead:
             session.note_flow()
-            loop.call_later(AHEAD_DELAY_S, self._begin_turn)
+            wait = AheadWait(publisher.taken - before, session.counters.deliver_get, loop.time())
+            loop.call_later(LOOK_S, self._look, session, wait)
         else:
             loop.call_soon(self._begin_turn)
+
+    def _look(self, session: ClientConnection, wait: AheadWait) -> None:
+        """Go on with a publisher whose consumers were far behind, or let it wait on."""
+        loop = asyncio.get_running_loop()
+        if wait.is_over(session.counters.deliver_get, loop.time()):
+            self._begin_turn()
+        else:
+            loop.call_later(LOOK_S, self._look, session, wait)
 
     def pause_writing(self) -> None:
         """The socket's buffer is full."""

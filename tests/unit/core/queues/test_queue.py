@@ -21,7 +21,7 @@ from leveret.core.queues import queue as queue_module
 from leveret.core.queues.backlog import backlog as backlog_module
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import alike
-from leveret.core.queues.queue import Queue
+from leveret.core.queues.queue import DEALT_SINGLY, Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.errors import StorageError
 from leveret.wire.record import content_header
@@ -221,6 +221,26 @@ def test_a_few_messages_are_dealt_out_evenly() -> None:
         queue.add_consumer(sink)
     queue.dispatch()
     assert [len(sink.got) for sink in sinks] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("prefetches", "count", "dealt"),
+    [
+        ([9, 9], 2 * DEALT_SINGLY - 1, [[0, 2, 4, 6], [1, 3, 5]]),
+        ([9, 9], 2 * DEALT_SINGLY + 1, [[0, 1, 2, 3, 8], [4, 5, 6, 7]]),
+        ([2, 9, 9], 12, [[0, 1], [2, 3, 4, 5, 10], [6, 7, 8, 9, 11]]),
+        ([9], 7, [[0, 1, 2, 3, 4, 5, 6]]),
+    ],
+)
+def test_of_more_messages_each_consumer_has_its_part_at_once(
+    prefetches: list[int], count: int, dealt: list[list[int]]
+) -> None:
+    _, queue = filled(count)
+    sinks = [Sink(prefetch) for prefetch in prefetches]
+    for sink in sinks:
+        queue.add_consumer(sink)
+    queue.dispatch()
+    assert [[number for number, _, _ in sink.got] for sink in sinks] == dealt
 
 
 def test_what_came_back_is_delivered_first_as_redelivered_and_in_its_old_order() -> None:

@@ -1,0 +1,32 @@
+"""How long a publisher waits whose consumers are far behind."""
+
+from __future__ import annotations
+
+from leveret.runtime.clients.ahead import IDLE_LOOKS, LOOK_S, WAIT_S_MAX, AheadWait
+
+BEGAN_S = 100.0
+DELIVERED = 5_000
+
+
+def looks(published: int, delivered_each: list[int]) -> int:
+    """How many looks a wait takes in which so many messages are delivered before each of them."""
+    wait, delivered = AheadWait(published, DELIVERED, BEGAN_S), DELIVERED
+    for look, count in enumerate(delivered_each, 1):
+        delivered += count
+        if wait.is_over(delivered, BEGAN_S + look * LOOK_S):
+            return look
+    raise AssertionError("it does not end")
+
+
+def test_a_publisher_waits_until_as_many_are_delivered_as_it_published() -> None:
+    assert looks(450, [150] * 9) == 3
+    assert looks(450, [450]) == 1
+
+
+def test_a_publisher_does_not_wait_for_consumers_that_take_nothing() -> None:
+    assert looks(450, [0] * 9) == IDLE_LOOKS
+    assert looks(450, [100, 0, 100, 0, 0]) == 3 + IDLE_LOOKS
+
+
+def test_slow_consumers_do_not_hold_a_publisher_to_their_rate() -> None:
+    assert looks(450, [1] * 99) == round(WAIT_S_MAX / LOOK_S)
