@@ -8,6 +8,7 @@ page.submit("Purge Messages")
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,8 +19,11 @@ from playwright.sync_api import Dialog, Locator, Response, expect
 
 from leveret.testing.servers.chromium import Visit
 
-FILES: Final = "/usr/lib/rabbitmq/lib/rabbitmq_server-*/plugins/rabbitmq_management-*/priv/www"
-"""Where Debian's rabbitmq-server has the page."""
+FILES: Final = os.environ.get(
+    "LEVERET_MANAGEMENT_FILES",
+    "/usr/lib/rabbitmq/lib/rabbitmq_server-*/plugins/rabbitmq_management-*/priv/www",
+)
+"""Where Debian's rabbitmq-server has the page; another release's is tried by the variable, and its forms may differ."""
 
 _NO_VALUE: Final = re.compile(r"\b(NaN|undefined|null|Infinity|\[object Object\])\b")
 _MARK: Final = "$('#main').append('<i id=left-behind></i>')"

@@ -67,7 +67,6 @@ READERS: Final[dict[str, frozenset[str]]] = {
             "vhosts/%2F/topic-permissions",
             "definitions",
             "definitions/%2F",
-            "feature-flags",
             "exchanges/$hidden",
             "queues/$hidden",
         ),

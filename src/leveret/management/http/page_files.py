@@ -7,6 +7,8 @@ user types. So its files hold nothing secret, and are given to all.
 from __future__ import annotations
 
 import glob
+import re
+from collections.abc import Callable
 from http import HTTPStatus
 from os import PathLike, stat_result
 from pathlib import Path
@@ -19,6 +21,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+import leveret
+from leveret.management.request.replies import json_reply
 from leveret.model.errors import ConfigError
 
 _INDEX: Final = "index.html"
@@ -26,6 +30,14 @@ _SETTING: Final = "management.ui.path"
 _WITH_INDEX: Final = ("api", "cli")
 """Directories that the page has links to: RabbitMQ's description of the API, and its command-line tool."""
 _READS: Final = ("GET", "HEAD")
+_LOGIN_HELPER: Final = "js/oidc-oauth/helper.js"
+_LOGIN_SCRIPT: Final = "js/oidc-oauth/bootstrap.js"
+_AS_MODULE: Final = """\
+import * as helper from './helper.js';
+helper.set_oauth_settings({oauth_enabled: false});
+Object.assign(window, helper);
+"""
+_AS_SCRIPT: Final = "window.oauth_initialize_if_required = () => oauth_initialize({oauth_enabled: false});\n"
 _HEADERS: Final = {
     # Asked for again each time, and not sent again while unchanged: after an upgrade no page mixes versions.
     "cache-control": "no-cache",
@@ -46,6 +58,8 @@ class NoPageFiles(ConfigError):
 def page_routes(path: Path, prefix: str) -> list[BaseRoute]:
     """The routes of the page in `path`, in which `*` stands for any part of a name; they come last.
 
+    The page of RabbitMQ 4 asks for a version before anybody logged in, and loads itself anew when that changes.
+
     Args:
         path: as it is configured.
         prefix: of all paths at the listener, which is not in the paths of the routes.
@@ -53,8 +67,16 @@ def page_routes(path: Path, prefix: str) -> list[BaseRoute]:
     Raises:
         NoPageFiles: there is no page, or more than one.
     """
-    files = _PageFiles(_folder_of(path), prefix)
-    return [Route("/", files.first_page, methods=_READS), Mount("/", files)]
+    folder = _folder_of(path)
+    files = _PageFiles(folder, prefix)
+    routes: list[BaseRoute] = [
+        Route("/", files.first_page, methods=_READS),
+        Route("/api/version", lambda _: json_reply(leveret.__version__), methods=_READS),
+    ]
+    script = _login_script(folder)
+    if script is not None:
+        routes.append(Route(f"/{_LOGIN_SCRIPT}", script, methods=_READS))
+    return [*routes, Mount("/", files)]
 
 
 def _folder_of(path: Path) -> Path:
@@ -77,6 +99,17 @@ def _folder_of(path: Path) -> Path:
             f"{_SETTING} = {folder} has no {_INDEX}: name the directory priv/www of RabbitMQ's page"
         )
     return folder
+
+
+def _login_script(folder: Path) -> Callable[[Request], Response] | None:
+    """Answers for the script that RabbitMQ since 3.12 makes by itself: it tells the page that there is no OAuth."""
+    if not (folder / _LOGIN_HELPER).is_file() or (folder / _LOGIN_SCRIPT).is_file():
+        return None
+    is_module = re.search(
+        rf"{_LOGIN_SCRIPT}.{{1,3}}type=.module", (folder / _INDEX).read_text("utf-8", "replace")
+    )
+    text = _AS_MODULE if is_module else _AS_SCRIPT
+    return lambda _: Response(text, media_type="text/javascript", headers=_HEADERS)
 
 
 class _PageFiles(StaticFiles):

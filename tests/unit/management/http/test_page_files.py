@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+import leveret
 from leveret.management.http.app import build_app, public_app
 from leveret.management.http.page_files import NoPageFiles
 from tests.unit.management.conftest import Client
@@ -130,3 +131,20 @@ def test_a_place_without_a_page_is_refused_with_the_remedy(node: FakeNode, www: 
         with pytest.raises(NoPageFiles, match=r"management\.ui\.path") as refused:
             client(node, path)
         assert said in str(refused.value)
+
+
+def test_a_page_of_rabbitmq_4_gets_a_version_and_the_script_that_its_files_leave_out(
+    node: FakeNode, www: Path
+) -> None:
+    assert client(node, www).get("/api/version").json() == leveret.__version__
+    assert client(node, www).get("/js/oidc-oauth/bootstrap.js").status_code == 404
+    (www / "js/oidc-oauth").mkdir()
+    (www / "js/oidc-oauth/helper.js").write_text("export function set_oauth_settings() {}")
+    (www / "index.html").write_text("<script src='js/oidc-oauth/bootstrap.js'></script>")
+    assert "oauth_initialize(" in client(node, www).get("/js/oidc-oauth/bootstrap.js").text
+    (www / "index.html").write_text('<script src="js/oidc-oauth/bootstrap.js" type="module"></script>')
+    reply = client(node, www).get("/js/oidc-oauth/bootstrap.js")
+    assert "import * as helper from './helper.js'" in reply.text
+    assert reply.headers["content-type"].startswith("text/javascript")
+    (www / "js/oidc-oauth/bootstrap.js").write_text("mine()")
+    assert client(node, www).get("/js/oidc-oauth/bootstrap.js").text == "mine()"

@@ -25,6 +25,7 @@ ON_FOLLOWERS = {
     ("DELETE", "/api/auth/attempts/{node}/source"),
     ("POST", "/api/users/{user}/authenticate"),
     ("POST", "/api/login"),
+    ("DELETE", "/api/login"),
     ("POST", "/api/cluster/join"),
 }
 """Changes that concern the process alone, or that are none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qs
@@ -31,8 +32,13 @@ async def show_method(request: Request) -> Response:
     )
 
 
-async def check_login(request: Request) -> Response:
-    """Whether a form's `username` and `password` are right and may use the API."""
+async def answer_login(request: Request) -> Response:
+    """A page begins a session with a form's `username` and `password`, or ends it; the node keeps none.
+
+    The answer is that of RabbitMQ 4.3: what the page is to send as its authorization from now on.
+    """
+    if request.method == "DELETE":
+        return done()
     octets = b""
     async for piece in request.stream():
         octets += piece
@@ -41,10 +47,15 @@ async def check_login(request: Request) -> Response:
     form = parse_qs(octets.decode("utf-8", "replace"))
     name, password = (form.get(field, [""])[0] for field in ("username", "password"))
     try:
-        log_in(request.app.state.node, request, name, password).require(Need.MANAGEMENT)
+        caller = log_in(request.app.state.node, request, name, password)
+        caller.require(Need.MANAGEMENT)
     except Unauthorised as refused:
+        # The page has a form of its own: its browser must not ask for a password, too.
+        if "www-authenticate" in refused.reply.headers:
+            del refused.reply.headers["www-authenticate"]
         return refused.reply
-    return json_reply("ok")
+    token = {"type": "basic", "value": base64.b64encode(f"{name}:{password}".encode()).decode()}
+    return json_reply({"token": token, "user": {"name": caller.name, "tags": caller.tags}})
 
 
 async def show_attempts(call: Call) -> Response:
@@ -83,7 +94,7 @@ def _check_name(call: Call) -> None:
 
 ROUTES = [
     Route("/api/auth", show_method, methods=["GET", "HEAD"]),
-    Route("/api/login", check_login, methods=["POST"]),
+    Route("/api/login", answer_login, methods=["POST", "DELETE"]),
     resource(
         "/api/auth/attempts/{node}",
         need=Need.MONITORING,

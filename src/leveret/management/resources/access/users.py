@@ -7,6 +7,7 @@ from starlette.responses import Response
 
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
+from leveret.management.request.listing import Listing
 from leveret.management.request.replies import done, put_reply
 from leveret.model.definitions import AnyEntity, Delete, Put, User
 from leveret.model.errors import AuthenticationFailed, InvalidCommand, NotFound
@@ -27,7 +28,8 @@ class Password(msgspec.Struct):
 
 async def show_all(call: Call) -> Response:
     """All users."""
-    return await call.list_entities(call.definitions["users"].values())
+    users = [*call.definitions["users"].values()]
+    return await call.list(Listing(users, call.entity_json, order=lambda each: each.key), in_pages=True)
 
 
 async def show(call: Call) -> Response:

@@ -61,15 +61,16 @@ def _flag(name: str) -> dict[str, Any]:
         "doc_url": "",
         "state": "enabled",
         "stability": "stable",
+        "callbacks": [],
         "provided_by": "rabbit",
     }
 
 
 _ADMIN = Need.ADMINISTRATOR
 ROUTES = [
-    resource("/api/feature-flags", need=_ADMIN, GET=show_flags),
+    resource("/api/feature-flags", GET=show_flags),
     resource("/api/feature-flags/{name}/enable", need=_ADMIN, defines=False, PUT=enable_flag),
-    resource("/api/deprecated-features", need=_ADMIN, GET=show_deprecated),
-    resource("/api/deprecated-features/used", need=_ADMIN, GET=show_deprecated),
+    resource("/api/deprecated-features", GET=show_deprecated),
+    resource("/api/deprecated-features/used", GET=show_deprecated),
     resource("/api/extensions", GET=show_extensions),
 ]
