@@ -1,6 +1,7 @@
 # Every target first makes sure of .venv; when nothing is missing that takes no time.
 #
 #   make demo DEMO_ARGS=--all      all of the data
+#   make demo DEMO_ARGS=--console  with the console open, and the promotion left to you
 #   make test TEST_ARGS="-k chunk" some of the tests
 
 PYTEST = .venv/bin/python -m pytest
@@ -20,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 FUZZ_SECONDS = 300
 
-.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster test test-fast mutants check format docs bench conformance answers torture fuzz clean
+.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster screenshots test test-fast mutants check format docs bench conformance answers torture fuzz clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -80,6 +81,9 @@ docs: setup-docs  ## the documentation as a site with a search, in build/site
 	@.venv/bin/python -m sphinx --fail-on-warning --keep-going --quiet -c docs -d build/doctrees . build/site
 	@cp build/site/README.html build/site/index.html
 	@echo "the first page is build/site/index.html"
+
+screenshots: setup-test  ## pictures of the console's pages, in build/screenshots
+	@.venv/bin/python -m leveret.testing.demo.screenshots $(SCREENSHOTS_ARGS)
 
 bench: setup-test  ## throughput and lag, beside RabbitMQ
 	@.venv/bin/python -m bench $(BENCH_ARGS)

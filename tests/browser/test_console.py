@@ -8,9 +8,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 
+import pika
 import pytest
 from playwright.sync_api import Error, Page, expect
 
+from leveret.testing.applications.applications import parameters
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.servers.chromium import Chromium, Visit
@@ -179,6 +181,39 @@ def test_passwords_are_in_no_log_and_no_process_list(visit: Visit, console: Cons
     assert "pass" not in console.log_text()
     assert "/session" not in console.log_text()
     assert b"guest" not in Path(f"/proc/{console.server.pid}/cmdline").read_bytes()
+
+
+def test_messages_are_shown_as_text_json_and_hex_and_nothing_of_them_runs(
+    visit: Visit, node: LeveretProcess, console: ConsoleProcess
+) -> None:
+    bodies = [b'{"a": "<img src=x onerror=window.hacked=1>"}', bytes(range(256)), b"x" * 16_000_000]
+    with pika.BlockingConnection(parameters(node.amqp_port, "/")) as connection:
+        for body in bodies:
+            headers = {"<b>": "<script>window.hacked=1</script>"}
+            properties = pika.BasicProperties(delivery_mode=2, headers=headers)
+            connection.channel().basic_publish("", "orders", body, properties)
+    page = visit.page
+    log_in(page, console)
+    page.get_by_role("link", name="Messages").click()
+    page.get_by_label("Queue", exact=True).fill("orders")
+    page.get_by_role("button", name="Look").click()
+    letters = page.get_by_role("article")
+    expect(letters).to_have_count(3)
+    expect(letters.nth(0)).to_contain_text("<script>window.hacked=1</script>")
+    expect(letters.nth(2)).to_contain_text("Only the beginning of the body is shown")
+    page.get_by_role("button", name="JSON").click()
+    expect(letters.nth(0).locator("pre")).to_contain_text('"a": "<img src=x')
+    page.get_by_role("button", name="hex").click()
+    expect(letters.nth(1).locator("pre")).to_contain_text("000010  10 11 12 13")
+    assert page.evaluate("window.hacked") is None
+    assert node.ctl("list_queues", "name", "messages", "--formatter", "csv").stdout.count('"orders","3"') == 1
+
+
+def test_the_history_has_the_start_of_the_node(visit: Visit, console: ConsoleProcess) -> None:
+    page = visit.page
+    log_in(page, console)
+    page.get_by_role("link", name="History").click()
+    expect(page.locator("ol.line")).to_contain_text("started.")
 
 
 def test_a_site_that_dies_is_shown_as_not_heard_of_and_is_alive_again_when_it_is(visit: Visit) -> None:

@@ -26,6 +26,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from leveret.console.http.guard import Guard
+from leveret.console.http.looking import MessagesWanted, history, messages
 from leveret.console.http.sessions import ConsoleSession, LoginFailed, Sessions
 from leveret.console.http.shipped import ShippedFiles
 from leveret.console.http.throttle import LoginThrottle
@@ -226,6 +227,22 @@ async def begin_job(request: Request, session: ConsoleSession) -> Response:
     return answer({"number": job.number}, HTTPStatus.ACCEPTED)
 
 
+@logged_in
+async def show_history(_request: Request, session: ConsoleSession) -> Response:
+    """The time line."""
+    return answer(await history(session))
+
+
+@logged_in
+async def show_messages(request: Request, session: ConsoleSession) -> Response:
+    """Messages of a queue, or divergent ones."""
+    wanted = await read_body(request, MessagesWanted)
+    try:
+        return answer(await messages(session, wanted))
+    except TimeoutError:
+        return answer({"error": "the site does not answer in time"}, HTTPStatus.GATEWAY_TIMEOUT)
+
+
 ROUTES: Final = [
     Route("/", show_page),
     Route("/files/{name}", show_file),
@@ -234,6 +251,8 @@ ROUTES: Final = [
     Route("/session", log_out, methods=["DELETE"]),
     Route("/session/sites/{site}", log_in_at, methods=["POST"]),
     Route("/view/{name}", show_view),
+    Route("/history", show_history),
+    Route("/messages", show_messages, methods=["POST"]),
     Route("/jobs", show_jobs, methods=["GET"]),
     Route("/jobs", begin_job, methods=["POST"]),
 ]

@@ -5,8 +5,10 @@ import { safety } from "/files/safety.js";
 import { sites } from "/files/sites.js";
 import { plots } from "/files/plots.js";
 import { doing } from "/files/do.js";
+import { past } from "/files/history.js";
+import { letters } from "/files/messages.js";
 
-const PAGES = { sites, safety, plots, do: doing };
+const PAGES = { sites, safety, plots, do: doing, history: past, messages: letters };
 const REFRESH_MS = 2500;
 const top_ = document.getElementById("top"), main = document.getElementById("main");
 const state = { session: null, timer: 0, turn: 0, trouble: "" };
@@ -44,7 +46,7 @@ async function refresh() {
     state.trouble = `${error.message} What is shown below may be old.`;
   }
   frame();
-  state.timer = setTimeout(refresh, REFRESH_MS);
+  state.timer = setTimeout(refresh, page.refresh_ms ?? REFRESH_MS);
 }
 
 function showLogin(text = "") {

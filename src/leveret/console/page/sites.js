@@ -42,23 +42,34 @@ function place(boxes, edges) {
   for (let round = 0; round < boxes.length; round += 1) for (const edge of edges) {
     if (level[edge.to] <= level[edge.from] && level[edge.from] < boxes.length - 1) level[edge.to] = level[edge.from] + 1;
   }
+  return isWide ? inColumns(boxes, level) : inOneColumn(boxes, level, edges);
+}
+
+/** Who is followed to the left of who follows. */
+function inColumns(boxes, level) {
   const ends = {};
-  let width = 0, height = 0, before = PAD;
+  let width = 0, height = 0;
   const levels = [...new Set(Object.values(level))].sort((a, b) => a - b);
-  for (const at of levels) {
-    let tallest = 0;
-    for (const each of boxes.filter((candidate) => level[candidate.id] === at)) {
-      const along = ends[at] ?? PAD;
-      each.x = isWide ? PAD + levels.indexOf(at) * (BOX + GAP_X) : along;
-      each.y = isWide ? along : before;
-      ends[at] = along + (isWide ? each.height + 28 : BOX + 28);
-      tallest = Math.max(tallest, each.height);
-      width = Math.max(width, each.x + BOX + PAD);
-      height = Math.max(height, each.y + each.height + PAD);
-    }
-    before += tallest + GAP_Y;
+  for (const each of boxes) {
+    const at = levels.indexOf(level[each.id]);
+    Object.assign(each, { x: PAD + at * (BOX + GAP_X), y: ends[at] ?? PAD });
+    ends[at] = each.y + each.height + 28;
+    width = Math.max(width, each.x + BOX + PAD);
+    height = Math.max(height, each.y + each.height + PAD);
   }
-  return { isWide, width, height };
+  return { isWide: true, width, height };
+}
+
+/** Who is followed above who follows; sites without a link come last. */
+function inOneColumn(boxes, level, edges) {
+  const linked = new Set(edges.flatMap((edge) => [edge.from, edge.to]));
+  const rank = (each) => (linked.has(each.id) ? level[each.id] : boxes.length);
+  let y = PAD;
+  for (const each of [...boxes].sort((a, b) => rank(a) - rank(b))) {
+    Object.assign(each, { x: PAD, y });
+    y += each.height + (linked.has(each.id) ? GAP_Y : 20);
+  }
+  return { isWide: false, width: BOX + 2 * PAD, height: y };
 }
 
 function box({ site, id, x, y, height }) {

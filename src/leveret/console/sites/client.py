@@ -16,7 +16,8 @@ from leveret.model.errors import ConfigError, LeveretError
 _CONNECT_S: Final = 3.0
 _READ_S: Final = 8.0
 _ANSWER_BYTES_MAX: Final = 64 * 1024 * 1024
-_LINE_BYTES_MAX: Final = 4 * 1024 * 1024
+_LINE_BYTES_MAX: Final = 32 * 1024 * 1024
+"""A message of 16 MB in base64."""
 _REASON_CHARACTERS_MAX: Final = 500
 _HAS_NOT: Final = (
     HTTPStatus.UNAUTHORIZED,

@@ -212,6 +212,34 @@ class DivergentRow(Struct):
     queues: list[dict[str, Any]] = field(default_factory=list)
 
 
+class AppliedSchema(Struct):
+    """A row of `/api/replication/schema/history`; `stamp` in seconds since 1970."""
+
+    stamp: int = 0
+    upstream_cluster: str = ""
+    puts: int = 0
+    deletes: int = 0
+    conflicts: int = 0
+    refused: int = 0
+    changes: list[str] = []
+
+
+class ShownMessage(Struct):
+    """A message, as a queue's `get` and the list of divergent messages have it."""
+
+    exchange: str = ""
+    routing_key: str = ""
+    properties: dict[str, Any] | list[Any] = {}
+    payload: str = ""
+    payload_encoding: str = "string"
+    payload_bytes: int | None = None
+    redelivered: bool | None = None
+    vhost: str | None = None
+    queue: str | None = None
+    offset: int | None = None
+    timestamp_ms: int | None = None
+
+
 def read_document(octets: bytes, kind: Any) -> Any:
     """Decode one document.
 

@@ -1,4 +1,4 @@
-"""`python -m leveret.testing.demo [--all] [--share N] [--seed N]`: the disaster, and the table at its end."""
+"""`python -m leveret.testing.demo [--all] [--share N] [--seed N] [--console]`: the disaster, and its table."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from leveret.testing.applications.applications import now_ms
 from leveret.testing.applications.audit import Account, Audit, audit
 from leveret.testing.demo import report
 from leveret.testing.demo.arguments import arguments
+from leveret.testing.demo.console import DemoConsole
 from leveret.testing.demo.flights import QUEUES, flights
 from leveret.testing.demo.sites import Sites
 
@@ -18,18 +19,27 @@ SHARE: Final = 60_000
 
 def main() -> int:
     """Run the demo; the exit status is 1 when the books do not balance."""
-    asked = arguments("leveret-demo", "Lose a site, promote its standby, count every message.", share=SHARE)
+    purpose = "Lose a site, promote its standby, count every message."
+    asked = arguments("leveret-demo", purpose, share=SHARE, has_console=True)
     report.say(str(asked))
     with Sites() as sites:
-        result = _run(sites, asked.count, asked.chance, asked.seed)
-    report.show(result)
+        if not asked.console:
+            result = _run(sites, asked.count, asked.chance, asked.seed, None)
+            report.show(result)
+        else:
+            with DemoConsole(sites.pair) as console:
+                result = _run(sites, asked.count, asked.chance, asked.seed, console)
+                report.show(result)
+                console.stay_open()
     report.step("done")
     return 0 if result.balances else 1
 
 
-def _run(sites: Sites, count: int, chance: random.Random, seed: int) -> Audit:
+def _run(sites: Sites, count: int, chance: random.Random, seed: int, console: DemoConsole | None) -> Audit:
     report.step("1/6 start the upstream and, far away, the downstream")
     sites.start()
+    if console is not None:
+        console.open()
     report.step("2/6 the downstream follows: definitions over AMQP 1.0, messages through Spark")
     sites.connect_downstream()
     report.step("3/6 applications publish and consume at the upstream")
@@ -45,8 +55,10 @@ def _run(sites: Sites, count: int, chance: random.Random, seed: int) -> Audit:
         f"4/6 kill -9 of the upstream, with {sites.applications.confirmed():,} of {count:,} flights confirmed"
     )
     report.step("5/6 promote the downstream: Spark works out what was unsettled and brings it back")
+    if console is not None:
+        console.wait_promoted()
     with report.progress("recovered", None) as bar:
-        summary = sites.promote(bar)
+        summary = sites.promoted() if console is not None and console.has_promoted else sites.promote(bar)
     report.say(summary.partition("\n")[2].rstrip())
     covered = sites.pair.covered(QUEUES)
     report.step("6/6 fresh consumers drain the downstream")

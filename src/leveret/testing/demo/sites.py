@@ -85,6 +85,10 @@ class Sites:
             lambda: bar(sum(row["messages"] for row in get(downstream, f"queues/{VHOST}"))),
         )
 
+    def promoted(self) -> str:
+        """The summary of a promotion that was done, as the operator sees it."""
+        return self.pair.downstream.ctl("display_standby_promotion_summary").stdout
+
     def drain(self) -> dict[str, list[Taken]]:
         """Empty the downstream's queues, all at once."""
         port = self.pair.downstream.amqp_port
