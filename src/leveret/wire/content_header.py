@@ -22,6 +22,8 @@ LAYOUTS_MAX: Final = 256
 """Of a publisher, so that headers of ever other lengths do not fill memory."""
 PLACES_MAX: Final = 128
 """Of a layout: to compare more takes as long as to walk."""
+PLACES_OF_ALL_MAX: Final = 8192
+"""Of all layouts of a publisher; each takes 16 octets."""
 _SHORT_STRINGS_FIRST: Final = (props.CONTENT_TYPE, props.CONTENT_ENCODING)
 _AFTER_PRIORITY: Final = (
     props.CORRELATION_ID,
@@ -59,11 +61,12 @@ class HeaderReader:
     flags, which mostly is the length of the first property: headers of one length may differ in that.
     """
 
-    __slots__ = ("_layouts",)
+    __slots__ = ("_layouts", "_places")
 
     def __init__(self) -> None:
         """No layout is known yet."""
         self._layouts: dict[int, _Layout] = {}
+        self._places = 0
 
     def read(self, header: bytes, position: int, flags: int) -> Traits:
         """See `read_traits`."""
@@ -74,10 +77,11 @@ class HeaderReader:
             return layout.traits
         traits = read_traits(header, position, flags)
         if layout is None:
-            if len(self._layouts) >= LAYOUTS_MAX:
+            if len(self._layouts) >= LAYOUTS_MAX or self._places >= PLACES_OF_ALL_MAX:
                 self._layouts.clear()
+                self._places = 0
             layout = self._layouts[key] = _Layout()
-        layout.learn(header, position, flags, traits)
+        self._places += layout.learn(header, position, flags, traits)
         return traits
 
 
@@ -93,16 +97,23 @@ class _Layout:
         self.traits = TRANSIENT
         self._walks = 0
 
-    def learn(self, header: bytes, position: int, flags: int, traits: Traits) -> None:
-        """Take the layout of a header that was walked through, now and then: else each would be learned for itself."""
+    def learn(self, header: bytes, position: int, flags: int, traits: Traits) -> int:
+        """Take the layout of a header that was walked through, now and then: else each would be learned for itself.
+
+        Returns:
+            How many more places it has than before.
+        """
         self._walks += 1
         if traits.terms[0] or self._walks & (self._walks - 1):
-            return
+            return 0
         places = list(_places(header, position, flags))
-        if 1 < len(places) <= PLACES_MAX:
-            self.at_places = itemgetter(*places)
-            self.octets = self.at_places(header)
-            self.traits = traits
+        if not 1 < len(places) <= PLACES_MAX:
+            return 0
+        more = len(places) - len(self.octets)
+        self.at_places = itemgetter(*places)
+        self.octets = self.at_places(header)
+        self.traits = traits
+        return more
 
 
 def _nothing(header: bytes) -> tuple[int, ...]:

@@ -130,3 +130,16 @@ def test_layouts_do_not_fill_memory() -> None:
         header = props.join({props.HEADERS: tables.join({b"x": tables.long_string(b"y" * size)})}, 1)
         reader.read(header, FIXED_BYTES, props.property_flags(header))
     assert len(reader._layouts) <= content_header.LAYOUTS_MAX
+
+
+def test_layouts_with_many_places_do_not_fill_memory_either() -> None:
+    reader = HeaderReader()
+    for size in range(content_header.LAYOUTS_MAX):
+        entries = {b"%02d" % number: tables.long_string(b"") for number in range(17)}
+        header = props.join(
+            {props.HEADERS: tables.join(entries | {b"x": tables.long_string(b"y" * size)})}, 1
+        )
+        reader.read(header, FIXED_BYTES, props.property_flags(header))
+        places = sum(len(layout.octets) for layout in reader._layouts.values())
+        assert places <= content_header.PLACES_OF_ALL_MAX + content_header.PLACES_MAX
+    assert len(reader._layouts) < content_header.LAYOUTS_MAX

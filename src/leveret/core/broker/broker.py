@@ -88,7 +88,8 @@ class Broker:
         dead_lettered: how many messages were, by queue type and reason.
         refuses_durable: whether publishes that must be on disk are refused for now, where somebody is told: too few
             followers are in sync.
-        known_routes: how many exchanges and routing keys all connections have at hand, see session.amqp091.publishing.
+        known_routes: how many exchanges and routing keys, and lists of queues to which these lead, all connections have
+            at hand, see session.amqp091.publishing.
         traced_vhosts: where messages of this node's clients are copied to amq.rabbitmq.trace; not kept over a restart.
         epochs: of queues.
         definitions_lock: whether this node may change definitions.

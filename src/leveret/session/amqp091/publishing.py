@@ -40,10 +40,11 @@ from leveret.wire.content_header import TRANSIENT, HeaderReader, Traits
 from leveret.wire.strides import BULK_MIN
 
 ROUTES_MAX: Final = 4096
+"""Of a connection, and as many lists of queues."""
 ROUTES_BYTES_MAX: Final = 1024 * 1024
 """Of all routes of a connection, so that long names, each another, are not all kept."""
 ROUTES_OF_NODE_MAX: Final = 100_000
-"""Of all connections together; each takes about a kilobyte."""
+"""Routes and lists of queues of all connections together; each takes up to a kilobyte."""
 QUEUES_A_TURN: Final = 32
 """So many queues of very many take messages with one flush, which makes 32 logs in 5 ms."""
 _MANDATORY: Final = 1
@@ -87,7 +88,6 @@ class Publisher:
     def forget(self) -> None:
         """Routes or channels changed; look everything up anew."""
         self._forget_routes()
-        self._destinations.clear()
         self._last = None
         self._shape = None
 
@@ -270,10 +270,10 @@ class Publisher:
         key = (channel.number, exchange, mandatory, found.reply, *found.queues)
         known = self._destinations.get(key)
         if known is None:
+            self._make_room(is_full=len(self._destinations) >= ROUTES_MAX)
             known = Destination(channel, found.queues, found.exchange, found.reply, mandatory=mandatory)
-            if len(self._destinations) >= ROUTES_MAX:
-                self._destinations.clear()
             self._destinations[key] = known
+            self._connection.broker.known_routes += 1
         return known
 
     def _new_route(self, data: bytes, position: int, end: int) -> PublishRoute | None:
@@ -308,21 +308,22 @@ class Publisher:
         return route
 
     def _remember(self, octets: bytes, route: PublishRoute) -> None:
-        """Know a route; what all connections know together has an end, too."""
-        broker = self._connection.broker
-        if (
-            len(self._routes) >= ROUTES_MAX
-            or self._routes_bytes + len(octets) > ROUTES_BYTES_MAX
-            or broker.known_routes >= ROUTES_OF_NODE_MAX
-        ):
-            self._forget_routes()
+        self._make_room(
+            is_full=len(self._routes) >= ROUTES_MAX or self._routes_bytes + len(octets) > ROUTES_BYTES_MAX
+        )
         self._routes[octets] = route
         self._routes_bytes += len(octets)
-        broker.known_routes += 1
+        self._connection.broker.known_routes += 1
+
+    def _make_room(self, *, is_full: bool) -> None:
+        """Forget all routes where one more is too many; what all connections know together has an end, too."""
+        if is_full or self._connection.broker.known_routes >= ROUTES_OF_NODE_MAX:
+            self._forget_routes()
 
     def _forget_routes(self) -> None:
-        self._connection.broker.known_routes -= len(self._routes)
+        self._connection.broker.known_routes -= len(self._routes) + len(self._destinations)
         self._routes.clear()
+        self._destinations.clear()
         self._routes_bytes = 0
 
     def publish(self, destination: Destination, messages: Messages) -> None:

@@ -190,9 +190,14 @@ def test_a_route_is_of_its_connection_and_channel() -> None:
 def test_no_more_routes_are_kept_than_their_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ROUTES_MAX >= 1000
     monkeypatch.setattr("leveret.session.amqp091.publishing.ROUTES_MAX", 8)
-    _, session = broker()
+    node, session = broker()
+    for number in range(50):
+        session.receive(frame(commands.Queue.Declare(queue=f"key{number}")), 0)
     session.receive(b"".join(chain.from_iterable(publish(b"1", f"key{n}") for n in range(50))), 0)
-    assert len(session.publisher._routes) <= 8
+    assert 0 < len(session.publisher._routes) <= 8
+    assert 0 < len(session.publisher._destinations) <= 8
+    node.flush(session)
+    assert all(node.queue(f"key{number}").message_count == 1 for number in range(50))
 
 
 def test_all_connections_together_know_no_more_routes_than_their_limit(
@@ -203,8 +208,10 @@ def test_all_connections_together_know_no_more_routes_than_their_limit(
     others = [connect(node, 1) for _ in range(5)]
     for each in (session, *others):
         each.receive(b"".join(chain.from_iterable(publish(b"1", f"key{n}") for n in range(20))), 0)
-        known = sum(len(one.publisher._routes) for one in (session, *others))
-        assert node.broker.known_routes == known <= 30 + len(others)
+        known = sum(
+            len(one.publisher._routes) + len(one.publisher._destinations) for one in (session, *others)
+        )
+        assert node.broker.known_routes == known <= 30 + 2 * len(others)
     for each in (session, *others):
         each.lost()
     assert node.broker.known_routes == 0
