@@ -116,7 +116,7 @@ class Tree:
 
     def holds(self, log: Log) -> bool:
         """See storage.log.Owner."""
-        return self.logs.get(self.name_of(log.directory)) is log
+        return self.logs.get(log.name) is log
 
     def open_all(self) -> dict[str, StorageError]:
         """Open every log that is on disk and is not open, whoever may use it later; what is wrong with the others."""

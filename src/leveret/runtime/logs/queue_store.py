@@ -319,8 +319,8 @@ class QueueStore:
         end = 0
         for batch in batches:
             data = b"".join([messages.entries() for messages in batch])
-            count = sum(map(len, batch))
-            expires = any(messages.expiration_ms is not None for messages in batch)
+            count = sum([len(messages.bodies) for messages in batch])
+            expires = any([messages.expiration_ms is not None for messages in batch])
             end += count
             is_last = batch is batches[-1]
             sequences = sequences_in(numbered, end - count, end, is_last=is_last) if numbered else {}
@@ -554,6 +554,8 @@ def sequences_in(numbered: list[NumberedRun], first: int, end: int, *, is_last: 
 
 def _split(gathered: list[Messages]) -> list[list[Messages]]:
     """Batches of what fits a chunk; nearly always one."""
+    if len(gathered) == 1:
+        return [[part] for part in gathered[0].parts(ENTRIES_MAX, CHUNK_BYTES_MAX)]
     batches: list[list[Messages]] = [[]]
     count = size = 0
     for messages in gathered:

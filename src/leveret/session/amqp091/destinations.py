@@ -81,7 +81,7 @@ class Destination:
             self.routes,
             self.headers,
             self.bodies,
-            expiration_ms=expiration_ms_of(expiration or None),
+            expiration_ms=expiration_ms_of(expiration) if expiration else None,
             priority=priority,
             is_persistent=self.is_persistent,
         )
