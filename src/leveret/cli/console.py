@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -36,6 +39,9 @@ def console(
         typer.Option(metavar="<path>", help="Certificate for TLS, which any address beyond loopback needs."),
     ] = None,
     keyfile: Annotated[str | None, typer.Option(metavar="<path>", help="Its key.")] = None,
+    end_with_stdin: Annotated[
+        bool, typer.Option("--end-with-stdin", hidden=True, help="End when standard input does; for a node.")
+    ] = False,
 ) -> int:
     """Show all sites, what would be lost now, and how they do, on one page in a browser.
 
@@ -50,5 +56,14 @@ def console(
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     # Each request would be a line, with its URL.
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    if end_with_stdin:
+        threading.Thread(target=_end_with_stdin, name="end with standard input", daemon=True).start()
     serve_console(settings, lambda url: print(f"leveret console ready {url}", flush=True))
     return exits.OK
+
+
+def _end_with_stdin() -> None:
+    """Who holds the other end of the pipe is gone when it ends, however that came."""
+    while os.read(sys.stdin.fileno(), 4096):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)

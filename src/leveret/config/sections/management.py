@@ -8,6 +8,7 @@ from pathlib import Path
 from leveret.config.kinds import (
     LOOPBACK,
     Bytes,
+    Flag,
     Integer,
     Ip,
     Limit,
@@ -48,6 +49,19 @@ class Management:
         "Directory of the files of RabbitMQ's management page, which is then served at `/`: `priv/www` of the plugin "
         "`rabbitmq_management`. A `*` stands for any part of a name, such as the version in Debian's "
         "`/usr/lib/rabbitmq/lib/rabbitmq_server-*/plugins/rabbitmq_management-*/priv/www`.",
+    )
+    console: bool = setting(
+        "management.console",
+        Flag(),
+        "false",
+        "Whether the node starts a console (`leveret console`) beside itself, for browsers of this machine. `/` of the "
+        "HTTP API leads them there.",
+    )
+    console_port: int = setting(
+        "management.console.port",
+        Integer(1, 65535),
+        "15680",
+        "TCP port of that console; it listens on loopback.",
     )
     body_bytes_max: int = setting(
         "management.http.max_body_size",

@@ -8,9 +8,10 @@ from typing import Final
 
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import BaseRoute
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from leveret.management.http.beside_console import with_console
 from leveret.management.http.page_files import page_routes
 from leveret.management.http.rates_ticker import rates_of
 from leveret.management.metrics import scrape
@@ -120,6 +121,11 @@ def build_app(node: ManagedNode) -> Starlette:
         routes += page.ROUTES
     else:
         routes += page_routes(settings.ui_path, settings.path_prefix)
+    if settings.console:
+        routes = [
+            with_console(each) if getattr(each, "path", "") == "/" and isinstance(each, Route) else each
+            for each in routes
+        ]
     app = Starlette(
         routes=routes,
         exception_handlers={HTTPStatus.NOT_FOUND: not_found, Exception: internal_error},

@@ -23,6 +23,7 @@ from starlette.types import ASGIApp
 from leveret.config import Address, Config
 from leveret.core.rules.descriptors import NO_CAPS, Caps, ListenerKind
 from leveret.management.http.app import build_app, operator_app, public_app
+from leveret.management.http.beside_console import console_arguments, keep_console
 from leveret.management.http.http_peer import HttpDeadlines, HttpPeer
 from leveret.management.http.rates_ticker import keep_sampling, rates_of
 from leveret.management.http.socket_path import CONTROL_SOCKET, short_path
@@ -115,13 +116,18 @@ class ManagementServer:
         self._answer_others(node)
         self._running: list[tuple[_Server, asyncio.Task[None]]] = []
         self._sampling: asyncio.Task[None] | None = None
+        self._config = config
+        self._console: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Open both listeners.
 
         Raises:
             AddressInUse: the address or the socket cannot be had.
+            ConfigError: a console is wanted, and the HTTP API is not where it would reach it.
         """
+        if self._config.management.console:
+            console_arguments(self._config, self.address.port)
         with contextlib.ExitStack() as opened:
             public = opened.enter_context(_listen(self.address))
             control = opened.enter_context(_listen_in(self._data_dir))
@@ -136,6 +142,9 @@ class ManagementServer:
         if metrics is not None:
             self._serve(build_metrics_app(self._app, self._metrics), ListenerKind.METRICS, metrics)
         self._sampling = self._sample()
+        if self._config.management.console:
+            beside = keep_console(self._config, self.address.port)
+            self._console = asyncio.create_task(beside, name="console")
         logger.info("management_listening address=%s socket=%s", self.address, CONTROL_SOCKET)
 
     def serve_for(self, node: ManagedNode) -> None:
@@ -182,6 +191,9 @@ class ManagementServer:
         """Answer what was asked, for a few seconds, and close both listeners."""
         if self._sampling is not None:
             self._sampling.cancel()
+        if self._console is not None:
+            self._console.cancel()
+            await asyncio.gather(self._console, return_exceptions=True)
         for server, _ in self._running:
             server.end()
         for _, task in self._running:
