@@ -23,11 +23,12 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from leveret.model.errors import Corrupt, StorageError
+from leveret.runtime.logs.sync_threads import SyncThreads
 from leveret.storage.log import Log
 from leveret.storage.open_segments import OutOfDescriptors
 from leveret.storage.summary import summarise
@@ -120,13 +121,13 @@ class GroupCommit:
         self._began_s = 0.0
         self._failed = False
         self._closed = False
-        self._executor = ThreadPoolExecutor(max_workers=SYNCS_AT_ONCE, thread_name_prefix="fdatasync")
+        self._threads = SyncThreads(SYNCS_AT_ONCE, "fdatasync")
         self._summaries = ThreadPoolExecutor(max_workers=1, thread_name_prefix="summary")
 
     def close_deleted(self, descriptor: int) -> None:
         """Close the last descriptor of a deleted file, off the loop (storage.open_segments)."""
         try:
-            self._executor.submit(os.close, descriptor)
+            self._threads.call(os.close, descriptor, _ignore)
         except RuntimeError:
             # The threads have ended, or the machine gives none.
             os.close(descriptor)
@@ -271,11 +272,7 @@ class GroupCommit:
             self._summaries.submit(summarise, segment)
 
     def _sync(self, descriptors: list[int], finished: Callable[[BaseException | None], None]) -> None:
-        """Begin to sync, each thread its share; the loop calls `finished` once, after the last of them.
-
-        Futures of the loop would cost a lone publish half of what its round takes on the CPU.
-        """
-        loop = asyncio.get_running_loop()
+        """Begin to sync, each thread its share; the loop calls `finished` once, after the last of them."""
         if self._file_system is not None and self._file_system.is_better_for(descriptors):
             sync, shares = self._file_system.sync, [descriptors]
         else:
@@ -288,13 +285,10 @@ class GroupCommit:
             if len(errors) >= len(shares):
                 finished(next(filter(None, errors), None))
 
-        def tell(share: Future[None]) -> None:
-            loop.call_soon_threadsafe(ended, share.exception())
-
         for share in shares:
-            self._executor.submit(sync, share).add_done_callback(tell)
+            self._threads.call(sync, share, ended)
         if not shares:
-            loop.call_soon(ended, None)
+            asyncio.get_running_loop().call_soon(ended, None)
 
     def fail(self, error: BaseException) -> None:
         """After a failed fdatasync the kernel may have dropped the pages, and the next one may yet succeed.
@@ -406,11 +400,15 @@ class GroupCommit:
         for kept in tuple(self._settling):
             if not kept.done():
                 kept.set_exception(StorageError(_CLOSED))
-        self._executor.shutdown(wait=True)
+        self._threads.close()
         self._summaries.shutdown(wait=True, cancel_futures=True)
         if self._file_system is not None:
             self._file_system.close()
             self._file_system = None
+
+
+def _ignore(error: BaseException | None) -> None:
+    """A file that is deleted has nothing to lose."""
 
 
 def _see_to_nothing(log: Log, error: Corrupt) -> bool:

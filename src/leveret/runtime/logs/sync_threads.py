@@ -1,0 +1,74 @@
+"""Threads that wait for the disk in place of the event loop.
+
+A lone publish waits for one fdatasync of some 100 us, so it counts what it takes to have a thread do that. A
+`ThreadPoolExecutor` makes a future with a condition for each call, and counts its idle threads by a semaphore: 10 to
+30 us more until the answer. Here a call is one entry of a queue, and its end one callback of the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeAlias
+
+Ended: TypeAlias = Callable[[BaseException | None], None]
+"""Told on the loop that a call has ended, with the exception that it raised."""
+
+_Call: TypeAlias = tuple[Callable[[Any], object], Any, Ended, asyncio.AbstractEventLoop]
+
+
+class SyncThreads:
+    """See the module; to be used on one event loop."""
+
+    def __init__(self, count_max: int, name: str) -> None:
+        """Up to so many threads; each is started when all others are busy."""
+        self._count_max = count_max
+        self._name = name
+        self._calls: SimpleQueue[_Call | None] = SimpleQueue()
+        self._threads: list[Thread] = []
+        self._busy = 0
+        self._is_closed = False
+
+    def call(self, function: Callable[[Any], object], argument: Any, ended: Ended) -> None:
+        """Call a function in a thread, then `ended` on the loop.
+
+        Raises:
+            RuntimeError: no loop runs, the threads have ended, or the machine gives none.
+        """
+        loop = asyncio.get_running_loop()
+        if self._is_closed:
+            raise RuntimeError("the threads have ended")
+        if self._busy >= len(self._threads) < self._count_max:
+            thread = Thread(target=self._work, name=f"{self._name}_{len(self._threads)}", daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        self._busy += 1
+        self._calls.put((function, argument, ended, loop))
+
+    def _work(self) -> None:
+        while (call := self._calls.get()) is not None:
+            function, argument, ended, loop = call
+            error: BaseException | None = None
+            try:
+                function(argument)
+            except BaseException as raised:
+                error = raised
+            try:
+                loop.call_soon_threadsafe(self._ended, ended, error)
+            except RuntimeError:
+                # The loop has ended, and with it all who waited.
+                return
+
+    def _ended(self, ended: Ended, error: BaseException | None) -> None:
+        self._busy -= 1
+        ended(error)
+
+    def close(self) -> None:
+        """End the threads once they have done what they were called for."""
+        self._is_closed = True
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join()
