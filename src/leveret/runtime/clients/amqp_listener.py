@@ -117,6 +117,6 @@ class AmqpListener:
 
     def _forget(self, peer: AmqpPeer) -> None:
         """The peer's socket is gone."""
-        self.peers.discard(peer)
+        self.peers.pop(peer, None)
         if self.is_stopping and not self.peers:
             self._empty.set()

@@ -57,7 +57,7 @@ class AmqpPort:
         engine: flushes what the peers' sessions have to send.
         clock_ms: the time.
         options: of the sockets.
-        peers: who is connected.
+        peers: who is connected, in the order in which they came.
         forget: takes a peer whose socket is gone.
     """
 
@@ -67,7 +67,7 @@ class AmqpPort:
     clock_ms: Callable[[], int]
     options: Listeners
     forget: Callable[[AmqpPeer], None]
-    peers: set[AmqpPeer] = field(default_factory=set)
+    peers: dict[AmqpPeer, None] = field(default_factory=dict)
 
 
 class AmqpPeer(asyncio.Protocol):
@@ -129,7 +129,7 @@ class AmqpPeer(asyncio.Protocol):
         self._session.wake = self._wake
         self._session.turn_frames = TURN_FRAMES
         self._engine.peers[self._session] = self
-        self._port.peers.add(self)
+        self._port.peers[self] = None
         connection_log.accepted(self.name, "amqp" if tls is None else "amqp/ssl")
 
     def _set_options(self, accepted: socket.socket) -> None:

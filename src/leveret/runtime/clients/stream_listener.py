@@ -35,7 +35,7 @@ class StreamListener:
         heartbeat_s: int = 60,
         caps: Caps = NO_CAPS,
     ) -> None:
-        self._connections: set[StreamPeer] = set()
+        self._connections: dict[StreamPeer, None] = {}
         self.listening = Listening(
             lambda _: StreamPeer(host, frame_max_bytes, heartbeat_s, self._connections),
             ListenerKind.STREAM,

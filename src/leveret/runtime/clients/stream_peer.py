@@ -93,7 +93,7 @@ class StreamPeer(asyncio.Protocol):
     channel_max = 0
 
     def __init__(
-        self, host: StreamHost, frame_max_bytes: int, heartbeat_s: int, register: set[StreamPeer]
+        self, host: StreamHost, frame_max_bytes: int, heartbeat_s: int, register: dict[StreamPeer, None]
     ) -> None:
         self.name = ""
         self.since_ms = clock_ms()
@@ -223,7 +223,7 @@ class StreamPeer(asyncio.Protocol):
             tls_peer(transport),
             self._host.stream_errors,
         )
-        self._register.add(self)
+        self._register[self] = None
         connection_log.accepted(self.name, "stream")
         self._arm()
 
@@ -255,7 +255,7 @@ class StreamPeer(asyncio.Protocol):
             self._watches.pop(stream).release()
         for number in list(self._members):
             self._leave(number)
-        self._register.discard(self)
+        self._register.pop(self, None)
         self._leave_node()
         reason = self._session.close_reason or (
             str(error) if error else "the peer hung up" if self.user else ""

@@ -123,7 +123,7 @@ class AcceptedEnd:
         self._output = BufferedOutput()
         self._draining: asyncio.Task[None] | None = None
         owner.engine.peers[self.connection] = self
-        owner.leaders.serving.add(self.connection)
+        owner.leaders.serving[self.connection] = None
 
     def received(self, kind: Type, payload: memoryview) -> None:
         """See Receiver."""
@@ -134,7 +134,7 @@ class AcceptedEnd:
         """See Receiver: what its clients had returns to the queues."""
         owner = self._owner
         owner.engine.peers.pop(self.connection, None)
-        owner.leaders.serving.discard(self.connection)
+        owner.leaders.serving.pop(self.connection, None)
         owner.forget(self)
         self.connection.lost()
         owner.engine.touch()
@@ -217,7 +217,7 @@ class InsideEnd:
         self._output = BufferedOutput()
         self._connection = ForwardedConnection(owner.host, node=node, now_ms=owner.clock_ms())
         owner.engine.peers[self._connection] = self
-        owner.leaders.serving.add(self._connection)
+        owner.leaders.serving[self._connection] = None
         owner.engine.peers[leader_client] = _Inwards(self)
         leader_client.push = self.push
         leader_client.up()

@@ -213,6 +213,14 @@ class ForwardedChannel(Channel):
         if not self.is_closing:
             self.connection.send(forwarding.moved(self.number, tag))
 
+    def taken_back(self) -> None:
+        """Deliveries were taken back, also of clients without a consumer: settlements of them come too late.
+
+        The other node hears so before the answer to settlements that are on their way, and does not rely on it then.
+        """
+        if not self.is_closing:
+            self.connection.send(forwarding.moved(self.number, b""))
+
     def close_batches(self) -> list[ConfirmBatch]:
         """See Channel."""
         settling, self._settling = self._settling, []

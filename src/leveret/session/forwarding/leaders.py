@@ -64,7 +64,7 @@ class RemoteLeaders:
         self.askings: dict[tuple[str, str], LeaderClient] = {}
         self.kept = RetransmitBuffer()
         self.has_waiting = False
-        self.serving: set[ForwardedConnection] = set()
+        self.serving: dict[ForwardedConnection, None] = {}
         self._me = me
         self._broker = broker
         self._outbox = outbox
@@ -441,8 +441,11 @@ class RemoteLeaders:
 
     def _take_from(self, channel: DeliveryChannel, queue: Queue) -> None:
         if isinstance(channel, ForwardedChannel):
-            for run in channel.unacked.take_of(queue):
+            taken = channel.unacked.take_of(queue)
+            for run in taken:
                 queue.requeue(run.offset, run.count)
+            if taken:
+                channel.taken_back()
         else:
             for run in channel.deliveries():
                 if run.queue is queue:

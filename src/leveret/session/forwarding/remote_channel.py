@@ -84,6 +84,22 @@ class _Window:
         self.left = self.size = forwarding.CREDIT_FIRST
 
 
+class _SettledWaiter:
+    """A transaction that waits for its settlements at the leader of a queue; it is told once."""
+
+    __slots__ = ("_notify", "key")
+
+    def __init__(self, key: Key, notify: Callable[[bool], None]) -> None:
+        self.key = key
+        self._notify: Callable[[bool], None] | None = notify
+
+    def tell(self, *, ok: bool) -> None:
+        """Say whether they are on the leader's disk; False: nobody knows."""
+        notify, self._notify = self._notify, None
+        if notify is not None:
+            notify(ok)
+
+
 class RemoteChannel:
     """A client's channel at one leader; see the module.
 
@@ -108,7 +124,7 @@ class RemoteChannel:
         self._tags: dict[ChannelConsumer, bytes] = {}
         self._last_tag = 0
         self._expected: deque[tuple[tuple[bytes, ...], Callable[[bytes], None]]] = deque()
-        self._settled: list[Callable[[bool], None]] = []
+        self._settled: list[_SettledWaiter] = []
         self._got: Got | None = None
         self._gets_no_ack = False
         self._incoming: IncomingDelivery | None = None
@@ -241,16 +257,25 @@ class RemoteChannel:
     def _deliver(self, consumer: ChannelConsumer, found: Delivered) -> None:
         consumer.deliver(consumer.queue, [Run(found.first_tag, found.messages)], found.redelivered)
 
-    def when_settled(self, notify: Callable[[bool], None]) -> None:
+    def when_settled(self, key: Key, notify: Callable[[bool], None]) -> None:
         """See RemotePorts."""
         if self._is_over:
             notify(False)
             return
-        self._settled.append(notify)
+        self._settled.append(_SettledWaiter(key, notify))
         self._send(forwarding.settle(self.number), (forwarding.SETTLE_OK,), self._are_settled)
 
     def _are_settled(self, _: bytes) -> None:
-        self._settled.pop(0)(True)
+        self._settled.pop(0).tell(ok=True)
+
+    def _doubt(self, key: Key | None) -> None:
+        """A queue's leader has taken deliveries back (None: some queue's): settlements on their way may be too late.
+
+        The leader says so before it answers them. It does not know those that name what it has taken back.
+        """
+        for each in self._settled:
+            if key is None or each.key == key:
+                each.tell(ok=False)
 
     def settle(self, kind: int, first: int, end: int) -> None:
         """Deliveries with these tags are settled; the leader is told with the next octets."""
@@ -393,7 +418,11 @@ class RemoteChannel:
     def _moved(self, tag: bytes) -> None:
         consumer = self.consumers.get(tag)
         if consumer is not None:
+            key = consumer.queue.key
             self._registry.detach(consumer.queue, self.channel)
+            self._doubt(key)
+        elif not tag:
+            self._doubt(None)
 
     def _closed_by_leader(self, payload: bytes) -> None:
         """What the client asked cannot be, or not here."""
@@ -440,6 +469,7 @@ class RemoteChannel:
         if self._asked is not None and self._asked_key == remote_channel.key:
             self._asked = None
             self.channel.connection.repeat()
+        self._doubt(remote_channel.key)
 
     def dropped(self, first: int, count: int) -> None:
         """Deliveries that are settled by nobody any more: the leader has taken them back."""
@@ -479,8 +509,8 @@ class RemoteChannel:
         self._settling.clear()
         self._undelivered.clear()
         settled, self._settled = self._settled, []
-        for notify in settled:
-            notify(False)
+        for each in settled:
+            each.tell(ok=False)
         self._registry.ended(self)
         if self.channel.remote_channels.get(self._link.leader) is self:
             del self.channel.remote_channels[self._link.leader]

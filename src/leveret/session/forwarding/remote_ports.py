@@ -64,7 +64,7 @@ class RemotePorts:
 
     def when_settled(self, notify: Callable[[bool], None]) -> None:
         """Tell when all that the channel settled so far is on the leader's disk; False if that cannot be known."""
-        self.channel.when_settled(notify)
+        self.channel.when_settled(self.key, notify)
 
     # -- asking -------------------------------------------------------------------------------
 

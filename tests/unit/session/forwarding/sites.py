@@ -27,7 +27,7 @@ class Link:
         self.asker, self.leader, self.leader_client = asker, leader, leader_client
         self.serving = ForwardedConnection(leader, node=asker.node_name, now_ms=0)
         self.to_leader = self.to_asker = b""
-        leader.forwarded.serving.add(self.serving)
+        leader.forwarded.serving[self.serving] = None
         asker.forwarded.connected(leader_client)
 
     def carry(self, most: int | None = None) -> bool:
@@ -46,7 +46,7 @@ class Link:
 
     def cut(self) -> None:
         """What is on its way is lost, and both ends learn of it."""
-        self.leader.forwarded.serving.discard(self.serving)
+        self.leader.forwarded.serving.pop(self.serving, None)
         self.serving.lost()
         self.serving.take_output()
         self.asker.forwarded.lost(self.leader_client)
@@ -76,7 +76,7 @@ class RelayNode(FakeNode):
             self.dialled.append(leader_client)
             return
         serving = ForwardedConnection(self, node=self.node_name, now_ms=0)
-        self.forwarded.serving.add(serving)
+        self.forwarded.serving[serving] = None
         self._inside.append((leader_client, serving))
 
         def push() -> None:
@@ -220,15 +220,26 @@ class Cluster:
         """Another node, which has a copy, leads the queue; the one before has handed over, or has crashed."""
         key = ("/", name)
         before = next(n for n in self.nodes.values() if not n.broker.queues[key].is_remote)
-        after = self.nodes[leader]
-        old = before.broker.queues[key]
         if crash:
             for link in [each for each in self.links if before in (each.leader, each.asker)]:
                 self.cut(link)
+        self.lead_on(name, leader, before, self.step_down(name))
+
+    def step_down(self, name: str) -> Queue:
+        """The leader serves the queue no more: the first half of a move; return the queue as it was led."""
+        key = ("/", name)
+        before = next(n for n in self.nodes.values() if not n.broker.queues[key].is_remote)
+        old = before.broker.queues[key]
         before.flush()
         stands = RemoteQueue(old.definition, before.node_name)
         before.broker.replace_queue(stands)
         before.forwarded.waits(old, stands)
+        return old
+
+    def lead_on(self, name: str, leader: str, before: RelayNode, old: Queue) -> None:
+        """Another node leads a queue that `before` led as `old`: the second half of a move."""
+        key = ("/", name)
+        after = self.nodes[leader]
         led = make_queue(old.definition, after.read)
         after.logs[led] = list(before.logs.get(old, []))
         settled = OffsetSet()

@@ -311,6 +311,35 @@ def test_a_commit_whose_settlements_the_leader_s_disk_refuses_is_not_told_that_t
     )
 
 
+@pytest.mark.parametrize("consumes", [True, False])
+@pytest.mark.parametrize("settles", [B.Ack(1), B.Reject(1, False), B.Nack(1, False, False)])
+@pytest.mark.parametrize("leader", ["a", "c"])
+def test_a_commit_that_meets_a_leader_that_steps_down_is_not_said_to_be_done(
+    leader: str, settles: base.Frame, consumes: bool
+) -> None:
+    """The leader has taken the delivery back, and does not know it any more as the settlement comes."""
+    cluster = Cluster("a", "b", "c")
+    cluster.declare("q", "b")
+    client = Client(cluster["a"])
+    client.send(*publish(b"x"), commands.Tx.Select(), B.Consume(queue="q") if consumes else B.Get(queue="q"))
+    cluster.settle()
+    assert client.bodies == [b"x"]
+    client.send(settles, commands.Tx.Commit())
+    cluster["a"].turn()
+    old = cluster.step_down("q")
+    for _ in range(4):
+        for node in cluster.nodes.values():
+            node.turn()
+        for link in cluster.links:
+            link.carry()
+    cluster.lead_on("q", leader, cluster["b"], old)
+    cluster.settle()
+    assert not client.told(commands.Tx.CommitOk)
+    [close] = client.told(commands.Channel.Close)
+    assert (close.reply_code, close.class_id, close.method_id) == (406, 90, 20)
+    assert cluster[leader].queue("q").message_count == 1
+
+
 @pytest.mark.parametrize("leader", NODES)
 def test_of_a_queue_that_rejects_what_nobody_knows_is_not_confirmed(leader: str) -> None:
     """The leader had it, and its confirm or refusal was lost with it: a nack may be wrong, a confirm must not."""
