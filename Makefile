@@ -21,7 +21,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 FUZZ_SECONDS = 300
 
-.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster screenshots test test-fast mutants check format docs bench conformance answers torture fuzz clean
+.PHONY: help setup setup-cluster setup-test setup-fuzz setup-docs demo demo-cluster screenshots test test-fast mutants check format docs bench conformance answers torture simulate fuzz clean
 
 help:  ## show this list
 	@sed -n 's/^\([a-z-]*\):.*  ## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -97,6 +97,10 @@ answers: setup-test  ## ask RabbitMQ anew what the conformance suite states of i
 
 torture: setup-test  ## kill and restart, over and over
 	@$(PYTEST) $(WORKERS) -m torture --timeout 1800 -o faulthandler_timeout=0 $(TEST_ARGS)
+
+SIMULATE_S = 60
+simulate: setup  ## clusters in virtual time, from new seeds (SIMULATE_S=60 seconds of processor time)
+	@.venv/bin/python -m leveret.testing.simulation --cpu-seconds $(SIMULATE_S) $(SIMULATE_ARGS)
 
 # Half of the time each.
 fuzz: setup-fuzz  ## new examples for every property test, then a coverage-guided fuzzer (FUZZ_SECONDS=300)

@@ -187,7 +187,9 @@ def name_of(value: ast.Attribute | ast.Name) -> str:
 
 
 def passes_on(last: ast.stmt) -> bool:
-    """Whether a handler that ends so has only tidied up and lets the error go on."""
+    """Whether a handler that ends so has only tidied up and lets the error go on, or gives it to a future."""
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        return isinstance(last.value.func, ast.Attribute) and last.value.func.attr == "set_exception"
     return isinstance(last, ast.Raise)
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from contextvars import Context, ContextVar, copy_context
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 _current: ContextVar[SimulatedProcess | None] = ContextVar("leveret_simulated_process", default=None)
 
 
 class SimulatedProcess:
     """One process of the simulation: a run of a node from its start to its end, or a client.
+
+    A killed process runs nothing any more, not even the `finally` of its coroutines: that is what `kill -9` means. What
+    it had is kept until `discard`, because Python would run these blocks as it frees the coroutines.
 
     Attributes:
         name: of the node or client; the host of its sockets.
@@ -25,8 +35,68 @@ class SimulatedProcess:
         self.is_paused = False
         self.clock_offset_s = 0.0
         self.clock_rate = 1.0
+        self._held: deque[asyncio.Handle] = deque()
+        self._tasks: dict[asyncio.Task[Any], None] = {}
+
+    def context(self) -> Context:
+        """Return a context in which everything belongs to this process."""
+        context = copy_context()
+        context.run(_current.set, self)
+        return context
+
+    def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run a coroutine as this process."""
+        return asyncio.get_running_loop().create_task(work, context=self.context())
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        """Keep a task of this process until it is done."""
+        self._tasks[task] = None
+        task.add_done_callback(self._done)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.pop(task, None)
+
+    def hold(self, handle: asyncio.Handle) -> None:
+        """Keep a callback until the process runs on."""
+        self._held.append(handle)
+
+    def pause(self) -> None:
+        """Let no callback run until `resume`, as SIGSTOP does."""
+        self.is_paused = True
+
+    def resume(self) -> list[asyncio.Handle]:
+        """Run on; return the callbacks that were held, in their order."""
+        self.is_paused = False
+        held, self._held = list(self._held), deque()
+        return held
+
+    def kill(self) -> None:
+        """Run no callback any more."""
+        self.is_alive = False
+        self._held.clear()
+
+    def discard(self) -> None:
+        """Free the coroutines of a killed process; whatever their `finally` blocks do reaches nobody."""
+        for task in self._tasks:
+            coroutine = task.get_coro()
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            if coroutine is not None:
+                with suppress(BaseException):
+                    # A coroutine that waits in a `finally` says so with a RuntimeError.
+                    self.context().run(coroutine.close)
+        self._tasks.clear()
 
 
 def current_process() -> SimulatedProcess | None:
     """Return the process whose callback runs now; None for the simulation's own."""
     return _current.get()
+
+
+def process_of(context: Context | None) -> SimulatedProcess | None:
+    """Return the process of a context; None stands for the present context."""
+    return _current.get() if context is None else context.get(_current)
+
+
+def in_process(process: SimulatedProcess, call: Callable[..., T], *args: Any) -> T:
+    """Call something as a process."""
+    return process.context().run(call, *args)

@@ -1,0 +1,105 @@
+"""`python -m leveret.testing.simulation`: run simulated worlds, seed by seed, for a time.
+
+Exit status: 0 if all runs balance, 1 if one fails (its story is printed, with as few faults as possible), 2 for wrong
+arguments.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import sys
+import time
+from collections.abc import Sequence
+from itertools import count
+from typing import Final
+
+from rich.console import Console
+from rich.progress import Progress
+
+from leveret.testing.simulation.hunt import WORLDS, RunOutcome, play, shrink
+
+_HASH_SEED: Final = "PYTHONHASHSEED"
+
+
+def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """Read the command line; end the process with status 2 if it makes no sense."""
+    parser = argparse.ArgumentParser(
+        "python -m leveret.testing.simulation", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--world", choices=sorted(WORLDS), default="cluster")
+    parser.add_argument("--seed", type=int, help="the first seed (default: by chance; it is printed)")
+    parser.add_argument("--runs", type=int, help="how many seeds (default: as many as the time allows)")
+    parser.add_argument(
+        "--cpu-seconds", type=float, default=60.0, help="processor time for all runs (default: 60)"
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=40.0, help="virtual time of faults in each run (default: 40)"
+    )
+    parser.add_argument("--formatter", choices=("table", "json"), default="table")
+    options = parser.parse_args(arguments)
+    if options.seconds <= 0 or options.cpu_seconds <= 0:
+        parser.error("times are above 0")
+    return options
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the command line says; return the exit status."""
+    options = parse(arguments)
+    if os.environ.get(_HASH_SEED) != "0":
+        # The order of sets of names depends on it: a run is to be its seed alone.
+        os.environ[_HASH_SEED] = "0"
+        os.execv(
+            sys.executable, [sys.executable, "-m", "leveret.testing.simulation", *(arguments or sys.argv[1:])]
+        )
+    first = options.seed if options.seed is not None else random.randrange(1_000_000_000)
+    runs: list[RunOutcome] = []
+    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+        task = bar.add_task(f"{options.world} from seed {first}", total=options.runs or options.cpu_seconds)
+        for seed in count(first) if options.runs is None else range(first, first + options.runs):
+            runs.append(play(options.world, seed, options.seconds))
+            bar.advance(task, 1 if options.runs else runs[-1].cpu_s)
+            spent_s = sum(run.cpu_s for run in runs)
+            if runs[-1].failure is not None or (options.runs is None and spent_s >= options.cpu_seconds):
+                break
+    print(_summary(options, first, runs))
+    if runs and runs[-1].failure is not None:
+        began_s = time.process_time()
+        skip, smallest = shrink(options.world, runs[-1], options.seconds)
+        print(smallest, file=sys.stderr)
+        left = sorted(set(range(smallest.count)) - skip)
+        print(f"faults {left} are enough; found in {time.process_time() - began_s:.0f} s", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _summary(options: argparse.Namespace, first: int, runs: Sequence[RunOutcome]) -> str:
+    reports = [run.report for run in runs if run.report is not None]
+    faults: dict[str, int] = {}
+    for report in reports:
+        for kind, times in report.faults.items():
+            faults[kind] = faults.get(kind, 0) + times
+    row = {
+        "world": options.world,
+        "first_seed": first,
+        "runs": len(runs),
+        "failed": sum(run.failure is not None for run in runs),
+        "cluster_hours": round(sum(report.seconds for report in reports) / 3600, 3),
+        "cpu_s": round(sum(run.cpu_s for run in runs), 1),
+        "confirmed": sum(report.confirmed for report in reports),
+        "settled": sum(report.settled for report in reports),
+        "faults": faults,
+    }
+    if options.formatter == "json":
+        return json.dumps(row)
+    kinds = ", ".join(f"{times} {kind}" for kind, times in sorted(faults.items()))
+    return (
+        f"{row['world']}: {row['runs']} runs from seed {first}, {row['failed']} failed; {row['cluster_hours']} h in "
+        f"{row['cpu_s']} s of processor time; {row['confirmed']} confirmed, {row['settled']} settled; {kinds}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""Runs of many seeds, and the smallest set of faults with which a failing run still fails."""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from leveret.testing.simulation.cluster_world import ClusterWorld
+from leveret.testing.simulation.single_world import SingleWorld
+from leveret.testing.simulation.world import RunFailure, RunReport, SimulatedWorld
+
+WORLDS: Final[dict[str, type[SimulatedWorld]]] = {"single": SingleWorld, "cluster": ClusterWorld}
+_TRIES_MAX: Final = 60
+
+
+class RunOutcome(NamedTuple):
+    """A run: its report, or its failure; and the processor time that it took."""
+
+    seed: int
+    report: RunReport | None
+    failure: RunFailure | None
+    cpu_s: float
+
+
+def play(world: str, seed: int, seconds: float, skip: frozenset[int] = frozenset()) -> RunOutcome:
+    """Run one seed."""
+    began_s = time.process_time()
+    # In memory where there is such a file system: a run makes and copies many small files.
+    memory = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(prefix="leveret-simulated-", dir=memory if memory.is_dir() else None))
+    report: RunReport | None = None
+    failure: RunFailure | None = None
+    try:
+        report = WORLDS[world](seed, folder, skip=skip).run(seconds)
+    except RunFailure as found:
+        failure = found
+    return RunOutcome(seed, report, failure, time.process_time() - began_s)
+
+
+def play_all(world: str, seeds: Iterable[int], seconds: float) -> Iterator[RunOutcome]:
+    """Run seeds, one after the other."""
+    for seed in seeds:
+        yield play(world, seed, seconds)
+
+
+def shrink(world: str, failed: RunOutcome, seconds: float) -> tuple[frozenset[int], RunFailure]:
+    """Leave out faults as long as the run fails for the same kind of reason; return those left out, and the failure."""
+    assert failed.failure is not None
+    smallest, skip = failed.failure, frozenset[int]()
+    for number in list(reversed(range(failed.failure.count)))[:_TRIES_MAX]:
+        found = play(world, failed.seed, seconds, skip | {number}).failure
+        if found is not None and type(found.fault) is type(smallest.fault):
+            smallest, skip = found, skip | {number}
+    return skip, smallest

@@ -1,0 +1,152 @@
+"""A simulated node: what `leveret serve` runs, without its HTTP listener, as a process of the simulation."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from leveret.config import Config, build, gather
+from leveret.model.errors import LeveretError
+from leveret.runtime.roles.operations import ReplicationCommands
+from leveret.runtime.roles.roles import Roles
+from leveret.testing.simulation.loop import virtual_loop
+from leveret.testing.simulation.network import SimulatedNetwork
+from leveret.testing.simulation.process import SimulatedProcess
+
+logger = logging.getLogger(__name__)
+
+
+class SimulatedNode:
+    """See the module.
+
+    Attributes:
+        name: its host in the network.
+        data_dir: where its files are now; another directory after each kill.
+        process: the present run; None while it is down.
+        roles: of the present run; None before it has begun.
+        ended: why the last run ended by itself; None while it runs or was ended from outside.
+    """
+
+    def __init__(
+        self, name: str, folder: Path, network: SimulatedNetwork, settings: Mapping[str, str]
+    ) -> None:
+        """A node that does not run."""
+        self.name = name
+        self.network = network
+        self.amqp_port = network.free_port()
+        self.process: SimulatedProcess | None = None
+        self.roles: Roles | None = None
+        self.ended: str | None = None
+        self._folder = folder
+        self._run = 0
+        self.data_dir = folder / name / "0"
+        self._settings = {
+            "nodename": f"{name}@localhost",
+            "listeners.tcp.default": f"127.0.0.1:{self.amqp_port}",
+            "stream.listeners.tcp.default": f"127.0.0.1:{network.free_port()}",
+            **settings,
+        }
+        self._killed: list[SimulatedProcess] = []
+        self._serving: asyncio.Task[None] | None = None
+
+    @property
+    def config(self) -> Config:
+        """Its settings."""
+        return build(gather(overrides=self._settings))
+
+    @property
+    def is_up(self) -> bool:
+        """Whether its process runs."""
+        return self.process is not None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether clients can connect."""
+        roles = self.roles if self.process is not None else None
+        return roles is not None and hasattr(roles, "node") and roles.node.is_open
+
+    @property
+    def bug(self) -> BaseException | None:
+        """An error of the last run that no node expects."""
+        serving = self._serving
+        if serving is None or not serving.done() or serving.cancelled():
+            return None
+        return serving.exception()
+
+    def start(self) -> None:
+        """Start the process."""
+        assert self.process is None
+        self.process = SimulatedProcess(self.name)
+        self.roles = self.ended = None
+        self._serving = self.process.spawn(self._serve(self.process))
+
+    async def _serve(self, process: SimulatedProcess) -> None:
+        reason = "failed"
+        try:
+            self.roles = roles = Roles(self.config, self.data_dir, ReplicationCommands)
+            await roles.start()
+            await roles.failed.wait()
+        except (LeveretError, OSError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            logger.critical("simulated_node_ended node=%s error=%s", self.name, reason)
+        if self.process is process:
+            self.ended = reason
+            self.kill()
+
+    async def stop(self) -> None:
+        """End in order, as SIGTERM does."""
+        process = self.process
+        if process is None:
+            return
+        assert self._serving is not None
+        self._serving.cancel()
+        if self.roles is not None:
+            await process.spawn(self.roles.stop())
+        self.process = None
+        process.kill()
+        self.network.process_ended(process)
+        self._killed.append(process)
+
+    def kill(self) -> None:
+        """End at once, as `kill -9` does: files stay as they are, the kernel closes the sockets."""
+        process = self.process
+        if process is None:
+            return
+        self.process = None
+        process.kill()
+        self.network.process_ended(process)
+        self._killed.append(process)
+        self._move_files()
+
+    def _move_files(self) -> None:
+        """Give the next run a copy: what is left of the killed one may not write there."""
+        self._run += 1
+        before, self.data_dir = self.data_dir, self._folder / self.name / str(self._run)
+        copy_tree(before, self.data_dir)
+
+    def pause(self) -> None:
+        """Stand still, as after SIGSTOP."""
+        if self.process is not None:
+            self.process.pause()
+
+    def resume(self) -> None:
+        """Run on."""
+        if self.process is not None:
+            virtual_loop().resume(self.process)
+
+    def discard(self) -> None:
+        """Free what killed runs left."""
+        for process in self._killed:
+            process.discard()
+        self._killed.clear()
+
+
+def copy_tree(source: Path, target: Path) -> None:
+    """Copy a data directory, with its hard links as copies."""
+    if source.exists():
+        shutil.copytree(source, target)
+    else:
+        target.mkdir(parents=True)

@@ -1,0 +1,46 @@
+"""One simulated node that is killed, stopped, paused and started again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from leveret.testing.simulation.node import SimulatedNode
+from leveret.testing.simulation.world import START_TIMEOUT_S, PossibleFault, SimulatedWorld
+
+
+class SingleWorld(SimulatedWorld):
+    """One node that is killed, stopped, paused and started."""
+
+    async def set_up(self) -> None:
+        """See SimulatedWorld."""
+        node = self.add_node("n1", {})
+        node.start()
+        await self.until(lambda: node.is_open, "the node starts", START_TIMEOUT_S)
+        for queue in ("q1", "q2"):
+            await self.declare(queue)
+        await self.declare("qq", x_queue_type="quorum")
+        self.publishers(2, 0.02)
+        self.consumers(["q1", "q1", "qq"])
+
+    def possible_faults(self) -> Sequence[PossibleFault]:
+        """See SimulatedWorld."""
+        node = self.nodes[0]
+        if not node.is_up:
+            return [PossibleFault("start", node.start)]
+        return [
+            PossibleFault("kill", node.kill),
+            PossibleFault("stop", node.stop),
+            PossibleFault("pause", lambda: self._pause(node)),
+        ]
+
+    async def _pause(self, node: SimulatedNode) -> None:
+        node.pause()
+        await asyncio.sleep(self.random.uniform(0.1, 5))
+        node.resume()
+
+    async def heal(self) -> None:
+        """See SimulatedWorld."""
+        if not self.nodes[0].is_up:
+            self.nodes[0].start()
+        await self.until(lambda: self.nodes[0].is_open, "the node starts", START_TIMEOUT_S)

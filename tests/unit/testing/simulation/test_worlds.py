@@ -1,0 +1,74 @@
+"""Whole nodes in virtual time: the books balance whatever happens, and a run is its seed alone."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from leveret.testing.simulation.books import BooksFault, RunBooks
+
+pytestmark = [pytest.mark.process, pytest.mark.timeout(400)]
+
+
+def simulate(world: str, seed: int, runs: int, seconds: int = 20) -> dict[str, Any]:
+    """Run seeds in a process of their own, which has the order of sets that a seed's run needs."""
+    command = [sys.executable, "-m", "leveret.testing.simulation", "--formatter", "json"]
+    found = subprocess.run(
+        [*command, "--world", world, "--seed", str(seed), "--runs", str(runs), "--seconds", str(seconds)],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr[-8000:]
+    summary: dict[str, Any] = json.loads(found.stdout)
+    return summary
+
+
+def test_a_cluster_keeps_what_it_confirmed_and_settled_whatever_happens() -> None:
+    summary = simulate("cluster", 1, 8)
+    assert summary["failed"] == 0
+    assert summary["confirmed"] > 2_000
+    assert summary["settled"] > 1_000
+    assert {"kill", "stop", "pause", "cut", "cut etcd", "restart etcd", "reset"} <= summary["faults"].keys()
+
+
+def test_one_node_keeps_what_it_confirmed_and_settled_whatever_happens() -> None:
+    summary = simulate("single", 1, 2)
+    assert summary["failed"] == 0
+    assert summary["confirmed"] > 1_000
+
+
+def test_a_run_is_its_seed_alone() -> None:
+    summaries = [simulate("cluster", 5, 1, 10), simulate("cluster", 5, 1, 10)]
+    for summary in summaries:
+        del summary["cpu_s"]
+    assert summaries[0] == summaries[1]
+
+
+def test_books_tell_what_must_not_be() -> None:
+    books = RunBooks()
+    one, other = books.published("q", "p"), books.published("q", "p")
+    books.confirm(one)
+    with pytest.raises(BooksFault, match="altered"):
+        books.delivered("q2", "1", one.body, redelivered=False)
+    books.delivered("q", "1", one.body, redelivered=False)
+    with pytest.raises(BooksFault, match="unflagged"):
+        books.delivered("q", "1", one.body, redelivered=False)
+    with pytest.raises(BooksFault, match="lost: 1 confirmed"):
+        books.judge({"q": [2]})
+    with pytest.raises(BooksFault, match="duplicated"):
+        books.judge({"q": [1, 1]})
+    with pytest.raises(BooksFault, match="disordered"):
+        books.judge({"q": [2, 1]})
+    books.judge({"q": [1]})
+    books.settle(one)
+    with pytest.raises(BooksFault, match="resurrected"):
+        books.delivered("q", "1", one.body, redelivered=True)
+    assert (books.confirmed, books.settled, other.is_confirmed) == (1, 1, False)
