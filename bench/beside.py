@@ -2,8 +2,8 @@
 
 5,000 messages/s are published and consumed as in `latency`; meanwhile, over and over, one of the things that take a
 node long: an import, a list, a scrape, channels by the ten thousand, queues that come and go, messages that come back,
-a connection with many consumers that closes. Each of these is one step of an event loop where nobody cut it up, and
-everybody's pause.
+a message for all of many queues, a connection with many consumers that closes. Each of these is one step of an event
+loop where nobody cut it up, and everybody's pause.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ _TIMEOUT_S: Final = 300.0
 _ENDS_WITHIN_S: Final = 60.0
 _POLL_S: Final = 0.05
 _RETURNS: Final = "returns"
+_FANOUT: Final = "amq.fanout"
 _PRIORITIES: Final = 5
 _BODY: Final = b"." * 16
 _FRAMES_OF_DELIVERY: Final = 3
@@ -122,12 +123,26 @@ def _prioritised(number: int) -> bytes:
     properties = commands.Basic.Properties(
         delivery_mode=2, priority=number % _PRIORITIES, message_id=str(number)
     )
+    return _published(commands.Basic.Publish(routing_key=_RETURNS), properties)
+
+
+def _published(method: commands.Basic.Publish, properties: commands.Basic.Properties) -> bytes:
     parts = (
-        commands.Basic.Publish(routing_key=_RETURNS),
+        method,
         header.ContentHeader(body_size=len(_BODY), properties=properties),
         body.ContentBody(_BODY),
     )
     return b"".join(frame.marshal(each, CHANNEL) for each in parts)
+
+
+def _fan_out(node: Node, count: int, stopped: Stopped) -> None:
+    """One message goes to all the queues, and is confirmed."""
+    connection = Connection(node.amqp_port, vhost="beside")
+    connection.confirm_select()
+    method = commands.Basic.Publish(exchange=_FANOUT)
+    connection.socket.sendall(_published(method, commands.Basic.Properties(delivery_mode=2)))
+    connection.skip_frames(1)
+    connection.close()
 
 
 def _close_consumers(node: Node, count: int, stopped: Stopped) -> None:
@@ -185,7 +200,7 @@ def _beside(
         count = QUICK_QUEUES if settings.quick else QUEUES
         _make_vhost(node)
         if standing:
-            call(node, "POST", "/api/definitions", definitions(count, vhost="beside", exchange="amq.direct"))
+            call(node, "POST", "/api/definitions", definitions(count, vhost="beside", exchange=_FANOUT))
         port = node.amqp_port
         job = PublishJob(port, QUEUE, window=WINDOW, seconds=settings.seconds, rate=LATENCY_RATE)
         consume = ConsumeJob(port, QUEUE, ack_every=1, stamped=True, warmup_s=settings.warmup_s)
@@ -230,6 +245,7 @@ BESIDE: Final = (
     _scenario("channels", f"{OPENS:,} pipelined `channel.close` and `open`", _open_channels),
     _scenario("declare", "queues declared and deleted over HTTP", _declare_and_delete),
     _scenario("returns", f"{QUEUES:,} messages of {_PRIORITIES} priorities that come back", _return_messages),
+    _scenario("fanout", f"a publish that reaches {QUEUES:,} queues", _fan_out, standing=True),
     _scenario(
         "close",
         f"the end of a connection with consumers of {QUEUES:,} queues",
