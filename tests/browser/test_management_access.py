@@ -15,8 +15,8 @@ from tests.conformance.brokers import LEVERET, Broker, running
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(300)]
 
 TABS = {
-    "administrator": "Overview Connections Channels Exchanges Queues Admin",
-    "monitoring": "Overview Connections Channels Exchanges Queues Admin",
+    "administrator": "Overview Connections Channels Exchanges Queues Admin Stream",
+    "monitoring": "Overview Connections Channels Exchanges Queues Admin Stream",
     "policymaker": "Overview Connections Channels Exchanges Queues Admin",
     "management": "Overview Connections Channels Exchanges Queues Admin",
 }

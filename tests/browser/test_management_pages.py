@@ -19,6 +19,7 @@ from leveret.testing.servers.chromium import Chromium
 from tests.browser.management_page import ManagementPage
 from tests.browser.management_scene import RECORDED, applications, declare, serving, walk
 from tests.conformance.brokers import LEVERET, Broker
+from tests.conformance.stream_talker import StreamTalker
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.timeout(300)]
 
@@ -62,6 +63,26 @@ def test_what_rabbitmq_fills_is_filled_on_every_page(page: ManagementPage, broke
     missing = set(RECORDED.read_text().splitlines()) - filled
     reasons = re.compile("|".join(ONLY_RABBITMQ))
     assert [line for line in sorted(missing) if not reasons.search(line)] == []
+
+
+def test_stream_clients_have_pages_of_their_own(page: ManagementPage, broker: Broker) -> None:
+    client = StreamTalker(broker.stream_port)
+    try:
+        client.enter("/")
+        client.declare_publisher(1, "stream", "the reference")
+        client.subscribe("stream")
+        [connection] = broker.api("stream/connections")
+        page.open("stream", "connections")
+        assert page.column("State") == ["running"]
+        page.open("stream", "connections", "/", connection["name"])
+        page.refresh()
+        assert "the reference" in page.text()
+        assert page.faults() == []
+        page.submit("Force Close", {"reason": "go away"})
+        assert broker.api("stream/connections") == []
+    finally:
+        client.socket.close()
+    page.visit.check()
 
 
 def test_the_product_and_its_version_stand_at_the_top(page: ManagementPage) -> None:

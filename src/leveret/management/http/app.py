@@ -12,7 +12,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from leveret.management.http.beside_console import with_console
-from leveret.management.http.page_files import page_routes
+from leveret.management.http.page_files import OWN_SCRIPT, extension_scripts, page_routes
 from leveret.management.http.rates_ticker import rates_of
 from leveret.management.metrics import scrape
 from leveret.management.node import ManagedNode
@@ -117,10 +117,12 @@ def build_app(node: ManagedNode) -> Starlette:
     """
     settings = node.config.management
     routes: list[BaseRoute] = [route for resource in RESOURCES for route in resource.ROUTES]
+    scripts: list[str | list[str]] = [OWN_SCRIPT]
     if settings.ui_path is None:
         routes += page.ROUTES
     else:
         routes += page_routes(settings.ui_path, settings.path_prefix)
+        scripts = extension_scripts(settings.ui_path)
     if settings.console:
         routes = [
             with_console(each) if getattr(each, "path", "") == "/" and isinstance(each, Route) else each
@@ -134,6 +136,7 @@ def build_app(node: ManagedNode) -> Starlette:
     app.state.node = node
     app.state.rates = rates_of(node)
     app.state.imports = asyncio.Lock()
+    app.state.page_scripts = scripts
     return app
 
 

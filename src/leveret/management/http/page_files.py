@@ -30,6 +30,9 @@ _SETTING: Final = "management.ui.path"
 _WITH_INDEX: Final = ("api", "cli")
 """Directories that the page has links to: RabbitMQ's description of the API, and its command-line tool."""
 _READS: Final = ("GET", "HEAD")
+OWN_SCRIPT: Final = "dispatcher.js"
+_STREAM_SCRIPTS: Final = ("stream_management-ejs.js", "stream.js")
+"""The first only since RabbitMQ 4.3."""
 _LOGIN_HELPER: Final = "js/oidc-oauth/helper.js"
 _LOGIN_SCRIPT: Final = "js/oidc-oauth/bootstrap.js"
 _AS_MODULE: Final = """\
@@ -68,7 +71,7 @@ def page_routes(path: Path, prefix: str) -> list[BaseRoute]:
         NoPageFiles: there is no page, or more than one.
     """
     folder = _folder_of(path)
-    files = _PageFiles(folder, prefix)
+    files = _PageFiles([folder, *_of_streams(folder)], prefix)
     routes: list[BaseRoute] = [
         Route("/", files.first_page, methods=_READS),
         Route("/api/version", lambda _: json_reply(leveret.__version__), methods=_READS),
@@ -101,6 +104,25 @@ def _folder_of(path: Path) -> Path:
     return folder
 
 
+def extension_scripts(path: Path) -> list[str | list[str]]:
+    """What the page loads after its log-in, an extension each: its own pages, and those of streams."""
+    found = _of_streams(_folder_of(path))
+    scripts: list[str | list[str]] = [OWN_SCRIPT]
+    for folder in found:
+        there = [name for name in _STREAM_SCRIPTS if (folder / "js" / name).is_file()]
+        scripts.append(there if len(there) > 1 else there[0])
+    return scripts
+
+
+def _of_streams(folder: Path) -> list[Path]:
+    """The files of the plugin with pages of streams, where it stands beside the page's own, in the same version."""
+    plugin = folder.parents[1]
+    name, dash, version = plugin.name.partition("-")
+    beside = plugin.with_name(f"rabbitmq_stream_management{dash}{version}") / "priv" / "www"
+    is_there = name == "rabbitmq_management" and (beside / "js" / _STREAM_SCRIPTS[-1]).is_file()
+    return [beside] if is_there else []
+
+
 def _login_script(folder: Path) -> Callable[[Request], Response] | None:
     """Answers for the script that RabbitMQ since 3.12 makes by itself: it tells the page that there is no OAuth."""
     if not (folder / _LOGIN_HELPER).is_file() or (folder / _LOGIN_SCRIPT).is_file():
@@ -115,8 +137,10 @@ def _login_script(folder: Path) -> Callable[[Request], Response] | None:
 class _PageFiles(StaticFiles):
     """The files, and nothing beside their directory; nor is there a list of them."""
 
-    def __init__(self, folder: Path, prefix: str) -> None:
-        super().__init__(directory=folder)
+    def __init__(self, folders: list[Path], prefix: str) -> None:
+        """The first folder that has a file gives it."""
+        super().__init__(directory=folders[0])
+        self.all_directories = [*folders]
         self._prefix = prefix
 
     async def first_page(self, request: Request) -> Response:

@@ -148,3 +148,20 @@ def test_a_page_of_rabbitmq_4_gets_a_version_and_the_script_that_its_files_leave
     assert reply.headers["content-type"].startswith("text/javascript")
     (www / "js/oidc-oauth/bootstrap.js").write_text("mine()")
     assert client(node, www).get("/js/oidc-oauth/bootstrap.js").text == "mine()"
+
+
+def test_pages_of_streams_are_there_if_their_plugin_stands_beside(node: FakeNode, www: Path) -> None:
+    assert client(node, www).get("/api/extensions").json() == [{"javascript": "dispatcher.js"}]
+    beside = www.parents[2] / "rabbitmq_stream_management-3.10.8" / "priv" / "www" / "js"
+    beside.mkdir(parents=True)
+    (beside / "stream.js").write_text("streams()")
+    known = client(node, www)
+    assert known.get("/api/extensions").json() == [
+        {"javascript": "dispatcher.js"},
+        {"javascript": "stream.js"},
+    ]
+    assert known.get("/js/stream.js").text == "streams()"
+    assert known.get("/js/main.js").text == "run()"
+    (beside / "stream_management-ejs.js").write_text("templates()")
+    extension = client(node, www).get("/api/extensions").json()[1]
+    assert extension == {"javascript": ["stream_management-ejs.js", "stream.js"]}

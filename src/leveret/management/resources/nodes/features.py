@@ -50,8 +50,8 @@ async def show_deprecated(call: Call) -> Response:
 
 
 async def show_extensions(call: Call) -> Response:
-    """The scripts of the management page that its first one loads; RabbitMQ tells of this one, too, with no plugin."""
-    return json_reply([{"javascript": "dispatcher.js"}])
+    """The scripts of the management page that its first one loads, by their extensions."""
+    return json_reply([{"javascript": scripts} for scripts in call.request.app.state.page_scripts])
 
 
 def _flag(name: str) -> dict[str, Any]:
