@@ -22,6 +22,7 @@ class StandbyLink(NamedTuple):
         lag_records: what the downstream lacks of what is known of the upstream, as who of the two is heard says.
         lag_ms: how long ago, at most, it had everything; None if nobody says.
         row: what the downstream reports; None if it is not heard of.
+        upstream_lag_records: what the downstream lacks as the upstream reports it; None if it does not.
     """
 
     upstream: str
@@ -32,6 +33,7 @@ class StandbyLink(NamedTuple):
     lag_ms: int | None
     missing_messages: int
     row: TransferredVhost | None
+    upstream_lag_records: int | None = None
 
 
 def standby_links(sites: Sequence[SiteFacts]) -> list[StandbyLink]:
@@ -47,7 +49,7 @@ def standby_links(sites: Sequence[SiteFacts]) -> list[StandbyLink]:
             name, vhost = _cluster_of(known.downstream), known.virtual_host
             if (site.site, name, vhost) not in seen:
                 lag, missing = known.lag_records, known.missing_messages
-                links.append(StandbyLink(site.site, "", name, vhost, lag, None, missing, None))
+                links.append(StandbyLink(site.site, "", name, vhost, lag, None, missing, None, lag))
     return links
 
 
@@ -71,8 +73,11 @@ def upstream_of(site: SiteFacts, sites: Sequence[SiteFacts]) -> SiteFacts | None
 
 def _reported(upstream: SiteFacts | None, site: SiteFacts, row: TransferredVhost) -> StandbyLink:
     known_as = _cluster_of(site.standby.downstream) or site.overview.cluster_name
-    missing = row.missing_messages
+    missing, lag = row.missing_messages, None
     if upstream is not None:
+        known = [each for each in upstream.standby.downstreams if each.virtual_host == row.virtual_host]
+        lags = [each.lag_records for each in known if _cluster_of(each.downstream) == known_as]
+        lag = max(lags, default=None)
         collected = upstream.standby.collected
         reported = (each.missing_messages for each in collected if each.virtual_host == row.virtual_host)
         missing = max(missing, *reported, 0)
@@ -85,6 +90,7 @@ def _reported(upstream: SiteFacts | None, site: SiteFacts, row: TransferredVhost
         row.lag_ms,
         missing,
         row,
+        lag,
     )
 
 

@@ -8,12 +8,12 @@ queue holds. A number that nobody reports is None, and is never taken for nothin
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from leveret.console.judging.links import StandbyLink, is_downstream, standby_links
-from leveret.console.sites.documents import FollowerStatus, QueueStatus
+from leveret.console.sites.documents import FollowerStatus, QueueStatus, TransferredVhost
 from leveret.console.sites.facts import SiteFacts
 from leveret.model.tags import tags_of
 
@@ -82,7 +82,8 @@ class SafetyRow(NamedTuple):
 def safety_rows(sites: Sequence[SiteFacts], now_ms: int) -> list[SafetyRow]:
     """A row a queue of each site that leads it, and a row a vhost whose upstream no site here knows; worst first."""
     links = standby_links(sites)
-    rows = [row for site in sites for row in _rows_of(site, links, now_ms)]
+    heard = {site.site for site in sites if site.is_heard(now_ms)}
+    rows = [row for site in sites for row in _rows_of(site, links, heard, now_ms)]
     rows += _orphans(sites, links, now_ms)
     rows.sort(key=_order)
     return rows
@@ -140,8 +141,10 @@ def _counted(loss: Loss) -> float:
 # -- the queues of one site -------------------------------------------------------------------
 
 
-def _rows_of(site: SiteFacts, links: Sequence[StandbyLink], now_ms: int) -> Iterator[SafetyRow]:
-    view = _SiteView(site, links, now_ms)
+def _rows_of(
+    site: SiteFacts, links: Sequence[StandbyLink], heard: Collection[str], now_ms: int
+) -> Iterator[SafetyRow]:
+    view = _SiteView(site, links, heard, now_ms)
     for queue in site.queues:
         if queue.vhost not in view.transferred:
             yield _row_of(queue, view)
@@ -150,9 +153,12 @@ def _rows_of(site: SiteFacts, links: Sequence[StandbyLink], now_ms: int) -> Iter
 class _SiteView:
     """What all queues of a site have in common, looked up once."""
 
-    def __init__(self, site: SiteFacts, links: Sequence[StandbyLink], now_ms: int) -> None:
+    def __init__(
+        self, site: SiteFacts, links: Sequence[StandbyLink], heard: Collection[str], now_ms: int
+    ) -> None:
         self.site = site
-        self.is_heard = site.is_heard(now_ms)
+        self.heard = heard
+        self.is_heard = site.site in heard
         self.age_s = (site.age_ms(now_ms) or 0) / 1000
         self.followers = [
             copy for follower in site.replication.followers for copy in _follower_copy(follower)
@@ -176,13 +182,13 @@ class _SiteView:
 def _row_of(queue: QueueStatus, view: _SiteView) -> SafetyRow:
     others = [*_mirror_copies(queue), *_whole_node_copies(queue, view)]
     away = (
-        [_standby_copy(link, queue) for link in view.standbys.get(queue.vhost, ())]
+        [_standby_copy(link, queue, view) for link in view.standbys.get(queue.vhost, ())]
         if _is_sent(queue, view)
         else []
     )
     leader = QueueCopy(_node_of(queue, view), "leader", queue.state, False, True, NOTHING)
-    if_node = _least(queue, [*others, *away])
-    if_site = _least(queue, away)
+    if_node = _least(queue, [*others, *away], view)
+    if_site = _least(queue, away, view)
     danger, reason = _judge(queue, view, others, away, if_node, if_site)
     copies = (leader, *others, *away)
     site = view.site.site
@@ -242,25 +248,47 @@ def _is_sent(queue: QueueStatus, view: _SiteView) -> bool:
     )
 
 
-def _standby_copy(link: StandbyLink, queue: QueueStatus) -> QueueCopy:
+def _standby_copy(link: StandbyLink, queue: QueueStatus, view: _SiteView) -> QueueCopy:
     place = link.downstream or link.known_as
     seconds = None if link.lag_ms is None else link.lag_ms / 1000
-    behind = Loss(min(queue.messages, link.lag_records + link.missing_messages), seconds)
     if link.row is not None and not link.row.is_archive_read:
         return QueueCopy(place, "standby", "archive not read yet", True, False, Loss(None, seconds))
-    is_near = seconds is not None and seconds <= LAG_WELL_S and not link.missing_messages
-    state = "not heard of" if link.row is None else (link.row.state or "unknown")
-    return QueueCopy(place, "standby", state, True, is_near, behind)
+    is_standby_heard = link.row is not None and link.downstream in view.heard
+    lag = _known_lag(link, view)
+    lacks = None if lag is None else min(queue.messages, lag + link.missing_messages)
+    is_near = (
+        is_standby_heard
+        and lag is not None
+        and seconds is not None
+        and seconds <= LAG_WELL_S
+        and not link.missing_messages
+    )
+    state = (link.row.state or "unknown") if link.row is not None and is_standby_heard else "not heard of"
+    return QueueCopy(place, "standby", state, True, is_near, Loss(lacks, seconds))
 
 
-def _least(queue: QueueStatus, copies: Sequence[QueueCopy]) -> Loss:
+def _known_lag(link: StandbyLink, view: _SiteView) -> int | None:
+    """What a standby lacks now; None if nobody knows.
+
+    A standby that does not hear its upstream counts only what it last heard of; then the upstream's own count is asked.
+    """
+    if link.row is not None and link.downstream in view.heard and _hears(link.row):
+        return link.lag_records
+    return link.upstream_lag_records if view.is_heard else None
+
+
+def _hears(row: TransferredVhost) -> bool:
+    return row.heard_ago_ms is not None and row.heard_ago_ms <= LAG_WELL_S * 1000
+
+
+def _least(queue: QueueStatus, copies: Sequence[QueueCopy], view: _SiteView) -> Loss:
     """What is lost if only these copies are left: by the best of them; all of the queue if there is none."""
     if not copies:
         return Loss(queue.messages, None if queue.messages else 0.0)
     best = min(copies, key=lambda copy: (_counted(copy.behind), copy.behind.seconds or 0.0))
     if best.behind.messages is None:
-        # None of them is known to have anything.
-        return Loss(queue.messages, best.behind.seconds)
+        # None of them is known to have anything. What a silent site took since it was heard, nobody knows.
+        return Loss(queue.messages if view.is_heard else None, best.behind.seconds)
     return Loss(min(queue.messages, best.behind.messages), best.behind.seconds)
 
 
@@ -357,18 +385,21 @@ def _orphans(sites: Sequence[SiteFacts], links: Sequence[StandbyLink], now_ms: i
     for link in links:
         if link.row is None or (link.upstream and by_name[link.upstream].queues):
             continue
-        behind = Loss(
-            link.lag_records + link.missing_messages, None if link.lag_ms is None else link.lag_ms / 1000
-        )
+        seconds = None if link.lag_ms is None else link.lag_ms / 1000
         heard_ms = link.row.heard_ago_ms
         is_heard = (
             by_name[link.downstream].is_heard(now_ms)
             and heard_ms is not None
             and heard_ms <= LAG_WELL_S * 1000
         )
+        # What came since the upstream was heard, nobody knows.
+        behind = Loss(link.lag_records + link.missing_messages if is_heard else None, seconds)
         copy = QueueCopy(link.downstream, "standby", link.row.state, True, is_heard, behind)
         when = "never" if heard_ms is None else f"{_duration(heard_ms / 1000)} ago"
-        reason = f"Standby {link.downstream} last heard its upstream {when}: a promotion now lacks what came since."
+        reason = (
+            f"Standby {link.downstream} last heard its upstream {when}: a promotion now lacks "
+            f"{link.lag_records:,} known records, and what came since."
+        )
         if is_heard:
             reason = f"Standby {link.downstream} hears its upstream, whose queues this console does not know."
         danger = Danger.SAFE if is_heard else Danger.NOT_HEARD

@@ -129,6 +129,17 @@ CASES = [
         "lacks up to 12 messages, the last 90 s",
     ),
     (
+        "standby disconnected",
+        [
+            upstream(queue()),
+            downstream(state="disconnected", lag_records=0, lag_ms=90_000, heard_ago_ms=90_000),
+        ],
+        Danger.BEHIND,
+        Loss(7, 90.0),
+        Loss(7, 90.0),
+        "lacks up to 7 messages, the last 90 s",
+    ),
+    (
         "standby far behind",
         [upstream(queue()), downstream(lag_records=5_000, lag_ms=90_000)],
         Danger.BEHIND,
@@ -173,11 +184,14 @@ CASES = [
     ("down", [upstream(queue(state="down")), downstream()], Danger.DOWN, NOTHING, NOTHING, "is down"),
     (
         "upstream gone",
-        [upstream(queue(), heard_ms=NOW_MS - 60_000), downstream(lag_records=2, lag_ms=61_000)],
+        [
+            upstream(queue(), heard_ms=NOW_MS - 60_000),
+            downstream(lag_records=2, lag_ms=61_000, heard_ago_ms=61_000),
+        ],
         Danger.NOT_HEARD,
-        Loss(2, 61.0),
-        Loss(2, 61.0),
-        "Site eu was last heard 60 s ago; standby us (connected) lacks up to 2 messages",
+        Loss(None, 61.0),
+        Loss(None, 61.0),
+        "Site eu was last heard 60 s ago; standby us (connected) lacks an unknown number of messages",
     ),
 ]
 
@@ -203,8 +217,16 @@ def test_an_empty_queue_loses_nothing() -> None:
 
 def test_a_standby_whose_upstream_nobody_knows_is_a_row_for_its_vhost() -> None:
     row = only([downstream(lag_records=40, lag_ms=30_000, heard_ago_ms=30_000)])
-    assert (row.danger, row.vhost, row.queue, row.if_site) == (Danger.NOT_HEARD, "orders", "", Loss(40, 30.0))
-    assert "last heard its upstream 30 s ago" in row.reason
+    assert (row.danger, row.vhost, row.queue, row.if_site) == (
+        Danger.NOT_HEARD,
+        "orders",
+        "",
+        Loss(None, 30.0),
+    )
+    assert (
+        "last heard its upstream 30 s ago: a promotion now lacks 40 known records, and what came"
+        in row.reason
+    )
 
 
 def test_what_a_downstream_transfers_its_upstream_answers_for() -> None:
@@ -232,3 +254,11 @@ def test_of_a_vhost_messages_add_up_and_seconds_do_not() -> None:
     sites = [upstream(queue("a", 10), queue("b", 20)), downstream(lag_records=15, lag_ms=2_000)]
     [vhost] = by_vhost(safety_rows(sites, NOW_MS))
     assert (vhost["queues"], vhost["messages"], vhost["if_site"]) == (2, 30, Loss(25, 2.0))
+
+
+def test_the_last_report_of_a_standby_that_is_not_heard_of_makes_nothing_safe() -> None:
+    silent = downstream(lag_records=0, lag_ms=0, heard_ago_ms=100)
+    silent.heard_ms = NOW_MS - 60_000
+    row = next(row for row in safety_rows([upstream(queue()), silent], NOW_MS) if row.queue == "new")
+    assert (row.danger, row.if_site) == (Danger.BEHIND, Loss(7, 0.0))
+    assert "standby us (not heard of) lacks up to 7 messages" in row.reason
