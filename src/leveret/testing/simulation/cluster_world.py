@@ -64,6 +64,7 @@ class ClusterWorld(SimulatedWorld):
             secret = node.data_dir / SECRET_FILE
             secret.write_bytes(b"5" * 64 + b"\n")
             secret.chmod(0o400)
+            self.disk.settle(node.data_dir)
         for node in self.nodes:
             node.start()
         await self.until(lambda: all(node.is_open for node in self.nodes), "all nodes start", START_TIMEOUT_S)
@@ -86,6 +87,7 @@ class ClusterWorld(SimulatedWorld):
             node = self.random.choice(up)
             found += [
                 PossibleFault("kill", node.kill, node.name),
+                PossibleFault("lose power", lambda: node.lose_power(self.random), node.name),
                 PossibleFault("stop", node.stop, node.name),
                 PossibleFault("pause", lambda: self._pause(node), node.name),
                 PossibleFault("cut etcd", lambda: self._cut_etcd(node), node.name),

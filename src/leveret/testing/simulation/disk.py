@@ -91,6 +91,12 @@ class SimulatedDisk:
                 clones[entry].inode = _key(os.stat(path))
                 self._entries[clones[entry].inode] = clones[entry]
 
+    def settle(self, directory: Path) -> None:
+        """Make all that is below a directory durable, its own name too, as what an operator put there long ago is."""
+        with self.lock:
+            self._sync_all(self._root)
+            self._sync_all(self._looked_at(directory))
+
     def power_lost(self, directory: Path, to: Path, chance: random.Random, *, in_order: bool = True) -> None:
         """Write to a new place what a loss of power leaves of a directory; nothing of that can be lost any more.
 

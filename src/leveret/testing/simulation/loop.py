@@ -263,3 +263,26 @@ class SimulatedExecutor:
                 del self._pending[number]
             else:
                 run()
+
+
+class SimulatedSyncThreads:
+    """Stands for runtime.logs.sync_threads.SyncThreads."""
+
+    def __init__(self, count_max: int, name: str) -> None:
+        """Threads without work."""
+        self._executor = SimulatedExecutor()
+
+    def call(
+        self,
+        function: Callable[[Any], object],
+        argument: Any,
+        ended: Callable[[BaseException | None], None],
+    ) -> None:
+        """See SyncThreads."""
+        loop = virtual_loop()
+        future = self._executor.submit(function, argument)
+        future.add_done_callback(lambda done: loop.call_soon(ended, done.exception()))
+
+    def close(self) -> None:
+        """See SyncThreads."""
+        self._executor.shutdown()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
+from random import Random
 
 from leveret.config import Config, build, gather
 from leveret.model.errors import LeveretError
 from leveret.runtime.roles.operations import ReplicationCommands
 from leveret.runtime.roles.roles import Roles
+from leveret.testing.simulation.disk import SimulatedDisk
 from leveret.testing.simulation.loop import virtual_loop
 from leveret.testing.simulation.network import SimulatedNetwork
 from leveret.testing.simulation.process import SimulatedProcess
@@ -31,7 +32,12 @@ class SimulatedNode:
     """
 
     def __init__(
-        self, name: str, folder: Path, network: SimulatedNetwork, settings: Mapping[str, str]
+        self,
+        name: str,
+        folder: Path,
+        network: SimulatedNetwork,
+        disk: SimulatedDisk,
+        settings: Mapping[str, str],
     ) -> None:
         """A node that does not run."""
         self.name = name
@@ -41,10 +47,12 @@ class SimulatedNode:
         self.roles: Roles | None = None
         self.ended: str | None = None
         self._folder = folder
+        self._disk = disk
         self._run = 0
         self.data_dir = folder / name / "0"
         self._settings = {
             "nodename": f"{name}@localhost",
+            "disk_reserve": "0",
             "listeners.tcp.default": f"127.0.0.1:{self.amqp_port}",
             "stream.listeners.tcp.default": f"127.0.0.1:{network.free_port()}",
             **settings,
@@ -112,20 +120,29 @@ class SimulatedNode:
 
     def kill(self) -> None:
         """End at once, as `kill -9` does: files stay as they are, the kernel closes the sockets."""
-        process = self.process
-        if process is None:
-            return
-        self.process = None
-        process.kill()
-        self.network.process_ended(process)
-        self._killed.append(process)
-        self._move_files()
+        before = self._end(silently=False)
+        if before is not None:
+            self._disk.copy(before, self.data_dir)
+            self._disk.remove(before)
 
-    def _move_files(self) -> None:
-        """Give the next run a copy: what is left of the killed one may not write there."""
+    def lose_power(self, chance: Random) -> None:
+        """End with the machine: others hear nothing; synced files and names are left, and any part of the others."""
+        before = self._end(silently=True)
+        if before is not None:
+            self._disk.power_lost(before, self.data_dir, chance)
+            self._disk.remove(before)
+
+    def _end(self, *, silently: bool) -> Path | None:
+        """End the process; return its data directory, if it ran. The next run gets another one."""
+        process, self.process = self.process, None
+        if process is None:
+            return None
+        process.kill()
+        self.network.process_ended(process, silently=silently)
+        self._killed.append(process)
         self._run += 1
         before, self.data_dir = self.data_dir, self._folder / self.name / str(self._run)
-        copy_tree(before, self.data_dir)
+        return before
 
     def pause(self) -> None:
         """Stand still, as after SIGSTOP."""
@@ -142,11 +159,3 @@ class SimulatedNode:
         for process in self._killed:
             process.discard()
         self._killed.clear()
-
-
-def copy_tree(source: Path, target: Path) -> None:
-    """Copy a data directory, with its hard links as copies."""
-    if source.exists():
-        shutil.copytree(source, target)
-    else:
-        target.mkdir(parents=True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 from unittest import mock
 
 from leveret.testing.simulation.etcd_client import SimulatedEtcdClient
-from leveret.testing.simulation.loop import SimulatedExecutor, VirtualLoop
+from leveret.testing.simulation.loop import SimulatedExecutor, SimulatedSyncThreads, VirtualLoop
 from leveret.testing.simulation.network import SimulatedAcceptor, simulated_listen
 from leveret.testing.simulation.process import current_process
 
@@ -57,6 +57,7 @@ def simulated(loop: VirtualLoop, rng: Random) -> Iterator[None]:
             replace(f"{module}.listen", simulated_listen)
         for module in _THREADS:
             replace(f"{module}.ThreadPoolExecutor", SimulatedExecutor)
+        replace("leveret.runtime.logs.commit.SyncThreads", SimulatedSyncThreads)
         for module in _ETCD:
             replace(f"{module}.Etcd", SimulatedEtcdClient)
         replace("leveret.runtime.process.loop_watch.LoopWatch.run", _watch_nothing)

@@ -30,6 +30,7 @@ class SingleWorld(SimulatedWorld):
             return [PossibleFault("start", node.start)]
         return [
             PossibleFault("kill", node.kill),
+            PossibleFault("lose power", lambda: node.lose_power(self.random)),
             PossibleFault("stop", node.stop),
             PossibleFault("pause", lambda: self._pause(node)),
         ]

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
@@ -28,6 +30,7 @@ from leveret.testing.simulation.applications import (
 )
 from leveret.testing.simulation.books import BooksFault, RunBooks
 from leveret.testing.simulation.client import ClientClosed, ClientDelivery, SimulatedClient
+from leveret.testing.simulation.disk import SimulatedDisk
 from leveret.testing.simulation.loop import NothingLeft, VirtualLoop
 from leveret.testing.simulation.network import SimulatedNetwork
 from leveret.testing.simulation.node import SimulatedNode
@@ -87,6 +90,7 @@ class SimulatedWorld:
         applications: all publishers and consumers.
         queues: the names of the queues.
         faults: counts, by kind.
+        disk: of all nodes.
         count: how many faults there were, those that were left out among them.
     """
 
@@ -104,12 +108,13 @@ class SimulatedWorld:
         self.queues: list[str] = []
         self.faults: dict[str, int] = {}
         self.count = 0
+        self.disk = SimulatedDisk(folder)
         self._folder = folder
         self._operator = SimulatedProcess("op")
 
     def add_node(self, name: str, settings: dict[str, str]) -> SimulatedNode:
         """Prepare a node."""
-        node = SimulatedNode(name, self._folder, self.network, settings)
+        node = SimulatedNode(name, self._folder, self.network, self.disk, settings)
         self.nodes.append(node)
         return node
 
@@ -125,7 +130,7 @@ class SimulatedWorld:
         # The collector runs at moments that no seed decides, and what it frees may call the loop.
         gc.disable()
         try:
-            with simulated(self.loop, Random(f"product {self.seed}")):
+            with self.disk, simulated(self.loop, Random(f"product {self.seed}")):
                 found: int = self.loop.run_until_complete(self._play(seconds))
         except (BooksFault, NeverAtRest, NothingLeft, ClientClosed, TimeoutError) as fault:
             raise RunFailure(self.seed, fault, self.count, self.story.text()) from fault
@@ -154,6 +159,7 @@ class SimulatedWorld:
         for node in self.nodes:
             node.discard()
         self.loop.close()
+        _close_below(self._folder)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def _play(self, seconds: float) -> int:
@@ -313,3 +319,12 @@ class SimulatedWorld:
         except (ClientClosed, TimeoutError) as error:
             raise NeverAtRest(f"queue {queue} cannot be drained: {error!r}") from error
         client.close()
+
+
+def _close_below(folder: Path) -> None:
+    """Close the files that killed processes left open: the kernel does that for real ones."""
+    prefix = f"{folder.resolve()}/"
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{name}").startswith(prefix):
+                os.close(int(name))
