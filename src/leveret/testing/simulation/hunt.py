@@ -9,10 +9,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from leveret.testing.simulation.cluster_world import ClusterWorld
+from leveret.testing.simulation.follower_world import FollowerWorld
 from leveret.testing.simulation.single_world import SingleWorld
 from leveret.testing.simulation.world import RunFailure, RunReport, SimulatedWorld
 
-WORLDS: Final[dict[str, type[SimulatedWorld]]] = {"single": SingleWorld, "cluster": ClusterWorld}
+WORLDS: Final[dict[str, type[SimulatedWorld]]] = {
+    "single": SingleWorld,
+    "cluster": ClusterWorld,
+    "followers": FollowerWorld,
+}
 _TRIES_MAX: Final = 60
 
 

@@ -40,7 +40,7 @@ from leveret.testing.simulation.story import Story
 
 REST_TIMEOUT_S: Final = 120.0
 START_TIMEOUT_S: Final = 60.0
-_LOOK_S: Final = 0.1
+LOOK_S: Final = 0.1
 
 
 class NeverAtRest(Exception):
@@ -225,7 +225,7 @@ class SimulatedWorld:
         while not holds():
             if self.loop.time() > until_s:
                 raise NeverAtRest(f"not within {timeout_s:g} s: {what}")
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(LOOK_S)
 
     # -- what a world does ------------------------------------------------------------------------
 

@@ -1,0 +1,132 @@
+"""A simulated world with an etcd: several nodes, and faults of nodes, links and etcd."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from random import Random
+from typing import Final, cast
+
+from leveret.storage.secret_file import SECRET_FILE
+from leveret.testing.simulation.etcd import SimulatedEtcd
+from leveret.testing.simulation.node import SimulatedNode
+from leveret.testing.simulation.world import (
+    LOOK_S,
+    REST_TIMEOUT_S,
+    NeverAtRest,
+    PossibleFault,
+    SimulatedWorld,
+)
+
+LEASE_TTL_S: Final = 2
+ETCD_SETTINGS: Final = {
+    "cluster.etcd.endpoints": "http://127.0.0.1:2379",
+    "cluster.etcd.lease_ttl": f"{LEASE_TTL_S}s",
+}
+
+
+class EtcdWorld(SimulatedWorld):
+    """See the module.
+
+    Attributes:
+        etcd: the store of all nodes.
+        size: how many nodes there are.
+    """
+
+    def __init__(self, seed: int, folder: Path, *, skip: frozenset[int] = frozenset(), size: int = 3) -> None:
+        """Of so many nodes."""
+        super().__init__(seed, folder, skip=skip)
+        self.size = size
+        self.etcd: SimulatedEtcd
+
+    def prepare(self) -> None:
+        """See SimulatedWorld."""
+        self.etcd = SimulatedEtcd(cast("asyncio.AbstractEventLoop", self.loop), Random(f"etcd {self.seed}"))
+        self.etcd.use_here()
+
+    def start_all(self) -> None:
+        """Give all nodes the secret that they share, as an operator does, and start them."""
+        for node in self.nodes:
+            node.data_dir.mkdir(mode=0o700, parents=True)
+            secret = node.data_dir / SECRET_FILE
+            secret.write_bytes(b"5" * 64 + b"\n")
+            secret.chmod(0o400)
+            self.disk.settle(node.data_dir)
+        for node in self.nodes:
+            node.start()
+
+    # -- faults -----------------------------------------------------------------------------------
+
+    def possible_faults(self) -> Sequence[PossibleFault]:
+        """See SimulatedWorld."""
+        up = [node for node in self.nodes if node.is_up]
+        down = [node for node in self.nodes if not node.is_up]
+        found: list[PossibleFault] = []
+        if up:
+            node = self.random.choice(up)
+            found += [
+                PossibleFault("kill", node.kill, node.name),
+                PossibleFault("lose power", lambda: node.lose_power(self.random), node.name),
+                PossibleFault("stop", node.stop, node.name),
+                PossibleFault("pause", lambda: self._pause(node), node.name),
+                PossibleFault("cut etcd", lambda: self._cut_etcd(node), node.name),
+            ]
+        if down:
+            other_node = self.random.choice(down)
+            found += [PossibleFault("start", other_node.start, other_node.name)] * 3
+        one, other = self.random.sample(self.nodes, 2)
+        pair = f"{one.name} {other.name}"
+        found += [
+            PossibleFault("cut", lambda: self._cut(one, other), pair),
+            PossibleFault("reset", lambda: self.network.reset(one.name, other.name), pair),
+            PossibleFault("mend", self.network.mend),
+            PossibleFault("restart etcd", self._restart_etcd),
+        ]
+        return found
+
+    async def _pause(self, node: SimulatedNode) -> None:
+        node.pause()
+        await asyncio.sleep(self.random.choice((0.3, 1.0, 3.0, 6.0)))
+        node.resume()
+
+    async def _cut(self, one: SimulatedNode, other: SimulatedNode) -> None:
+        self.network.cut(one.name, other.name)
+        await asyncio.sleep(self.random.choice((0.1, 1.0, 5.0)))
+        if self.random.random() < 0.7:
+            self.network.mend()
+
+    async def _cut_etcd(self, node: SimulatedNode) -> None:
+        requests, answers = self.random.choice(((True, True), (True, False), (False, True)))
+        self.etcd.cut(node.name, requests=requests, answers=answers)
+        await asyncio.sleep(self.random.choice((0.5, 2.0, 6.0)))
+        self.etcd.heal(node.name)
+
+    async def _restart_etcd(self) -> None:
+        self.etcd.kill()
+        await asyncio.sleep(self.random.choice((0.2, 1.0, 4.0)))
+        self.etcd.start()
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    async def heal(self) -> None:
+        """See SimulatedWorld."""
+        self.network.mend()
+        for node in self.nodes:
+            self.etcd.heal(node.name)
+            node.resume()
+            if not node.is_up:
+                node.start()
+        await self.until_whole()
+
+    async def until_whole(self) -> None:
+        """Wait until nothing is missing. Raises NeverAtRest, which says what is."""
+        until_s = self.loop.time() + REST_TIMEOUT_S
+        while missing := self.missing():
+            if self.loop.time() > until_s:
+                raise NeverAtRest(f"after {REST_TIMEOUT_S:g} s: {'; '.join(missing)}")
+            await asyncio.sleep(LOOK_S)
+
+    def missing(self) -> list[str]:
+        """Return what is not as it should be, in words."""
+        raise NotImplementedError
