@@ -78,6 +78,25 @@ def test_all_files_are_durable_by_one_syncfs(disk: Disk, whole: FileSystem) -> N
     check_closed(descriptors)
 
 
+def test_a_journal_that_failed_while_syncfs_did_not_look_is_told(
+    disk: Disk, whole: FileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system that learns so of its failed journal refuses the second change of the two at the latest."""
+    looks: list[object] = []
+
+    def utime(path: object) -> None:
+        looks.append(path)
+        if len(looks) > 1:
+            raise OSError(errno.EROFS, "refused")
+
+    monkeypatch.setattr(os, "utime", utime)
+    disk.failing = {"sync.probe"}
+    with pytest.raises(OSError, match="refused"):
+        whole.sync(descriptors := disk.files("a", "b"))
+    assert len(looks) == 2
+    check_closed(descriptors)
+
+
 def test_an_error_of_another_programs_file_is_nobodys_here(
     disk: Disk, whole: FileSystem, tmp_path: Path
 ) -> None:
