@@ -74,6 +74,7 @@ class SimulatedPublisher(SimulatedApplication):
         super().__init__(*args)
         self.queues = queues
         self.interval_s = interval_s
+        self.connections = 0
 
     async def work(self, client: SimulatedClient) -> None:
         """See SimulatedApplication."""
@@ -93,9 +94,12 @@ class SimulatedPublisher(SimulatedApplication):
                     waiting.set_result(None)
 
         client.on_confirm = confirmed
+        # Order is a matter of one channel: what an earlier connection sent may be on its way to a leader still.
+        self.connections += 1
+        origin = f"{self.name}/{self.connections}"
         tag = 0
         while not self.is_stopping and not client.is_closed:
-            message = self.books.published(self.random.choice(self.queues), self.name)
+            message = self.books.published(self.random.choice(self.queues), origin)
             tag += 1
             unconfirmed[tag] = message
             client.publish(message.queue, str(message.number), message.body)

@@ -6,7 +6,7 @@
 | resurrected | delivered, or found, after a later answer had shown that its settlement is in the log |
 | duplicated | found twice at the end |
 | unflagged | delivered a second time without `redelivered` |
-| disordered | found behind a message that the same publisher published later |
+| disordered | found behind a message that the same publisher published later on the same connection |
 | altered | delivered with another body, or from another queue |
 """
 
@@ -27,7 +27,7 @@ class BookedMessage:
     Attributes:
         number: unique in the run; later messages have higher numbers.
         queue: where it was published to.
-        publisher: who published it.
+        publisher: the publisher, and the number of its connection.
         is_confirmed: the publisher has the confirm.
         deliveries: how often consumers got it.
         is_tried: a consumer has acknowledged it.

@@ -82,8 +82,13 @@ class EtcdWorld(SimulatedWorld):
             PossibleFault("reset", lambda: self.network.reset(one.name, other.name), pair),
             PossibleFault("mend", self.network.mend),
             PossibleFault("restart etcd", self._restart_etcd),
+            PossibleFault("lose all power", self._lose_all_power),
         ]
         return found
+
+    def _lose_all_power(self) -> None:
+        for node in self.nodes:
+            node.lose_power(self.random)
 
     async def _pause(self, node: SimulatedNode) -> None:
         node.pause()

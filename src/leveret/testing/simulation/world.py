@@ -101,6 +101,9 @@ class SimulatedWorld:
         self.random = Random(f"faults {seed}")
         self.loop = VirtualLoop(Random(f"delays {seed}"))
         self.network = SimulatedNetwork(self.loop, Random(f"network {seed}"))
+        # Each run has disks and links of its own: what hardly ever happens in one happens all the time in another.
+        self.loop.threads_delay_s = self.random.choice((0.002, 0.02, 0.2))
+        self.network.delay_s = self.random.choice((0.002, 0.01, 0.05))
         self.story = Story(self.loop)
         self.books = RunBooks()
         self.nodes: list[SimulatedNode] = []

@@ -39,6 +39,12 @@ def test_a_cluster_keeps_what_it_confirmed_and_settled_whatever_happens() -> Non
     assert {"kill", "stop", "pause", "cut", "cut etcd", "restart etcd", "reset"} <= summary["faults"].keys()
 
 
+def test_followers_keep_what_was_confirmed_and_settled_whatever_happens() -> None:
+    summary = simulate("followers", 1, 5)
+    assert summary["failed"] == 0
+    assert summary["confirmed"] > 500
+
+
 def test_one_node_keeps_what_it_confirmed_and_settled_whatever_happens() -> None:
     summary = simulate("single", 1, 2)
     assert summary["failed"] == 0

@@ -73,6 +73,13 @@ def test_several_users_are_deleted_at_once(admin: Client, node: FakeNode) -> Non
     assert [user["name"] for user in admin.get("/api/users").json()] == ["guest"]
 
 
+def test_users_come_in_pages_where_that_is_asked_for(admin: Client, node: FakeNode) -> None:
+    assert isinstance(admin.get("/api/users").json(), list)
+    page = admin.get("/api/users?page=1&page_size=1").json()
+    assert (page["page"], page["page_size"], len(page["items"])) == (1, 1, 1)
+    assert page["total_count"] == len(admin.get("/api/users").json())
+
+
 def test_users_without_permissions_are_listed(admin: Client, node: FakeNode) -> None:
     node.add_user("u")
     assert [user["name"] for user in admin.get("/api/users/without-permissions").json()] == ["u"]
