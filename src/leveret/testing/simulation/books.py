@@ -5,7 +5,7 @@
 | lost | confirmed, never settled, and not found at the end |
 | resurrected | delivered, or found, after a later answer had shown that its settlement is in the log |
 | duplicated | found twice at the end |
-| unflagged | delivered a second time without `redelivered` |
+| unflagged | delivered without `redelivered` twice |
 | disordered | found behind a message that the same publisher published later on the same connection |
 | altered | delivered with another body, or from another queue |
 """
@@ -29,7 +29,7 @@ class BookedMessage:
         queue: where it was published to.
         publisher: the publisher, and the number of its connection.
         is_confirmed: the publisher has the confirm.
-        deliveries: how often consumers got it.
+        is_first_delivered: a consumer got it without `redelivered`.
         is_tried: a consumer has acknowledged it.
         is_settled: a later answer showed that the acknowledgement is in the log.
     """
@@ -38,7 +38,7 @@ class BookedMessage:
     queue: str
     publisher: str
     is_confirmed: bool = False
-    deliveries: int = 0
+    is_first_delivered: bool = False
     is_tried: bool = False
     is_settled: bool = False
 
@@ -87,9 +87,10 @@ class RunBooks:
             raise BooksFault(
                 f"resurrected: message {number} of queue {queue} was delivered after it was settled"
             )
-        if message.deliveries and not redelivered:
+        if message.is_first_delivered and not redelivered:
             raise BooksFault(f"unflagged: message {number} of queue {queue} came again without `redelivered`")
-        message.deliveries += 1
+        # Two connections: what is delivered again may arrive before the first delivery does.
+        message.is_first_delivered |= not redelivered
         message.is_tried = False
         return message
 
