@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -43,12 +42,6 @@ def play(world: str, seed: int, seconds: float, skip: frozenset[int] = frozenset
     except RunFailure as found:
         failure = found
     return RunOutcome(seed, report, failure, time.process_time() - began_s)
-
-
-def play_all(world: str, seeds: Iterable[int], seconds: float) -> Iterator[RunOutcome]:
-    """Run seeds, one after the other."""
-    for seed in seeds:
-        yield play(world, seed, seconds)
 
 
 def shrink(world: str, failed: RunOutcome, seconds: float) -> tuple[frozenset[int], RunFailure]:

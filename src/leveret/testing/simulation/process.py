@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
@@ -95,8 +95,3 @@ def current_process() -> SimulatedProcess | None:
 def process_of(context: Context | None) -> SimulatedProcess | None:
     """Return the process of a context; None stands for the present context."""
     return _current.get() if context is None else context.get(_current)
-
-
-def in_process(process: SimulatedProcess, call: Callable[..., T], *args: Any) -> T:
-    """Call something as a process."""
-    return process.context().run(call, *args)
