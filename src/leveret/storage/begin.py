@@ -1,14 +1,14 @@
-"""Where a log begins, written beside its segments: so a first one that is missing is told from one that was dropped.
+"""The begin of a log, written beside its segments: it tells a missing first segment from a dropped one.
 
-    00000000000000004711.begin     nothing before offset 4711 is to be there
+    00000000000000004711.begin     the log begins at offset 4711
 
-The name says it all, the file is empty: so one `rename` changes it, whole. It is there as soon as the log's first
-segment is, and is moved on *before* segments are dropped: a crash between the two leaves segments that the log may
-do without, which does no harm; the other way round it would look like a loss. Neither is synced by itself. Both
-are changes of one directory, which file systems with a journal keep in order; and what is dropped a second time, or
-begins earlier than is written, is nothing that a start complains of.
+The offset is in the name and the file is empty, so one `rename` changes it as a whole. The file appears with the
+log's first segment, and is renamed *before* segments are dropped. A crash between the two leaves superfluous
+segments, which do no harm; in the other order it would look like a loss. Neither step is synced by itself. Both are
+changes of one directory, which file systems with a journal keep in order. A start accepts a log that begins earlier
+than the file says, and drops the segments again.
 
-A log from before there was such a file gets it at its next start.
+A log of an older version gets the file at its next start.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NAME: Final = re.compile(rf"(\d{{20}}){re.escape(SUFFIX)}")
 
 
 def begin_of(directory: Path) -> int | None:
-    """Where the log in a directory is to begin; None if that is not written.
+    """The offset at which the log in a directory begins; None if it is not written.
 
     Raises:
         StorageError: the directory may not be read.
@@ -40,20 +40,20 @@ def begin_of(directory: Path) -> int | None:
 
 
 class BeginFile:
-    """See the module.
+    """The file that holds a log's begin; see the module.
 
     Attributes:
-        offset: what it says; None if there is none.
+        offset: the written offset; None if there is no file.
     """
 
     def __init__(self, directory: Path, names: Iterable[str] = ()) -> None:
-        """Of a log with files of these names."""
+        """Find the file among the names in a log's directory."""
         self._directory = directory
         found = [int(match[1]) for match in map(_NAME.fullmatch, names) if match]
         self.offset = min(found, default=None)
 
     def write(self, offset: int) -> None:
-        """Have it say this; on disk when the directory is. Raises OSError."""
+        """Write another offset; durable once the directory is synced. Raises OSError."""
         if offset == self.offset:
             return
         path = self._path(offset)
@@ -63,7 +63,7 @@ class BeginFile:
             try:
                 os.rename(self._path(self.offset), path)
             except FileNotFoundError:
-                # Somebody removed it: whether the directory is there still is not for this file to find out.
+                # The file was removed from outside; whether its directory is still there is checked elsewhere.
                 self.offset = None
                 self.write(offset)
         self.offset = offset

@@ -1,4 +1,4 @@
-"""Names in a directory, made durable: a file that is new, renamed or removed is so for good only then."""
+"""Makes names in a directory durable: until then, power loss may undo a creation, a renaming or a removal."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def make_directory(path: Path, *, durable: bool = True) -> list[Path]:
-    """Make a directory, its owner's alone, with what is missing above it; on disk if `durable`. Raises OSError.
+    """Make a directory with mode 0700, and the missing ones above it; on disk if `durable`. Raises OSError.
 
     Returns:
         The directories that got a new name.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def free_disk_bytes(directory: Path) -> int | None:
-    """What can still be written where `directory` is; None if the system does not say. Takes no descriptor."""
+    """The octets that can still be written to the disk of `directory`; None if unknown. Takes no descriptor."""
     try:
         status = os.statvfs(directory)
     except OSError:

@@ -1,18 +1,17 @@
 """Holes: pages of an unfinished append that did not reach the disk although later ones did.
 
-What is appended between two syncs may be written by the kernel in any order of its pages, so power loss
-can leave whole chunks behind one that is missing in part. Nothing of that was promised; but was it the
-power, or did chunks rot that had been synced? No mark on disk can tell for certain: whatever says "synced
-up to here" could itself only be relied on after another sync, before each confirm. So it is told by looks:
+The kernel may write the pages of appends between two syncs in any order, so power loss can leave whole chunks behind
+a chunk that is missing in part. None of these chunks was promised. But did the power fail, or did synced chunks rot?
+No mark on disk answers that for certain: a mark "synced up to here" would itself need another sync before each
+confirm. So a hole is recognised by its looks:
 
-- a page that did not arrive is zero, to its end, from its begin or from the end of what had been written
-  to it before, which is where the first chunk begins that is not whole;
-- a round of syncs lasts no longer than UNSYNCED_MS: had the log gone on for longer after the damaged chunk,
-  then that chunk had been synced, and is damage.
+- a page that did not arrive is zero up to its end, from its begin or from the end of the octets that were written to
+it before, which is the begin of the first chunk that is not whole; - a round of syncs lasts no longer than
+UNSYNCED_MS: if the log went on for longer behind the chunk, the chunk had been synced, and is damaged.
 
-A flipped bit, a cut in the middle or octets of another file do not look so. What does: a disk that lost a
-synced page of the last seconds of a log's life, and a flipped bit in one of those chunks when it holds a
-page of zeros. As with a torn tail that ends in zeros, these are cut, with a warning that says how much.
+A flipped bit, a cut in the middle or octets of another file do not look like a hole. Two kinds of damage do: a lost
+synced page of a log's last seconds, and a flipped bit in one of those chunks when it holds a page of zeros. As with a
+torn tail that ends in zeros, these are cut, with a warning that names the size.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _BEGIN: Final = re.compile(re.escape(bytes([MAGIC])) + rb"[\x00-\x02]", re.DOTAL
 
 
 def is_hole(tail: bytes, position: int, since_ms: int | None) -> bool:
-    """Whether the chunk that begins `tail`, at `position` in its file, is not whole for a page that never arrived.
+    """Whether the chunk at the begin of `tail`, at `position` in its file, misses a page that never arrived.
 
     `since_ms` is the time of the chunk before it, None if there is none.
     """
@@ -59,7 +58,7 @@ def _misses_page(tail: bytes, position: int, length: int) -> bool:
 
 
 def _chunks(tail: bytes) -> Iterator[Chunk]:
-    """Whole chunks anywhere in it."""
+    """Yield the whole chunks anywhere in the octets."""
     at = 0
     view = memoryview(tail)
     while (found := _BEGIN.search(tail, at)) is not None:

@@ -1,26 +1,26 @@
 """A log: a directory of segment files, appended to, read by offset, cut at the old end.
 
-Order of an append, and why: one `writev` puts header, data and trailer behind the last chunk, so a
-crash leaves a prefix of the chunk and never a hole before it; nothing is promised until `fdatasync`,
-which the group commit runs off the event loop on duplicates of the descriptors from `unsynced()`
-(data *and* length; a new segment's directory is among them, so that its name is on disk before anything
-in it is promised: until then the segments before it stay, with all that was). A failed or short write is
-cut off again at once, so a later append never lands behind garbage.
+Order of an append, and why: one `writev` puts header, data and trailer behind the last chunk, so a crash leaves a
+prefix of the chunk and never a hole before it. Nothing is promised until `fdatasync`, which the group commit runs off
+the event loop on duplicates of the descriptors from `unsynced()`. It covers data *and* length. A new segment's
+directory is among the descriptors, so that the segment's name is on disk before any record in it is promised; until
+then the segments before it stay. A failed or short write is cut off again at once, so a later append never lands
+behind garbage.
 
-A new segment may reach the disk before the end of the one before it has. Until that one is synced the
-new file is *provisional*: its name ends in `.new`, and nothing in it has been promised to anybody. So
-when the segment before it turns out to be torn, it goes with the torn tail; a segment with its final
-name never does, there a torn predecessor is damage. Once the new segment counts, the one before it
-is *sealed*, by its name again: so a newest segment that went missing is told from one that never was.
+A new segment may reach the disk before the end of its predecessor does. Until the predecessor is synced the new file
+is *provisional*: its name ends in `.new`, and no record in it has been promised. If the predecessor is torn after a
+crash, a provisional segment is removed with the torn tail. A segment with its final name is never removed; a torn
+predecessor of it is damage. Once the new segment has its final name, the predecessor is *sealed*, by its name again.
+So a missing newest segment is told from one that never existed.
 
-Files that are exchanged or removed while nobody looks are told from those that belong there: the first chunk of a
-segment names the log and the chunk before it (wire.chunk, `LOG`), and where the log begins is written beside it
-(storage.begin). A start and a scrub compare. While the log is open, `synced` sees that what was synced has its
-name still, so nothing is promised that stands in a file which no start would find.
+Exchanged and removed files are detected: the first chunk of a segment names the log and the chunk before it
+(wire.chunk, `LOG`), and the log's begin is written beside the segments (storage.begin). A start and a scrub compare
+them. While the log is open, `synced` checks that the synced files still have their names, so no record is promised in
+a file that the next start would not find.
 
-The first file of a log, and the log's directory, have new names, which `append` leaves to the round of group commit
-that syncs the first chunk, if `open` was told to (`defer_names`, storage.unsynced_names). A second file is made only
-once the names of the first are durable, for a second file without a first one would be damage.
+The first file of a log, and the log's directory, have new names, which `append` leaves to the group commit that syncs
+the first chunk, if `open` got `defer_names` (storage.unsynced_names). A second file is made only once the names of
+the first are durable, because a second file without a first one would be damage.
 """
 
 from __future__ import annotations
@@ -57,34 +57,34 @@ _NOTHING: Final[Mapping[int, int]] = MappingProxyType({})
 
 
 class LogOwner(Protocol):
-    """Who is told what happens to a log; see storage.tree."""
+    """The receiver of a log's changes; see storage.tree."""
 
     def opened(self, log: Log) -> None:
-        """It can be used."""
+        """The log can be used."""
 
     def appended(self, log: Log, segment: int, header: Header, octets: list[bytes | memoryview]) -> None:
-        """A chunk stands at its end, in the segment that begins at offset `segment`."""
+        """A chunk is at the log's end, in the segment that begins at offset `segment`."""
 
     def dropped(self, log: Log) -> None:
-        """It begins later than before."""
+        """The log begins later than before."""
 
     def deleted(self, log: Log) -> None:
-        """Its directory is gone."""
+        """The log's directory is gone."""
 
     def holds(self, log: Log) -> bool:
-        """Whether what is in its directory is this log's to change: no other one was opened there since."""
+        """Whether the log's directory is still its own: no other log was opened there since."""
 
 
 class Log(LogReader):
     """Chunks in order of offset; one writer, any number of readers in the same process.
 
     Attributes:
-        epoch: stamped into each chunk that is appended.
-        name: what it is called on every node; empty for one that is a part, or a copy, of another one.
-        first_offset: first offset that is still held.
-        next_offset: offset that the next record gets.
-        synced_offset: everything before it is on disk for good.
-        torn_bytes: octets of an unfinished append that `open` cut off.
+        epoch: written into each appended chunk.
+        name: its name on every node; empty for a part, or a copy, of another log.
+        first_offset: the first offset in the log.
+        next_offset: the offset of the next record.
+        synced_offset: the offset up to which the log is durable.
+        torn_bytes: the octets of an unfinished append that `open` cut off.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class Log(LogReader):
         open_segments: OpenSegments | None = None,
         name: str = "",
     ) -> None:
-        """Describe a log; call `open` before anything else. Not `durable`: it need not survive power loss.
+        """Describe a log; call `open` before anything else. Without `durable` it need not survive power loss.
 
-        `open_segments` bounds how many segments stay open, of this log and the others that have it.
+        `open_segments` bounds the number of open segments of all logs that share it.
         """
         super().__init__(directory, open_segments)
         self.epoch = epoch
@@ -134,25 +134,24 @@ class Log(LogReader):
         sync: bool = True,
         defer_names: bool = False,
     ) -> Log:
-        """Make the directory or recover what is in it, handing every whole chunk to `on_chunk`.
+        """Make the directory, or recover the log in it and pass every whole chunk to `on_chunk`.
 
-        One that is open already stays as it is.
+        A log that is open already stays as it is.
 
-        Not `with_messages`: of segments that have a summary `on_chunk` gets only chunks that are notable
-        (see storage.summary), messages without their data. With `must_exist` nothing is made.
-        What is not before the chunk `cut_at` is removed unread, as a torn tail is.
-        What was recovered is durable afterwards, also what a killed process had not synced; not so without
-        `sync`: then it is due to be, as if it had just been appended. That goes for names, too, except with
-        `must_exist`: a log is recorded to exist once its names are durable.
-        With `defer_names` a log that is new is made durable by the sync of its first chunk.
+        Without `with_messages`, `on_chunk` gets only the notable chunks of segments with a summary (see
+        storage.summary), messages without their data. With `must_exist` nothing is made. Chunks from `cut_at` on are
+        removed unread, as a torn tail is. With `sync`, everything recovered is durable afterwards, also records that
+        a killed process had not synced. Without it, they are due for a sync as if they had just been appended. The
+        same holds for names, except with `must_exist`: a log is recorded to exist only once its names are durable.
+        With `defer_names` a new log becomes durable by the sync of its first chunk.
 
         Raises:
             Corrupt: damage that no torn write explains; the files are left as they are.
-            StorageError: the disk refused it, or the log is missing and must not be.
+            StorageError: the disk refused it, or the log must exist and is missing.
         """
         self._with_messages = with_messages
         if self._segments:
-            # It is used already: whoever opens it again wants to know what is in it.
+            # The log is in use already: the caller that opens it again needs its content.
             self.torn_bytes = 0
             for chunk in self.read(0, sys.maxsize):
                 (on_chunk or _ignore)(chunk)
@@ -185,7 +184,7 @@ class Log(LogReader):
                 self._recover(recovery, found, cut_at)
                 if sync:
                     self.sync()
-                # Many logs are opened at start that are not used for long: no descriptor is held for them.
+                # A start opens many logs that are not used for long: they hold no descriptor.
                 self.close()
             else:
                 self._segments.append(Segment(self.directory, first_offset))
@@ -209,7 +208,7 @@ class Log(LogReader):
         finally:
             self.torn_bytes += recovery.torn_bytes
         if self.name:
-            # A start needs no room: it does without on a full disk.
+            # A start needs no room on the disk: it works on a full one.
             with suppress(OSError):
                 self._begin.write(self.first_offset)
         self._unsynced = tail if self._durable else []
@@ -219,7 +218,7 @@ class Log(LogReader):
         self._seal()
 
     def missing(self) -> Corrupt:
-        """The error that says that its files are gone."""
+        """The error for a log whose files are gone."""
         return self._segments[-1].missing()
 
     @property
@@ -230,16 +229,16 @@ class Log(LogReader):
 
     @property
     def is_rolling(self) -> bool:
-        """Whether the newest segment does not count yet, for want of a sync."""
+        """Whether the newest segment is provisional, until a sync."""
         return self._segments[-1].state is SegmentState.PROVISIONAL
 
     @property
     def wants_sync(self) -> bool:
-        """Whether segments wait for a sync, to count or to be dropped, though nobody may wait for what is in them."""
+        """Whether segments wait for a sync, to get their final names or to be dropped, with or without a commit."""
         return self.is_rolling or self._names.is_fresh or self.synced_offset < self._sync_wanted
 
     def want_sync(self) -> int:
-        """Something may be dropped only once all that was appended so far is on disk; up to where that is."""
+        """Ask for a sync of everything appended so far, so that records can be dropped; return the end of that."""
         if self._durable:
             self._sync_wanted = self.next_offset
         return self._sync_wanted
@@ -254,7 +253,7 @@ class Log(LogReader):
         trailer: bytes = b"",
         crc: int | None = None,
     ) -> Header:
-        """Write one chunk behind the last; durable only once what `unsynced` gave has been fdatasynced.
+        """Write one chunk behind the last; it is durable once the descriptors from `unsynced` are fdatasynced.
 
         Raises:
             StorageError: the disk refused it; the log is as it was before.
@@ -274,18 +273,18 @@ class Log(LogReader):
         return header
 
     def _last_seal(self) -> int:
-        """Of the last chunk, 0 if there is none."""
+        """The seal of the last chunk, 0 if there is none."""
         last = next((segment.last for segment in reversed(self._segments) if segment.last), None)
         return seal_of(last) if last else 0
 
     def begin_at(self, offset: int) -> None:
-        """Have the first chunk at this offset, if nothing was ever written."""
+        """Set the offset of the first chunk, if no chunk was ever written."""
         first = self._segments[0]
         if len(self._segments) == 1 and not first.size and not first.path.exists():
             self._segments[0] = Segment(self.directory, offset)
 
     def make(self) -> None:
-        """Have a file on disk also if there is nothing in it: its name says where the log begins. Blocks for the disk.
+        """Make the file of an empty log, whose name holds the log's begin. Blocks for the disk.
 
         Raises:
             StorageError: the disk refused it.
@@ -303,13 +302,13 @@ class Log(LogReader):
         self._made = segment
 
     def append_raw(self, header: Header, octets: bytes | memoryview, segment: int) -> None:
-        """Write a chunk of another node's log as it is, in a segment that begins where it does there.
+        """Write a chunk of another node's log as it is, in a segment with the same begin as there.
 
-        The names of a log that is new are durable when this returns: what records that the log exists may be the next
-        chunk that comes from there.
+        The names of a new log are durable when this returns: the next chunk from that node may be the record that the
+        log exists.
 
         Raises:
-            StorageError: it does not follow the last chunk, or the disk refused it; the log is as it was before.
+            StorageError: the chunk does not follow the last one, or the disk refused it; the log is as it was before.
         """
         newest = self._segments[-1]
         if not newest.size and len(self._segments) > 1 and segment == self._segments[-2].first_offset:
@@ -335,7 +334,7 @@ class Log(LogReader):
                     f"{os.strerror(errno.ENOSPC)}, {written} of {header.chunk_bytes} octets written",
                 )
         except FileNotFoundError as error:
-            # Nothing else that is written next would be found by a start either.
+            # A start would not find a later chunk either.
             raise segment.missing() from error
         except OSError as error:
             self._cut_back(segment)
@@ -365,12 +364,12 @@ class Log(LogReader):
             self._has_overhang = False
 
     def _write_begin(self, newest: Segment) -> None:
-        """Say where the log begins before there is anything of it."""
+        """Write the begin of a log before its first record."""
         if self.name and len(self._segments) == 1:
             self._begin.write(newest.first_offset)
 
     def roll(self) -> Segment:
-        """Let the next chunk be the first of a new segment, and return that."""
+        """Begin a new segment with the next chunk, and return it."""
         segment = self._segments[-1]
         if segment.size:
             state = SegmentState.PROVISIONAL if self._durable else SegmentState.NEWEST
@@ -379,11 +378,11 @@ class Log(LogReader):
         return segment
 
     def _unroll(self) -> Segment:
-        """Go on in the segment before the newest, which is empty. Blocks for the disk.
+        """Remove the newest segment, which is empty, and go on in the one before it. Blocks for the disk.
 
-        The node whose log this is a copy of knows nothing of a new segment there: it had only been about to begin one
-        when it ended. The names change as they did, backwards: only once it is on disk that the segment before is not
-        sealed may the one go that its being sealed would promise.
+        The node with the original does not have that segment: it ended before it wrote the first chunk. The names
+        change back in the reverse order: the newest segment may go only once it is on disk that its predecessor is
+        not sealed, because a sealed segment promises a successor.
 
         Raises:
             StorageError: the disk refused it; the log goes on with either.
@@ -410,12 +409,14 @@ class Log(LogReader):
         return segment
 
     def prepend(self, head: Log) -> None:
-        """Take the one segment of another log, which ends where this one begins; it is durable. Blocks for the disk.
+        """Move the only segment of another log, durable and ending at this log's begin, in front of it.
 
-        By one `rename`: whenever the node dies, this log is whole, with that segment or without it.
+        Blocks for the disk.
+
+        One `rename` does it: whenever the node dies, this log is whole, with that segment or without it.
 
         Raises:
-            StorageError: it does not fit, or the disk refused it; both logs are as they were.
+            StorageError: the segment does not fit, or the disk refused it; both logs are as they were.
         """
         segment, first = head._segments[0], self._segments[0]
         if len(head._segments) > 1 or segment.next_offset != first.first_offset or not segment.size:
@@ -426,7 +427,7 @@ class Log(LogReader):
         target = Segment(self.directory, segment.first_offset, SegmentState.SEALED)
         head.close()
         try:
-            # That the first one is sealed says that another one follows: so that one must be there, also if empty.
+            # A sealed first segment promises another one: so that one must exist, also if it is empty.
             self._fd(first)
             self._names.sync()
             segment.path.rename(target.path)
@@ -437,7 +438,7 @@ class Log(LogReader):
             ) from error
         segment.path, segment.state = target.path, SegmentState.SEALED
         self._segments.insert(0, segment)
-        # Not before: should it not get that far, what is in front would look lost.
+        # Not earlier: if the node dies in between, the segment in front would look lost.
         with suppress(OSError):
             if self.name:
                 self._begin.write(segment.first_offset)
@@ -448,19 +449,19 @@ class Log(LogReader):
         try:
             os.ftruncate(self._fd(segment), segment.size)
         except OSError:
-            # Garbage stays behind the end: it must go before anything shorter is written over its begin.
+            # Garbage stays behind the end: it must be removed before a shorter chunk is written over its begin.
             self._has_overhang = True
 
     def unsynced(self, shared: set[Path] | None = None) -> list[int]:
         """Duplicates of the descriptors that an fdatasync must cover; the caller closes them.
 
-        `shared` are directories above logs that the same round syncs already, for another log; those of this log are
-        added. In order: oldest segment first. Call `synced` once they are synced; what was never reported so is due
-        again.
+        The oldest segment comes first. `shared` are the directories above logs that the same round syncs already for
+        other logs; this log's are added to them. Call `synced` once all are synced; without that call, everything is
+        due again.
 
         Raises:
-            OutOfDescriptors: there is none for a duplicate now; all is due as before.
-            Corrupt: the directory, or a segment of it, is not there any more.
+            OutOfDescriptors: the system has no descriptor for a duplicate now; all is due as before.
+            Corrupt: the directory, or a segment in it, is gone.
             StorageError: a segment cannot be opened, or an fdatasync has failed before.
         """
         if self._sync_failure is not None:
@@ -488,7 +489,7 @@ class Log(LogReader):
         return descriptors
 
     def is_due(self, segment: Segment) -> bool:
-        """See LogReader; octets of a round that is under way count, too."""
+        """See LogReader; octets in a sync that has not ended count, too."""
         return self._durable and (segment in self._unsynced or segment in self._syncing)
 
     def sync_and_close(self, segment: Segment) -> None:
@@ -497,20 +498,20 @@ class Log(LogReader):
             try:
                 os.fdatasync(segment.fd())
             except OSError as error:
-                # No other descriptor may hear of it: nothing that is not synced by now can ever be promised.
+                # No other descriptor may hide this error: octets that are not synced by now can never be promised.
                 self._sync_failure = error
         super().sync_and_close(segment)
 
     @property
     def _is_held(self) -> bool:
-        """Whether its files are there for as long as it is: not a part's, nor what another log has taken over."""
+        """Whether its files must exist while it is open; not so for a part, or after another log took them over."""
         return bool(self.name) and (self._owner is None or self._owner.holds(self))
 
     def synced(self) -> None:
-        """What the last `unsynced` gave is durable: segments in it count from now on.
+        """Note that the descriptors of the last `unsynced` are synced: provisional segments among them become final.
 
         Raises:
-            Corrupt: it is in a file that is not there any more: nothing of it may be promised.
+            Corrupt: a synced file is gone: no record in it may be promised.
         """
         syncing, self._syncing = self._syncing, []
         for segment in syncing if self._is_held else ():
@@ -521,14 +522,14 @@ class Log(LogReader):
         provisional = [segment for segment in syncing if segment.state is SegmentState.PROVISIONAL]
         if not provisional:
             return
-        # Should a name not change, the segment is not told of before the next start: no harm.
+        # A segment whose renaming fails keeps its state until the next start, which does no harm.
         with suppress(OSError):
             for segment in provisional:
                 segment.enter(SegmentState.NEWEST)
         self._seal()
 
     def _seal(self) -> None:
-        """Seal every segment that one which counts follows."""
+        """Seal every segment that has a final successor."""
         with suppress(OSError):
             for segment, after in pairwise(self._segments):
                 if segment.state is SegmentState.NEWEST and after.state is not SegmentState.PROVISIONAL:
@@ -536,7 +537,7 @@ class Log(LogReader):
                     self._sealed.append(segment.path)
 
     def take_sealed(self) -> list[Path]:
-        """Segments that were sealed since the last call and want a summary; see storage.summary.summarise."""
+        """Segments sealed since the last call that should get a summary; see storage.summary.summarise."""
         sealed, self._sealed = self._sealed, []
         return [] if self._with_messages else sealed
 
@@ -546,12 +547,12 @@ class Log(LogReader):
         self.synced()
 
     def drop_before(self, offset: int) -> int:
-        """Delete whole segments, oldest first, that hold nothing at or after `offset`; return how many.
+        """Delete whole segments, oldest first, that hold no record from `offset` on; return their number.
 
-        The newest segment stays, so the next offset is always known from a file name.
+        The newest segment stays, so a file name always gives the next offset.
 
         Raises:
-            StorageError: the disk refused it; what could not be deleted is still there.
+            StorageError: the disk refused it; segments that could not be deleted are still there.
         """
         dropped = 0
         for segment, after in pairwise(self._segments):
@@ -565,7 +566,7 @@ class Log(LogReader):
         return dropped
 
     def _begin_with(self, segment: Segment) -> None:
-        """What is before it is about to go."""
+        """Write the new begin, before the segments in front of it go."""
         try:
             if self.name:
                 self._begin.write(segment.first_offset)
@@ -573,10 +574,10 @@ class Log(LogReader):
             raise StorageError(f"log {self.directory}: nothing can be dropped: {error}") from error
 
     def empty(self) -> None:
-        """Delete all that is held; the next offset stays what it is, after a crash too. Blocks for the disk.
+        """Delete all records; the next offset stays the same, after a crash too. Blocks for the disk.
 
         Raises:
-            StorageError: the disk refused it; what could not be deleted is still there.
+            StorageError: the disk refused it; segments that could not be deleted are still there.
         """
         try:
             self.sync()
@@ -597,9 +598,9 @@ class Log(LogReader):
         older_than_ms: int | None = None,
         beside: Mapping[int, int] = _NOTHING,
     ) -> int:
-        """Delete oldest segments beyond a size or an age; return how many.
+        """Delete the oldest segments beyond a size or an age; return their number.
 
-        `beside`: octets elsewhere that are there for a segment, by its first offset; they count as its own.
+        `beside`: octets stored elsewhere for a segment, by its first offset; they count as the segment's.
         """
         return self.drop_before(
             self.retained_from(bytes_max=bytes_max, older_than_ms=older_than_ms, beside=beside)
@@ -614,12 +615,12 @@ class Log(LogReader):
         written_before_ms: int | None = None,
         beside: Mapping[int, int] = _NOTHING,
     ) -> int:
-        """Where the log would begin without segments that hold only what is `before`, or beyond a size or an age.
+        """The begin of the log without segments that hold only records before `before`, or are beyond a size or an age.
 
-        An age is that of a segment's last chunk by the chunk's own time, or by when it was written here.
+        The age of a segment is that of its last chunk, by the chunk's own time or by the time of its writing here.
 
         Raises:
-            StorageError: a segment is not there any more.
+            StorageError: a segment is gone.
         """
         size = self.size_bytes + sum(beside.get(each.first_offset, 0) for each in self._segments)
         for segment, after in pairwise(self._segments):
@@ -653,12 +654,12 @@ class Log(LogReader):
             self._owner.dropped(self)
 
     def delete(self) -> None:
-        """Close the log and remove its directory, in which nothing but segments and summaries may be.
+        """Close the log and remove its directory, which may hold segments and summaries only.
 
-        State files beside them stay, and the directory then: they go by themselves, perhaps later.
+        If state files are beside them, these and the directory stay; their owner removes them, perhaps later.
 
         Raises:
-            StorageError: the disk refused it, or something else is there.
+            StorageError: the disk refused it, or another file is there.
         """
         self.close()
         self._unsynced.clear()
@@ -676,7 +677,7 @@ class Log(LogReader):
                 left = list(self.directory.iterdir())
                 if left and all(path.suffix == SUFFIX for path in left):
                     break
-                # A summary may come from its thread between the two: then once more.
+                # A thread may write a summary between the two steps: then repeat them once.
                 if not any(map(is_summary, left)):
                     self.directory.rmdir()
         except OSError as error:

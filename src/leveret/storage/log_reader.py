@@ -1,4 +1,4 @@
-"""Reading a log: by offset, by time, from its end; chunk by chunk, as octets or parsed."""
+"""Reads a log by offset, by time or from its end, chunk by chunk, as octets or parsed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, Header, decode_h
 
 READ_BYTES: Final = 256 * 1024
 _ENDS_MAX: Final = 64
-"""Of so many reads it is remembered where they ended: an index step of small chunks is hundreds of them."""
+"""The number of reads whose ends are remembered: an index step of small chunks is hundreds of them."""
 
 
 class Extent(NamedTuple):
-    """Octets of a segment, by a descriptor of their own."""
+    """Octets of a segment, with a descriptor of their own."""
 
     fd: int
     begin: int
@@ -29,7 +29,7 @@ class Extent(NamedTuple):
 
 
 class SegmentExtent(NamedTuple):
-    """A segment: its offsets, all its octets, how many messages it holds, and octets of those."""
+    """A segment: its offsets, its size in octets, the number of its messages, and their octets."""
 
     first_offset: int
     next_offset: int
@@ -39,10 +39,10 @@ class SegmentExtent(NamedTuple):
 
 
 def uncache(extents: list[Extent]) -> None:
-    """Let the system use the memory in which it holds a copy of them, and close the descriptors; they are durable.
+    """Release the page cache of durable extents, and close their descriptors.
 
-    A file that is written once and not read again soon otherwise takes memory from all that is, and each of its
-    pages is one that was not at hand: that costs the writer more than the write.
+    Otherwise a file that is written once and not read again soon takes memory from all others. Each of its pages must
+    be found first, which costs the writer more than the write.
     """
     for fd, begin, size in extents:
         with suppress(OSError):
@@ -51,10 +51,10 @@ def uncache(extents: list[Extent]) -> None:
 
 
 class LogReader:
-    """The segments of a log, in order, and any number of readers of them.
+    """The segments of a log, in order, for any number of readers.
 
     Attributes:
-        directory: where the segments are.
+        directory: the directory of the segments.
     """
 
     def __init__(self, directory: Path, open_segments: OpenSegments | None = None) -> None:
@@ -66,7 +66,7 @@ class LogReader:
 
     @property
     def first_offset(self) -> int:
-        """The oldest offset that is held."""
+        """The oldest offset in the log."""
         return self._segments[0].first_offset
 
     @property
@@ -81,12 +81,12 @@ class LogReader:
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next record gets."""
+        """The offset of the next record."""
         return self._segments[-1].next_offset
 
     @property
     def extents_of_segments(self) -> list[SegmentExtent]:
-        """What each segment holds, oldest first."""
+        """The extents of the segments, oldest first."""
         return [
             SegmentExtent(each.first_offset, each.next_offset, each.size, each.user_records, each.user_bytes)
             for each in self._segments
@@ -104,16 +104,16 @@ class LogReader:
 
     @property
     def has_descriptors(self) -> bool:
-        """Whether it was read or appended to since `open` or `close`."""
+        """Whether a descriptor was opened since `open` or `close`."""
         return any(segment.has_fd for segment in self._segments)
 
     def close(self) -> None:
-        """Give all descriptors back; appended chunks are not synced by this."""
+        """Close all descriptors, without syncing appended chunks."""
         for segment in self._segments:
             self._close_segment(segment)
 
     def _fd(self, segment: Segment) -> int:
-        """The descriptor of a segment; it stays open for the moment, and longer if there is no want of them."""
+        """The descriptor of a segment; it may be closed again when descriptors run short."""
         if segment.has_fd:
             segment.is_used = True
             return segment.fd()
@@ -124,15 +124,15 @@ class LogReader:
         self._open_segments.closed(segment)
 
     def is_due(self, segment: Segment) -> bool:
-        """Whether it has octets that no fdatasync has covered."""
+        """Whether a segment has octets that no fdatasync has covered."""
         return False
 
     def sync_and_close(self, segment: Segment) -> None:
-        """Give its descriptor back; what it has that is not synced is synced before."""
+        """Close a segment's descriptor, after a sync if one is due."""
         self._close_segment(segment)
 
     def bytes_from(self, offset: int) -> int:
-        """Octets of what stands at and after an offset, up to an index step more."""
+        """The size of the records from an offset on; up to an index step too large."""
         whole = [segment for segment in self._segments if segment.next_offset > offset]
         if not whole:
             return 0
@@ -141,12 +141,14 @@ class LogReader:
         return sum(segment.size for segment in whole) - before
 
     def user_totals(self, offset: int) -> tuple[int, int]:
-        """How many messages the segments from the one with that offset on hold, settled or not, and their octets."""
+        """The number of messages, settled or not, from the segment with that offset on, and their octets."""
         segments = [segment for segment in self._segments if segment.next_offset > offset]
         return sum(each.user_records for each in segments), sum(each.user_bytes for each in segments)
 
     def extents(self, first: int, end: int) -> list[Extent]:
-        """Where about the chunks from `first` to before `end` stand; the caller closes the descriptors.
+        """The extents that hold the chunks from `first` up to `end`, and a little more.
+
+        The caller closes the descriptors.
 
         Raises:
             StorageError: a segment cannot be opened.
@@ -166,17 +168,20 @@ class LogReader:
         return found
 
     def segment_with(self, offset: int) -> int:
-        """First offset of the segment that holds an offset; while a log is opened, of those that were read."""
+        """The first offset of the segment that holds an offset.
+
+        While a log is being opened, among the segments read so far.
+        """
         return self._segments[self._segment_index(offset)].first_offset
 
     def segment_before(self, offset: int) -> int | None:
-        """First offset of the segment that ends at an offset, or holds the one before it; None if there is none."""
+        """The first offset of the segment that holds the record before an offset; None if there is none."""
         if not self.first_offset < offset <= self.next_offset:
             return None
         return self._segments[self._segment_index(offset - 1)].first_offset
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """First offset of the first chunk that is not older; the end of the log if all are.
+        """The offset of the first chunk that is not older than a time; the end of the log if all are older.
 
         Raises:
             Corrupt: a chunk on the way cannot be read back.
@@ -207,8 +212,7 @@ class LogReader:
     ) -> Iterator[tuple[Header, bytes]]:
         """As `read`, but each chunk as its octets, header to trailer, unparsed and unchecked.
 
-        Who goes on where this ended, or with the last chunk once more, goes straight there. `ahead`: octets to read at
-        once.
+        A read that goes on at this one's end, or at its last chunk, needs no search. `ahead`: octets to read at once.
         """
         found = None
         try:
@@ -226,7 +230,7 @@ class LogReader:
             del self._ends[next(iter(self._ends))]
 
     def read_segments(self, offset: int, bytes_max: int) -> Iterator[tuple[int, Header, bytes]]:
-        """As `read_raw`, verified, each chunk with the first offset of its segment: what `append_raw` takes.
+        """As `read_raw`, verified, each chunk with the first offset of its segment, as `append_raw` takes it.
 
         Raises:
             StorageError: a chunk cannot be read back.
@@ -236,7 +240,7 @@ class LogReader:
             yield found.segment.first_offset, found.header, found.octets
 
     def place_of(self, offset: int) -> ChunkPosition | None:
-        """Where the chunk that begins at an offset stands; None if none does.
+        """The position of the chunk that begins at an offset; None if there is none.
 
         Raises:
             StorageError: its header cannot be read back.
@@ -253,10 +257,10 @@ class LogReader:
             chunk_id, position = header.next_offset, position + header.chunk_bytes
 
     def read_data(self, place: ChunkPosition, into: memoryview) -> None:
-        """Read the data of a chunk into as much memory, and check it.
+        """Read the data of a chunk into a buffer of that size, and check it.
 
         Raises:
-            Corrupt: it is not what was written. StorageError: it cannot be read back.
+            Corrupt: the data differ from the written ones. StorageError: they cannot be read back.
         """
         header, segment, position = place
         try:
@@ -271,10 +275,10 @@ class LogReader:
             raise self._corrupt(segment, header.chunk_id, position, "CRC of its data does not match")
 
     def headers_before(self, before: int, count: int) -> list[tuple[Header, bytes]]:
-        """Headers, as they are and as octets, of at most `count` chunks that begin before an offset, newest first.
+        """The headers, parsed and as octets, of at most `count` chunks that begin before an offset, newest first.
 
-        Reads no more than an index step beyond them. A log that nobody had open is closed again: who asks for this
-        asks thousands of logs.
+        Reads no more than an index step beyond them. A log that was closed is closed again, because callers read
+        thousands of logs.
 
         Raises:
             Corrupt: a chunk on the way cannot be read back.
@@ -338,7 +342,10 @@ class LogReader:
     def _pread(
         self, segment: Segment, chunk_id: int, position: int, need: int, ahead: int = READ_BYTES
     ) -> bytes:
-        """At least the `need` octets at `position`, where that chunk stands; `ahead` of them if there are as many."""
+        """At least the `need` octets at `position`, where that chunk begins.
+
+        Up to `ahead` of them if there are as many.
+        """
         wanted = min(max(ahead, need), segment.size - position)
         try:
             buffer = os.pread(self._fd(segment), wanted, position)
@@ -380,7 +387,7 @@ class ChunkPosition(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A chunk in the middle of what was read: at `at` in `buffer`, at `position` in its segment."""
+    """A chunk inside a read: at `at` in `buffer`, at `position` in its segment."""
 
     header: Header
     buffer: bytes
@@ -390,12 +397,12 @@ class _Found(NamedTuple):
 
     @property
     def octets(self) -> bytes:
-        """Header to trailer."""
+        """The chunk, header to trailer."""
         return self.buffer[self.at : self.at + self.header.chunk_bytes]
 
     @property
     def chunk(self) -> Chunk:
-        """Unchecked."""
+        """The chunk, parsed and unchecked."""
         header, start = self.header, self.at + HEADER_BYTES
         middle = start + header.data_bytes
         return Chunk(header, self.buffer[start:middle], self.buffer[middle : middle + header.trailer_bytes])

@@ -1,8 +1,8 @@
-"""What a log finds in its directory when it is opened: which segments count, and where the last of them ends.
+"""Opens a log's directory: determines the segments that count, and the end of the last one.
 
-Segments follow each other without a gap, and say so (wire.chunk, `LOG`). What breaks that is damage, but for the
-tail that a crash leaves: provisional segments behind a torn one never counted, and go with what is torn. See
-storage.log for what the states promise.
+Segments follow each other without a gap, and each names its predecessor (wire.chunk, `LOG`). Everything else is
+damage, except the tail that a crash leaves: provisional segments behind a torn one never counted, and are removed
+with the torn tail. See storage.log for the promises of the states.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from leveret.wire.chunk import Chunk, Header, log_of_trailer, seal_of
 
 
 class LogRecovery:
-    """One opening of a log that is there.
+    """One opening of an existing log.
 
     Attributes:
-        segments: those that count, one by one as they are found; some hold descriptors, also when it has failed.
-        torn_bytes: octets that were cut off.
+        segments: those that count, as they are found; some hold descriptors, also after a failure.
+        torn_bytes: the octets that were cut off.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class LogRecovery:
     ) -> None:
         """Find nothing yet; `segments` is empty, and for the rest see `Log` and its `open`.
 
-        `begin` is where the log begins by what is written (storage.begin).
+        `begin` is the written begin of the log (storage.begin).
         """
         self.segments = segments
         self.torn_bytes = 0
@@ -51,10 +51,10 @@ class LogRecovery:
         self._begin = begin
 
     def find(self, every: list[tuple[int, SegmentState]], cut_at: int | None) -> list[Segment]:
-        """Take the segments in files of these first offsets and states, which are in order, at least one.
+        """Recover the segments in files of these first offsets and states, in order, at least one.
 
         Returns:
-            The last of them, which a killed process may not have synced.
+            The last segments, which a killed process may not have synced.
 
         Raises:
             Corrupt: damage that no torn write explains; the files are left as they are.
@@ -100,7 +100,7 @@ class LogRecovery:
             raise self._corrupt(f"{self._begin:020d}{SegmentState.SEALED}", self._begin, missing)
 
     def _found(self, chunk: Chunk) -> None:
-        """The next chunk; the first one of a segment has to name this log, and the chunk before it."""
+        """Take the next chunk; the first chunk of a segment has to name this log and the chunk before it."""
         segment = self.segments[-1]
         if chunk.header.chunk_id == segment.first_offset and self._name:
             before = self.segments[-2].last if len(self.segments) > 1 else None
@@ -114,7 +114,7 @@ class LogRecovery:
 
     def _cut(self, segment: Segment, at: int) -> None:
         if segment.state is SegmentState.SEALED:
-            # Should the segment grow to the very same size again, its summary must not be of what was cut.
+            # The segment may grow to the same size again, and must not get the summary of the cut records.
             summary_path(segment.path).unlink(missing_ok=True)
             segment.enter(SegmentState.NEWEST)
         self.torn_bytes += segment.scan(self._found, last=True, until=at)
@@ -137,7 +137,7 @@ class LogRecovery:
         notable.save(segment)
 
     def _settle_tail(self, gone: list[tuple[int, SegmentState]]) -> list[Segment]:
-        """Cut what is torn, remove what never counted; what a killed process may not have synced is due."""
+        """Cut the torn tail and remove provisional segments; segments that may be unsynced become due."""
         for start, state in gone:
             segment = Segment(self._directory, start, state)
             self.torn_bytes += segment.path.stat().st_size
@@ -153,7 +153,7 @@ class LogRecovery:
         return tail
 
     def remove_summaries(self, paths: Iterable[Path]) -> None:
-        """Of segments that were deleted while their summary was being written."""
+        """Remove summaries of segments that were deleted while their summary was being written."""
         held = {summary_path(segment.path) for segment in self.segments}
         for path in paths:
             if is_summary(path) and path not in held:
@@ -161,9 +161,9 @@ class LogRecovery:
 
 
 def stray(trailer: bytes | memoryview, name: str, before: Header | None) -> str:
-    """Why a segment whose first chunk has this trailer does not belong there; empty if it does, or does not say.
+    """The reason why a segment whose first chunk has this trailer does not belong there; empty if there is none.
 
-    In the log of a name, behind a chunk with the header `before`; None if that is not known.
+    The place is in the log `name`, behind a chunk with the header `before`, None if that is unknown.
     """
     said = log_of_trailer(trailer)
     if said is None:

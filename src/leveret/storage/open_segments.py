@@ -1,10 +1,10 @@
-"""How many segments of logs are held open: a bound, for a node may have more queues than the system has descriptors.
+"""Bounds the number of open segments, because a node may have more queues than the system has descriptors.
 
-Opening one more than `count_max` closes others that were not used lately (second chance). Which one, matters for
-what was promised: the kernel tells of a failed write-back to descriptors that were open at the time, and may have
-forgotten it when the file is opened again. So a segment with octets that no fdatasync has covered is closed only
-after one, here and now; what that finds wrong is the log's failure for good (`Log.unsynced` raises it). That blocks
-the event loop for the disk, and happens only where more logs than `count_max` are written to at once.
+Opening one more than `count_max` closes segments that were not used lately (second chance). The choice matters for
+promises: the kernel reports a failed write-back to descriptors that were open at the time, and may have forgotten it
+when the file is opened again. So a segment with octets that no fdatasync has covered is synced before it is closed,
+here and now. An error of that sync is a permanent failure of the log (`Log.unsynced` raises it). The sync blocks the
+event loop for the disk, and happens only if more than `count_max` logs are written to at once.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from leveret.model.errors import StorageError
 from leveret.storage.segment import Segment
 
 _CLOSED_AT_ONCE: Final = 16
-"""When the system has no descriptor left."""
+"""The number of segments to close when the system has no descriptor left."""
 _CLOSED_OF_MANY: Final = 64
-"""At the bound one of so many is closed: a search may pass all that are open, so not each that opens may cost one."""
+"""At the bound, one segment in so many is closed: a search may pass all open ones, so not every open may need one."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE})
 
 
 class OutOfDescriptors(StorageError):
-    """The system has no descriptor left; nothing is wrong with the log, and a later try may succeed."""
+    """The system has no descriptor left; the log is whole, and a later try may succeed."""
 
 
 def storage_error(error: OSError, text: str) -> StorageError:
-    """What to raise for an error of the system."""
+    """The exception for an error of the system."""
     kind = OutOfDescriptors if error.errno in _NO_DESCRIPTOR else StorageError
     return kind(f"{text}: {error}")
 
@@ -40,18 +40,18 @@ class SegmentOwner(Protocol):
     """The log of a segment; only it knows whether the segment may be closed as it is."""
 
     def is_due(self, segment: Segment) -> bool:
-        """Whether it has octets that no fdatasync has covered."""
+        """Whether a segment has octets that no fdatasync has covered."""
 
     def sync_and_close(self, segment: Segment) -> None:
-        """Give its descriptor back, after an fdatasync if it is due."""
+        """Close a segment's descriptor, after an fdatasync if it is due."""
 
 
 class OpenSegments:
-    """See the module. One for all logs that one thread uses: whose descriptors it closes is not inside a read.
+    """The open segments of all logs of one thread; so no descriptor is closed during a read.
 
     Attributes:
-        close_deleted: closes a descriptor that is the last of a file; then the file system frees what the file had,
-            which takes a millisecond for some megabytes. At once unless somebody has a thread for it.
+        close_deleted: closes the last descriptor of a file, upon which the file system frees the file's blocks: a
+            millisecond for some megabytes. Runs in place unless a thread is set for it.
     """
 
     def __init__(self, count_max: int = sys.maxsize) -> None:
@@ -61,11 +61,11 @@ class OpenSegments:
         self._open: OrderedDict[Segment, SegmentOwner] = OrderedDict()
 
     def __len__(self) -> int:
-        """How many are open."""
+        """The number of open segments."""
         return len(self._open)
 
     def open(self, log: SegmentOwner, segment: Segment) -> int:
-        """The descriptor of a segment that has none, opened, or made if need be. Raises OSError."""
+        """Open a segment without a descriptor, and make its file if necessary. Raises OSError."""
         if len(self._open) >= self.count_max:
             self.close_all_but(self.count_max - max(1, self.count_max // _CLOSED_OF_MANY))
         try:
@@ -80,17 +80,17 @@ class OpenSegments:
         return descriptor
 
     def closed(self, segment: Segment) -> None:
-        """Its descriptor is given back."""
+        """Note that a segment's descriptor was closed."""
         self._open.pop(segment, None)
 
     def deleted(self, segment: Segment) -> None:
-        """Its file has no name any more."""
+        """Close the descriptor of a segment whose file was removed."""
         self.closed(segment)
         if segment.has_fd:
             self.close_deleted(segment.take_fd())
 
     def close_all_but(self, count: int) -> None:
-        """Close segments until no more than so many are open: clean ones that were not used lately first."""
+        """Close segments until no more than `count` are open: first clean ones that were not used lately."""
         for allowed in (_is_idle_and_clean, _is_clean, _is_any):
             for _ in range(len(self._open)):
                 if len(self._open) <= count:

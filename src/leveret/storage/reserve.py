@@ -1,8 +1,9 @@
-"""Room on the disk that the node holds for itself, and gives up when there is no other.
+"""Room on the disk that the node reserves for itself, and gives up when the disk is full.
 
 A node with a full disk has to start, and its queues have to be drained: state files are replaced, and each settlement
-is logged before the segments that it empties can go. A file of the data directory holds the room for that. It goes when
-less than its size is free, and is made again once twice as much is free beyond what blocks publishers.
+is logged before the segments that it empties can go. A file of the data directory holds the room for that. The file
+is removed when less than its size is free, and made again once twice its size is free beyond the limit that blocks
+publishers.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ FILE: Final = "disk.reserve"
 
 
 class Reserve:
-    """See the module."""
+    """The reserve of one data directory; see the module."""
 
     def __init__(self, directory: Path, size_bytes: int) -> None:
-        """In this directory, of this size; 0 for none. Nothing is made or given up yet."""
+        """Reserve `size_bytes` in this directory, 0 for none; no file is made or removed yet."""
         self.path = directory / FILE
         self.size_bytes = size_bytes
 
     @property
     def is_held(self) -> bool:
-        """Whether it is there."""
+        """Whether the file exists."""
         return self.path.exists()
 
     @property
     def missing_bytes(self) -> int:
-        """What is free and is not to be counted as free: the reserve's, while it is given up."""
+        """Free octets that do not count as free: the reserve's, while it is given up."""
         return 0 if self.is_held else self.size_bytes
 
     def give_up(self, free_bytes: int | None) -> bool:
-        """Remove it if too little is free; whether that was so."""
+        """Remove the file if too little is free; return whether it was removed."""
         if free_bytes is None or free_bytes >= self.size_bytes or not self.is_held:
             return False
         with suppress(OSError):
@@ -43,15 +44,15 @@ class Reserve:
         return not self.is_held
 
     def is_wanted(self, free_bytes: int | None, blocks_below_bytes: int | None) -> bool:
-        """Whether it is to be made: it is not there, and enough is free."""
+        """Whether the file should be made: it does not exist, and enough is free."""
         if not self.size_bytes or free_bytes is None:
             return False
         return free_bytes >= (blocks_below_bytes or 0) + 2 * self.size_bytes and not self.is_held
 
     def take(self) -> bool:
-        """Make it; whether it was made. Blocks for the disk.
+        """Make the file; return whether it was made. Blocks for the disk.
 
-        A file system that cannot set room aside, or has no more of it, goes without for now.
+        If the file system cannot reserve room, or is full, there is no reserve for now.
         """
         beside = self.path.with_name(f"{FILE}.new")
         try:
@@ -69,5 +70,5 @@ class Reserve:
 
 
 def is_full(error: OSError) -> bool:
-    """Whether it is for want of room."""
+    """Whether the cause of an error is a full disk."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -1,7 +1,7 @@
 """The secret that the nodes of a replication share: made by the first leader, copied by the operator.
 
-`.replication_secret` in the data directory, 44 characters of base64, mode 0400. It is never overwritten: followers
-elsewhere have the same. No error and no `repr` has it in it.
+`.replication_secret` in the data directory, 44 characters of base64, mode 0400. It is never overwritten, because
+followers have copies of it. No error and no `repr` contains it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class Secret:
 
 
 class SecretError(StorageError):
-    """The secret is missing, or others could have read or changed it; says what to do."""
+    """The secret is missing, or other users could have read or changed it; the text gives the remedy."""
 
 
 def make_or_read(data_dir: Path) -> Secret:
-    """A leader's secret: what is there, or else a new one, on disk when this returns. Blocks for the disk.
+    """A leader's secret: the existing one, or else a new one, on disk when this returns. Blocks for the disk.
 
     Raises:
-        SecretError: what is there cannot be used, or none can be written.
+        SecretError: the existing one cannot be used, or none can be written.
     """
     path = data_dir / SECRET_FILE
     try:
@@ -56,16 +56,16 @@ def make_or_read(data_dir: Path) -> Secret:
 
 
 def read(data_dir: Path) -> Secret:
-    """A follower's secret, which the operator has put there.
+    """A follower's secret, which the operator has copied there.
 
-    White space at its end does not count: an editor or a shell may have added a line's end.
+    White space at its end is ignored: an editor or a shell may have added a line end.
 
     Raises:
-        SecretError: it is missing, too short, another user's, or not of mode 0400.
+        SecretError: the secret is missing, too short, another user's, or not of mode 0400.
     """
     path = data_dir / SECRET_FILE
     try:
-        # Without waiting, should somebody have put a pipe there.
+        # Without waiting, in case the file is a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         raise SecretError(
@@ -116,7 +116,7 @@ def _check(path: Path, status: os.stat_result) -> None:
 
 
 def _make(path: Path) -> None:
-    """Write beside and link, so that a crash leaves a whole secret or none, and one that is there stays."""
+    """Write a file beside and link it, so that a crash leaves a whole secret or none, and an existing one stays."""
     text = base64.b64encode(os.urandom(_RANDOM_BYTES))
     beside = path.with_name(f"{path.name}.new")
     try:

@@ -1,7 +1,7 @@
 """One segment file of a log: a run of chunks and nothing else.
 
-The file's name is the offset of its first record, 20 digits, and the state it is in. A sparse index (one
-entry per 64 KiB) is kept in memory and rebuilt by the scan at start, or taken from a summary.
+The file's name is the offset of its first record, 20 digits, and its state. A sparse index (one entry per 64 KiB) is
+kept in memory and rebuilt by the scan at start, or taken from a summary.
 
 **What counts as torn.** An append is one `writev`, so power loss leaves a prefix of it, possibly
 followed by zeros (the file grew, the data did not arrive). The tail of the *last* segment is torn, and
@@ -31,30 +31,30 @@ from leveret.wire.chunk import HEADER_BYTES, Chunk, ChunkError, ChunkType, Heade
 INDEX_EVERY_BYTES: Final = 64 * 1024
 _READ_BYTES: Final = 1024 * 1024
 _ZERO_TAIL_BYTES: Final = 64
-"""A chunk with a wrong CRC counts as torn only when at least so much of its end, and all behind it, is zero."""
+"""A chunk with a wrong CRC is torn only if at least so many octets at its end, and all behind it, are zero."""
 
 BESIDE: Final = ".own"
-"""How the name of a file ends that is to take the place of a shared one."""
+"""The suffix of a file that will replace a shared one."""
 
 OnChunk = Callable[[Chunk], None]
 
 
 class SegmentState(StrEnum):
-    """What may be relied on; the value is how the file's name ends. See storage.log."""
+    """The state of a segment; the value is the end of the file's name. See storage.log."""
 
     PROVISIONAL = ".segment.new"
     """The end of the segment before it may not be on disk yet."""
     NEWEST = ".segment"
-    """All before it is on disk."""
+    """Everything before it is on disk."""
     SEALED = ".sealed.segment"
-    """It is whole, on disk, and another one follows it."""
+    """It is whole and on disk, and has a successor."""
 
 
 _NAME: Final = re.compile(rf"(\d{{20}})({'|'.join(map(re.escape, SegmentState))})")
 
 
 def segment_of(name: str) -> tuple[int, SegmentState] | None:
-    """First offset of the segment in a file of that name, and its state; None for any other file."""
+    """The first offset and the state of the segment in a file of that name; None for any other file."""
     match = _NAME.fullmatch(name)
     return (int(match[1]), SegmentState(match[2])) if match else None
 
@@ -65,13 +65,13 @@ def has_segments(directory: Path) -> bool:
 
 
 class Segment:
-    """Where chunks are in one file; knows nothing of what they mean.
+    """The positions of chunks in one file; does not interpret the chunks.
 
     Attributes:
         last: the header of its last chunk; None if it is empty.
-        user_records: how many messages it holds.
-        user_bytes: octets of them, as data of chunks.
-        is_used: whether its descriptor was used since `storage.open_segments` looked last.
+        user_records: the number of its messages.
+        user_bytes: the octets of these messages, as data of chunks.
+        is_used: whether its descriptor was used since the last look of `storage.open_segments`.
     """
 
     __slots__ = (
@@ -109,15 +109,15 @@ class Segment:
         self._inode: tuple[int, int] | None = None
         self._index_ids = array("Q")
         self._index_positions = array("Q")
-        # The latest time of the chunks so far: rises, even where the times of chunks do not.
+        # The latest time of the chunks so far: it never falls, even where the times of chunks do.
         self._index_tops_ms = array("Q")
         self._top_ms = 0
 
     def fd(self) -> int:
-        """The file, opened for reading and writing and created if need be (mode 0600); with chunks it must be there.
+        """The file's descriptor, for reading and writing; an empty segment's file is created if missing (mode 0600).
 
         Raises:
-            Corrupt: it is not. OSError: the disk refuses it.
+            Corrupt: a segment with chunks has no file. OSError: the disk refuses it.
         """
         if self._fd < 0:
             must_exist = self.state is SegmentState.SEALED or self.size
@@ -132,7 +132,7 @@ class Segment:
         return self._fd
 
     def _see(self, stat: os.stat_result) -> None:
-        """Remember which file it is, once there is something in it."""
+        """Remember the identity of the file, once it is not empty."""
         inode = stat.st_dev, stat.st_ino
         if self.size and self._inode not in (None, inode):
             self.close()
@@ -140,10 +140,10 @@ class Segment:
         self._inode = inode
 
     def check_file(self) -> None:
-        """See that what was written to it is in the directory still, where the next start looks for it.
+        """Check that the written file is still in the directory, where the next start looks for it.
 
         Raises:
-            Corrupt: it is not: somebody removed it, moved it away or put another one in its place.
+            Corrupt: the file was removed, moved or replaced.
         """
         try:
             self._see(os.stat(self.path))
@@ -151,20 +151,20 @@ class Segment:
             raise self.missing() from None
 
     def missing(self) -> Corrupt:
-        """The error that says that its file is gone."""
+        """The error for a segment whose file is gone."""
         what = "the file was removed, moved or exchanged while the node ran"
         return Corrupt(str(self.path.parent), self.path.name, self.first_offset, 0, what)
 
     @property
     def has_fd(self) -> bool:
-        """Whether a descriptor is held."""
+        """Whether it has an open descriptor."""
         return self._fd >= 0
 
     def second_fd(self) -> int:
-        """Another descriptor of the file, the caller's to close.
+        """Another descriptor of the file, for the caller to close.
 
         Raises:
-            Corrupt: it is gone. OSError: the system gives none.
+            Corrupt: the file is gone. OSError: the system gives none.
         """
         try:
             return os.open(self.path, os.O_RDWR | os.O_CLOEXEC) if self._fd < 0 else os.dup(self._fd)
@@ -177,16 +177,16 @@ class Segment:
             os.close(self.take_fd())
 
     def take_fd(self) -> int:
-        """The file descriptor, the caller's to close from now on; -1 for none."""
+        """Hand over the file descriptor for the caller to close; -1 for none."""
         fd, self._fd = self._fd, -1
         return fd
 
     def unshare(self) -> None:
-        """Have the file for this log alone, before anything is written to it. Blocks for the disk if it is shared.
+        """Replace a shared file by a copy, before it is written to. Blocks for the disk if it is shared.
 
-        A node that died between a quarantine (storage.quarantine) and the cut of its log left it with a second name.
-        What has that name must not grow or be truncated with the log. Whenever the node dies here, the log has the one
-        file or the other, which are alike.
+        A node that died between a quarantine (storage.quarantine) and the cut of its log left the file with a second
+        name. The quarantined file must not grow or be truncated with the log. Whenever the node dies here, the log
+        has one of two equal files.
 
         Raises:
             OSError: the disk refuses it.
@@ -205,13 +205,13 @@ class Segment:
         self._inode = None
 
     def enter(self, state: SegmentState) -> None:
-        """Say in the file's name that it is in this state from now on."""
+        """Rename the file to enter a state."""
         path = self.path.with_name(f"{self.first_offset:020d}{state}")
         self.path.rename(path)
         self.path, self.state = path, state
 
     def note(self, header: Header) -> None:
-        """Remember a chunk that stands at the present end."""
+        """Remember a chunk that was written at the end."""
         self._top_ms = max(self._top_ms, header.timestamp_ms)
         positions = self._index_positions
         if not positions or self.size - positions[-1] >= INDEX_EVERY_BYTES:
@@ -227,10 +227,10 @@ class Segment:
             self.user_bytes += header.data_bytes
 
     def written_ms(self) -> int:
-        """When it was written to last.
+        """The time of the last write to the file.
 
         Raises:
-            StorageError: it is not there any more.
+            StorageError: the file is gone.
         """
         try:
             return self.path.stat().st_mtime_ns // 1_000_000
@@ -242,25 +242,25 @@ class Segment:
         return self._index_ids.tolist(), self._index_positions.tolist(), self._index_tops_ms.tolist()
 
     def take_index(self, ids: list[int], positions: list[int], tops_ms: list[int]) -> None:
-        """As if every chunk that `index` was made from had been noted."""
+        """Take over an `index`, as if its chunks had been noted."""
         self._index_ids = array("Q", ids)
         self._index_positions = array("Q", positions)
         self._index_tops_ms = array("Q", tops_ms)
 
     def place_before(self, offset: int) -> tuple[int, int]:
-        """Id and position of a chunk at or before the one with `offset`, at most an index step away."""
+        """Id and position of a chunk at or before the one with `offset`, at most an index step before it."""
         index = bisect_right(self._index_ids, offset) - 1
         return (
             (self._index_ids[index], self._index_positions[index]) if index >= 0 else (self.first_offset, 0)
         )
 
     def offset_before_time(self, timestamp_ms: int) -> int:
-        """A chunk before the first that is not older, at most an index step away."""
+        """The offset of a chunk before the first that is not older than a time, at most an index step before it."""
         index = bisect_left(self._index_tops_ms, timestamp_ms) - 1
         return self._index_ids[index] if index >= 0 else self.first_offset
 
     def scan(self, on_chunk: OnChunk, *, last: bool, until: int | None = None) -> int:
-        """Read and check every chunk before `until`; return how many octets are to be cut behind the last whole one.
+        """Read and check every chunk before `until`; return the number of octets to cut behind the last whole one.
 
         Raises:
             Corrupt: a check fails where no torn write explains it.
@@ -301,7 +301,7 @@ def _private(path: str, flags: int) -> int:
 
 
 class _Window:
-    """The part of a file that a scan looks at; read, not mapped, so that a bad sector is an error and no SIGBUS."""
+    """The part of a file that a scan reads; not mapped, so that a bad sector is an error instead of a SIGBUS."""
 
     def __init__(self, fd: int, length: int) -> None:
         self._fd = fd
@@ -310,7 +310,7 @@ class _Window:
         self._begin = 0
 
     def load(self, position: int, size: int) -> memoryview:
-        """What is there of `size` octets from `position` on."""
+        """Up to `size` octets from `position` on."""
         at = position - self._begin
         wanted = min(size, self._length - position)
         if at + wanted > len(self._view):

@@ -1,6 +1,6 @@
-"""A segment's file, read beside the log that it belongs to: in a thread, by `pread` on a descriptor of its own.
+"""Reads a segment's file beside its log: in a thread, by `pread` on a descriptor of its own.
 
-At most a mebibyte is read at a time and told to `on_read`, which may wait there, or raise to end it all.
+At most a mebibyte is read at a time and reported to `on_read`, which may wait, or raise to end the reading.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ STEP_BYTES: Final = 1024 * 1024
 _PAGE_BYTES: Final = 4096
 
 OnRead: TypeAlias = Callable[[int], None]
-"""Told how many octets were just read."""
+"""Called with the number of octets that were just read."""
 
 
 class Unreadable(StorageError):
-    """Octets are not there, or the disk cannot read them."""
+    """Octets are missing, or the disk cannot read them."""
 
 
 class CutShort(ChunkError):
@@ -33,10 +33,10 @@ class CutShort(ChunkError):
 
 
 class SegmentFile:
-    """One segment, whatever state it is in; it may lose its name meanwhile.
+    """One segment in any state; the file may be renamed or removed meanwhile.
 
     Attributes:
-        size: octets in it, as far as was looked.
+        size: the file's size when it was last checked.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class SegmentFile:
         window_bytes: int = STEP_BYTES,
         from_disk: bool = False,
     ) -> None:
-        """Open it, to read at least `window_bytes` at once.
+        """Open the file, to read at least `window_bytes` at once.
 
-        With `from_disk` what memory holds of the file is not trusted, and not kept either.
+        With `from_disk`, reads bypass the page cache and do not fill it.
 
         Raises:
-            FileNotFoundError: it is gone, or never was.
-            StorageError: it may not be opened.
+            FileNotFoundError: the file does not exist.
+            StorageError: the file may not be opened.
         """
         self.directory = directory
         self.first_offset = first_offset
@@ -69,20 +69,20 @@ class SegmentFile:
             os.posix_fadvise(self.fd, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
-        """Give the descriptor back."""
+        """Close the descriptor."""
         os.close(self.fd)
 
     def has(self, position: int) -> bool:
-        """Whether there is an octet at `position`; looks again when there was none."""
+        """Whether there is an octet at `position`; checks the size again if there was none."""
         if position >= self.size:
             self.size = os.fstat(self.fd).st_size
         return position < self.size
 
     def read(self, position: int, size: int) -> memoryview:
-        """Those octets, all of them.
+        """All `size` octets at `position`.
 
         Raises:
-            Unreadable: not all of them can be read.
+            Unreadable: some of them cannot be read.
         """
         at = position - self._begin
         if at < 0 or at + size > len(self._window):
@@ -95,7 +95,7 @@ class SegmentFile:
         try:
             return self._pread(position, max(size, self._window_bytes))
         except Unreadable:
-            # What is asked for may be good, and only what is behind it bad.
+            # The requested octets may be good, and only the following ones bad.
             return self._pread(position, size)
 
     def _pread(self, position: int, size: int) -> bytes:
@@ -117,16 +117,16 @@ class SegmentFile:
             position += len(piece)
 
     def crc(self, position: int, size: int, crc: int = 0) -> int:
-        """CRC-32 of those octets, behind others whose it is `crc`. Raises Unreadable."""
+        """The CRC-32 of those octets, continuing from `crc`. Raises Unreadable."""
         for piece in self.pieces(position, size):
             crc = crc32(piece, crc)
         return crc
 
     def header(self, position: int) -> Header:
-        """The header there, of a chunk that is in the file as a whole.
+        """The header at `position` of a chunk that is wholly in the file.
 
         Raises:
-            ChunkError: there is none.
+            ChunkError: there is no such chunk.
         """
         if not self.has(position + HEADER_BYTES - 1):
             raise CutShort(f"the file ends {max(0, self.size - position)} octets into a header")
@@ -140,7 +140,7 @@ class SegmentFile:
         return header
 
     def find(self, pattern: re.Pattern[bytes], position: int, end: int) -> Iterator[int]:
-        """Where the pattern, which is no longer than a header, is met from `position` on and before `end`."""
+        """Yield the positions of a pattern, which is no longer than a header, from `position` up to `end`."""
         while position < end:
             count = min(STEP_BYTES, end - position)
             for match in pattern.finditer(self.readable(position, count + HEADER_BYTES)):
@@ -149,7 +149,7 @@ class SegmentFile:
             position += count
 
     def readable(self, position: int, size: int) -> bytes:
-        """What is there; zeros for pages that the disk cannot read."""
+        """The octets at a position; zeros for pages that the disk cannot read."""
         try:
             return self._pread(position, size)
         except Unreadable:
@@ -171,7 +171,7 @@ def starts(directory: Path) -> list[int]:
     """
     found: set[int] = set()
     try:
-        # A name that changes while names are read can be missed: not twice.
+        # One pass can miss a file that is renamed meanwhile; a second one does not.
         for _ in range(2):
             found.update(each[0] for each in map(segment_of, os.listdir(directory)) if each)
     except (FileNotFoundError, NotADirectoryError):
@@ -182,13 +182,13 @@ def starts(directory: Path) -> list[int]:
 
 
 def open_segment(directory: Path, first_offset: int, flags: int = os.O_RDONLY) -> int:
-    """A descriptor of the segment that begins at this offset; the caller's to close.
+    """A descriptor of the segment that begins at this offset, for the caller to close.
 
     Raises:
-        FileNotFoundError: there is none.
-        StorageError: it may not be opened.
+        FileNotFoundError: there is no such segment.
+        StorageError: the file may not be opened.
     """
-    # In the order in which a segment has its states; twice, for one that is cut is the newest again.
+    # In the order of a segment's states; twice, because a cut makes a segment the newest again.
     for state in (*SegmentState, *SegmentState):
         path = directory / f"{first_offset:020d}{state}"
         try:

@@ -1,7 +1,7 @@
 """A small JSON object on disk, replaced whole: identities, modes, positions.
 
-It is written beside, synced, renamed, the directory synced. So a reader finds the old object or the new one, after
-power loss too. Mode 0600.
+A new file is written beside the old one, synced, and renamed; then the directory is synced. So a reader finds the old
+object or the new one, after power loss too. Mode 0600.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from leveret.storage.directory import sync_directory
 from leveret.storage.reserve import is_full
 
 SUFFIX: Final = ".json"
-"""How the names of state files end, so that what lists them need not know them."""
+"""The suffix of state files' names, by which they are listed."""
 BESIDE: Final = ".new"
-"""How the name of what is to take a file's place ends, beyond that; a crash may leave it."""
+"""The further suffix of a file that will replace a state file; a crash may leave one."""
 
 OnReplaced: TypeAlias = Callable[[Path, bytes | None], None]
-"""Told of a file's new content, None when it was removed."""
+"""Called with a file's new content, None after its removal."""
 
 
 class StateFile:
-    """The object in one file; nothing is cached."""
+    """The object in one file, without a cache."""
 
     def __init__(self, path: Path, on_replaced: OnReplaced | None = None) -> None:
-        """Name the file; it need not exist."""
+        """Name the file, which need not exist."""
         self.path = path
         self._on_replaced = on_replaced
 
@@ -39,7 +39,7 @@ class StateFile:
         """The file as it is; None if it was never saved.
 
         Raises:
-            StorageError: it may not be read.
+            StorageError: the file may not be read.
         """
         try:
             return self.path.read_bytes()
@@ -49,7 +49,7 @@ class StateFile:
             raise StorageError(f"{self.path}: cannot be read: {error}") from error
 
     def load(self) -> dict[str, Any]:
-        """The object as it was saved last; empty if it never was.
+        """The object as it was last saved; empty if it never was.
 
         Raises:
             StorageError: the file is not a JSON object, or may not be read.
@@ -72,7 +72,7 @@ class StateFile:
         self.replace(msgspec.json.format(msgspec.json.encode(state)))
 
     def replace(self, octets: bytes) -> None:
-        """As `save`, of an object that is encoded already: another node's.
+        """As `save`, of an encoded object, such as another node's.
 
         Raises:
             StorageError: as `save`.
@@ -80,8 +80,8 @@ class StateFile:
         beside = self.path.with_name(f"{self.path.name}{BESIDE}")
         try:
             if self._holds(octets):
-                # What was written before, so its octets are on disk, if perhaps not yet by this name. A full disk
-                # has no room for writing them once more, and a start says again who the node is.
+                # The same octets are on disk already, if perhaps not yet under this name. A full disk has no room for
+                # a second copy, and each start writes the node's identity again.
                 sync_directory(self.path.parent)
                 return
             with open(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -108,7 +108,7 @@ class StateFile:
         return False
 
     def remove(self) -> None:
-        """Have no object any more; nothing happens if there is none.
+        """Remove the file, if there is one.
 
         Raises:
             StorageError: the disk refuses it.

@@ -1,10 +1,10 @@
-"""What a start needs to know of a sealed segment, so that it need not read the messages in it.
+"""The summary of a sealed segment, from which a start recovers without reading the messages.
 
-Beside a sealed segment of some size stands a file of the same number, `.summary`: the segment's sparse
-index and its totals, and those of its chunks that are **notable**: all that are no messages, all that have
-a trailer, and the last one of messages; messages without their data. It is written in a thread once the
-segment is sealed, never synced, and only a help: one that is missing, torn or of another size is ignored,
-and the segment is read instead. The CRC of a message that a start did not read is checked when it is read.
+Beside a sealed segment of some size is a file of the same number, `.summary`. It holds the segment's sparse index and
+totals, and its **notable** chunks: all chunks without messages, all with a trailer, and the last one with messages;
+messages without their data. A thread writes it once the segment is sealed. It is never synced, because it is only a
+help: if it is missing, torn or of another size, the segment is read instead. The CRC of a message that the start did
+not read is checked when the message is read.
 
     crc-32 of the rest, 4 octets, big endian | msgpack of `Summary`
 """
@@ -23,14 +23,14 @@ from leveret.storage.segment import OnChunk, Segment, SegmentState
 from leveret.wire.chunk import Chunk, ChunkType, decode_header, encode_header
 
 SUMMARY_BYTES_MIN: Final = 4 * 1024 * 1024
-"""A smaller segment is read as fast as it is summarised."""
+"""A smaller segment is read as fast as its summary would be made."""
 NOTABLE_SHARE: Final = 4
-"""A segment of which more than one part in so many is notable has no summary: it is read."""
+"""A segment has no summary if more than one part in so many is notable; then it is read."""
 _SUFFIX: Final = ".summary"
 
 
 class Summary(msgspec.Struct, frozen=True, array_like=True):
-    """See the module; `chunks` are headers, data and trailers."""
+    """The content of a summary; `chunks` are headers, data and trailers."""
 
     size: int
     next_offset: int
@@ -42,7 +42,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def load(cls, segment: Segment) -> Summary | None:
-        """The segment's summary; None if there is none that fits it."""
+        """The segment's summary; None if there is none that fits the segment."""
         try:
             octets = summary_path(segment.path).read_bytes()
             size = segment.path.stat().st_size
@@ -57,7 +57,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
         return summary if summary.size == size else None
 
     def give(self, segment: Segment, on_chunk: OnChunk) -> None:
-        """Tell the segment what a scan would have told it, and `on_chunk` of the notable chunks."""
+        """Give the segment the results of a scan, and `on_chunk` the notable chunks."""
         segment.size = self.size
         segment.next_offset = self.next_offset
         segment.last_timestamp_ms = self.last_timestamp_ms
@@ -70,7 +70,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Notable:
-    """Collects from a scan what a summary holds."""
+    """Collects the content of a summary from a scan."""
 
     def __init__(self) -> None:
         """Nothing was seen yet."""
@@ -79,7 +79,7 @@ class Notable:
         self._bytes = 0
 
     def add(self, chunk: Chunk) -> None:
-        """The next chunk of the segment."""
+        """Take the next chunk of the segment."""
         is_user = chunk.header.type == ChunkType.USER
         if is_user and not chunk.trailer:
             self._last = Chunk(chunk.header, b"", b"")
@@ -94,7 +94,7 @@ class Notable:
         self._chunks.append(kept)
 
     def save(self, segment: Segment) -> None:
-        """Write the summary of a segment that was scanned, if it is worth one and the disk lets us."""
+        """Write the summary of a scanned segment, if it is worthwhile and the disk permits it."""
         if segment.size < SUMMARY_BYTES_MIN or self._bytes * NOTABLE_SHARE > segment.size:
             return
         if self._last is not None:
@@ -122,7 +122,7 @@ def _chunk_id(kept: tuple[bytes, bytes, bytes]) -> int:
 
 
 def summarise(path: Path) -> None:
-    """Write the summary of the sealed segment at `path`; for a thread. The segment may go meanwhile."""
+    """Write the summary of the sealed segment at `path`; for a thread. The segment may be removed meanwhile."""
     segment = Segment(path.parent, int(path.name[:20]), SegmentState.SEALED)
     notable = Notable()
     try:
@@ -130,14 +130,14 @@ def summarise(path: Path) -> None:
             segment.scan(notable.add, last=False)
             notable.save(segment)
     except (OSError, StorageError):
-        # It is gone, or damaged: then the next start reads it, and tells.
+        # The segment is gone, or damaged: then the next start reads it and reports that.
         return
     finally:
         segment.close()
 
 
 def summary_path(segment: Path) -> Path:
-    """Where the summary of a segment is."""
+    """The path of a segment's summary."""
     return segment.with_name(f"{segment.name[:20]}{_SUFFIX}")
 
 

@@ -1,13 +1,13 @@
-"""How the files of logs become durable: each by fdatasync, or all of a file system by one syncfs.
+"""Makes the files of logs durable: each by fdatasync, or all of a file system by one syncfs.
 
 An fdatasync of a file that has grown waits for a commit of the file system's journal and a flush of the disk's cache,
 each file for its own. One syncfs writes everything that is dirty, commits the journal once and flushes once. Measured
 on ext4: 100 files with 7 kB each took 9 to 11 ms by eight threads of fdatasync and 5 to 10 ms of processor time, by
 syncfs 2.5 to 3 ms and 1 ms; four files 0.75 and 0.5 ms; a lone file gains nothing.
 
-A syncfs is as good as an fdatasync of each file where the kernel tells its errors: Linux from 5.17 on (since 5.8 those
-of data, since 5.17 those of the journal), on file systems of local disks. It also waits for what other programs wrote
-to the same file system; where that is much, each file is synced for itself.
+A syncfs is as good as an fdatasync of each file if it reports all errors: on Linux from 5.17 (since 5.8 for data,
+since 5.17 for the journal), on file systems of local disks. It also waits for writes of other programs to the same
+file system; if these are many, each file is synced for itself.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 TOGETHER_MIN: Final = 4
-"""Descriptors from which on one syncfs takes less of disk and processor than an fdatasync of each."""
+"""The number of descriptors from which on one syncfs costs less disk and processor time than an fdatasync of each."""
 
 DIRTY_BYTES_MAX: Final = 32 << 20
-"""What may be dirty in the whole system, this node's own data included, for a syncfs: a disk writes that in 0.2 s."""
+"""The most dirty octets in the system, this node's included, for a syncfs: a disk writes that in 0.2 s."""
 
 KERNEL_MIN: Final = (5, 17)
 
 TYPES: Final = frozenset({"ext4", "xfs"})
-"""File systems whose journal is the only way to their metadata, and which refuse every write once it has failed."""
+"""File systems that reach their metadata only through the journal, and refuse every write once it has failed."""
 
 _MEMORY: Final = "/proc/meminfo"
 _MOUNTS: Final = "/proc/self/mountinfo"
@@ -39,17 +39,17 @@ _PROBE: Final = "sync.probe"
 
 
 def sync_descriptors(descriptors: list[int]) -> None:
-    """Make durable what `Log.unsynced` gave, and close it; runs in any thread."""
+    """Sync the descriptors that `Log.unsynced` gave, and close them; runs in any thread."""
     try:
         for fd in descriptors:
-            # An fdatasync may leave out a name that a directory got without growing.
+            # An fdatasync may omit a name that a directory got without growing.
             (os.fsync if stat.S_ISDIR(os.fstat(fd).st_mode) else os.fdatasync)(fd)
     finally:
         close_descriptors(descriptors)
 
 
 def close_descriptors(descriptors: list[int]) -> None:
-    """Close them by few calls, for each call lets another thread have the interpreter, and waits to get it back."""
+    """Close descriptors in few calls, because each call releases the interpreter and waits to get it back."""
     waiting = sorted(descriptors)
     while waiting:
         first = waiting[0]
@@ -64,8 +64,7 @@ class FileSystem:
     def __init__(self, directory: Path) -> None:
         """Hold two descriptors until `close`: there may be none left when one is needed.
 
-        A descriptor of its own, opened before anything is written: the kernel tells each of the errors since it last
-        asked.
+        The kernel reports to each descriptor the errors since its last sync, so this one is opened before any write.
 
         Raises:
             OSError: the directory, or the system's figures of its memory, cannot be opened.
@@ -80,10 +79,10 @@ class FileSystem:
         self._device = os.fstat(self._fd).st_dev
 
     def is_better_for(self, descriptors: list[int]) -> bool:
-        """Whether `sync` is as good for these as `sync_descriptors`, and costs less, as much as is dirty now.
+        """Whether `sync` is as good for these as `sync_descriptors` and, with the present dirty octets, cheaper.
 
-        It is not where a part of the data directory is on another disk. For the thread that calls `sync` this would be
-        too much to ask: each of so many calls lets another thread go on first.
+        It is not if a part of the data directory is on another disk. The thread that calls `sync` does not ask this,
+        because each of so many calls would let another thread go on first.
         """
         return (
             len(descriptors) >= TOGETHER_MIN
@@ -92,11 +91,11 @@ class FileSystem:
         )
 
     def sync(self, descriptors: list[int]) -> None:
-        """Make durable what `Log.unsynced` gave, and close it; runs in any thread.
+        """Sync the descriptors that `Log.unsynced` gave, and close them; runs in any thread.
 
-        An error may be of another program's file. But a file whose metadata went with a failed journal has no error of
-        its own, and its fdatasync succeeds. So a file that is made and synced now comes first: a journal that has
-        failed takes no more. Where that succeeds, only data can be lost, which the fdatasync of each file tells.
+        An error may be of another program's file. But a file whose metadata were lost with a failed journal has no
+        error of its own, and its fdatasync succeeds. So a new file is made and synced first: a failed journal refuses
+        it. If that succeeds, only data can be lost, which the fdatasync of each file reports.
 
         Raises:
             OSError: the disk does not have everything.
@@ -118,18 +117,18 @@ class FileSystem:
         close_descriptors(descriptors)
 
     def _check_journal(self) -> None:
-        """See that the journal still takes changes. Raises OSError.
+        """Check that the journal still takes changes. Raises OSError.
 
-        syncfs has the journal begin a commit, and then waits for the commit that is under way. A commit that fails in
-        between is under way no more, and syncfs of ext4 succeeds: 18 of 48 tries on a busy machine lost files that had
-        been said to be durable. A change of the directory's times is refused once the file system knows that its
-        journal has failed, and has it look: so the second of two is refused at the latest.
+        syncfs has the journal begin a commit, and then waits for the running commit. A commit that fails in between
+        is no longer running, and syncfs of ext4 succeeds: 18 of 48 tries on a busy machine lost files that were
+        reported to be durable. A change of the directory's times makes the file system check its journal, and is
+        refused once the journal is known to have failed. So at the latest the second of two changes is refused.
         """
         os.utime(self._fd)
         os.utime(self._fd)
 
     def _probe(self) -> None:
-        """See that what is written now becomes durable."""
+        """Check that new writes become durable."""
         probe = os.open(_PROBE, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=self._fd)
         try:
             os.write(probe, b"probe")
@@ -140,13 +139,13 @@ class FileSystem:
             os.unlink(_PROBE, dir_fd=self._fd)
 
     def close(self) -> None:
-        """Give the descriptors back; nothing may be synced any more."""
+        """Close the descriptors; no sync may follow."""
         os.close(self._fd)
         os.close(self._memory)
 
 
 def file_system_of(directory: Path) -> FileSystem | None:
-    """The file system of a directory where one syncfs is as good as an fdatasync of each file; None elsewhere."""
+    """The file system of a directory if one syncfs is as good as an fdatasync of each file; else None."""
     try:
         if kernel_version(os.uname().release) < KERNEL_MIN:
             return None
@@ -159,10 +158,10 @@ def file_system_of(directory: Path) -> FileSystem | None:
 
 
 def syncfs(fd: int) -> None:
-    """Make durable all of the file system that a descriptor is on; blocks, and lets other threads go on.
+    """Sync the file system of a descriptor; blocks, and lets other threads go on.
 
     Raises:
-        OSError: something of the file system was not written since this descriptor was last asked.
+        OSError: a write to the file system failed since this descriptor's last sync.
     """
     if _libc.syncfs(fd):
         number = ctypes.get_errno()
@@ -188,7 +187,7 @@ def type_of_mount(mounts: str, path: str) -> str:
 
 
 def dirty_bytes(memory: bytes) -> int:
-    """What the system has still to write, by its figures of memory; see proc(5)."""
+    """The octets that the system has still to write, by its memory figures; see proc(5)."""
     return 1024 * sum(
         int(size) for size in re.findall(rb"^(?:Dirty|Writeback): *(\d+) kB", memory, re.MULTILINE)
     )

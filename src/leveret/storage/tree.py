@@ -1,12 +1,11 @@
-"""What a node keeps and followers copy: every such log and state file of its data directory is made here.
+"""Makes every log and state file that a node keeps and its followers copy.
 
-Who wants a copy of everything (followers, see runtime.replication) sets `changes` and is told of each change
-as it is made, in order. So a room that adds a new kind of log, or another state file, has it followed
-without registering it anywhere.
+Replication to followers (runtime.replication) sets `changes` and gets each change as it is made, in order. So a new
+kind of log or state file is followed without being registered.
 
-Not in the tree, and not followed: logs of queues that end with the node (made with `durable=False`),
-summaries of segments (each node makes its own), and what is one node's alone (its secret, lock and sockets,
-and the state files of its own place in a replication and of its scrubs).
+Not in the tree, and not followed: logs of queues that end with the node (made with `durable=False`), summaries of
+segments (each node makes its own), and the files of one node alone: its secret, lock and sockets, and the state files
+of its own place in a replication and of its scrubs.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ from leveret.wire.chunk import Header
 
 NAME_BYTES_MAX: Final = 1024
 _OWN: Final = frozenset({"transient", "divergent", "delayed", "standby", "log"})
-"""Directories of one node alone: what ends with it, what it set aside, what it received and has not applied."""
+"""Directories of one node alone: transient logs, quarantine, and changes that it received and has not applied."""
 _OWN_FILES: Final = frozenset({"replication.json", "scrub.json", "cluster.json", "handed_out.json"})
-"""State files of one node alone: who it is, when it was scrubbed, which cluster it belongs to, what it handed out."""
+"""State files of one node alone: its identity, last scrubs, cluster, and offsets handed out to consumers."""
 
 _WITHOUT_FILES: Final = frozenset({"queues", "streams"})
 """Directories of logs that have no state files beside them."""
 
 
 class Changes(Protocol):
-    """Who is told; names are paths below the data directory, with `/` between their parts."""
+    """The receiver of changes; names are paths below the data directory, with `/` between their parts."""
 
     def appended(self, name: str, segment: int, header: Header, octets: list[bytes | memoryview]) -> None:
-        """A chunk, `octets` in pieces, stands at the end of the log, in the segment that begins at offset `segment`."""
+        """A chunk, `octets` in pieces, is at the end of the log, in the segment that begins at offset `segment`."""
 
     def dropped(self, name: str, first_offset: int) -> None:
         """The log begins at this offset from now on."""
@@ -48,23 +47,26 @@ class Changes(Protocol):
         """The log is gone."""
 
     def replaced(self, name: str, octets: bytes | None) -> None:
-        """The state file holds this now; None: it is gone."""
+        """The state file has this content from now on; None: it is gone."""
 
 
 class Tree:
-    """See the module.
+    """The logs and state files below a data directory; see the module.
 
     Attributes:
         root: the data directory.
-        epoch: stamped into every chunk that is appended; see runtime.roles.roles.
-        epochs: of logs that have their own, by name: a queue's in a cluster.
-        changes: who is told of changes; None for nobody.
+        epoch: written into every appended chunk; see runtime.roles.roles.
+        epochs: the epochs of logs with one of their own, by name: queues' in a cluster.
+        changes: the receiver of changes; None for none.
         logs: every durable log that is open, by name.
-        open_segments: of all of these.
+        open_segments: the open segments of all these logs.
     """
 
     def __init__(self, root: Path, *, epoch: int = 1, segments_open_max: int = sys.maxsize) -> None:
-        """Nothing is open, and nobody is told; its logs will have no more segments than that open at once."""
+        """Begin without open logs and without a receiver of changes.
+
+        At most `segments_open_max` segments stay open at once.
+        """
         self.open_segments = OpenSegments(segments_open_max)
         self.root = root
         self.epoch = epoch
@@ -78,7 +80,7 @@ class Tree:
     def log(
         self, directory: Path, *, segment_bytes_max: int = SEGMENT_BYTES_MAX, durable: bool = True
     ) -> Log:
-        """The log in that directory, which is below `root`: the one that is open, else one to be opened."""
+        """The log in that directory, which is below `root`: the open one, else a new object to be opened."""
         name = self.name_of(directory)
         found = self.logs.get(name) if durable else None
         if found is not None:
@@ -94,32 +96,32 @@ class Tree:
         )
 
     def opened(self, log: Log) -> None:
-        """A log's own news: it can be used."""
+        """See LogOwner."""
         self.logs[self.name_of(log.directory)] = log
 
     def appended(self, log: Log, segment: int, header: Header, octets: list[bytes | memoryview]) -> None:
-        """A log's own news: see Changes."""
+        """See LogOwner."""
         if self.changes is not None:
             self.changes.appended(self.name_of(log.directory), segment, header, octets)
 
     def dropped(self, log: Log) -> None:
-        """A log's own news: see Changes."""
+        """See LogOwner."""
         if self.changes is not None:
             self.changes.dropped(self.name_of(log.directory), log.first_offset)
 
     def deleted(self, log: Log) -> None:
-        """A log's own news: see Changes."""
+        """See LogOwner."""
         name = self.name_of(log.directory)
         self.logs.pop(name, None)
         if self.changes is not None:
             self.changes.deleted(name)
 
     def holds(self, log: Log) -> bool:
-        """See storage.log.Owner."""
+        """See LogOwner."""
         return self.logs.get(log.name) is log
 
     def open_all(self) -> dict[str, StorageError]:
-        """Open every log that is on disk and is not open, whoever may use it later; what is wrong with the others."""
+        """Open every closed log on disk; return the errors of those that cannot be opened, by name."""
         damaged: dict[str, StorageError] = {}
         for directory in self._directories():
             name = self.name_of(directory)
@@ -131,7 +133,7 @@ class Tree:
         return damaged
 
     def unopened(self) -> list[str]:
-        """Names of logs that are on disk and that nobody could open, or opened yet; may be asked in any thread.
+        """The names of logs on disk that are not open; may be called in any thread.
 
         Raises:
             StorageError: directories cannot be read.
@@ -149,7 +151,7 @@ class Tree:
         return found
 
     def put_away(self, name: str, to: Path) -> None:
-        """Move a log that cannot be opened out of the tree: what is in it may yet be wanted.
+        """Move a log that cannot be opened out of the tree, so that its files can be examined.
 
         Raises:
             StorageError: the disk refuses it.
@@ -157,13 +159,13 @@ class Tree:
         put_log_away(self.path_of(name), to / name)
 
     def close(self) -> None:
-        """Close every log; nobody is told of anything any more."""
+        """Close every log; no change is reported from now on."""
         self.changes = None
         for log in self.logs.values():
             log.close()
 
     def _directories(self) -> Iterator[Path]:
-        """Where logs may be: directories of the root, and in those."""
+        """The directories that may hold logs: two levels below the root."""
         for top in sorted(self.root.iterdir()):
             if top.is_dir() and top.name not in _OWN and not top.name.startswith("."):
                 yield top
@@ -180,7 +182,7 @@ class Tree:
         return found
 
     def files(self) -> Iterator[tuple[str, bytes]]:
-        """Name and content of every state file that exists."""
+        """The name and content of every state file."""
         for path in sorted(self._file_paths()):
             name = self.name_of(path)
             if path.name not in _OWN_FILES:
@@ -189,7 +191,10 @@ class Tree:
                     yield name, octets
 
     def _file_paths(self) -> Iterator[Path]:
-        """Where state files may be: in the root, and two below; not beside the logs of queues, which are thousands."""
+        """The paths of possible state files: in the root, and two levels below it.
+
+        Not beside the thousands of queues' logs.
+        """
         yield from self.root.glob(f"*{SUFFIX}")
         for top in self.root.iterdir():
             if top.is_dir() and top.name not in _OWN and not top.name.startswith("."):
@@ -204,14 +209,14 @@ class Tree:
     # -- names --------------------------------------------------------------------------------
 
     def name_of(self, path: Path) -> str:
-        """What a log or file is called on every node: its path below the data directory."""
+        """The name of a log or file on every node: its path below the data directory."""
         return path.as_posix()[len(self.root.as_posix()) + 1 :]
 
     def path_of(self, name: str) -> Path:
-        """Where the log or file of a name is.
+        """The path of the log or file of a name.
 
         Raises:
-            StorageError: no log can have that name; it comes from a peer, and must not lead out of `root`.
+            StorageError: no log can have that name; names come from peers, and must not lead out of `root`.
         """
         parts = PurePosixPath(name).parts
         if (

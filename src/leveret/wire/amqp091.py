@@ -37,7 +37,7 @@ BETWEEN_FRAMES: Final = struct.Struct(">BBHI")
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
 
-# Class and method, as the payload of a method frame begins.
+# The class and the method, with which the payload of a method frame begins.
 CONNECTION_OPEN: Final = b"\x00\x0a\x00\x28"
 CONNECTION_OPEN_OK: Final = b"\x00\x0a\x00\x29"
 CONNECTION_CLOSE: Final = b"\x00\x0a\x00\x32"
@@ -149,7 +149,7 @@ def deliver_head(channel: int, consumer_tag: bytes, route_bytes: int) -> bytes:
 def content_head(
     channel: int, redelivered: bool, route: bytes, header_payload: bytes, body_bytes: int
 ) -> bytes:
-    """What follows a delivery tag up to the body, for a body of one frame (or none when it is empty)."""
+    """The octets between a delivery tag and the body, for a body of one frame, or of none when it is empty."""
     start = bytes((redelivered,)) + route + FRAME_END_OCTET + frame(FRAME_HEADER, channel, header_payload)
     return start + FRAME_HEAD.pack(FRAME_BODY, channel, body_bytes) if body_bytes else start[:-1]
 
@@ -196,7 +196,7 @@ def declare_ok(channel: int, queue: bytes, message_count: int, consumer_count: i
 def close_method(channel: int, code: int, text: str, class_id: int, method_id: int) -> bytes:
     """A connection.close (channel 0) or channel.close frame; the text is cut to a short string."""
     ids = (10, 50) if channel == 0 else (20, 40)
-    # In one go, and never through the middle of a character: a text may quote a whole frame.
+    # One step that never cuts a character in two: a text may quote a whole frame.
     octets = text.encode()[:255].decode(errors="ignore").encode()
     payload = (
         _METHOD.pack(*ids) + code.to_bytes(2, "big") + shortstr(octets) + _METHOD.pack(class_id, method_id)

@@ -11,10 +11,9 @@
     | u32    | u8     | u8     | u16     |          |
     +--------+--------+--------+---------+----------+
 
-Server and client send the SASL header, then: server `sasl-mechanisms`, client `sasl-init`, server
-`sasl-outcome`; then both start again with the AMQP header. What follows that is the transport's.
-Of the type system only what a `sasl-init` can hold is read here: null, binary, string, symbol in
-a list.
+Both sides send the SASL header. The server sends `sasl-mechanisms`, the client `sasl-init`, the server
+`sasl-outcome`. Then both start again with the AMQP header, and the transport follows. Of the type system, this module
+reads only the types that a `sasl-init` can hold: null, binary, string, symbol in a list.
 
 Spec: AMQP 1.0 sections 1.6, 2.2, 5.3.
 """
@@ -30,7 +29,7 @@ from leveret.model.errors import PeerError
 AMQP_HEADER: Final = b"AMQP\x00\x01\x00\x00"
 SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 PROTOCOL_HEADERS: Final = (SASL_HEADER, AMQP_HEADER)
-"""What a client that speaks AMQP 1.0 begins with."""
+"""The protocol headers with which a client that speaks AMQP 1.0 begins."""
 HEADER_BYTES: Final = 8
 SASL_FRAME_BYTES_MAX: Final = 4096
 """The specification says 512; tokens as passwords are longer."""
@@ -48,22 +47,22 @@ _STRING_WIDTH: Final = {0xA1: 1, 0xB1: 4}
 
 
 class SaslError(PeerError):
-    """The client's SASL frame is not one, or not the one that is due."""
+    """The client's frame is not a SASL frame, or not the one that is due."""
 
 
 class SaslOutcome(IntEnum):
     """Codes of a `sasl-outcome` (section 5.3.3.6)."""
 
     OK = 0
-    """Welcome."""
+    """The client is logged in."""
     AUTH = 1
-    """The credentials, or the mechanism, will not do."""
+    """The credentials, or the mechanism, are refused."""
     SYS_PERM = 3
-    """What the client sent is no lawful exchange."""
+    """The client broke the rules of the exchange."""
 
 
 class SaslInit(NamedTuple):
-    """A client's choice of a mechanism, with what it says first."""
+    """A client's choice of a mechanism, with its initial response."""
 
     mechanism: str
     initial_response: bytes

@@ -1,8 +1,8 @@
 """The type system of AMQP 1.0: values to octets and back (spec 1.6), as far as messages need it.
 
-Python's types stand for AMQP's: None, bool, int, float, str, bytes, datetime (UTC), list, dict. An int is
-written as a long; what has to be another type is written by name (`symbol`, `ubyte`, `uint`). Reading
-takes every type there is and forgets which one it was, but for what a Python type tells.
+Python's types stand for AMQP's: None, bool, int, float, str, bytes, datetime (UTC), list, dict. An int is written as
+a long; functions write the other types by name (`symbol`, `ubyte`, `uint`). Reading accepts every type, and keeps as
+much of it as the Python type shows.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _FIXED: Final[dict[int, struct.Struct]] = {
 _EMPTY: Final[dict[int, Any]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
 _TIMESTAMP: Final = 0x83
 _SECONDS_MAX: Final = 253_402_300_799
-"""The end of year 9999, behind which no datetime is."""
+"""The end of year 9999; no datetime is later."""
 
 
 class ValueFault(PeerError):
@@ -87,7 +87,7 @@ def map_of(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
 
 
 def encode_value(value: Any) -> bytes:
-    """Any value, by its Python type; what AMQP 1.0 has no type for is written as its text."""
+    """Any value, by its Python type; a value without a type in AMQP 1.0 is written as its text."""
     match value:
         case None:
             return b"\x40"
@@ -113,7 +113,7 @@ def encode_value(value: Any) -> bytes:
 def decode_value(buffer: bytes, position: int, depth: int = 0) -> tuple[Any, int]:
     """The value at `position`, and where the next one begins.
 
-    A value with a descriptor is read as if it had none; so is an array, as a list.
+    The descriptor of a value is ignored; an array is read as a list.
 
     Raises:
         ValueFault: the octets end within it, or are no value.
@@ -169,7 +169,7 @@ def _compound(octets: bytes, code: int, width: int, depth: int) -> Any:
     if code >> 4 in (0xE, 0xF):
         constructor = octets[position]
         position += 1
-        # Values of no octets, the empty list (0x45) among them, would let a few octets become any number.
+        # Values of no octets, such as the empty list (0x45), would let a few octets become any number of values.
         if (constructor in _EMPTY or constructor == 0x45) and count > len(octets):
             raise ValueFault(f"array of {count} values without octets")
         for _ in range(count):
@@ -192,7 +192,7 @@ def _octets(buffer: bytes, position: int, size: int) -> bytes:
 
 
 def _time(time_ms: int) -> datetime | int:
-    """A time as far as there is one; else its milliseconds."""
+    """A datetime, or the milliseconds themselves where no datetime can hold them."""
     if 0 <= time_ms // 1000 <= _SECONDS_MAX:
         return datetime.fromtimestamp(time_ms // 1000, UTC)
     return time_ms

@@ -1,4 +1,4 @@
-"""Chunks: what one group commit wrote, in the one format of disk, link, stream delivery and Spark.
+"""Chunks: the records that one flush appended, in the one format of disk, link, stream delivery and Spark.
 
 RabbitMQ's stream (Osiris) layout, big endian. `header check` uses the three octets that Osiris
 reserves, so a header can be trusted before its data has been read; network readers ignore it.
@@ -44,14 +44,14 @@ _CHECK_BYTES: Final = 10
 
 
 class ChunkType(IntEnum):
-    """What the records of a chunk are."""
+    """The kind of records in a chunk."""
 
     USER = 0
     """Messages."""
     TRACKING = 1
     """Settlements (of a queue's log), stored offsets (of a stream)."""
     SNAPSHOT = 2
-    """State that makes all earlier tracking superfluous."""
+    """A state that makes all earlier tracking superfluous."""
     RELOCATION = 3
     """Unsettled messages of a queue's log, stored again at the offsets that they have; see wire.relocation."""
 
@@ -193,26 +193,26 @@ def verify(chunk: Chunk, position: int = 0) -> None:
 
 
 def _place(position: int) -> str:
-    """Where in its buffer a chunk is, for a text; a buffer that begins with it says it better."""
+    """The place of a chunk in its buffer, for an error text; empty at the begin of the buffer."""
     return f" at byte {position}" if position else ""
 
 
 def fingerprint_of(header: Header) -> int:
-    """Tells a chunk from any other that could be in its place, for who keeps no more of it: 62 bits, never 0.
+    """Return a number that identifies a chunk for holders of nothing else of it: 62 bits, never 0.
 
-    Its octets are no part of it, as a chunk may stand somewhere without its data.
+    It does not cover the chunk's octets, because a chunk may stand somewhere without its data.
     """
     said = _MARKED.pack(header.epoch, header.chunk_id, header.timestamp_ms, header.records)
     return int.from_bytes(blake2b(said, digest_size=8).digest()) >> 2 | 1
 
 
 def seal_of(header: Header) -> int:
-    """Tells a chunk from any other, by its octets too: the CRC of its data and one of its header; never 0."""
+    """Return a number that identifies a chunk and its octets: the CRC of its data and one of its header; never 0."""
     return header.crc << 32 | crc32(encode_header(*header)) or 1
 
 
 def log_of_trailer(trailer: bytes | memoryview) -> tuple[str, int] | None:
-    """The log that a segment's first chunk says it belongs to, and the seal of the chunk before; None: it does not.
+    """The log named by a segment's first chunk, and the seal of the chunk before; None if the trailer names none.
 
     Raises:
         ChunkError: the trailer ends inside an attribute.
@@ -224,7 +224,7 @@ def log_of_trailer(trailer: bytes | memoryview) -> tuple[str, int] | None:
 
 
 def with_log(trailer: bytes, name: str, seal: int) -> bytes:
-    """A trailer that says so, before all else that it says."""
+    """A trailer that begins with the log's name and the seal of the chunk before, and goes on as given."""
     return encode_trailer(
         encode_attribute(Attribute.LOG, name.encode(), seal), *([trailer[:-_CHECK_BYTES]] if trailer else [])
     )

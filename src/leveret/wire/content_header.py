@@ -1,11 +1,12 @@
-"""What a broker reads of a message's content header when the message is published; all else in it is opaque.
+"""The properties that a broker reads when a message is published; the rest of its content header is opaque.
 
     +-------+--------+-----------+-------+--------------------------------------------------------+
     | class | weight | body size | flags | the properties whose flag is set, highest flag first   |
     | u16   | u16    | u64       | u16   | (spec 4.2.6.1, wire.properties)                        |
     +-------+--------+-----------+-------+--------------------------------------------------------+
 
-Each message of an application has other properties, so this is done for each: one walk over the lengths, no copies.
+The messages of an application differ in their properties, so each header is read: one walk over the lengths, without
+copies.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from leveret.wire import tables
 from leveret.wire.properties import SyntaxFault
 
 LAYOUTS_MAX: Final = 256
-"""Of a publisher, so that headers of ever other lengths do not fill memory."""
+"""The most layouts of one publisher; a bound on memory for headers whose lengths never repeat."""
 PLACES_MAX: Final = 128
-"""Of a layout: to compare more takes as long as to walk."""
+"""The most places of one layout: comparing more of them takes as long as a walk."""
 PLACES_OF_ALL_MAX: Final = 8192
-"""Of all layouts of a publisher; each takes 16 octets."""
+"""The most places in all layouts of a publisher; each takes 16 octets."""
 _SHORT_STRINGS_FIRST: Final = (props.CONTENT_TYPE, props.CONTENT_ENCODING)
 _AFTER_PRIORITY: Final = (
     props.CORRELATION_ID,
@@ -42,7 +43,10 @@ NO_TERMS: Final = (b"", 0)
 
 
 class Traits(NamedTuple):
-    """What matters to a broker; `terms` are expiration, as the publisher wrote it, empty for none, and priority."""
+    """The properties that matter to a broker.
+
+    `terms` are the expiration, as the publisher wrote it and empty for none, and the priority.
+    """
 
     is_persistent: bool
     terms: tuple[bytes, int]
@@ -53,12 +57,12 @@ _PERSISTENT_ALONE: Final = Traits(True, NO_TERMS)
 
 
 class HeaderReader:
-    """Reads the headers of one publisher's messages; those of one layout by one comparison.
+    """Reads the headers of one publisher's messages; a header of a known layout by one comparison.
 
     An application's headers differ in their values, and mostly have the same lengths and types in the same places. A
-    **layout** is the octets at these places of a header that was walked through: a header that has the same octets
-    there is as well-formed, and has the same traits. Layouts are known by length, flags, and the octet behind the
-    flags, which mostly is the length of the first property: headers of one length may differ in that.
+    **layout** is the octets at these places of a header that was walked through. A header with the same octets there is
+    as well-formed, and has the same traits. The key of a layout is the header's length, the flags, and the octet behind
+    the flags. That octet mostly is the length of the first property, in which headers of one length may differ.
     """
 
     __slots__ = ("_layouts", "_places")
@@ -86,7 +90,7 @@ class HeaderReader:
 
 
 class _Layout:
-    """See HeaderReader; how often it was learned anew tells how little it is worth."""
+    """One layout of a HeaderReader; a layout that had to be learned anew often is worth little."""
 
     __slots__ = ("_walks", "at_places", "octets", "traits")
 
@@ -98,10 +102,10 @@ class _Layout:
         self._walks = 0
 
     def learn(self, header: bytes, position: int, flags: int, traits: Traits) -> int:
-        """Take the layout of a header that was walked through, now and then: else each would be learned for itself.
+        """Learn the layout of a header that was walked through, but not of every such header.
 
         Returns:
-            How many more places it has than before.
+            The number of places that the layout gained.
         """
         self._walks += 1
         if traits.terms[0] or self._walks & (self._walks - 1):
@@ -121,7 +125,7 @@ def _nothing(header: bytes) -> tuple[int, ...]:
 
 
 def _places(header: bytes, position: int, flags: int) -> Iterator[int]:
-    """Where a header has lengths, types, delivery mode and priority."""
+    """The places of lengths, types, delivery mode and priority in a header."""
     for flag in _SHORT_STRINGS_FIRST:
         if flags & flag:
             yield position
@@ -145,12 +149,12 @@ def _places(header: bytes, position: int, flags: int) -> Iterator[int]:
 
 
 def read_traits(header: bytes, position: int, flags: int) -> Traits:
-    """Read the properties from `position` to the end of the octets; `flags` says which there are.
+    """Read the properties from `position` to the end of the octets; `flags` names the properties that are set.
 
-    Written out flag by flag, for speed: each message of an unknown layout comes here.
+    The code is written out flag by flag, for speed: it runs for each message of an unknown layout.
 
     Raises:
-        SyntaxFault: they end inside of one, or go on after the last, or the headers are no table.
+        SyntaxFault: the octets end inside a property, or go on after the last, or the headers are no table.
     """
     mode, expiration, priority = 0, b"", 0
     try:

@@ -1,4 +1,4 @@
-"""What forwarding connections speak beside AMQP 0-9-1: a node with clients asks the leader of a queue.
+"""The methods of forwarding connections beside AMQP 0-9-1: a client's node sends them to the leader of a queue.
 
 A forwarding connection carries AMQP's frames in messages of a link (wire.link). It has one vhost, begins with
 connection.open, and no frame is too long for it, so a message's body is one frame. The methods of class 200:
@@ -62,13 +62,13 @@ SETTLE_OK: Final = b"\x00\xc8\x00\x29"
 MOVED: Final = b"\x00\xc8\x00\x32"
 ACTIVE: Final = b"\x00\xc8\x00\x3c"
 CLASS: Final = b"\x00\xc8"
-"""What the payloads of all of them begin with."""
+"""The octets with which the payloads of all these methods begin."""
 
 CREDIT_FIRST: Final = 64
 CLIENT: Final = "x-relay-client"
-"""Whose consumer it is: its tag, name of the connection, number of the channel, user and node."""
+"""The argument that describes a consumer's client: its tag, connection, channel, user and node."""
 NOT_LED: Final = 399
-"""Reply code, of none that AMQP has."""
+"""Reply code for a queue that this node does not lead; AMQP has no such code."""
 FRAME_BYTES_MAX: Final = (1 << 32) - 1
 
 _PUBLISH: Final = BASIC_PUBLISH + b"\0\0"
@@ -79,7 +79,7 @@ _QOS: Final = struct.Struct(">IHB")
 
 
 class ForwardingTarget(NamedTuple):
-    """The arguments of forwarding.target: a queue's name and epoch, and who publishes."""
+    """The arguments of forwarding.target: the queue's name and epoch, and the publisher's reference."""
 
     queue: str
     epoch: int
@@ -130,7 +130,7 @@ def decode_target(payload: bytes) -> ForwardingTarget:
     """The arguments of forwarding.target.
 
     Raises:
-        SyntaxFault: it is cut short, or goes on.
+        SyntaxFault: the payload is too short or too long.
     """
     try:
         queue, position = _short(payload, 4)
@@ -146,7 +146,7 @@ def decode_number(payload: bytes) -> int:
     """The number of forwarding.target-ok.
 
     Raises:
-        SyntaxFault: there is none, or more.
+        SyntaxFault: the payload is not one number.
     """
     if len(payload) != 12:
         raise SyntaxFault(f"relay method of {len(payload)} octets where a number of 8 should follow the ids")
@@ -157,7 +157,7 @@ def decode_numbers(payload: bytes) -> tuple[int, int]:
     """The arguments of forwarding.numbers.
 
     Raises:
-        SyntaxFault: they are cut short, or go on.
+        SyntaxFault: the payload is too short or too long.
     """
     if len(payload) != 20:
         raise SyntaxFault(
@@ -170,7 +170,7 @@ def decode_tag(payload: bytes) -> bytes:
     """The consumer tag of forwarding.moved and forwarding.active.
 
     Raises:
-        SyntaxFault: it is cut short, or goes on.
+        SyntaxFault: the payload is too short or too long.
     """
     try:
         tag, end = _short(payload, 4)
@@ -184,7 +184,7 @@ def decode_credit(payload: bytes) -> tuple[bytes, int]:
     """Consumer tag and count of forwarding.credit.
 
     Raises:
-        SyntaxFault: it is cut short, or goes on.
+        SyntaxFault: the payload is too short or too long.
     """
     try:
         tag, position = _short(payload, 4)
@@ -211,7 +211,7 @@ def _check_end(payload: bytes, end: int) -> None:
 
 
 def publish_head(channel: int, route: bytes, header: bytes, body_bytes: int) -> bytes:
-    """What is before the body of a publish: `route` is exchange and routing key as short strings.
+    """The octets before the body of a publish; `route` is the exchange and the routing key as short strings.
 
     A frame end must follow the body; an empty body has no frame.
     """
@@ -231,7 +231,7 @@ def publishes(head: bytes, bodies: list[bytes], body_bytes: int) -> bytes:
 def publishes_that_differ(
     channel: int, routes: list[bytes], headers: list[bytes], bodies: list[bytes]
 ) -> bytes:
-    """Publishes by columns: routes as in `publish_head`, content headers behind their lengths, bodies."""
+    """Publishes by columns: routes as in `publish_head`, content headers preceded by their lengths, bodies."""
     header_head = b"\0" + bytes((FRAME_END, FRAME_HEADER)) + channel.to_bytes(2, "big")
     fixed = len(BASIC_PUBLISH) + 2 + 1
     parts: list[bytes] = []
@@ -255,7 +255,7 @@ def channel_open(channel: int) -> bytes:
 
 
 def channel_close(channel: int) -> bytes:
-    """channel.close, because nobody needs it any more."""
+    """channel.close, of a channel that is no longer needed."""
     return _method(channel, CHANNEL_CLOSE + b"\x00\xc8\x00\x00\x00\x00\x00")
 
 
@@ -265,7 +265,7 @@ def channel_close_ok(channel: int) -> bytes:
 
 
 def qos(channel: int, prefetch: int, *, for_channel: bool) -> bytes:
-    """basic.qos: of each consumer to come, or of the whole channel."""
+    """basic.qos: of each later consumer, or of the whole channel."""
     return _method(channel, BASIC_QOS + _QOS.pack(0, prefetch, for_channel))
 
 
@@ -305,7 +305,7 @@ def declare(channel: int, queue: bytes) -> bytes:
 
 
 def nack(channel: int, tag: int, *, multiple: bool, requeue: bool) -> bytes:
-    """basic.nack, from who was delivered to."""
+    """basic.nack, from the receiver of the deliveries."""
     bits = bytes((multiple | requeue << 1,))
     return _method(channel, BASIC_NACK + _U64.pack(tag) + bits)
 

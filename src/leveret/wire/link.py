@@ -24,14 +24,14 @@ are one frame, so a follower that has applied whole frames is at a prefix of the
     10 HEAD   u32 number | u64 segment | chunk    the next chunk of the segment in front of what the mirror has
 
 The last two are for mirrors only, which follow single logs: a link carries those that one node mirrors of another.
-There `position` is the link's own; a mirror acks it whatever the frame is for, so it is never 0. All that is no frame
-is a struct in MessagePack there and ends in a u32 check, the CRC-32 of it with its type: what a mirror skips, or acks,
-for want of one bit would count as if it had it.
+There `position` is the link's own; a mirror acks it whatever the frame is for, so it is never 0. Every other message
+there is a struct in MessagePack and ends in a u32 check, the CRC-32 of the struct with its type: without it, one
+flipped bit could make a mirror skip or ack records that it does not have.
 
-`position` counts octets of changes since the leader began; it is 0 while the follower catches up, and instead of
-records there stand the octets that it still lacks. With flag 1 the changes are compressed (zstd).
-`check` is the CRC-32 of all changes without the chunks in them (those have checks of their own, which the
-follower verifies before it writes them) and of what stands before it, so every bit of a frame is covered.
+`position` counts octets of changes since the leader began. While the follower catches up, `position` is 0, and the
+octets that the follower still lacks stand in the place of records. With flag 1 the changes are compressed (zstd).
+`check` is the CRC-32 of the octets before it and of all changes without their chunks. Chunks have checks of their
+own, which the follower verifies before it writes them. So every bit of a frame is covered.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _CHECK_BYTES: Final = 4
 _CHECK_AT: Final = FRAME_HEAD.size - _CHECK_BYTES
 MESSAGE_BYTES_MAX: Final = 1 << 30
 SMALL_BYTES_MAX: Final = 8192
-"""A peer that has not proven the secret may send no more at once."""
+"""The most octets at once from a peer that has not proven the secret."""
 _COMPRESSED: Final = 1
 _ACK: Final = struct.Struct(">QQ")
 _NAME: Final = struct.Struct(">BIH")
@@ -68,46 +68,46 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 class LinkError(PeerError):
-    """A peer of the replication link sends what the protocol does not know."""
+    """A peer of the replication link breaks the protocol."""
 
 
 class Type(IntEnum):
-    """What a message is; 1 to 4 are the handshake's, see session.link_handshake."""
+    """The type of a message; 1 to 4 belong to the handshake, see session.link_handshake."""
 
     HELLO = 1
     PROOF = 2
     WELCOME = 3
     REFUSED = 4
     INVENTORY = 10
-    """To the leader: what the follower has. Struct `Inventory`."""
+    """To the leader: the follower's logs and state files. Struct `Inventory`."""
     PROBE = 11
-    """To the follower: tell of earlier chunks. Struct `ProbeHeaders`."""
+    """To the follower: send headers of earlier chunks. Struct `ProbeHeaders`."""
     HEADERS = 12
-    """To the leader: the answer. Struct `Headers`."""
+    """To the leader: the answer to a probe. Struct `Headers`."""
     COPIES = 13
-    """To the leader: what a mirror has of these logs, which it wants to mirror. Struct `MirrorInventory`."""
+    """To the leader: the copies of the logs that a mirror wants to mirror. Struct `MirrorInventory`."""
     MIRRORING = 14
-    """To the mirror: what comes next of this log is the answer to what it told. Struct `Mirroring`."""
+    """To the mirror: the changes of this log that follow answer the mirror's report of its copy. Struct `Mirroring`."""
     RELEASED = 15
     """To the leader: these logs are not mirrored any more. Struct `LogNames`."""
     REPORT_AGAIN = 16
-    """To the mirror: tell of these logs anew, as far as they are mirrored. Struct `LogNames`."""
+    """To the mirror: report these logs anew, as far as they are mirrored. Struct `LogNames`."""
     FAILED = 17
-    """To the leader: the mirror cannot have this log, for now. Struct `CopyFailed`."""
+    """To the leader: the mirror cannot have this log for now. Struct `CopyFailed`."""
     FRAME = 20
     """To the follower: changes."""
     ACK = 21
-    """To the leader: u64 position up to which all is on the follower's disk, u64 octets it was sent so far."""
+    """To the leader: u64 position up to which all is on the follower's disk, u64 octets that the follower received."""
     STREAMING = 22
-    """To the follower: u64 position; it has all that is before it, and gets frames as they are cut from now on."""
+    """To the follower: u64 position; the follower has all before it, and from now on gets frames as they are cut."""
     TAKE_OVER = 23
-    """To the leader: u64 epoch in which the follower is about to lead."""
+    """To the leader: u64 epoch in which the follower is going to lead."""
     HANDED_OVER = 24
-    """To the follower: u64 position; this was the last that the leader did."""
+    """To the follower: u64 position of the leader's last change."""
     AMQP = 28
     """Either way: whole frames of AMQP 0-9-1, see wire.forwarding."""
     BEAT = 29
-    """Either way: this side is there; in a cluster."""
+    """Either way: a sign of life; in a cluster."""
     QUESTION = 30
     """Either way: struct `Question`."""
     ANSWER = 31
@@ -115,7 +115,7 @@ class Type(IntEnum):
 
 
 class LogExtent(msgspec.Struct, frozen=True, array_like=True):
-    """What a follower has of a log; `last` is the header of its last chunk, empty for none."""
+    """A follower's copy of a log; `last` is the header of its last chunk, empty for none."""
 
     path: str
     first_offset: int
@@ -124,9 +124,10 @@ class LogExtent(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, array_like=True):
-    """All that a follower has: its logs and the names of its state files; may come in parts, the last one `is_last`.
+    """A follower's logs and the names of its state files; may come in parts, the last one with `is_last`.
 
-    With an `apply_delay_ms` other than 0 it has what it has only so that it can be applied so much later.
+    If `apply_delay_ms` is not 0, the sender is a delayed follower: it stores changes now and applies them that much
+    later.
     """
 
     logs: list[LogExtent]
@@ -136,9 +137,9 @@ class Inventory(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Copy(msgspec.Struct, frozen=True, array_like=True):
-    """What a mirror has of a log; `head` is the part of a segment that is to stand in front of it one day.
+    """A mirror's copy of a log; `head` is a part of the segment that will stand in front of the copy one day.
 
-    `serial` tells this word about the log from earlier ones.
+    `serial` distinguishes this report on the log from earlier ones.
     """
 
     serial: int
@@ -147,16 +148,16 @@ class Copy(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MirrorInventory(msgspec.Struct, frozen=True, array_like=True):
-    """Some of the logs that a mirror wants to mirror; the others stay as they are."""
+    """Some of the logs that a mirror wants to mirror; other logs stay as they are."""
 
     copies: list[Copy]
 
 
 class Mirroring(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to the `Copy` of that serial begins; `epoch` is the one in which the leader leads the log.
+    """Begins the answer to the `Copy` of that serial; `epoch` is the one in which the leader leads the log.
 
-    A copy whose last chunk is of an epoch below `lost_epoch` may have messages that are nowhere else: those before
-    `lost_before`, and its end.
+    A copy whose last chunk is of an epoch below `lost_epoch` may have messages that no other node has: those before
+    `lost_before`, and those at its end.
     """
 
     path: str
@@ -167,7 +168,7 @@ class Mirroring(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Acked(msgspec.Struct, frozen=True, array_like=True):
-    """ACK on a mirror's link: the position up to which all is on its disk, octets it was sent so far."""
+    """ACK on a mirror's link: the position up to which all is on its disk, and the octets that it received."""
 
     position: int
     octets: int
@@ -180,7 +181,10 @@ class LogNames(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CopyFailed(msgspec.Struct, frozen=True, array_like=True):
-    """A mirror could not write what it was sent of a log, and why; nothing that was sent of it since counts."""
+    """A mirror could not write a part of a log; nothing that was sent of the log since then counts.
+
+    `error` says why.
+    """
 
     path: str
     error: str
@@ -202,7 +206,7 @@ class Headers(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
-    """Something asked: `what` is its name, such as "digest" or "chunk", `about` its parameters."""
+    """A question; `what` is its name, such as "digest" or "chunk", `about` its parameters."""
 
     number: int
     what: str
@@ -210,7 +214,10 @@ class Question(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """To the question of that number; `error` is empty if all went well. What is found is as the question wants it."""
+    """The answer to the question of that number; `error` is empty on success.
+
+    The question defines the fields of `found`.
+    """
 
     number: int
     error: str
@@ -233,16 +240,16 @@ def pack_ack(position: int, octets: int) -> bytes:
 
 
 def pack_checked(kind: Type, struct_: msgspec.Struct) -> bytes:
-    """One message of a mirror's link that is no frame, ready to be sent."""
+    """One message of a mirror's link other than a frame, ready to be sent."""
     octets = msgspec.msgpack.encode(struct_)
     return message(kind, octets + crc32(octets, kind).to_bytes(_CHECK_BYTES, "big"))
 
 
 def decode(payload: memoryview, struct_: type[_Struct]) -> _Struct:
-    """What a message of a struct carries.
+    """The struct in a message.
 
     Raises:
-        LinkError: it is something else.
+        LinkError: the payload is no such struct.
     """
     try:
         return msgspec.msgpack.decode(payload, type=struct_)
@@ -251,10 +258,10 @@ def decode(payload: memoryview, struct_: type[_Struct]) -> _Struct:
 
 
 def decode_checked(kind: Type, payload: memoryview, struct_: type[_Struct]) -> _Struct:
-    """What a message of a mirror's link that is no frame carries.
+    """The struct in a message of a mirror's link other than a frame.
 
     Raises:
-        LinkError: it is damaged, or something else.
+        LinkError: the payload is damaged, or no such struct.
     """
     octets = payload[:-_CHECK_BYTES]
     if crc32(octets, kind) != int.from_bytes(payload[-_CHECK_BYTES:], "big"):
@@ -263,10 +270,10 @@ def decode_checked(kind: Type, payload: memoryview, struct_: type[_Struct]) -> _
 
 
 def decode_ack(payload: Octets) -> tuple[int, int]:
-    """Position, and octets of messages.
+    """The position, and the octets of messages, of an ACK.
 
     Raises:
-        LinkError: it is something else.
+        LinkError: the payload is no ack.
     """
     if len(payload) != _ACK.size:
         raise LinkError(f"an ack has {_ACK.size} octets, not {len(payload)}")
@@ -280,10 +287,10 @@ def pack_u64(kind: Type, number: int) -> bytes:
 
 
 def decode_u64(payload: Octets) -> int:
-    """What they carry.
+    """The number in STREAMING, TAKE_OVER or HANDED_OVER.
 
     Raises:
-        LinkError: it is something else.
+        LinkError: the payload is no such number.
     """
     if len(payload) != 8:
         raise LinkError(f"a position or epoch has 8 octets, not {len(payload)}")
@@ -310,7 +317,10 @@ class ChangeKind(IntEnum):
 
 
 class LogChange(NamedTuple):
-    """A decoded change: of `name`, at `offset` (of APPEND and HEAD the segment's), with a chunk or a file's octets."""
+    """A decoded change of the log or file `name`, with a chunk or a file's octets.
+
+    `offset` is the change's; for APPEND and HEAD it is the segment's.
+    """
 
     kind: ChangeKind
     name: str
@@ -333,8 +343,8 @@ class Frame:
     """Gathers the changes of one frame, as pieces that are sent without being joined.
 
     Attributes:
-        octets: how many octets the changes have, not compressed.
-        records: how many records are in its chunks.
+        octets: the size of the changes, not compressed.
+        records: the number of records in their chunks.
     """
 
     __slots__ = ("_check", "_pieces", "octets", "records")
@@ -347,7 +357,7 @@ class Frame:
         self._pieces: list[Octets] = []
 
     def add(self, head: bytes, chunk: list[Octets] | None = None, records: int = 0) -> None:
-        """One change, made by a function below; of APPEND and HEAD with the octets of the chunk, in pieces."""
+        """Add one change, made by a function below; an APPEND or HEAD comes with the octets of its chunk, in pieces."""
         self._check = crc32(head, self._check)
         self._pieces.append(head)
         self.octets += len(head)
@@ -359,7 +369,7 @@ class Frame:
     def message(
         self, position_: int, records: int, cut_at_ms: int, *, compress: bool = False
     ) -> list[Octets]:
-        """The message that carries it, in pieces; `position_` and `records` are those behind it."""
+        """The message that carries the frame, in pieces; `position_` and `records` are those behind the frame."""
         pieces = self._pieces
         size = self.octets
         if compress and size:
@@ -399,9 +409,9 @@ def file_change(name: str, octets: bytes | None) -> bytes:
 def decode_frame(
     payload: memoryview, names: dict[int, str]
 ) -> tuple[FrameHead, Callable[[], Iterator[LogChange]]]:
-    """The head of a frame, and what iterates over its changes; `names` is kept from frame to frame.
+    """The head of a frame, and an iterator over its changes; `names` is kept from frame to frame.
 
-    Chunks share the payload's octets and are verified as they come.
+    Chunks share the payload's octets, and each is verified as it is yielded.
 
     Raises:
         LinkError: there is no whole head, or the changes cannot be decompressed.
@@ -423,7 +433,7 @@ def decode_frame(
 def _changes(
     octets: memoryview, names: dict[int, str], before: memoryview, check: int
 ) -> Iterator[LogChange]:
-    """Yield the changes; the check of all of them is looked at before the first.
+    """Yield the changes, after verifying the check of all of them.
 
     Raises:
         LinkError: octets are no change, a chunk is damaged, or the check differs.
@@ -446,7 +456,7 @@ def _changes(
 
 
 def _change(octets: memoryview, at: int, names: dict[int, str]) -> tuple[LogChange | None, int, int]:
-    """The change at a place, where what the frame's check covers of it ends, and where it ends."""
+    """The change at a position, the end of its part that the frame's check covers, and its end."""
     kind = ChangeKind(octets[at])
     if kind is ChangeKind.NAME:
         _, number, size = _NAME.unpack_from(octets, at)

@@ -12,9 +12,9 @@
     app-id                                                properties: group-id
     body                                                  data
 
-That is how RabbitMQ 3.13 does it. Reading also knows what older ones write (x-basic-delivery-mode,
-x-basic-priority, x-basic-expiration, x-basic-app-id, and x-basic-type among the application properties).
-A body that is not data (a value, a sequence) comes as its sections, with type `amqp-1.0`.
+RabbitMQ 3.13 converts in this way. Reading also knows the annotations of older versions (x-basic-delivery-mode,
+x-basic-priority, x-basic-expiration, x-basic-app-id, and x-basic-type among the application properties). A body that
+is not data (a value, a sequence) becomes its encoded sections, with type `amqp-1.0`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _DOUBLE: Final = struct.Struct(">d")
 
 
 class Message091(NamedTuple):
-    """What a message of AMQP 1.0 is in AMQP 0-9-1; `exchange` None: nobody said where it came from."""
+    """An AMQP 1.0 message in terms of AMQP 0-9-1; `exchange` is None if no annotation names it."""
 
     exchange: str | None
     routing_key: str | None
@@ -68,7 +68,7 @@ def _optional(value: Any) -> bytes:
 
 
 def encode_before_body(exchange: str, routing_key: str, content_header: bytes, body_bytes: int) -> bytes:
-    """All of the message of AMQP 1.0 but the body, which follows; the same for every message of one shape.
+    """The AMQP 1.0 message up to its body; the same octets for every message of one shape.
 
     Raises:
         PeerError: the content header's properties are malformed.
@@ -131,9 +131,9 @@ def _properties_of(given: commands.Basic.Properties) -> bytes:
 
 
 def decode_message10(octets: bytes) -> Message091:
-    """Read a message of AMQP 1.0; what is none becomes the body as it is.
+    """Read a message of AMQP 1.0; octets that are none become the body as they are.
 
-    Publishers of the stream protocol may send anything: a stream does not look into its messages.
+    Publishers of the stream protocol may send any octets: a stream does not parse its messages.
     """
     try:
         return _decode(octets)
@@ -142,15 +142,15 @@ def decode_message10(octets: bytes) -> Message091:
 
 
 class Shape10:
-    """What neighbouring messages of AMQP 1.0 have in common: all before their bodies.
+    """The common part of neighbouring AMQP 1.0 messages: the octets before their bodies.
 
     Attributes:
-        message: the first of them.
+        message: the first of the messages.
         body_bytes: the size of every body.
     """
 
     def __init__(self, octets: bytes) -> None:
-        """Of one message."""
+        """Take the shape of one message."""
         self.message = message = decode_message10(octets)
         self.body_bytes = len(message.body)
         self._size = len(octets)
@@ -227,7 +227,7 @@ def _message(sections: dict[int, Any], body: bytes) -> Message091:
 
 
 def _map(section: Any) -> dict[str, Any]:
-    """A section that has to be a map; what is none says nothing."""
+    """A section that has to be a map; empty if it is none."""
     return dict(section) if isinstance(section, dict) else {}
 
 
@@ -281,7 +281,7 @@ def content_header_of(properties: commands.Basic.Properties, body_bytes: int) ->
 def content_header_within(
     properties: commands.Basic.Properties, body_bytes: int, least: dict[str, Any]
 ) -> bytes:
-    """As `content_header_of`, with the headers `least` alone where there are some that 0-9-1 cannot have."""
+    """As `content_header_of`; if AMQP 0-9-1 cannot encode some of the headers, with the headers `least` alone."""
     try:
         return content_header_of(properties, body_bytes)
     except (TypeError, ValueError, struct.error):

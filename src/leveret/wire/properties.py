@@ -1,8 +1,8 @@
-"""The properties of a content header, without decoding what nobody asks for.
+"""The properties of a content header, decoded one by one when they are needed.
 
-A content header payload is class, weight and body size (12 octets), the property flags, and the
-properties whose flag is set, in the order of `_KINDS` (spec 4.2.6.1, 1.8). `split` and `join` take it
-apart and together again by octets, so what a publisher wrote stays as it was but for what is changed.
+A content header payload is class, weight and body size (12 octets), the property flags, and the properties whose flag
+is set, in the order of `_KINDS` (spec 4.2.6.1, 1.8). `split` and `join` take it apart and put it together by octets,
+so a publisher's properties stay as they were, except the changed ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ USER_ID: Final = 0x0010
 APP_ID: Final = 0x0008
 CLUSTER_ID: Final = 0x0004
 TERMS: Final = EXPIRATION | PRIORITY
-"""Properties that decide how long a message waits, and before which others."""
+"""The properties that decide the lifetime and the order of a message."""
 
 UNREADABLE: Final = (
     struct.error,
@@ -42,7 +42,7 @@ UNREADABLE: Final = (
     RecursionError,
     exceptions.UnmarshalingException,
 )
-"""What pamqp raises for octets that are no fields: tables in tables in tables, dates that never were."""
+"""The exceptions of pamqp for octets that are no fields, such as too deep tables and impossible dates."""
 
 _SHORT: Final = "short string"
 _TABLE: Final = "table"
@@ -85,12 +85,12 @@ def body_bytes_of(header_payload: bytes) -> int:
 
 
 def property_flags(header_payload: bytes) -> int:
-    """Which properties a content header payload has (spec 4.2.6.1)."""
+    """The flags of the properties in a content header payload (spec 4.2.6.1)."""
     return int.from_bytes(header_payload[12:14], "big")
 
 
 def is_persistent(header_payload: bytes) -> bool:
-    """Whether the delivery mode is 2; reads no further into the properties than it must."""
+    """Whether the delivery mode is 2; reads no further into the properties than necessary."""
     flags = property_flags(header_payload)
     if not flags & 0x1000:
         return False
@@ -116,7 +116,7 @@ def split(header: bytes) -> dict[int, bytes]:
 
 
 def terms(header: bytes) -> tuple[bytes | None, int]:
-    """Expiration, None for none, and priority: what `split` has of them, at a third of the cost.
+    """The expiration, None for none, and the priority: as `split` gives them, at a third of the cost.
 
     Raises:
         SyntaxFault: the header ends inside its properties.
@@ -145,7 +145,7 @@ def terms(header: bytes) -> tuple[bytes | None, int]:
 
 @cache
 def _widths(flags: int) -> tuple[tuple[int, int], ...]:
-    """Which properties are set, and how wide each is: 0 if it is a short string, -1 if it is a table."""
+    """The properties that are set, each with its width: 0 for a short string, -1 for a table."""
     widths = {_SHORT: 0, _TABLE: -1}
     return tuple(
         (flag, kind if isinstance(kind, int) else widths[kind])
@@ -167,7 +167,7 @@ def split_whole(header: bytes) -> dict[int, bytes]:
 
 
 def _split(header: bytes) -> tuple[dict[int, bytes], int]:
-    """The properties, and where they end."""
+    """The properties, and the position where they end."""
     flags = property_flags(header)
     found: dict[int, bytes] = {}
     position = 14
@@ -183,7 +183,7 @@ def _split(header: bytes) -> tuple[dict[int, bytes], int]:
 
 
 def _extent(header: bytes, position: int, kind: str | int) -> tuple[int, int]:
-    """Where the value at `position` starts, and its size."""
+    """The start and the size of the value at `position`."""
     if isinstance(kind, int):
         return position, kind
     width = 1 if kind == _SHORT else 4
@@ -191,7 +191,7 @@ def _extent(header: bytes, position: int, kind: str | int) -> tuple[int, int]:
 
 
 def join(properties: Mapping[int, bytes], body_bytes: int) -> bytes:
-    """A content header payload of these properties; what `split` gave, changed or not."""
+    """A content header payload of these properties, in the form of `split`."""
     flags = 0
     parts: list[bytes] = []
     for flag, kind in _KINDS.items():

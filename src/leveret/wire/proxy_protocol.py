@@ -1,4 +1,4 @@
-"""The PROXY protocol, versions 1 and 2: who a proxy's client is, told before the client's own octets.
+"""The PROXY protocol, versions 1 and 2: a header with the client's address before the client's own octets.
 
 Version 1 is a line of at most 107 octets that ends in CR LF:
 
@@ -13,8 +13,8 @@ Version 2 is binary:
     +-----------+---------+---------+--------+------------------------------+
      12 octets    octet     octet     short
 
-`missing` says how many octets may be read at least without reading past the header, so that what
-follows it stays in the socket.
+`missing` is a number of octets that can be read without reading past the header, so that the octets behind the header
+stay in the socket.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from leveret.model.errors import PeerError
 SIGNATURE: Final = b"\r\n\r\n\x00\r\nQUIT\n"
 LINE_BYTES_MAX: Final = 107
 REST_BYTES_MAX: Final = 4096
-"""Of version 2: addresses and their additions; proxies send some hundred octets."""
+"""The most octets of addresses and additions in version 2; proxies send some hundred."""
 _BEGIN: Final = b"PROXY "
 _FIXED_BYTES: Final = 16
 _LOCAL, _PROXY = 0x20, 0x21
@@ -35,21 +35,21 @@ _TCP4, _TCP6 = 0x11, 0x21
 
 
 class ProxyError(PeerError):
-    """What came is no PROXY header."""
+    """The octets are no PROXY header."""
 
 
 class Proxied(NamedTuple):
-    """A client behind a proxy, and where it wanted to go."""
+    """The address of a client behind a proxy, and the address that it connected to."""
 
     client: tuple[str, int]
     server: tuple[str, int]
 
 
 def missing(octets: bytes) -> int:
-    """How many octets of the header are certainly still to come; 0 when it is whole.
+    """The number of octets of the header that must still come, at least; 0 when it is whole.
 
     Raises:
-        ProxyError: this cannot become a header.
+        ProxyError: the octets are not the begin of a header.
     """
     if len(octets) < len(SIGNATURE):
         if not (SIGNATURE.startswith(octets[:12]) or _BEGIN.startswith(octets[:6])):
@@ -72,7 +72,7 @@ def missing(octets: bytes) -> int:
 
 
 def parse(octets: bytes) -> Proxied | None:
-    """The client of a whole header; None if the proxy speaks for itself or does not tell.
+    """The client named by a whole header; None if the proxy connects for itself or names no client.
 
     Raises:
         ProxyError: the header is malformed.

@@ -7,10 +7,9 @@ A message keeps the content header as it came, so that it is delivered without b
     | shortstr | shortstr     | u32            | payload        |      |
     +----------+--------------+----------------+----------------+------+
 
-The content header payload is AMQP 0-9-1's (class 60, weight 0, body size u64, property flags,
-properties; spec 4.2.6.1). A settlement says which offsets of the same log will never be delivered
-again: one or more of (reason u8, first offset u64, count u32). A range may cover offsets that are
-themselves settlements; they count for nothing.
+The content header payload is AMQP 0-9-1's (class 60, weight 0, body size u64, property flags, properties; spec
+4.2.6.1). A settlement names offsets of the same log that will never be delivered again: one or more of (reason u8,
+first offset u64, count u32). A range may cover offsets of settlement records, without effect on them.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ COUNT_MAX: Final = 0xFFFF_FFFF
 OUTGOING_STREAM: Final = "rabbitmq.internal.osr.messages"
 """Name under which the stream protocol serves a vhost's outgoing log (facts: RabbitMQ's own)."""
 TRANSFERRED_PREFIX: Final = "leveret.transferred."
-"""An offset of the outgoing stream under this and another log's id says how far that log was transferred here."""
+"""Prefix + another log's id: the stored offset up to which that log was transferred here."""
 TRANSFERRED_FINGERPRINT_PREFIX: Final = "leveret.transferred-mark."
-"""The same of the last chunk of that: its fingerprint (`chunk.fingerprint_of`)."""
+"""Prefix + another log's id: the fingerprint of that log's last transferred chunk (`chunk.fingerprint_of`)."""
 BEGINNING_PREFIX: Final = "leveret.beginning."
-"""An offset under this and a downstream's reference says where it is to begin, which has nothing of the log yet."""
+"""Prefix + a downstream's reference: the stored offset at which it begins, if it has nothing of the log yet."""
 FINGERPRINT_PREFIX: Final = "leveret.mark."
-"""An offset of the outgoing stream under this and one of its offsets: the fingerprint of the chunk that ends there."""
+"""Prefix + an offset of the outgoing stream: the fingerprint of the chunk that ends there."""
 EPOCH_PREFIX: Final = "leveret.epoch."
-"""An offset of the outgoing stream under this and one of its offsets: the epoch of the record before that."""
+"""Prefix + an offset of the outgoing stream: the epoch of the record before that offset."""
 RECOVERY_REFERENCE_PREFIX: Final = "recovery."
-"""How publisher references of recoveries begin."""
+"""The begin of the publisher references of recoveries."""
 RECOVERY_STREAM_PREFIX: Final = "leveret.recovery/"
-"""A publisher declared on this prefix + queue name hands in stored messages, not bodies."""
+"""Prefix + a queue's name: a publisher declared on it sends stored messages instead of bodies."""
 _RECOVERY: Final = RECOVERY_REFERENCE_PREFIX.encode()
 _ID_MARK: Final = "#"
 _DOWNSTREAM_NAME_BYTES_MAX: Final = 200
@@ -50,20 +49,20 @@ _DOWNSTREAM_NAME_BYTES_MAX: Final = 200
 def downstream_reference(name: str, downstream_id: str) -> str:
     """The reference under which an upstream keeps the position of a downstream.
 
-    The cluster's name alone would not do: two sites that have the same one would overwrite each other's position.
+    The cluster's name alone is not enough: two sites of the same name would overwrite each other's position.
     """
     cut = name.encode()[:_DOWNSTREAM_NAME_BYTES_MAX].decode(errors="ignore")
     return f"{cut}{_ID_MARK}{downstream_id}"
 
 
 def named_downstream(reference: str) -> tuple[str, str]:
-    """The cluster's name and the id in a reference; one of an earlier version is a name without an id."""
+    """The cluster's name and the id in a reference; a reference of an earlier version has no id."""
     name, mark, downstream_id = reference.rpartition(_ID_MARK)
     return (name, downstream_id) if mark else (reference, "")
 
 
 def is_recovery(reference: bytes) -> bool:
-    """Whether a publisher is a recovery, and its numbers those of a plan."""
+    """Whether a publisher is a recovery, whose publishing ids are the numbers of a plan."""
     return reference.startswith(_RECOVERY)
 
 
@@ -76,7 +75,7 @@ class Settlement(NamedTuple):
 
 
 class StoredMessage(NamedTuple):
-    """A message as the log keeps it; `header` is the content header payload, `body` the octets."""
+    """A message as the log stores it; `header` is the content header payload, `body` the octets."""
 
     exchange: bytes
     routing_key: bytes
@@ -90,7 +89,7 @@ class StoredMessage(NamedTuple):
 
 
 def message_head(exchange: bytes, routing_key: bytes, header: bytes) -> bytes:
-    """What precedes the body in a message's entry; the same for every message of one shape."""
+    """The octets before the body in a message's entry; the same for every message of one shape."""
     return (
         bytes((len(exchange),))
         + exchange
@@ -107,7 +106,7 @@ def content_header(properties: bytes, body_bytes: int) -> bytes:
 
 
 def body_start(entry: bytes | memoryview) -> int:
-    """Where the body begins in a stored message.
+    """The position of the body in a stored message.
 
     Raises:
         ChunkError: the entry ends before its body begins.

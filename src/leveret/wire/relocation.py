@@ -1,7 +1,7 @@
 """Records of type RELOCATION: unsettled messages of a queue's log, stored a second time behind all others.
 
-A chunk of this type is one record, and has an offset of its own, at which there is no message. The messages in it keep
-the offsets that they have, by which consumers, settlements and downstreams know them, and the times at which they came:
+A chunk of this type is one record, and has an offset of its own, at which there is no message. The messages in it
+keep their offsets, by which consumers, settlements and downstreams know them, and their times of arrival:
 
     block, one or more:
     +--------------+-----------+---------------+---------------+----------------------------------------+
@@ -25,7 +25,7 @@ _LENGTH_BYTES: Final = 4
 
 
 class RelocatedBlock(NamedTuple):
-    """Messages of one time from the offset `first` on; `data` are their entries."""
+    """Messages with one timestamp, from the offset `first` on; `data` are their entries."""
 
     first: int
     messages: int
@@ -34,7 +34,7 @@ class RelocatedBlock(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset behind the last of them."""
+        """The offset behind the last message."""
         return self.first + self.messages
 
 

@@ -1,4 +1,4 @@
-"""Bodies of the schema sync's messages: what a downstream knows and asks for, and what its upstream says to that.
+"""Bodies of the schema sync's messages: requests of a downstream, and replies of its upstream.
 
     0       3         4      5
     +-------+---------+------+---------------------+
@@ -14,16 +14,16 @@ One sync is a few requests, each with its reply (`session.schema_exchange`):
              {"cluster": "eu.1", "state": "w2k9...",
               "answers": {"queues": {"17": {"gone": "Jq3A...", "entities": [{...}]}}}}
 
-A request to compare has the digest of each kind as the downstream knows its upstream; the reply has the digests of
-the buckets of each kind that differs, so an empty one says that nothing changed. A request that asks has the
-digests of the entities known in some of these buckets; the reply has the digests of those that are no more, and the
-entities that are new or otherwise. A bucket asked for with null is answered whole. A reply need not answer every
-bucket that was asked for: a large schema comes in parts. `state` is the digest of everything at that moment. Digests
-are octets, base64 in JSON; see `core.schema.digests`. Entities have the JSON form of the definitions
+A request to compare has the downstream's digest of each kind of its upstream's definitions; the reply has the digests
+of the buckets of each kind that differs, and is empty if nothing changed. A request to ask has the digests of the
+entities that the downstream knows in some of these buckets; the reply has the digests of the entities that are gone,
+and the entities that are new or changed. A bucket asked for with null is answered whole. A reply need not answer
+every bucket that was asked for: a large schema comes in parts. `state` is the digest of all definitions at that
+moment. Digests are octets, base64 in JSON; see `core.schema.digests`. Entities have the JSON form of the definitions
 (`model.definitions`).
 
-A receiver ignores fields it does not know, so either side may be the newer one; what it must not
-ignore raises the version.
+A receiver ignores unknown fields, so either side may be the newer one; a change that must not be ignored raises the
+version.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ MAGIC: Final = b"LSS"
 VERSION: Final = 2
 REQUEST_BYTES_MAX: Final = 256 * 1024
 REPLY_BYTES_MAX: Final = 24 * 1024 * 1024
-"""Compressed, and what it holds too: a part of a schema is 1 MiB, and at most one bucket more.
+"""The most octets of a reply, compressed and uncompressed: a part of a schema is 1 MiB and at most one more bucket.
 
-That bucket may hold what came over the HTTP API, of which `management.http.max_body_size` allows 20 MB at once.
-"""
+That bucket may hold definitions from the HTTP API, of which `management.http.max_body_size` allows 20 MB at once."""
 _HEAD_BYTES: Final = 5
 _REQUEST: Final = ord("Q")
 _REPLY: Final = ord("A")
@@ -52,18 +51,18 @@ _PIECE_BYTES: Final = 1024 * 1024
 
 
 class SchemaSyncError(PeerError):
-    """These octets are not a message of the schema sync, or one of a version not known here."""
+    """The octets are no message of the schema sync, or one of an unknown version."""
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """Buckets of one kind, of `count` in all: the digests of the entities known in each, None to be told all."""
+    """Buckets of one kind, of `count` in all: the digests of the known entities of each, None to get a bucket whole."""
 
     count: int
     held: dict[int, bytes | None]
 
 
 class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a downstream knows and asks for; `digests` are those of kinds."""
+    """A request of a downstream; `digests` has a digest for each kind."""
 
     cluster: str
     digests: dict[str, bytes] = {}
@@ -71,14 +70,14 @@ class SyncRequest(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BucketDelta(msgspec.Struct, frozen=True):
-    """What differs in one bucket: the digests of what is no more, and what is new or otherwise."""
+    """The difference in one bucket: the digests of the entities that are gone, and the new or changed entities."""
 
     gone: bytes
     entities: list[AnyEntity]
 
 
 class SyncReply(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the upstream says; `buckets` are the digests of the buckets of each kind that differs."""
+    """A reply of the upstream; `buckets` are the digests of the buckets of each kind that differs."""
 
     cluster: str
     state: bytes
@@ -124,7 +123,7 @@ def encode_reply(reply: SyncReply) -> bytes:
     """The body of a reply.
 
     Raises:
-        SchemaSyncError: it is too large.
+        SchemaSyncError: the reply is too large.
     """
     json = msgspec.json.encode(reply)
     if len(json) > REPLY_BYTES_MAX:
@@ -172,7 +171,7 @@ def _unpack(kind: int, body: bytes, json_bytes_max: int) -> bytearray:
     if body[4] != kind:
         raise SchemaSyncError(f"schema sync message of type {chr(body[4])!r} where {chr(kind)!r} was due")
     try:
-        # Piece by piece, because what a frame says about its own length is the peer's word.
+        # Piece by piece, because the length in the frame is a claim of the peer.
         with zstandard.ZstdDecompressor().stream_reader(body[_HEAD_BYTES:]) as reader:
             json = bytearray()
             while len(json) <= json_bytes_max and (piece := reader.read(_PIECE_BYTES)):

@@ -1,12 +1,12 @@
 """A stream's entry as a stored message, so that it travels like one and comes back octet for octet.
 
-A stream keeps what its publishers sent: messages of AMQP 1.0, batches of them, compressed or not, or anything
-else. None of that is a stored message (`wire.record`). So an entry is packed into one: no exchange, no routing
-key, a content type that says so, and as its body the entry as it stands in the stream's chunk.
+A stream keeps what its publishers sent: messages of AMQP 1.0, batches of them, compressed or not, or anything else.
+None of that is a stored message (`wire.record`). So an entry is packed into one: no exchange, no routing key, a
+content type of its own, and as its body the entry as it stands in the stream's chunk.
 
-On its way back into a stream an entry may be **marked**: another content type, and before the entry, after their length
-(u32), attributes as in a chunk's trailer. They say which offset the entry has where it comes from, and what readers
-(their offsets, as they are there) and publishers had stored.
+On its way back into a stream an entry may be **marked**: it has another content type, and before the entry stand
+attributes as in a chunk's trailer, after their length (u32). They name the offset of the entry at its origin, and the
+stored offsets of readers (in the origin's numbers) and ids of publishers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CONTENT_TYPE: Final = b"application/x-leveret-stream-entry"
 PROPERTIES: Final = b"\x80\x00" + bytes((len(CONTENT_TYPE),)) + CONTENT_TYPE
 """Property flags and list of a packed entry."""
 BATCH_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A compressed batch that is larger is not unpacked (RabbitMQ's limit on an uncompressed one)."""
+"""The most octets of a compressed batch that is unpacked (RabbitMQ's limit on an uncompressed one)."""
 COMPRESSIONS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 """Of batches, by their number; the first two are unpacked here."""
 _MARKED_TYPE: Final = b"application/x-leveret-marked-stream-entry"
@@ -35,7 +35,7 @@ _SUB_BATCH: Final = struct.Struct(">BHII")
 
 
 def pack_entries(data: bytes) -> tuple[bytes, int]:
-    """The data of a stream's chunk as that of a queue's: each entry packed; and how many there are.
+    """The data of a stream's chunk as a queue's, each entry packed, and the number of entries.
 
     Raises:
         ChunkError: an entry is cut short.
@@ -47,7 +47,7 @@ def pack_entries(data: bytes) -> tuple[bytes, int]:
 
 
 def unpack_entry(stored: bytes) -> bytes | None:
-    """The stream's entry in a stored message, None if it is not a packed one."""
+    """The stream's entry in a stored message, None if the message is not a packed one."""
     before = _before(len(stored) - _HEAD_BYTES)[_LENGTH.size :] if len(stored) >= _HEAD_BYTES else b""
     if not before or not stored.startswith(before):
         return None
@@ -56,7 +56,7 @@ def unpack_entry(stored: bytes) -> bytes | None:
 
 
 def is_entry(octets: bytes) -> bool:
-    """Whether they are one entry as it stands in a stream's chunk."""
+    """Whether the octets are one entry as it stands in a stream's chunk."""
     return len(octets) > 0 and _end_of_entry(octets, 0) == len(octets)
 
 
@@ -64,7 +64,7 @@ def entries_of(data: bytes) -> Iterator[bytes]:
     """The entries of a stream's chunk as they stand there, lengths included.
 
     Raises:
-        ChunkError: one is cut short.
+        ChunkError: an entry is cut short.
     """
     position, end = 0, len(data)
     while position < end:
@@ -76,7 +76,7 @@ def entries_of(data: bytes) -> Iterator[bytes]:
 
 
 def _end_of_entry(data: bytes, position: int) -> int:
-    """Where the entry at `position` ends, by what it says of itself; beyond `data` if it is cut short."""
+    """The end of the entry at `position` by its own length; beyond `data` if it is cut short."""
     try:
         if data[position] & 0x80:
             return position + _SUB_BATCH.size + int(_SUB_BATCH.unpack_from(data, position)[3])
@@ -88,7 +88,7 @@ def _end_of_entry(data: bytes, position: int) -> int:
 def messages_of(entry: bytes) -> list[bytes]:
     """The messages of AMQP 1.0 in an entry as it stands in a chunk: one, or those of a batch.
 
-    None of a batch that is compressed in a way not known here, or that cannot be unpacked.
+    No messages of a batch whose compression is unknown here, or that cannot be unpacked.
     """
     if not entry[0] & 0x80:
         return [entry[_LENGTH.size :]]
@@ -97,7 +97,7 @@ def messages_of(entry: bytes) -> list[bytes]:
 
 
 def compression_of(entry: bytes) -> str:
-    """What a batch is compressed with."""
+    """The compression of a batch."""
     kind = entry[0] >> 4 & 7
     return COMPRESSIONS[kind] if kind < len(COMPRESSIONS) else f"compression {kind}"
 
@@ -124,22 +124,22 @@ def _split(batch: bytes) -> Iterator[bytes]:
 
 @lru_cache(maxsize=1024)
 def _before(body_bytes: int) -> bytes:
-    """What stands before the body of that many octets, the length of the whole included."""
+    """The octets before a body of that size, the length of the whole included."""
     head = message_head(b"", b"", content_header(PROPERTIES, body_bytes))
     return _LENGTH.pack(len(head) + body_bytes) + head
 
 
 def mark_entry(entry: bytes, attributes: bytes) -> bytes:
-    """A stored message that holds an entry and what is to be known of it."""
+    """A stored message that holds an entry and its attributes."""
     body = _LENGTH.pack(len(attributes)) + attributes + entry
     return message_head(b"", b"", content_header(_MARKED, len(body))) + body
 
 
 def unmark_entry(stored: bytes) -> tuple[bytes, bytes] | None:
-    """(entry, attributes) of a stored message, None if it is not a marked one.
+    """(entry, attributes) of a stored message, None if the message is not a marked one.
 
     Raises:
-        ChunkError: it is cut short.
+        ChunkError: the entry is cut short.
     """
     if not stored.startswith(_MARKED, _MARK_AT):
         return None

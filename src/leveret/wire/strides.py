@@ -1,4 +1,4 @@
-"""Messages that are alike but for their bodies, one behind the other in octets: their bodies, many at a time."""
+"""Finds the bodies of adjacent messages that differ in nothing but their bodies, many at a time."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import struct
 from typing import Final
 
 BULK_MIN: Final = 4
-"""So many messages that are alike are worth taking apart all at once."""
+"""The least number of like messages for which one bulk step is faster."""
 _FIRST: Final = 16
 _GROWTH: Final = 8
-"""How many are, at first, and how many times as many when those were alike."""
+"""The size of the first bulk step, and the factor by which steps grow while messages are alike."""
 
 
 class Strides:
-    """The octets that stand before and behind each body, and the size of all bodies.
+    """The octets before and behind each body, and the size of all bodies.
 
     Attributes:
         before: the octets before each body.
@@ -30,10 +30,10 @@ class Strides:
         self._unpack = struct.Struct(f"{len(before)}s{body_bytes}s{len(after)}s").iter_unpack
 
     def bodies(self, data: bytes, position: int, end: int) -> list[bytes]:
-        """The bodies of whole messages between two positions, up to about the first that is not alike.
+        """The bodies of whole messages between two positions, up to about the first that differs.
 
-        Three times as fast as one by one. Where messages are not alike, little is looked at in vain: never more than
-        some times the messages found before. So the end of what is found says nothing about what follows.
+        This is three times as fast as one by one. The cost for messages that differ is bounded by a multiple of the
+        messages found before. So the first message that is not found may still be alike.
         """
         octets, mark, stride = self.before, self._after, self.stride
         bodies: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Field tables by octets: an entry is changed, added or taken out while all others stay as they were.
+"""Field tables by octets: change, add or remove an entry while all others stay as they were.
 
 A table's octets (without its length) are pairs of a short string and a value; a value is an octet that
 names its type and the octets of it (spec 4.2.5.5, with RabbitMQ's types).
@@ -31,14 +31,14 @@ _FIXED: Final = {
 _SIZED: Final = frozenset(b"SAFx")
 """Types whose value begins with its own size, four octets of it."""
 _SIZES: Final = [0 if kind in _SIZED else 1 + _FIXED.get(kind, -2) for kind in range(256)]
-"""By type: octets of a value with its type, 0 where it begins with its own size, -1 where there is no such type."""
+"""By type: the octets of a value with its type, 0 if it begins with its own size, -1 if there is no such type."""
 _TABLE: Final = ord("F")
 _NESTED: Final = frozenset(b"AF")
 _U32: Final = struct.Struct(">I")
 
 
 def split(table: bytes) -> dict[bytes, bytes]:
-    """Key to value (type octet included), in the table's order; of a key that comes twice the last holds.
+    """Key to value (type octet included), in the table's order; for a repeated key, the last value.
 
     Raises:
         SyntaxFault: not a table.
@@ -54,16 +54,16 @@ def split(table: bytes) -> dict[bytes, bytes]:
 
 
 def check(table: bytes) -> None:
-    """Read a table with all that is in it, however deep.
+    """Read a table with all its values, however deep.
 
     Raises:
-        SyntaxFault: not a table, or one of its values, or one in those, is not what it says.
+        SyntaxFault: the octets are no table, or a value at some depth does not match its type.
     """
     check_within(table, 0, len(table))
 
 
 def check_within(octets: bytes, position: int, end: int) -> None:
-    """Read the table between two positions with all that is in it; each publish with headers does.
+    """Read the table between two positions with all its values; runs for each publish with headers.
 
     Raises:
         SyntaxFault: see `check`.
@@ -97,7 +97,7 @@ def check_within(octets: bytes, position: int, end: int) -> None:
 
 
 def places(octets: bytes, position: int, end: int) -> Iterator[int]:
-    """Where a table that was checked, between two positions, has lengths and types, its inner tables' too."""
+    """The positions of lengths and types in a checked table between two positions, its inner tables' too."""
     waiting = [(position, end, True)]
     while waiting:
         position, end, is_table = waiting.pop()
@@ -140,7 +140,7 @@ def split_array(value: bytes) -> list[bytes]:
 
 
 def _value_end(octets: bytes, position: int) -> int:
-    """Where the value at `position` ends."""
+    """The end of the value at `position`."""
     kind = octets[position] if position < len(octets) else -1
     if kind in _SIZED:
         end = position + 5 + int.from_bytes(octets[position + 1 : position + 5], "big")

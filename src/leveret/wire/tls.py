@@ -1,4 +1,4 @@
-"""Versions and cipher suites of TLS: what the node's listeners and links and the pipeline's have in common."""
+"""Versions and cipher suites of TLS, for the listeners and links of the node and of the pipeline."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ _VERSIONS: Final = {"tlsv1.2": ssl.TLSVersion.TLSv1_2, "tlsv1.3": ssl.TLSVersion
 FORWARD_SECRET: Final = (
     "ECDHE+AESGCM:ECDHE+CHACHA20:ECDHE+AES:DHE+AESGCM:DHE+AES:!aNULL:!aDSS:!PSK:!SHA1:!AESCCM"
 )
-"""Cipher suites of TLS 1.2 where none are set. OpenSSL's own have some whose traffic can be read later with the
-server's private key; which ones a Python takes depends on who built it."""
+"""Cipher suites of TLS 1.2 where none are set. OpenSSL's defaults include suites whose recorded traffic can be
+decrypted with the server's private key later, and differ between builds of Python."""
 
 
 def be_forward_secret(context: ssl.SSLContext) -> ssl.SSLContext:
-    """Take only suites whose traffic nobody reads who gets the private key later; return the context."""
+    """Take only suites whose recorded traffic a later thief of the private key cannot read; return the context."""
     context.set_ciphers(FORWARD_SECRET)
     return context
 
 
 def limit(context: ssl.SSLContext, versions: Iterable[str], ciphers: Iterable[str], prefix: str) -> None:
-    """To these versions, and for TLS 1.2 these cipher suites, best first; to forward secret ones where there are none.
+    """Limit a context to these versions and, for TLS 1.2, to these cipher suites, best first.
+
+    None: forward secret ones.
 
     Raises:
-        ConfigError: there is no version, or OpenSSL knows none of the suites; it names the setting below `prefix`.
+        ConfigError: no version is given, or OpenSSL knows none of the suites; the text names the setting below
+            `prefix`.
     """
     chosen = sorted(_VERSIONS[version] for version in versions)
     if not chosen:

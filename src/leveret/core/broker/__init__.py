@@ -1,1 +1,1 @@
-"""The broker: virtual hosts and what is in them, users, policies, limits, and where a message is routed."""
+"""The broker: virtual hosts and their contents, users, policies, limits, and the routes of messages."""

@@ -66,10 +66,10 @@ def matches(pattern: str, name: str) -> bool:
 
 
 def check_patterns(permission: Permission | TopicPermission) -> None:
-    """Refuse permissions that nothing could be matched with.
+    """Refuse permissions with patterns that are no regular expressions.
 
     Raises:
-        InvalidCommand: names the field and what is no regular expression.
+        InvalidCommand: names the field and the faulty pattern.
     """
     for field in ("configure", "write", "read"):
         pattern = getattr(permission, field, "")
@@ -80,7 +80,7 @@ def check_patterns(permission: Permission | TopicPermission) -> None:
 
 
 def topic_pattern(pattern: str, user: str, vhost: str) -> str:
-    """A topic permission's pattern with `{username}` and `{vhost}` replaced by what they are."""
+    """A topic permission's pattern with `{username}` and `{vhost}` replaced by their values."""
     for variable, value in (("{username}", user), ("{vhost}", vhost)):
         pattern = pattern.replace(variable, re.escape(value))
     return pattern

@@ -28,11 +28,11 @@ class Actor:
     """One user in one vhost.
 
     Attributes:
-        before_change: called when an operation is allowed and is going to change definitions; it may refuse.
+        before_change: called when an operation is allowed and before it changes definitions; it may refuse.
     """
 
     def __init__(self, broker: Broker, user: str, vhost: str, owner: object | None = None) -> None:
-        """`owner` is the connection, whose exclusive queues are the user's; None without one."""
+        """`owner` is the user's connection, which may use its exclusive queues; None without one."""
         self.before_change: Callable[[], None] = _do_nothing
         self._broker = broker
         self._user = user
@@ -47,10 +47,10 @@ class Actor:
         return is_allowed(permission, operation, name) or self._user in self._broker.own_users
 
     def require(self, operation: Operation, kind: str, name: str) -> None:
-        """Let pass, or refuse in RabbitMQ's words.
+        """Check a permission, and refuse in RabbitMQ's words.
 
         Raises:
-            AccessRefused: `may` says no.
+            AccessRefused: `may` is false.
         """
         if not self.may(operation, name):
             shown = name or "amq.default"
@@ -77,9 +77,10 @@ class Actor:
             )
 
     def _require_target(self, kind: str, name: str, arguments: d.Arguments, target: str) -> None:
-        """Messages are read from what is declared and written to the exchange that its argument names.
+        """Check the permissions for an argument that names an exchange, such as a dead letter exchange.
 
-        An argument that is no name is left to the broker to refuse.
+        Messages are read from the declared queue or exchange and written to the named exchange. The broker refuses an
+        argument that is no name.
         """
         exchange = arguments.get(target)
         if isinstance(exchange, str):
@@ -87,10 +88,10 @@ class Actor:
             self.require("write", "exchange", exchange)
 
     def check_lock(self, queue: Queue) -> None:
-        """Let pass what is no exclusive queue of somebody else.
+        """Refuse an exclusive queue of another connection.
 
         Raises:
-            ResourceLocked: it is another connection's.
+            ResourceLocked: the queue is another connection's.
         """
         if queue.owner is not None and queue.owner is not self._owner:
             raise locked(*queue.key)
@@ -98,7 +99,7 @@ class Actor:
     # -- exchanges ----------------------------------------------------------------------------
 
     def declare_exchange(self, wanted: d.Exchange) -> None:
-        """Declare an exchange, or check that the one there is equivalent.
+        """Declare an exchange, or check that the existing one is equivalent.
 
         Raises:
             Refusal: no permission, a reserved name, or see `Broker.declare_exchange`.
@@ -113,10 +114,10 @@ class Actor:
         self._broker.declare_exchange(wanted)
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
-        """Delete an exchange; absent is no error.
+        """Delete an exchange; an absent one is no error.
 
         Raises:
-            Refusal: no permission, one of the system's, or see `Broker.delete_exchange`.
+            Refusal: no permission, a predeclared exchange, or see `Broker.delete_exchange`.
         """
         self._check_exchange_deletion(name)
         self._broker.delete_exchange(self._vhost, name, if_unused=if_unused)
@@ -124,9 +125,9 @@ class Actor:
     def delete_exchange_in_turns(
         self, name: str, then: Callable[[], None], *, if_unused: bool = False
     ) -> None:
-        """As `delete_exchange`, with others served between if it has many bindings; `then` is called when it is gone.
+        """As `delete_exchange`, in several steps if it has many bindings; `then` is called when it is gone.
 
-        A condition has to hold when the exchange goes: with one all goes in one step.
+        With a condition there is one step, because the condition has to hold when the exchange goes.
 
         Raises:
             Refusal: see `delete_exchange`.
@@ -156,7 +157,7 @@ class Actor:
     # -- bindings -----------------------------------------------------------------------------
 
     def bind(self, binding: d.Binding) -> None:
-        """Bind; of two missing ends the source is told.
+        """Bind; of two missing ends the error names the source.
 
         Raises:
             Refusal: no permission on an end or for the topic, a locked queue, or see `Broker.bind`.
@@ -169,7 +170,7 @@ class Actor:
         self._broker.bind(binding)
 
     def unbind(self, binding: d.Binding) -> None:
-        """Unbind; absent is no error.
+        """Unbind; an absent binding is no error.
 
         Raises:
             Refusal: as of `bind`.
@@ -200,7 +201,7 @@ class Actor:
     def declare_queue(
         self, wanted: d.Queue, *, exclusive: bool = False, is_server_named: bool = False
     ) -> Queue:
-        """Declare a queue, exclusively for the owner if asked, or check that the one there is equivalent.
+        """Declare a queue, exclusively for the owner if asked, or check that the existing one is equivalent.
 
         Raises:
             Refusal: no permission, a reserved name, a locked queue, or see `Broker.declare_queue`.
@@ -222,7 +223,7 @@ class Actor:
         return self._broker.declare_queue(wanted, self._owner if exclusive else None)
 
     def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Delete a queue; return how many ready messages went with it.
+        """Delete a queue; return the number of ready messages deleted with it.
 
         Raises:
             Refusal: no permission, a locked queue, or a condition does not hold.
@@ -233,7 +234,7 @@ class Actor:
     def delete_queue_in_turns(
         self, queue: Queue, then: Callable[[int], None], *, if_unused: bool = False, if_empty: bool = False
     ) -> None:
-        """As `delete_queue`, with others served between if it has many bindings; see `Deletions.delete_queue`.
+        """As `delete_queue`, in several steps if it has many bindings; see `Deletions.delete_queue`.
 
         Raises:
             Refusal: see `delete_queue`.
@@ -247,10 +248,10 @@ class Actor:
         self.before_change()
 
     def purge(self, queue: Queue) -> int:
-        """Settle all ready messages of a queue; return how many.
+        """Settle all ready messages of a queue; return their number.
 
         Raises:
-            Refusal: no permission, a locked queue, or one of which nothing can be purged.
+            Refusal: no permission, a locked queue, or a queue that cannot be purged.
         """
         self.require("read", "queue", queue.key[1])
         self.check_lock(queue)
@@ -263,10 +264,10 @@ class Actor:
     def declare_super_stream(
         self, exchange: d.Exchange, streams: Sequence[d.Queue], bindings: Sequence[d.Binding]
     ) -> None:
-        """Declare an exchange, streams and their bindings: none of them unless all are allowed.
+        """Declare an exchange, streams and their bindings; all of them, or none if one is not allowed.
 
         Raises:
-            Refusal: no permission on one of them, or the first stream cannot be.
+            Refusal: no permission on one of them, or the first stream is refused.
         """
         self.require("configure", "exchange", exchange.name)
         for stream in streams:
@@ -274,14 +275,14 @@ class Actor:
         for binding in bindings:
             self._require_binding(binding)
         for stream in streams:
-            # The first would be refused for what all of them ask: so it is all or nothing.
+            # The streams differ in name only, so the first one is refused if any is.
             self.declare_queue(stream)
         self.declare_exchange(exchange)
         for binding in bindings:
             self.bind(binding)
 
     def delete_super_stream(self, exchange: str, streams: Mapping[str, Queue]) -> None:
-        """Delete an exchange and the streams bound to it: none of them unless all are allowed.
+        """Delete an exchange and the streams bound to it; all of them, or none if one is not allowed.
 
         Raises:
             AccessRefused: no permission on one of them.
@@ -295,18 +296,18 @@ class Actor:
 
 
 class Unrestricted(Actor):
-    """The operator, and another node of the cluster, which has looked at what its client may."""
+    """The actor of an operator, and of another node of the cluster, which has checked its client's permissions."""
 
     def __init__(self, broker: Broker, vhost: str, owner: object | None = None) -> None:
         """See Actor."""
         super().__init__(broker, "", vhost, owner)
 
     def may(self, operation: Operation, name: str) -> bool:
-        """Everything."""
+        """Allow every operation."""
         return True
 
     def require_topic(self, operation: Operation, exchange: str, routing_key: str) -> None:
-        """Let pass."""
+        """Allow every routing key."""
 
 
 def locked(vhost: str, name: str) -> ResourceLocked:
@@ -324,4 +325,4 @@ def _check_not_default(exchange: str) -> None:
 
 
 def _do_nothing() -> None:
-    """Nothing keeps a change from being made."""
+    """Allow every change."""

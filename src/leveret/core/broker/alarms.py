@@ -20,7 +20,7 @@ _AND: Final = " & "
 
 @dataclass(frozen=True, slots=True)
 class Watermark:
-    """A limit: `bytes_` if it is not None, else `ratio` of the memory there is; both None for no limit."""
+    """A limit: `bytes_` if it is not None, else `ratio` of the memory size; both None for no limit."""
 
     ratio: float | None = None
     bytes_: int | None = None
@@ -33,13 +33,13 @@ class Watermark:
 
 
 class Alarms:
-    """The state of both alarms.
+    """The state of a node's alarms.
 
     Attributes:
-        memory_total_bytes: the memory there is.
-        memory_used_bytes, disk_free_bytes: as last measured; the disk's is None where it cannot be told.
-        own: this node's alarms, in the order RabbitMQ names them.
-        active: those in effect: its own, and those of other nodes of the cluster that lead queues for its clients.
+        memory_total_bytes: the memory size.
+        memory_used_bytes, disk_free_bytes: as last measured; the disk's is None where it is unknown.
+        own: this node's alarms, in RabbitMQ's order.
+        active: the alarms in effect: its own, and those of other nodes of the cluster that lead queues for its clients.
     """
 
     def __init__(self, memory: Watermark, disk: Watermark, memory_total_bytes: int) -> None:
@@ -56,12 +56,12 @@ class Alarms:
 
     @property
     def memory_limit_bytes(self) -> int | None:
-        """Using more than this raises the alarm."""
+        """The memory use above which the alarm is raised."""
         return self.memory.of(self.memory_total_bytes)
 
     @property
     def disk_limit_bytes(self) -> int | None:
-        """Less free disk than this raises the alarm."""
+        """The free disk below which the alarm is raised."""
         return self.disk.of(self.memory_total_bytes)
 
     @property
@@ -76,32 +76,32 @@ class Alarms:
 
     @property
     def replicas_alarm(self) -> bool:
-        """Whether too few followers are in sync; RabbitMQ has none."""
+        """Whether too few followers are in sync; RabbitMQ has no such alarm."""
         return REPLICAS in self.own
 
     def measure(self, memory_used_bytes: int, disk_free_bytes: int | None) -> bool:
-        """Take what was found; tell whether the alarms in effect are others now."""
+        """Take measured values; return whether the alarms in effect changed."""
         self.memory_used_bytes = memory_used_bytes
         self.disk_free_bytes = disk_free_bytes
         return self._judge()
 
     def set_memory(self, limit: Watermark) -> bool:
-        """Another limit from now on; tell whether the alarms in effect are others now."""
+        """Set another memory limit; return whether the alarms in effect changed."""
         self.memory = limit
         return self._judge()
 
     def set_disk(self, limit: Watermark) -> bool:
-        """Another limit from now on; tell whether the alarms in effect are others now."""
+        """Set another disk limit; return whether the alarms in effect changed."""
         self.disk = limit
         return self._judge()
 
     def set_replicas_short(self, is_short: bool) -> bool:
-        """Whether too few followers are in sync; tell whether the alarms in effect are others now."""
+        """Set whether too few followers are in sync; return whether the alarms in effect changed."""
         self._replicas_short = is_short
         return self._judge()
 
     def set_elsewhere(self, resources: tuple[str, ...]) -> bool:
-        """What other nodes are short of; tell whether the alarms in effect are others now."""
+        """Set the resources that other nodes are short of; return whether the alarms in effect changed."""
         self._elsewhere = resources
         return self._judge()
 
@@ -126,5 +126,5 @@ def reason(active: tuple[str, ...]) -> str:
 
 
 def resources(text: str) -> tuple[str, ...]:
-    """What a `reason` that another node gave is about."""
+    """The resources in a `reason` from another node."""
     return tuple(text.removeprefix(_LOW).split(_AND))

@@ -61,7 +61,7 @@ from leveret.model.secrets import MASK, Masked, unmasked
 
 STANDBY_TAG = "standby_replication"
 SHARED_BYTES_MAX: Final = 1024 * 1024
-"""As JSON; etcd takes 1.5 MiB at once, encoded as base64, if nobody sets it otherwise."""
+"""The limit of an entity's JSON: etcd accepts 1.5 MiB at once by default, and base64 enlarges it."""
 
 
 class Broker:
@@ -69,34 +69,33 @@ class Broker:
 
     Attributes:
         default_queue_type: of vhosts that are made without one.
-        definitions: every entity but exclusive queues and their bindings.
-        changes: what the definitions log must take next; the runtime empties it.
-        confirming: publishes and commits that take turns and had one since the last flush; the runtime empties it.
-        changes_in_flight: above 0 while changes were taken but are not durable yet; the runtime counts.
-        dirty: queues that gathered, settled or may dispatch since the last flush; the runtime empties it.
+        definitions: every entity except exclusive queues and their bindings.
+        changes: the next changes for the definitions log; the runtime empties it.
+        confirming: publishes and commits in several steps that had a step since the last flush; the runtime empties it.
+        changes_in_flight: the number of syncs that changes wait for, counted by the runtime.
+        dirty: queues with something gathered, settled or to dispatch since the last flush; the runtime empties it.
         deleted: queues whose log must go once `changes` is durable; the runtime empties it.
         replication_changes: queues whose `replicated` changed; the runtime empties it.
-        counters: messages of the whole node.
-        stream_counters: of clients of the stream protocol.
-        stream_errors: how often these clients were sent each code of an error.
-        direct_replies: by routing key, who takes replies without a queue.
-        connections: who is connected now.
-        logins: how often clients tried to log in.
-        own_users: who the node's own jobs log in as; they may do everything.
-        churn: how often connections, channels and queues came and went.
-        departed: what queues counted that are deleted, by queue type.
-        dead_lettered: how many messages were, by queue type and reason.
-        refuses_durable: whether publishes that must be on disk are refused for now, where somebody is told: too few
-            followers are in sync.
-        known_routes: how many exchanges and routing keys, and lists of queues to which these lead, all connections have
-            at hand, see session.amqp091.publishing.
-        traced_vhosts: where messages of this node's clients are copied to amq.rabbitmq.trace; not kept over a restart.
-        epochs: of queues.
+        counters: message counters of the whole node.
+        stream_counters: message counters of clients of the stream protocol.
+        stream_errors: the number of errors sent to these clients, by code.
+        direct_replies: by routing key, the clients that consume replies without a queue.
+        connections: the open connections.
+        logins: the counts of clients' login attempts.
+        own_users: the users of the node's own jobs; they have all permissions.
+        churn: the counts of opened and closed connections, channels and queues.
+        departed: the counters of deleted queues, by queue type.
+        dead_lettered: the number of dead-lettered messages, by queue type and reason.
+        refuses_durable: whether durable publishes with confirms are refused for now, because too few followers are in
+            sync.
+        known_routes: the number of routes and destinations that all connections keep, see session.amqp091.publishing.
+        traced_vhosts: vhosts whose messages are copied to amq.rabbitmq.trace; a restart ends it.
+        epochs: the epochs of queues.
         definitions_lock: whether this node may change definitions.
-        chores: what was begun and is too long for one step; the runtime goes on with it.
-        deletions: of what takes turns, or waits for the definitions lock.
-        make_queue: makes what serves a declared queue, or stands for one that another node serves.
-        shared: what other nodes must be told next, exclusive queues too; None on a node alone.
+        chores: work too long for one step of the event loop; the runtime goes on with it.
+        deletions: deletions that take several steps, or wait for the definitions lock.
+        make_queue: makes the object for a declared queue, whether this node or another one leads it.
+        shared: the next changes for other nodes, exclusive queues too; None on a single node.
     """
 
     def __init__(
@@ -154,10 +153,9 @@ class Broker:
     # -- changes ------------------------------------------------------------------------------
 
     def apply(self, change: d.Change) -> None:
-        """Put or delete an entity with all that follows; log what is durable.
+        """Put or delete an entity with all consequences; log the change if it is durable.
 
-        Deleting what is not there does nothing. A queue or exchange that exists with other properties is
-        not replaced.
+        Deleting an absent entity does nothing. A queue or exchange that exists with other properties is not replaced.
 
         Raises:
             Refusal: the change contradicts what exists, or is not valid.
@@ -170,10 +168,10 @@ class Broker:
             self._delete(change.kind, change.key)
 
     def import_entity(self, entity: d.AnyEntity) -> None:
-        """Put what an operator brings in; a queue that is not there yet is held to what declarations are held to.
+        """Put an entity that an operator imports; a new queue is checked as a declaration is.
 
         Raises:
-            Refusal: as `apply`; or more copies than there can be.
+            Refusal: as `apply`; or too many copies of a stream.
         """
         if isinstance(entity, d.Queue) and entity.key not in self.queues:
             self.check_copies(entity)
@@ -182,10 +180,10 @@ class Broker:
     def check_copies(self, wanted: d.Queue) -> None:
         """Refuse a stream that asks for more copies than a cluster gives it.
 
-        `apply` does not: of another site's stream one copy here is better than none.
+        `apply` does not check this: one copy of another site's stream is better than none.
 
         Raises:
-            PreconditionFailed: names the number and what to do.
+            PreconditionFailed: names the number and the remedy.
         """
         if self.shared is not None and queue_type(wanted.arguments) == STREAM:
             applied = self.topology(wanted.vhost).policies.for_queue(wanted.name, STREAM).definition
@@ -240,10 +238,10 @@ class Broker:
                 self._record(d.Put(self._with_secrets(entity)))
 
     def _with_secrets(self, entity: d.Parameter | d.GlobalParameter) -> d.Parameter | d.GlobalParameter:
-        """The parameter as it is to be kept: what was masked when it was shown is what it was.
+        """The parameter with its masked secrets replaced by the stored ones.
 
         Raises:
-            InvalidCommand: it is not there, so nobody knows what was.
+            InvalidCommand: a secret is masked, and no stored parameter has it.
         """
         existing = self.definitions.by_kind[entity.kind].get(entity.key)
         try:
@@ -283,7 +281,7 @@ class Broker:
                 self._record(d.Delete(kind, key))
 
     def _exclusive(self, kind: str, key: tuple[str, ...]) -> d.AnyEntity | None:
-        """What is not among the definitions: an exclusive queue, or a binding to one."""
+        """The exclusive queue, or the binding of one, with this key, which is not among the definitions."""
         if kind == "queues":
             queue = self.queues.get(key)
             return queue.definition if queue is not None else None
@@ -314,11 +312,11 @@ class Broker:
         return list(topology.queues.values()) if topology is not None else []
 
     def led_queues(self) -> list[Queue]:
-        """Those that this node serves: all, but in a cluster."""
+        """The queues that this node leads: all queues on a single node."""
         return [queue for queue in self.queues.values() if not queue.is_remote]
 
     def _put_vhost(self, vhost: d.Vhost) -> None:
-        """Make a vhost, or change what is said of it; its tags decide whether its queues are replicated."""
+        """Make a vhost, or change its metadata; its tags decide whether its queues are replicated."""
         check_name("vhost", vhost.name)
         if vhost.default_queue_type not in ARGUMENTS:
             raise InvalidCommand(f"unsupported queue type '{vhost.default_queue_type}'")
@@ -347,7 +345,7 @@ class Broker:
         """The exchange's definition.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such exchange.
         """
         state = self.topology(vhost).exchanges.get(name)
         if state is None:
@@ -371,7 +369,7 @@ class Broker:
         self._record(d.Put(wanted), durable=wanted.durable)
 
     def declare_exchange(self, wanted: d.Exchange) -> None:
-        """Declare an exchange, or check that the one there is equivalent.
+        """Declare an exchange, or check that the existing one is equivalent.
 
         Raises:
             Refusal: another type or other properties, an unknown type.
@@ -381,10 +379,10 @@ class Broker:
         self._put_exchange(wanted)
 
     def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> None:
-        """Delete an exchange and every binding from and to it; absent is no error, as in RabbitMQ.
+        """Delete an exchange and every binding from and to it; an absent one is no error, as in RabbitMQ.
 
         Raises:
-            PreconditionFailed: `if_unused` and something is bound to it.
+            PreconditionFailed: `if_unused`, and it has bindings as a source.
         """
         self.version += 1
         topology = self.topology(vhost)
@@ -405,7 +403,7 @@ class Broker:
         """The queue.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is no such queue.
         """
         queue = self.find_queue((vhost, name))
         if queue is None:
@@ -444,17 +442,17 @@ class Broker:
         return list(self._owned.get(owner, ()))
 
     def exclusive_queues(self) -> list[Queue]:
-        """Those of all connections; in a cluster, to other nodes as well."""
+        """The exclusive queues of all connections; in a cluster, of other nodes' connections too."""
         return [queue for queue in self.queues.values() if queue.owner is not None]
 
     def declare_queue(self, wanted: d.Queue, owner: object | None = None) -> Queue:
-        """Declare a queue, exclusively for `owner` if given, or check that the one there is equivalent.
+        """Declare a queue, exclusively for `owner` if given, or check that the existing one is equivalent.
 
-        A queue without `x-queue-type` gets the vhost's default type. Unlike `apply`, which may repeat what
-        stands already, this holds to the vhost's and the node's limit of queues.
+        A queue without `x-queue-type` gets the vhost's default type. Unlike `apply`, this checks the vhost's and the
+        node's limit of queues.
 
         Raises:
-            Refusal: other properties, arguments that are not valid, or one queue too many.
+            Refusal: other properties, invalid arguments, or one queue too many.
         """
         self.version += 1
         self._check_size(wanted)
@@ -489,13 +487,13 @@ class Broker:
     def restart_queue(self, queue: Queue) -> Queue:
         """Replace a queue by an empty one of the same name and arguments; its bindings stay.
 
-        To every other node, and on disk, that is one change: the queue is put with another epoch.
+        For other nodes, and on disk, this is one change: the queue is put with another epoch.
         """
         self.version += 1
         return self._put_queue(self.epochs.stamp(msgspec.structs.replace(queue.definition, epoch=0)), None)
 
     def delete_queue(self, queue: Queue, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Delete a queue with its bindings; return how many ready messages went with it.
+        """Delete a queue with its bindings; return the number of ready messages deleted with it.
 
         Raises:
             PreconditionFailed: a condition does not hold.
@@ -517,11 +515,11 @@ class Broker:
         return count
 
     def _forget_routes(self) -> None:
-        """Publishers look up anew where messages go."""
+        """Invalidate the routes that publishers keep."""
         self.version += 1
 
     def _remove(self, queue: Queue) -> None:
-        """Have the queue nowhere; its log goes with the next flush. Its bindings and its definition stay."""
+        """Remove the queue from all tables; its log goes with the next flush. Its bindings and its definition stay."""
         name = queue.key[1]
         topology = self.topology(queue.key[0])
         del self.queues[queue.key]
@@ -542,12 +540,12 @@ class Broker:
             self._owned.pop(queue.owner, None)
 
     def find_queue(self, key: tuple[str, ...]) -> Queue | None:
-        """The queue, None if there is none; one that nobody needs any more goes when it is looked for."""
+        """The queue, None if there is none; looking for a queue that is no longer needed deletes it."""
         queue = self.queues.get(key)
         return queue if queue is None or not self.deletions.delete_if_unneeded(queue) else None
 
     def replace_queue(self, queue: Queue) -> Queue:
-        """Another object stands for a queue from now on, for another node serves it now; the one before."""
+        """Replace the object of a queue whose leader changed; return the object before."""
         before = self.queues[queue.key]
         topology = self.topologies[queue.key[0]]
         self.version += 1
@@ -588,7 +586,7 @@ class Broker:
         self._put_binding(binding)
 
     def unbind(self, binding: d.Binding) -> None:
-        """Remove a binding, and its auto-delete source if that was the last; absent is no error."""
+        """Remove a binding, and its auto-delete source if that was the last; an absent binding is no error."""
         self.version += 1
         topology = self.topology(binding.vhost)
         if not topology.has_binding(binding):
@@ -616,7 +614,7 @@ class Broker:
     # -- policies -----------------------------------------------------------------------------
 
     def policies_of_queue(self, queue: Queue) -> EffectivePolicy:
-        """The policy and the operator policy that apply to a queue, and what they say together."""
+        """The policy and the operator policy that apply to a queue, with their merged definition."""
         vhost, name = queue.key
         return policies_of(self.topology(vhost), name)
 
@@ -631,10 +629,10 @@ class Broker:
         self._stale.mark(entity.vhost)
 
     def refresh_policies(self, is_over: Callable[[], bool] = lambda: False) -> bool:
-        """Give queues and exchanges what applies to them since policies changed, one after the other.
+        """Apply changed policies to queues and exchanges, one after the other.
 
         Args:
-            is_over: asked after each of them; what is left is for the next call.
+            is_over: called after each of them; true leaves the rest to the next call.
 
         Returns:
             Whether any are left.
@@ -656,7 +654,7 @@ class Broker:
         settings = each.settings
         self.replication_changes += refresh_queue(topology, each, tagged=self._is_tagged(vhost))
         if each.settings != settings:
-            # What publishers know of it, as that it has room for everything, may be untrue.
+            # Publishers may keep outdated properties of the queue, such as its room.
             self.version += 1
             self.dirty[each] = None
 
@@ -665,12 +663,12 @@ class Broker:
 
 
 def _led_here(definition: d.Queue, read: Reader, exclusive: bool) -> Queue:
-    """What a node alone makes: it leads each queue itself."""
+    """The object for a queue of a single node, which leads every queue."""
     return queue_types.make_queue(definition, read)
 
 
 def is_next_incarnation(wanted: d.Queue, existing: d.Queue) -> bool:
-    """Whether it is another queue of the same name, alike in all but the epoch."""
+    """Whether the wanted queue differs from the existing one in the epoch alone."""
     return wanted.epoch not in (0, existing.epoch) and wanted == msgspec.structs.replace(
         existing, epoch=wanted.epoch
     )
@@ -683,10 +681,10 @@ def _check_health(queue: Queue) -> None:
 
 
 def _check_shareable(entity: d.AnyEntity) -> None:
-    """An entity that etcd does not take would have this node, and then each other one, leave the cluster.
+    """Refuse an entity too large for etcd, which would make this node, and then each other one, leave the cluster.
 
     Raises:
-        InvalidCommand: it is too large.
+        InvalidCommand: the entity is too large.
     """
     size = len(d.encode_change(d.Put(entity)))
     if size > SHARED_BYTES_MAX:

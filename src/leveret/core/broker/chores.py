@@ -1,8 +1,8 @@
-"""Work that one event leaves behind and that is too long for one step of the event loop: a little with each flush.
+"""Work too long for one step of the event loop, done in parts, some with each flush.
 
-What is small is done at once. Of the rest each flush does as much as its time allows, each piece of work in its turn,
-so what a stranger does ten times holds up nobody longer than what is done once. Whoever leaves work behind sees to it
-that each of its parts leaves a consistent state: others act between two of them, and a node may end there.
+Small work is done at once. Of the rest each flush does as much as its time allows, the pieces of work in turns, so a
+client that causes much work delays others no longer than one that causes little. Each part has to leave a consistent
+state: other events come between two parts, and a node may end there.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 AT_ONCE: Final = 250
-"""As many parts are done at once between two flushes, of all work together. A part takes 10 to 20 microseconds."""
+"""The number of parts, of all work together, done at once between two flushes. A part takes 10 to 20 microseconds."""
 
 ENOUGH: Final = object()
 """See `Chores.begin`."""
 
 
 class Chores:
-    """See the module."""
+    """The unfinished pieces of work; see the module."""
 
     def __init__(self) -> None:
         """None."""
@@ -27,13 +27,14 @@ class Chores:
         self._at_once = AT_ONCE
 
     def __bool__(self) -> bool:
-        """Whether any are left."""
+        """Whether any work is left."""
         return bool(self._left)
 
     def begin(self, work: Iterator[object]) -> None:
-        """Do the first parts of a piece of work, all of them if they are few.
+        """Begin a piece of work: do its first parts, all of them if they are few.
 
-        Each step of the iterator is one; one that yields `ENOUGH` leaves much to the flush, and ends the turn.
+        Each step of the iterator is one part; a part that yields `ENOUGH` ends the turn, because it leaves much to
+        the flush.
         """
         while self._at_once > 0:
             self._at_once -= 1
@@ -45,10 +46,10 @@ class Chores:
         self._left.append(work)
 
     def go_on(self, is_over: Callable[[], bool]) -> bool:
-        """Begin another flush: do more of what is left; whether any is left then.
+        """Do more of the work in another flush; return whether any is left.
 
         Args:
-            is_over: asked after each part.
+            is_over: called after each part; true ends the flush.
         """
         self._at_once = AT_ONCE
         left = self._left

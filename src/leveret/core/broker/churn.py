@@ -8,12 +8,12 @@ class Churn:
 
     Attributes:
         connection_created: connections whose virtual host was opened.
-        connection_closed: those of them that ended, in whatever way.
+        connection_closed: such connections that ended, for any reason.
         channel_created: channels opened.
         channel_closed: channels ended, those of ended connections too.
-        queue_declared: declarations by clients that succeeded, of queues that were there too.
+        queue_declared: successful declarations by clients, of existing queues too.
         queue_created: queues made.
-        queue_deleted: queues deleted, by whatever cause.
+        queue_deleted: queues deleted, for any reason.
     """
 
     __slots__ = (

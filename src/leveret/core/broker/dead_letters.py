@@ -26,7 +26,7 @@ _SHORT_STRING_MAX = 255
 
 
 def died(head: Head, queue: str, reason: str, now_s: int, exchange: str, routing_key: str | None) -> Head:
-    """The head under which the dead are published to `exchange`, with their own routing key if that is None."""
+    """The head of a dead-lettered message published to `exchange`; `routing_key` None keeps its own key."""
     properties = props.split(head.header)
     headers = _table(properties.get(props.HEADERS, b""))
     death = {
@@ -44,7 +44,7 @@ def died(head: Head, queue: str, reason: str, now_s: int, exchange: str, routing
     headers.pop(DELIVERY_COUNT, None)
     key = head.routing_key
     if routing_key is not None:
-        # A policy may give a longer one than a message can have.
+        # A policy's key may be longer than a message's can be.
         key = routing_key.encode()[:_SHORT_STRING_MAX]
         headers.pop(_CARBON_COPIES, None)
     properties[props.HEADERS] = tables.join(headers)
@@ -68,7 +68,7 @@ def _note_death(headers: dict[bytes, bytes], death: dict[bytes, bytes]) -> None:
 
 
 def _table(octets: bytes) -> dict[bytes, bytes]:
-    """A table's entries, none of what is no table: publishers may write anything, and nobody could read that."""
+    """A table's entries; none if the octets are no table, because publishers may send anything."""
     try:
         return tables.split(octets)
     except props.SyntaxFault:
@@ -76,7 +76,7 @@ def _table(octets: bytes) -> dict[bytes, bytes]:
 
 
 def _array(value: bytes) -> list[bytes]:
-    """An array's values, none of what is no array."""
+    """An array's values; none if the octets are no array."""
     try:
         return tables.split_array(value)
     except props.SyntaxFault:
@@ -93,7 +93,7 @@ def carbon_copies(headers: dict[bytes, bytes]) -> list[bytes]:
 
 
 def goes_round(head: Head, queue: str) -> bool:
-    """Whether these dead died in `queue` before, and nobody rejected them since."""
+    """Whether the messages died in `queue` before, and no consumer has rejected them since."""
     for value in _deaths(header_entries(head)):
         entry = _table(tables.table_of(value) or b"")
         if tables.text_of(entry.get(b"reason", b"")) == b"rejected":
@@ -104,10 +104,10 @@ def goes_round(head: Head, queue: str) -> bool:
 
 
 def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s: int) -> set[Queue]:
-    """Publish the dead where the queue's settings say: which queues are to have them.
+    """Publish dead letters by the queue's settings; return the queues that got some.
 
-    Without a dead letter exchange, or when nothing is bound to it, they are simply gone, and so is what a queue
-    has no room for that refuses (RabbitMQ's rules).
+    The messages are dropped if there is no dead letter exchange, if it routes them nowhere, or if a target that
+    rejects publishes is full (RabbitMQ's rules).
     """
     settings, (vhost, name) = queue.settings, queue.key
     exchange, topology = settings.dead_letter_exchange, broker.topologies.get(vhost)
@@ -131,10 +131,10 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
 
 
 def _targets(broker: Broker, vhost: str, exchange: str, head: Head) -> dict[Queue, None]:
-    """Where a message goes by its routing key and its carbon copies."""
+    """The target queues by the message's routing key and its carbon copies."""
     return {
         target: None
-        # No binding has a key that is no text, but some match any key.
+        # A key may be no text: then it equals no binding's key, but patterns and fanouts may match.
         for key in [head.routing_key, *carbon_copies(header_entries(head))]
         for target in broker.route(
             vhost, exchange, key.decode(errors="surrogateescape"), lambda: _readable_headers(head.header)
@@ -143,7 +143,7 @@ def _targets(broker: Broker, vhost: str, exchange: str, head: Head) -> dict[Queu
 
 
 def header_entries(head: Head) -> dict[bytes, bytes]:
-    """The headers by octets, as tables.split gives them; none of what is no table."""
+    """The headers by octets, as from tables.split; none if they are no table."""
     return _table(props.split(head.header).get(props.HEADERS, b""))
 
 

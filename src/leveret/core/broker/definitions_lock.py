@@ -6,35 +6,35 @@ from collections.abc import Callable
 from typing import Final
 
 DEFINITIONS_LOCK_TIMEOUT_S: Final = 30.0
-"""How long whoever is asked to do something waits for it, and then tells the operator who does not hand it over."""
+"""The longest wait of an operation for the lock; then the operator gets the name of the node that holds it."""
 
 
 class DefinitionsLock:
-    """See the module; the runtime fetches it, and gives it away.
+    """The lock's state at this node; the runtime acquires and releases it.
 
     Attributes:
-        is_here: whether this node may change definitions now.
-        on_wanted: called when somebody wants to and may not.
+        is_here: whether this node holds the lock.
+        on_wanted: called when an operation needs the lock and this node does not hold it.
     """
 
     def __init__(self) -> None:
-        """A node alone."""
+        """Begin as a single node, which holds the lock."""
         self.is_here = True
         self.on_wanted: Callable[[], None] = _nobody_fetches_it
         self._put_off: list[Callable[[], None]] = []
 
     @property
     def has_work(self) -> bool:
-        """Whether something was put off until the definitions lock is here."""
+        """Whether changes wait for the lock."""
         return bool(self._put_off)
 
     def want(self) -> None:
-        """Somebody waits for it."""
+        """Ask for the lock."""
         if not self.is_here:
             self.on_wanted()
 
     def when_here(self, change: Callable[[], None]) -> None:
-        """Make a change that nobody waits for, now or as soon as the definitions lock is here."""
+        """Make a change without waiting for it: now, or when this node gets the lock."""
         if self.is_here:
             change()
         else:
@@ -42,7 +42,7 @@ class DefinitionsLock:
             self.on_wanted()
 
     def arrived(self) -> None:
-        """This node has it: do what was put off."""
+        """This node holds the lock: make the changes that waited."""
         self.is_here = True
         put_off, self._put_off = self._put_off, []
         for change in put_off:
@@ -50,4 +50,4 @@ class DefinitionsLock:
 
 
 def _nobody_fetches_it() -> None:
-    """A node alone has the definitions lock for ever."""
+    """Do nothing: a single node holds the lock for ever."""

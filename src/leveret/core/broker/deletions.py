@@ -1,10 +1,10 @@
-"""Deletions of what is large, or many: in turns, with others served between.
+"""Deletions of many or large objects, in steps with clients served in between.
 
-The bindings of a queue or an exchange go first, and it is the last: a node that ends meanwhile starts with it, and with
-those of its bindings that were left. Until then it is served, but for a queue that nobody needs any more, or that was
-to be deleted on a condition: from the moment at which that held nobody finds the queue, and nothing is routed to it, so
-it holds until the queue goes. In a cluster a deletion waits where the
-definitions lock leaves meanwhile, and goes on when it is back.
+The bindings of a queue or an exchange are removed first, and the object itself last: if the node ends in between, the
+next start finds the object with its remaining bindings. Until the last step the object is served, with two exceptions:
+a queue that is no longer needed, and a queue that is deleted on a condition. No client finds such a queue, and nothing
+is routed to it, from the moment at which the condition held; so the condition still holds when the queue goes. In a
+cluster a deletion waits while this node does not hold the definitions lock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from leveret.model.errors import PreconditionFailed
 
 
 class Deletions:
-    """See the module."""
+    """The unfinished deletions; see the module."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Deletions:
         delete_queue: Callable[[Queue], int],
         forget_routes: Callable[[], None],
     ) -> None:
-        """Of a broker's queues and topologies; the broker unbinds, deletes a queue, and has routes looked up anew."""
+        """Work on a broker's queues and topologies, through its `unbind`, `delete_queue` and `forget_routes`."""
         self._queues = queues
         self._topologies = topologies
         self._definitions_lock = definitions_lock
@@ -44,11 +44,11 @@ class Deletions:
         self._unneeded: dict[Queue, Callable[[int], None]] = {}
 
     def __bool__(self) -> bool:
-        """Whether there are queues that nobody finds, and that are not deleted yet."""
+        """Whether some queues are hidden and not deleted yet."""
         return bool(self._unneeded)
 
     def __contains__(self, queue: Queue) -> bool:
-        """Whether it is one of these."""
+        """Whether a queue is hidden and not deleted yet."""
         return queue in self._unneeded
 
     def delete_queue(
@@ -56,11 +56,11 @@ class Deletions:
     ) -> None:
         """Delete a queue as `Broker.delete_queue` does.
 
-        With a condition it is gone for everybody from now on, so that what holds now holds when it goes.
+        With a condition the queue is hidden from now on, so that the condition still holds when it goes.
 
         Args:
             queue: the queue.
-            then: called with how many ready messages went with it; at once, if the bindings are few.
+            then: called with the number of ready messages deleted with it; at once, if the bindings are few.
             if_unused: refuse if it has consumers.
             if_empty: refuse if it has ready messages.
 
@@ -79,9 +79,9 @@ class Deletions:
         self._change(self._exchange_deletion(vhost, name, delete))
 
     def delete_when_writable(self, queues: Iterable[Queue]) -> None:
-        """Delete queues that nobody needs any more: when this node has the definitions lock.
+        """Delete queues that are no longer needed, when this node holds the definitions lock.
 
-        Who looks for one of them by its name does not find it.
+        Until then they are hidden.
         """
         self._delete_unneeded(dict.fromkeys(queues, _tell_nobody))
 
@@ -92,7 +92,7 @@ class Deletions:
             self._change(self._deletion_of_unneeded())
 
     def delete_if_unneeded(self, queue: Queue) -> bool:
-        """Delete the queue now if nobody needs it any more; whether that is so."""
+        """Delete the queue now if it is no longer needed; return whether it was deleted."""
         if queue not in self._unneeded or not self._definitions_lock.is_here:
             return False
         count = self._delete_queue(queue)
@@ -106,7 +106,7 @@ class Deletions:
             yield
 
     def _unneeded_gone(self, queue: Queue, count: int) -> None:
-        """Tell who waits for it, unless somebody who looked for the queue had it deleted before its turn."""
+        """Call back for a hidden queue that is deleted, unless a lookup deleted it earlier."""
         self._unneeded.pop(queue, _tell_nobody)(count)
 
     def _queue_deletion(self, queue: Queue, then: Callable[[int], None]) -> Iterator[None]:
@@ -136,7 +136,7 @@ class Deletions:
         delete(is_there())
 
     def _unbinding(self, bindings: list[Binding], is_there: Callable[[], bool]) -> Iterator[None]:
-        """Remove these bindings one by one, as long as that to which they belong is there."""
+        """Remove bindings one by one, while the object that they belong to exists."""
         for binding in bindings:
             if not is_there():
                 return
@@ -144,7 +144,7 @@ class Deletions:
             yield
 
     def _change(self, work: Iterator[None]) -> None:
-        """Go on as long as this node has the definitions lock, and when it has it again."""
+        """Do work while this node holds the definitions lock, and go on when it holds it again."""
 
         def steps() -> Iterator[None]:
             while self._definitions_lock.is_here:
@@ -157,14 +157,14 @@ class Deletions:
 
 
 def _tell_nobody(count: int) -> None:
-    """Nobody waits for it."""
+    """Do nothing."""
 
 
 def check_deletion(queue: Queue, *, if_unused: bool, if_empty: bool) -> None:
-    """Whether a queue may be deleted under these conditions.
+    """Check the conditions of a deletion.
 
     Raises:
-        PreconditionFailed: one does not hold.
+        PreconditionFailed: a condition does not hold.
     """
     vhost, name = queue.key
     if if_unused and queue.consumers:

@@ -10,23 +10,23 @@ from leveret.model.definitions import Queue
 
 
 class Epochs:
-    """Gives each new queue an epoch, of one row for all: also what is transient may be collected, and known elsewhere.
+    """Gives each new queue an epoch, transient queues too, because downstreams may have collected them.
 
     Attributes:
-        last: no queue has a later one; in a cluster, none on any node.
+        last: the highest epoch of all queues; in a cluster, on any node.
     """
 
     def __init__(self, reserve: Callable[[int], int] | None = None) -> None:
-        """No queue yet.
+        """Begin without queues.
 
-        `reserve` is told of the last epoch before another one is given, and returns up to which they may be given then.
+        `reserve` gets the last epoch before the next one is given, and returns the highest epoch that may be given.
         """
         self.last = 0
         self._reserve = reserve or _reserve_nothing
         self._reserved = 0
 
     def stamp(self, wanted: Queue) -> Queue:
-        """The definition with an epoch: its own, if it has one, else one more than any before."""
+        """The definition with its own epoch or, if it has none, the next one."""
         if wanted.epoch:
             self.last = max(self.last, wanted.epoch)
             return wanted
@@ -37,5 +37,5 @@ class Epochs:
 
 
 def _reserve_nothing(last: int) -> int:
-    """What is given ends with the process."""
+    """Reserve nothing, because the epochs need not outlast the process."""
     return last

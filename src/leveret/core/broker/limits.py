@@ -22,9 +22,9 @@ MAX_CHANNELS: Final = "max-channels"
 
 
 class Connection(Protocol):
-    """A client's connection, as the broker needs to know it.
+    """A client's connection as the broker sees it.
 
-    `user` and `vhost` stay as they are from the moment it is added to the broker's connections.
+    `user` and `vhost` are constant once it is in the broker's connections.
     """
 
     vhost: str | None
@@ -32,19 +32,22 @@ class Connection(Protocol):
 
     @property
     def channels(self) -> Sized:
-        """The channels it has open."""
+        """The open channels."""
 
     def force_close(self, reason: str) -> None:
-        """End the connection, telling the client why."""
+        """End the connection; the client gets the reason."""
 
 
 class OtherConnection:
-    """A connection of another protocol than AMQP 0-9-1: it counts, ends with its user and vhost, has no channels."""
+    """A connection of a protocol other than AMQP 0-9-1, without channels.
+
+    It counts, and ends with its user and vhost.
+    """
 
     def __init__(
         self, connections: ConnectionRegistry, user: str, vhost: str, cut: Callable[[str], None]
     ) -> None:
-        """Stand for the connection that `cut` ends, given the reason; one of `connections` until it leaves."""
+        """Register the connection that `cut(reason)` ends, until it leaves."""
         self.user: str | None = user
         self.vhost: str | None = vhost
         self.channels: dict[int, object] = {}
@@ -53,7 +56,7 @@ class OtherConnection:
         connections.add(self)
 
     def leave(self) -> None:
-        """It ends: count it no more; may be said again."""
+        """Unregister the connection; may be called again."""
         self._connections.discard(self)
 
     def force_close(self, reason: str) -> None:
@@ -77,32 +80,32 @@ class ConnectionRegistry(MutableSet[Connection]):
         return member in self._all
 
     def __iter__(self) -> Iterator[Connection]:
-        """All, in no order."""
+        """All connections, in no order."""
         return iter(self._all)
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of connections."""
         return len(self._all)
 
     def add(self, value: Connection) -> None:
-        """It is open now."""
+        """Register an open connection."""
         self._all.add(value)
         self._by_vhost.setdefault(value.vhost, set()).add(value)
         self._by_user.setdefault(value.user, set()).add(value)
 
     def discard(self, value: Connection) -> None:
-        """It is gone; harmless when it never was here."""
+        """Unregister a connection; an unknown one is no error."""
         if value in self._all:
             self._all.remove(value)
             _take_out(self._by_vhost, value.vhost, value)
             _take_out(self._by_user, value.user, value)
 
     def of_vhost(self, vhost: str) -> Collection[Connection]:
-        """Those that opened this vhost."""
+        """The connections to this vhost."""
         return self._by_vhost.get(vhost, ())
 
     def of_user(self, user: str) -> Collection[Connection]:
-        """Those of this user, whatever their vhost."""
+        """The connections of this user, to any vhost."""
         return self._by_user.get(user, ())
 
 
@@ -137,9 +140,9 @@ def check_connection_limits(
     vhost: str,
     node_limit: int | None = None,
 ) -> None:
-    """Whether `user` may have one more of these connections, to `vhost`; ask before it counts itself.
+    """Check whether `user` may open one more connection to `vhost`, before it is registered.
 
-    A vhost that does not exist has no limits; `node_limit` is how many the node may have in all.
+    A vhost that does not exist has no limits; `node_limit` is the most connections of the node.
 
     Raises:
         NotAllowed: in RabbitMQ's words; reply code 530, for the connection.
@@ -159,15 +162,15 @@ def check_connection_limits(
 def check_channel_limit(
     definitions: Definitions, connections: ConnectionRegistry, user: str, open_channels: int
 ) -> None:
-    """Whether `user` may have one more channel, on whichever connection.
+    """Check whether `user` may open one more channel, on any connection.
 
-    The user's other connections are looked at only when there is a limit, and only until it is reached.
+    The user's other connections are counted only if there is a limit, and only until it is reached.
 
     Args:
-        definitions: where the limits are.
-        connections: those that count.
-        user: who asks.
-        open_channels: how many the asking connection has open already.
+        definitions: the definitions with the limits.
+        connections: the open connections.
+        user: the user.
+        open_channels: the number of open channels of the user's connection.
 
     Raises:
         NotAllowed: in RabbitMQ's words; reply code 530, for the connection.
@@ -189,7 +192,7 @@ def check_channel_limit(
 
 
 def check_queue_limit(definitions: Definitions, vhost: str, name: str, queue_count: int) -> None:
-    """Whether the vhost, which has `queue_count` queues, may have one more, called `name`.
+    """Check whether the vhost, which has `queue_count` queues, may have one more, called `name`.
 
     Raises:
         PreconditionFailed: in RabbitMQ's words.
@@ -202,7 +205,7 @@ def check_queue_limit(definitions: Definitions, vhost: str, name: str, queue_cou
 
 
 def check_node_queue_limit(limit: int | None, name: str, queue_count: int) -> None:
-    """Whether the node, which has `queue_count` queues, may have one more, called `name`.
+    """Check whether the node, which has `queue_count` queues, may have one more, called `name`.
 
     Raises:
         PreconditionFailed: in RabbitMQ's words.

@@ -19,14 +19,14 @@ class Attempts:
 
 
 class Logins:
-    """The attempts of all protocols over which there were any, by RabbitMQ's names of them."""
+    """The attempts by protocol, with RabbitMQ's names of the protocols."""
 
     def __init__(self) -> None:
         """None yet."""
         self.by_protocol: dict[str, Attempts] = {}
 
     def count(self, protocol: str, *, succeeded: bool) -> None:
-        """Somebody tried."""
+        """Count an attempt."""
         attempts = self.by_protocol.setdefault(protocol, Attempts())
         if succeeded:
             attempts.succeeded += 1
@@ -34,5 +34,5 @@ class Logins:
             attempts.failed += 1
 
     def forget(self) -> None:
-        """Count anew."""
+        """Reset all counts."""
         self.by_protocol.clear()

@@ -19,7 +19,7 @@ _USER_LIMITS: Final = "user-limits"
 
 
 def check_parameter(parameter: Parameter) -> None:
-    """Refuse a runtime parameter of no component, or that its component cannot read.
+    """Refuse a runtime parameter of an unknown component, or with an invalid value.
 
     Raises:
         InvalidCommand: in RabbitMQ's words.
@@ -36,7 +36,7 @@ def check_parameter(parameter: Parameter) -> None:
 
 
 def check_user_limits(limits: object) -> None:
-    """Refuse what are no limits of a user.
+    """Refuse invalid limits of a user.
 
     Raises:
         InvalidCommand: in RabbitMQ's words.

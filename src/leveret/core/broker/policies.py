@@ -46,7 +46,7 @@ _NOT_FOR: Final = {
         }
     ),
 }
-"""Keys with which a policy does not apply to queues of the type."""
+"""The keys with which a policy does not apply to queues of the type."""
 
 
 class EffectivePolicy(NamedTuple):
@@ -61,7 +61,7 @@ NOTHING_APPLIES: Final = EffectivePolicy(None, None, {})
 
 
 class _Rule:
-    """One policy, ready to be asked."""
+    """One policy, prepared for matching."""
 
     __slots__ = ("definition", "kinds", "name", "pattern", "rank")
 
@@ -80,7 +80,7 @@ class _Rule:
 
 
 class VhostPolicies:
-    """The policies and operator policies of one vhost, in the order in which they are tried."""
+    """The policies and operator policies of one vhost, by rank."""
 
     def __init__(self) -> None:
         """None yet."""
@@ -89,14 +89,14 @@ class VhostPolicies:
         self._merged: dict[tuple[str | None, str | None], EffectivePolicy] = {}
 
     def put(self, entity: Policy | Parameter) -> None:
-        """Take a policy, or an operator policy as the runtime parameter that it is; it is valid."""
+        """Add a valid policy, or an operator policy as its runtime parameter."""
         self.remove(entity)
         rules = self._rules(entity)
         rules.append(_Rule(entity if isinstance(entity, Policy) else operator_policy(entity)))
         rules.sort(key=lambda each: each.rank)
 
     def remove(self, entity: Policy | Parameter) -> None:
-        """Forget it; harmless if it is not there."""
+        """Remove a policy; an absent one is no error."""
         rules = self._rules(entity)
         rules[:] = [each for each in rules if each.name != entity.name]
         self._merged.clear()
@@ -135,7 +135,7 @@ def _first(rules: Iterable[_Rule], name: str, kind: str) -> _Rule | None:
 
 
 def merge_definitions(policy: Mapping[str, Any], operator: Mapping[str, Any]) -> dict[str, Any]:
-    """Both definitions as one, by key: the smaller number, else what the operator says; of mirrors the more."""
+    """Both definitions as one, by key: the smaller number, else the operator's value; of mirror counts the larger."""
     merged = {**policy, **operator}
     for key in policy.keys() & operator.keys():
         if key in OPERATOR_MIRROR_KEYS:

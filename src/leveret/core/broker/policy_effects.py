@@ -18,18 +18,18 @@ from leveret.core.rules.validation import queue_type
 
 
 class StalePolicies:
-    """Which queues and exchanges may not have yet what applies to them since policies changed.
+    """The queues and exchanges to which changed policies may not have been applied yet.
 
-    A policy may concern each of many thousands, so they are looked at one by one, with clients served between. A
-    queue has what applied before or what applies now, never some of each; one that is declared meanwhile has what
-    applies now. How far this is need not be remembered: a policy is one change, to the definitions' log, to followers
-    and to the nodes of a cluster, and each of them, as each start, works out anew what follows from it. If policies
-    change again meanwhile, all are looked at again: so several that are changed in one go never apply without each
-    other.
+    A policy may concern many thousands of them, so they are refreshed one by one, with clients served in between. A
+    queue has either the policies from before or the present ones, never a mixture; a queue that is declared meanwhile
+    has the present ones. The progress need not be stored: a policy is one change in the definitions log, for
+    followers and for the nodes of a cluster, and each node, at each start, derives the effects anew. If policies
+    change again meanwhile, all queues and exchanges are refreshed again: so several policies that change at once
+    never apply without each other.
     """
 
     def __init__(self) -> None:
-        """None is."""
+        """Begin with none."""
         self._left: dict[str, deque[Queue | ExchangeState] | None] = {}
 
     def __bool__(self) -> bool:
@@ -37,15 +37,15 @@ class StalePolicies:
         return bool(self._left)
 
     def mark(self, vhost: str) -> None:
-        """Policies of the vhost changed: all that is in it is to be looked at."""
+        """Note that policies of the vhost changed, so that everything in it is refreshed."""
         self._left[vhost] = None
 
     def forget(self, vhost: str) -> None:
-        """The vhost is gone."""
+        """Forget a vhost that is gone."""
         self._left.pop(vhost, None)
 
     def take(self, topologies: Mapping[str, Topology]) -> Iterator[tuple[str, Queue | ExchangeState]]:
-        """Each that is left and still there, with its vhost, once; as long as it is iterated."""
+        """Yield each queue and exchange that is left and still exists, with its vhost, once."""
         while self._left:
             vhost, left = next(iter(self._left.items()))
             topology = topologies[vhost]
@@ -66,10 +66,10 @@ def _is_there(topology: Topology, each: Queue | ExchangeState) -> bool:
 
 
 def refresh_queue(topology: Topology, queue: Queue, *, tagged: bool) -> list[Queue]:
-    """Let a queue have what applies to it now.
+    """Apply the present policies to a queue.
 
     Returns:
-        The queue if it became replicated, or is not any more.
+        The queue if its `replicated` changed.
     """
     applied = topology.policies.for_queue(queue.definition.name, queue_type(queue.definition.arguments))
     if applied == policies_of(topology, queue.definition.name):
@@ -78,14 +78,14 @@ def refresh_queue(topology: Topology, queue: Queue, *, tagged: bool) -> list[Que
 
 
 def configure_queue(topology: Topology, queue: Queue, *, tagged: bool) -> list[Queue]:
-    """Give a new queue its settings and its policies; returned as by `refresh_queue`."""
+    """Give a new queue its settings and its policies; the result is that of `refresh_queue`."""
     definition = queue.definition
     applied = topology.policies.for_queue(definition.name, queue_type(definition.arguments))
     return _apply(topology, queue, applied, tagged=tagged)
 
 
 def refresh_replicated(topology: Topology, *, tagged: bool) -> list[Queue]:
-    """The vhost's tags may have changed; returned as by `refresh_queue`."""
+    """Update `replicated` after a change of the vhost's tags; the results are those of `refresh_queue`."""
     queues = list(topology.queues.values())
     return [each for each in queues if _sets_replicated(each, policies_of(topology, each.key[1]), tagged)]
 
@@ -107,7 +107,7 @@ def _apply(topology: Topology, queue: Queue, applied: EffectivePolicy, *, tagged
 
 
 def _sets_replicated(queue: Queue, applied: EffectivePolicy, tagged: bool) -> bool:
-    """Whether `replicated` is other than it was."""
+    """Update `replicated`; return whether it changed."""
     asked = tagged and applied.definition.get(REPLICATE) is True
     was, queue.replicated = queue.replicated, asked and queue.definition.durable and queue.owner is None
     return queue.replicated != was

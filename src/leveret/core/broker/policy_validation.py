@@ -73,7 +73,7 @@ _KEYS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
     "target-group-size": (_at_least(1), "is not a valid qq target count value"),
     REPLICATE: (lambda value: isinstance(value, bool), f"is not a valid {REPLICATE} value"),
 }
-"""By key: whether a value will do, and what is said of one that will not."""
+"""By key: the check of a value, and RabbitMQ's text for an invalid one."""
 
 _OPERATOR_KEYS: Final = frozenset(
     {
@@ -91,14 +91,14 @@ _OPERATOR_KEYS: Final = frozenset(
         *OPERATOR_MIRROR_KEYS,
     }
 )
-"""What an operator may say over the heads of a vhost's users."""
+"""The keys of operator policies."""
 
 
 def check_policy(policy: Policy) -> None:
-    """Refuse a policy whose pattern, kind or keys make no sense.
+    """Refuse a policy with an invalid pattern, kind or key.
 
     Raises:
-        InvalidCommand: tells all that is wrong with it.
+        InvalidCommand: names all faults.
     """
     value = {
         "pattern": policy.pattern,
@@ -110,10 +110,10 @@ def check_policy(policy: Policy) -> None:
 
 
 def check_policy_term(name: str, value: object, *, operator: bool) -> None:
-    """Refuse a value that is no policy, or no operator policy; `name` is the policy's own.
+    """Refuse a value that is no policy, or no operator policy; `name` is the policy's name.
 
     Raises:
-        InvalidCommand: tells all that is wrong with it.
+        InvalidCommand: names all faults.
     """
     wrong = list(_faults(name, value, operator))
     if wrong:
@@ -126,7 +126,7 @@ def validation_failed(*wrong: str) -> InvalidCommand:
 
 
 def _faults(name: str, value: object, operator: bool) -> Iterator[str]:
-    """What is wrong with it; RabbitMQ tells the last of its checks first."""
+    """Yield the faults in RabbitMQ's order, which begins with the last check."""
     if not isinstance(value, Mapping):
         yield f"{name} not a list {term(value)}"
         return

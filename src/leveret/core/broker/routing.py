@@ -13,28 +13,28 @@ from leveret.core.rules.validation import same_value
 from leveret.model.definitions import Binding, as_argument
 
 Headers = Callable[[], dict[str, Any]]
-"""Decodes a message's headers when somebody asks; most exchanges never do."""
+"""Decodes a message's headers on demand; most exchanges do not need them."""
 
 
 _Bindings: TypeAlias = dict[tuple[str, ...], Binding]
-"""By their keys, in the order they came: taking one of thousands out looks at no other."""
+"""Bindings by key, in order of creation; removing one of thousands touches no other."""
 
 
 class Router(Protocol):
-    """The bindings of one exchange, and which of them a message matches."""
+    """The bindings of one exchange, and the matching of messages against them."""
 
     def add(self, binding: Binding) -> None:
-        """Take a binding that is not there yet."""
+        """Add a binding that does not exist yet."""
 
     def remove(self, binding: Binding) -> None:
-        """Forget a binding that is there."""
+        """Remove an existing binding."""
 
     def match(self, routing_key: str, headers: Headers) -> Iterable[Binding]:
-        """The bindings that the message matches, each once."""
+        """The matching bindings, each once."""
 
 
 class Direct:
-    """Equal routing keys."""
+    """Matches equal routing keys."""
 
     def __init__(self) -> None:
         """No bindings."""
@@ -57,7 +57,7 @@ class Direct:
 
 
 class Fanout:
-    """Every binding."""
+    """Matches every message."""
 
     def __init__(self) -> None:
         """No bindings."""
@@ -77,7 +77,7 @@ class Fanout:
 
 
 class Topic:
-    """Words between dots; `*` is one word, `#` any number of them."""
+    """Matches patterns of words between dots; `*` is one word, `#` any number of them."""
 
     def __init__(self) -> None:
         """No bindings."""
@@ -126,7 +126,7 @@ def _words(key: str) -> list[str]:
 
 
 class _Word:
-    """A node of the topic trie: what may follow, and the bindings that end here; that of `#` repeats."""
+    """A node of the topic trie: its successors, and the bindings that end here; a `#` node may repeat."""
 
     __slots__ = ("bindings", "next", "repeats")
 
@@ -137,9 +137,9 @@ class _Word:
 
 
 def _with_empty_many(nodes: dict[_Word, None]) -> dict[_Word, None]:
-    """The nodes, and those after a `#` that stands for no word at all.
+    """The nodes, and the nodes behind a `#` that stands for no word.
 
-    Sets of nodes, one word at a time: however many `#` a binding has, a node is looked at once a word.
+    The search keeps sets of nodes, word by word: for any number of `#`, it visits a node once a word.
     """
     waiting = list(nodes)
     while waiting:
@@ -151,7 +151,7 @@ def _with_empty_many(nodes: dict[_Word, None]) -> dict[_Word, None]:
 
 
 class HeadersMatch:
-    """Header tables; `x-match` says whether all or any pair must be there (3.1.3.4)."""
+    """Matches header tables; `x-match` asks for all pairs or for any (3.1.3.4)."""
 
     def __init__(self) -> None:
         """No bindings."""
@@ -172,10 +172,10 @@ class HeadersMatch:
 
 
 def headers_match(arguments: dict[str, Any], headers: dict[str, Any]) -> bool:
-    """One headers binding's rule.
+    """Whether headers match the arguments of a headers binding.
 
-    Keys that begin with `x-` count only in the `-with-x` modes; a void value asks for presence alone. A
-    value is the same only in its own type: neither 1.0 nor true nor "1" is 1.
+    Keys that begin with `x-` count only in the `-with-x` modes; a void value matches any value. Values are equal only
+    within one type: neither 1.0 nor true nor "1" equals 1.
     """
     mode = arguments.get("x-match", "all")
     with_x = mode in ("all-with-x", "any-with-x")

@@ -28,11 +28,11 @@ PREDECLARED: Final = {
 
 
 def check_exchange(exchange: Exchange) -> None:
-    """Refuse an exchange that cannot be made.
+    """Refuse an invalid exchange.
 
     Raises:
         InvalidCommand: its name is too long, or its type is unknown.
-        PreconditionFailed: its arguments are not valid.
+        PreconditionFailed: its arguments are invalid.
     """
     check_name("exchange", exchange.name)
     if exchange.type not in ROUTERS:
@@ -41,7 +41,7 @@ def check_exchange(exchange: Exchange) -> None:
 
 
 class ExchangeState:
-    """An exchange with what is bound to it."""
+    """An exchange with its bindings as a source."""
 
     __slots__ = ("alternate", "applied", "bindings", "counters", "definition", "router")
 
@@ -65,11 +65,11 @@ class Topology:
 
     Attributes:
         queues: the vhost's queues by name, exclusive ones too, the oldest first.
-        queue_policies: what applies to those of them to which a policy applies.
+        queue_policies: the effective policies of the queues to which one applies.
     """
 
     def __init__(self, vhost: str) -> None:
-        """The predeclared exchanges, and no bindings."""
+        """Begin with the predeclared exchanges, and no bindings."""
         self.vhost = vhost
         self.exchanges: dict[str, ExchangeState] = {}
         self.policies = VhostPolicies()
@@ -83,7 +83,7 @@ class Topology:
             )
 
     def bindings(self) -> list[Binding]:
-        """All bindings, those of the default exchange left out."""
+        """All bindings except those of the default exchange."""
         return [binding for into in self._into.values() for binding in into.values()]
 
     def bindings_into(self, destination_type: str, name: str) -> list[Binding]:
@@ -91,12 +91,12 @@ class Topology:
         return list(self._into.get((destination_type, name), {}).values())
 
     def has_binding(self, binding: Binding) -> bool:
-        """Tell whether exactly this binding is there."""
+        """Whether exactly this binding exists."""
         state = self.exchanges.get(binding.source)
         return state is not None and binding.key in state.bindings
 
     def bind(self, binding: Binding) -> None:
-        """Add a binding whose ends exist; doing so twice is no error."""
+        """Add a binding between existing ends; adding it twice is no error."""
         state = self.exchanges[binding.source]
         if binding.key in state.bindings:
             return
@@ -105,7 +105,7 @@ class Topology:
         self._into.setdefault((binding.destination_type, binding.destination), {})[binding.key] = binding
 
     def unbind(self, binding: Binding) -> None:
-        """Remove a binding that is there."""
+        """Remove an existing binding."""
         state = self.exchanges[binding.source]
         existing = state.bindings.pop(binding.key)
         state.router.remove(existing)
@@ -115,7 +115,7 @@ class Topology:
             del self._into[end]
 
     def route(self, exchange: str, routing_key: str, headers: Headers) -> list[str]:
-        """Names of the queues that get the message, each once; alternate exchanges are tried when none does."""
+        """The names of the queues that get the message, each once; if there are none, alternate exchanges are tried."""
         if exchange == DEFAULT_EXCHANGE:
             return [routing_key] if routing_key in self.queues else []
         queues: dict[str, None] = {}

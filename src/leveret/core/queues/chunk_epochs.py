@@ -4,8 +4,8 @@ With these ends a copy whose last chunk is dropped here is told from a divergent
 writer, which appended them one after the other. If this log had chunks of an epoch up to an offset, then a copy that
 ends before that offset with a chunk of the same epoch has only chunks that were here.
 
-Every recorded end was reached; none is a guess. So a late copy may be taken for divergent, which quarantines
-messages needlessly, but a divergent copy is never taken for a late one.
+Every recorded end was reached; none is a guess. So a late copy may be taken for divergent, which quarantines messages
+without need, but a divergent copy is never taken for a late one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from typing import Final
 
 EPOCHS_MAX: Final = 64
-"""So many are logged, the newest; a copy of an older one counts as divergent, and is quarantined."""
+"""The number of logged epochs, the newest; a copy of an older epoch counts as divergent, and is quarantined."""
 
 
 class ChunkEpochs:
-    """Those of one log.
+    """The chunk epochs of one log.
 
     Attributes:
         ends: by epoch, the offset behind its last chunk.
@@ -28,17 +28,17 @@ class ChunkEpochs:
     __slots__ = ("ends", "last")
 
     def __init__(self) -> None:
-        """No chunk was seen."""
+        """Begin without chunks."""
         self.ends: dict[int, int] = {}
         self.last = 0
 
     def appended(self, epoch: int, end: int) -> None:
-        """The newest chunk is of this epoch, and ends here."""
+        """Note the newest chunk, its epoch and its end."""
         self.last = epoch
         self.ends[epoch] = end
 
     def logged(self, epoch: int, end: int) -> None:
-        """A chunk says that there were chunks of this epoch up to here."""
+        """Note from a chunk's trailer that there were chunks of this epoch up to here."""
         self.ends[epoch] = max(end, self.ends.get(epoch, 0))
 
     def before(self, epoch: int) -> Iterator[tuple[int, int]]:

@@ -12,13 +12,13 @@ from typing import Protocol
 
 
 class ConfirmBatch:
-    """The publishes of one flush, up to and including `last`; `refused` ones went to no queue.
+    """The publishes of one flush, up to and including `last`; a `refused` batch went to no queue.
 
     Attributes:
-        places: of queues that another node leads, which of the messages gathered there is the last one of this batch;
-            by default all that were gathered in this flush are waited for.
-        doubt: why it is not known what became of some of it; empty if it is.
-        settles: whether it is of a transaction that settles messages of some of the queues.
+        places: by queue of another leader, the place of this batch's last message; the default is the last message of
+            the flush.
+        doubt: why the outcome of some of it is unknown; empty if it is known.
+        settles: whether it belongs to a transaction that settles messages of some of the queues.
     """
 
     __slots__ = ("doubt", "last", "outcome", "places", "queues", "refused", "settles")
@@ -31,7 +31,7 @@ class ConfirmBatch:
         self.doubt = ""
         self.settles = False
         self.queues: dict[object, bool] = {}
-        """Queues that took something from it, and whether anything needs the disk."""
+        """The queues that got some of it, and whether anything in them needs the disk."""
         self.places: dict[object, int] = {}
 
     @property
@@ -41,23 +41,23 @@ class ConfirmBatch:
 
 
 class ConfirmOutcome:
-    """What becomes of a batch that more than one has to keep: this node's disk, other nodes."""
+    """The outcome of a batch that several parts have to keep, such as this node's disk and other nodes."""
 
     __slots__ = ("_left", "_notify", "_ok")
 
     def __init__(self, notify: Callable[[bool], None]) -> None:
-        """`notify` once all parts are known and there are no more: whether all are well."""
+        """`notify` is called once all parts are known, with whether all succeeded."""
         self._notify = notify
         self._left = 1
         self._ok = True
 
     def part(self) -> Callable[[bool], None]:
-        """One more that has to keep it; to be called once with whether it does."""
+        """Add a part; return a function to be called once, with whether it succeeded."""
         self._left += 1
         return self._known
 
     def seal(self) -> None:
-        """These were all parts."""
+        """Note that there are no further parts."""
         self._known(True)
 
     def _known(self, ok: bool) -> None:
@@ -68,19 +68,19 @@ class ConfirmOutcome:
 
 
 class ConfirmingChannel(Protocol):
-    """A channel whose publishes or commits wait to be confirmed."""
+    """A channel with publishes or commits that wait to be confirmed."""
 
     def close_batches(self) -> list[ConfirmBatch]:
-        """What was published or committed in this flush, once."""
+        """The publishes and commits of this flush, once."""
 
     def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
-        """A batch is safe, or is not; tell the publisher."""
+        """Tell the publisher whether a batch is safe."""
 
 
 class ConfirmParts:
-    """A publish, or a commit, that takes more than one flush: a batch for each of them, and one outcome.
+    """A publish, or a commit, of more than one flush: a batch for each of them, and one outcome.
 
-    It stands for its channel among those that wait to be confirmed.
+    It stands for its channel among the channels that wait for confirms.
     """
 
     __slots__ = ("_closed", "_confirming", "_failed", "_left", "_notify", "_open")
@@ -88,7 +88,7 @@ class ConfirmParts:
     def __init__(
         self, confirming: dict[ConfirmingChannel, None], notify: Callable[[ConfirmBatch, bool], None]
     ) -> None:
-        """`notify` gets the first batch that failed, or else the last one, and whether all is well."""
+        """`notify` gets the first batch that failed, or else the last one, and whether all succeeded."""
         self._confirming = confirming
         self._notify = notify
         self._open: ConfirmBatch | None = None
@@ -104,13 +104,13 @@ class ConfirmParts:
         return self._open
 
     def add(self, batch: ConfirmBatch) -> None:
-        """This flush has one more batch."""
+        """Add a batch to this flush."""
         self._closed.append(batch)
         self._left += 1
         self._confirming[self] = None
 
     def end(self) -> None:
-        """No further flush has a batch."""
+        """Note that no later flush has a batch."""
         self._decided(ConfirmBatch())
 
     def close_batches(self) -> list[ConfirmBatch]:
@@ -132,7 +132,7 @@ class ConfirmParts:
 
 
 class Confirms:
-    """Numbers publishes and turns settled batches into confirms; `confirmed` of the `published` were."""
+    """Numbers publishes and turns settled batches into confirms; `published` and `confirmed` count them."""
 
     __slots__ = ("_closed", "_open", "_waiting", "confirmed", "published")
 
@@ -155,33 +155,33 @@ class Confirms:
         return batch
 
     def publish_apart(self, count: int) -> ConfirmBatch:
-        """Number `count` publishes as a batch that is none of a flush: `settled` is called for it all the same."""
+        """Number `count` publishes as a batch outside of flushes; the caller calls `settled` for it."""
         self.end_batch()
         batch = self.publish(count)
         self._open = None
         return batch
 
     def refuse(self, count: int) -> None:
-        """Number publishes that a full queue refused: a batch of their own, to be nacked in its turn."""
+        """Number publishes that a full queue refused: a batch of their own, nacked in its turn."""
         self.end_batch()
         batch = self.publish(count)
         batch.refused = True
         self.end_batch()
 
     def end_batch(self) -> None:
-        """What was published so far is confirmed, or not, by itself."""
+        """End the open batch, so that it is confirmed by itself."""
         if self._open is not None:
             self._closed.append(self._open)
             self._open = None
 
     def close_batches(self) -> list[ConfirmBatch]:
-        """End this flush: the batches of it, in order."""
+        """End this flush; return its batches, in order."""
         self.end_batch()
         closed, self._closed = self._closed, []
         return closed
 
     def settled(self, batch: ConfirmBatch, ok: bool) -> list[tuple[int, bool, bool]]:
-        """A batch's outcome is known; return the confirms to send as (tag, multiple, positive), in order."""
+        """Take a batch's outcome; return the confirms to send as (tag, multiple, positive), in order."""
         batch.outcome = ok
         confirms: list[tuple[int, bool, bool]] = []
         waiting = self._waiting

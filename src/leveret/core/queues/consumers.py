@@ -1,4 +1,4 @@
-"""A queue's consumers, and the order in which they are served."""
+"""The consumers of a queue, and the order in which they are served."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from leveret.model.definitions import Queue as QueueDefinition
 
 
 class QueueConsumer(Protocol):
-    """A consumer of messages: the session's side of a `basic.consume`."""
+    """A consumer of messages: the session's part of a `basic.consume`."""
 
     no_ack: bool
     exclusive: bool
@@ -24,14 +24,14 @@ class QueueConsumer(Protocol):
         """The number of further messages that the consumer may be sent now."""
 
     def queue_deleted(self) -> None:
-        """The queue is gone; tell the client if it wants to know."""
+        """Note that the queue is gone, and tell the client if it asked for that."""
 
     def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
         """Take these runs; they are unacked from now on, or settled if `no_ack`."""
 
 
 class DeliverySource(Protocol):
-    """A queue as its consumers use it: one that is led here, or one that another node leads, on a client's channel."""
+    """A queue as its consumers use it: led here, or led by another node and used through a client's channel."""
 
     is_remote: ClassVar[bool]
     key: tuple[str, ...]
@@ -41,35 +41,35 @@ class DeliverySource(Protocol):
     consumers: Consumers
 
     def settle(self, first: int, count: int) -> None:
-        """See core.queues.queue.Queue, as all of these."""
+        """See core.queues.queue.Queue, as for all of these."""
 
     def reject(self, first: int, count: int) -> None:
-        """These are refused for good."""
+        """Reject messages for good."""
 
     def requeue(self, first: int, count: int) -> None:
-        """These come back to their place."""
+        """Return messages to their place."""
 
     def why_not_settled(self) -> str:
-        """Why what it delivered is not settled by an acknowledgement any more; empty if it is."""
+        """Why an acknowledgement no longer settles its messages; empty if it does."""
 
     def check_refusable(self) -> None:
-        """Whether nack and reject are possible."""
+        """Check that nack and reject are possible."""
 
 
 class Consumers:
-    """Consumers by priority, the highest first, those of one priority in the order they came.
+    """Consumers by priority, the highest first, then in the order of their arrival.
 
-    A dispatch costs by what changed, not by how many consumers there are: a consumer that has no capacity leaves the
-    line of its priority, and is not asked again before `wake` says that it may have some.
+    The cost of a dispatch depends on changes, not on the number of consumers: a consumer without capacity leaves the
+    line of its priority, and is not asked again before a `wake`.
 
     Attributes:
         single_active: whether only one is served at a time (`x-single-active-consumer`).
-        active: the one that is served then; the next in line when it goes. None where all are served.
-        on_active: told who is served from now on, where only one is.
+        active: that one; the next in line succeeds it. None if all are served.
+        on_active: called with the next active consumer, if only one is served.
     """
 
     def __init__(self, *, single_active: bool) -> None:
-        """Nobody yet."""
+        """Begin without consumers."""
         self.single_active = single_active
         self.active: QueueConsumer | None = None
         self.on_active: Callable[[QueueConsumer], None] = _ignore
@@ -78,20 +78,20 @@ class Consumers:
         self._count = 0
 
     def __iter__(self) -> Iterator[QueueConsumer]:
-        """All of them, in order."""
+        """Iterate over all consumers, in order."""
         return chain.from_iterable(self._levels.values())
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of consumers."""
         return self._count
 
     @property
     def has_exclusive(self) -> bool:
-        """Whether one has the queue for itself; then there is no other."""
+        """Whether a consumer is exclusive; then there is no other."""
         return self._count == 1 and next(iter(self)).exclusive
 
     def add(self, consumer: QueueConsumer) -> None:
-        """Take one in, behind those of its priority."""
+        """Add a consumer behind those of its priority."""
         if consumer.priority not in self._levels:
             self._levels[consumer.priority] = {}
             self._levels = dict(sorted(self._levels.items(), reverse=True))
@@ -103,7 +103,7 @@ class Consumers:
             self._activate(consumer)
 
     def remove(self, consumer: QueueConsumer) -> bool:
-        """Let one go; tell whether it was there."""
+        """Remove a consumer; return whether it was there."""
         level = self._levels.get(consumer.priority, {})
         if consumer not in level:
             return False
@@ -123,36 +123,36 @@ class Consumers:
         self.on_active(consumer)
 
     def clear(self) -> None:
-        """Let all go."""
+        """Remove all consumers."""
         self._levels.clear()
         self._lines.clear()
         self._count = 0
         self.active = None
 
     def is_active(self, consumer: QueueConsumer) -> bool:
-        """Whether it is served: any, or the one of a queue with a single active consumer."""
+        """Whether a consumer is served: any, or the active one of a queue with a single active consumer."""
         return not self.single_active or consumer is self.active
 
     def wake(self, consumer: QueueConsumer) -> None:
-        """It may have capacity again: its turn comes after those who wait. Must be called whenever that is so."""
+        """Put a consumer that may have capacity again at the end of its line. Must be called whenever that happens."""
         if consumer in self._levels.get(consumer.priority, ()):
             self._lines[consumer.priority][consumer] = None
 
     @property
     def has_willing(self) -> bool:
-        """Whether any may take something now."""
+        """Whether any consumer has capacity now."""
         return self.next() is not None
 
     def had_turn(self, consumer: QueueConsumer) -> None:
-        """It got something. A turn that nothing was left for is still to come."""
+        """Move a consumer that got messages to the end of its line. A turn without messages does not count."""
         line = self._lines.get(consumer.priority)
         if line and consumer in line:
             line.move_to_end(consumer)
 
     def next(self) -> tuple[QueueConsumer, int, int] | None:
-        """Whose turn it is: (consumer, its capacity, about how many have capacity); None if nobody has any.
+        """The next consumer to serve: (consumer, its capacity, about how many have capacity); None if there is none.
 
-        The first in line of the highest priority; those before it that may take nothing leave the line.
+        It is the first in line of the highest priority; those before it without capacity leave the line.
         """
         if self.single_active:
             capacity = 0 if self.active is None else self.active.capacity()
@@ -168,4 +168,4 @@ class Consumers:
 
 
 def _ignore(consumer: QueueConsumer) -> None:
-    """All of them are here."""
+    """Do nothing: all consumers are here."""

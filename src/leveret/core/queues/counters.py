@@ -12,7 +12,7 @@ class Counters:
 
     Attributes:
         publish: published (channel, queue, broker).
-        publish_confirm: of those, the ones that are to be confirmed (broker).
+        publish_confirm: published with confirms (broker).
         publish_in: arrived at an exchange.
         publish_out: copies put into queues (exchange, broker).
         confirm: confirmed to publishers, nacked ones too.
@@ -20,10 +20,10 @@ class Counters:
         drop_unroutable: other messages that went to no queue.
         deliver: delivered to consumers that acknowledge.
         deliver_no_ack: delivered to consumers that do not.
-        get: fetched with basic.get, to be acknowledged.
-        get_no_ack: fetched with basic.get, without.
+        get: fetched with basic.get, with acknowledgement.
+        get_no_ack: fetched with basic.get, without acknowledgement.
         get_empty: basic.get on an empty queue.
-        redeliver: of the deliveries and gets, those that were not the message's first.
+        redeliver: deliveries and gets that were not the message's first.
         ack: acknowledged.
     """
 
@@ -54,10 +54,10 @@ class Counters:
 
     @property
     def deliver_get(self) -> int:
-        """All that went to clients, either way."""
+        """All deliveries and gets."""
         return self.deliver + self.deliver_no_ack + self.get + self.get_no_ack
 
     def add(self, other: Counters) -> None:
-        """Take over what something counted that is no more."""
+        """Add the counts of an object that is gone."""
         for name in self.__slots__:
             setattr(self, name, getattr(self, name) + getattr(other, name))

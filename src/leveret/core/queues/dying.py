@@ -15,19 +15,19 @@ from leveret.core.queues.consumers import DeliverySource
 from leveret.core.queues.messages import Run, bytes_of, count_of
 
 DEAD_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Dead letters of one dispatch, about; the next goes on, so that a whole backlog may die without filling memory."""
+"""The octets of dead letters in one dispatch, about; so a whole backlog may die without filling memory."""
 NOT_STORED: Final = -1
-"""First offset of a run that never stood in the log: refused at its publish, and dead-lettered."""
+"""The first offset of a run that was never in the log: refused at its publish, and dead-lettered."""
 DEATH_BYTES: Final = 1024
-"""What burying a message costs beside its body: as many small ones as fit take 10 ms to publish and to settle."""
+"""The cost of a dead letter beside its body, in octets: as many small ones as fit take 10 ms."""
 DEAD_AT_ONCE: Final = DEAD_BYTES_MAX // DEATH_BYTES
-"""So many die in one piece at most."""
+"""The most messages that die in one step."""
 
 
 class DeadLetters(NamedTuple):
-    """Messages that are to be published to the dead letter exchange; unacked here until they are safe there.
+    """Messages for the dead letter exchange; they stay unacked in the queue until they are safe there.
 
-    `done` are queues that took them already, when others could not.
+    `done` are the target queues that have them already, if a first attempt failed for others.
     """
 
     runs: list[Run]
@@ -36,18 +36,18 @@ class DeadLetters(NamedTuple):
 
 
 class Dying:
-    """Those of one queue.
+    """The dying messages of one queue.
 
     Attributes:
         letters: to be published with this dispatch.
-        condemned: what is unacked and still to be read, (first, end, reason).
-        count: how many messages of the queue are dead, and not settled yet.
+        condemned: unacked messages that are still to be read, as (first, end, reason).
+        count: the number of messages that are dead and not settled yet.
     """
 
     __slots__ = ("_octets", "condemned", "count", "letters")
 
     def __init__(self) -> None:
-        """Nobody is."""
+        """Begin without any."""
         self.letters: list[DeadLetters] = []
         self.condemned: deque[tuple[int, int, str]] = deque()
         self.count = 0
@@ -55,23 +55,23 @@ class Dying:
 
     @property
     def is_full(self) -> bool:
-        """Whether enough died for now."""
+        """Whether this dispatch has enough dead letters."""
         return self._octets >= DEAD_BYTES_MAX
 
     def add(self, letters: DeadLetters) -> None:
-        """Have these published; also again, when not every queue could take them, to those that are not `done`."""
+        """Add letters to publish; also again, for the target queues that are not in `done`."""
         runs = letters.runs
         self.letters.append(letters)
         self._octets += bytes_of(runs) + DEATH_BYTES * count_of(runs)
 
     def take(self) -> list[DeadLetters]:
-        """What is to be published, once; each message is settled where it died when it is safe there."""
+        """The letters to publish, once; their messages are settled when they are safe at the targets."""
         letters, self.letters = self.letters, []
         self._octets = 0
         return letters
 
     def declare_dead(self, first: int, end: int, reason: str) -> None:
-        """Note what a dispatch is to read and to add."""
+        """Note messages that a dispatch will read and add."""
         self.count += end - first
         condemned = self.condemned
         if condemned and condemned[-1][1:] == (first, reason):
@@ -80,7 +80,7 @@ class Dying:
             condemned.append((first, end, reason))
 
     def add_condemned(self, find: Callable[[int], Run]) -> None:
-        """Add what was condemned, as much as is not too much; `find` reads the run with the message at an offset."""
+        """Add condemned messages until the dispatch is full; `find` reads the run that holds an offset."""
         while self.condemned and not self.is_full:
             first, end, reason = self.condemned[0]
             run = find(first)

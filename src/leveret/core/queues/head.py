@@ -15,11 +15,10 @@ DEFAULT_TERMS: Final = (None, 0)
 class Head:
     """All of a stored message but its body.
 
-    `entry` precedes each body in a chunk (length and message head); `route` is exchange and routing
-    key as two short strings; `header` the content header's payload, `sized_header` the same with its length before
-    it. `expiration_ms` is the message's own time to live, None for none. `frames` is for the session, which caches
-    here, by channel, what it puts before a body; `counted` is for quorum queues, which cache heads with a delivery
-    count here.
+    `entry` precedes each body in a chunk (length and message head); `route` is exchange and routing key as two short
+    strings; `header` the content header's payload, `sized_header` the same with its length before it. `expiration_ms`
+    is the message's own time to live, None for none. `frames` is the session's cache, by channel, of the octets
+    before a body; `counted` is the quorum queues' cache of heads with a delivery count.
     """
 
     __slots__ = (
@@ -62,12 +61,12 @@ class Head:
 
     @property
     def exchange(self) -> bytes:
-        """The exchange it was published to."""
+        """The exchange that the message was published to."""
         return self.route[1 : 1 + self.route[0]]
 
     @property
     def routing_key(self) -> bytes:
-        """The key it was published with."""
+        """The routing key that the message was published with."""
         return self.route[2 + self.route[0] :]
 
 
@@ -81,7 +80,7 @@ def make_head(exchange: bytes, routing_key: bytes, header: bytes) -> Head:
 
 
 def head_of_octets(route: bytes, header: bytes) -> Head:
-    """The same, of exchange and routing key as two short strings.
+    """As `make_head`, from exchange and routing key as two short strings.
 
     Raises:
         SyntaxFault: the header ends inside its properties.
@@ -104,5 +103,5 @@ def terms_of(header: bytes) -> tuple[int | None, int]:
 
 
 def expiration_ms_of(text: bytes | None) -> int | None:
-    """A stored expiration; one that is no number (checked at publish) counts for none, one beyond all time for that."""
+    """The number in a stored expiration; None if it is no number, and at most the end of time."""
     return min(int(text), _EXPIRATION_MS_MAX) if text is not None and text.isdigit() else None

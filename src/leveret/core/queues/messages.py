@@ -21,9 +21,9 @@ from leveret.core.queues.head import Head, head_of_octets
 from leveret.wire.properties import is_persistent
 
 _ALIKE_MIN: Final = 8
-"""From so many on messages that are alike cost less by themselves."""
+"""The number from which on like messages are cheaper as a group of their own."""
 MESSAGE_OVERHEAD_BYTES: Final = 64
-"""What a message in memory takes beside its octets, about."""
+"""The memory of a message beside its octets, about."""
 _pack_size = Struct(">I").pack
 _SIZE_BYTES: Final = 4
 
@@ -31,15 +31,14 @@ _SIZE_BYTES: Final = 4
 class Messages:
     """Messages with one time to live and one priority, in order.
 
-    The lists belong to it and are never changed, so that queues, logs and deliveries may share them.
+    The lists belong to the object and never change, so that queues, logs and deliveries may share them.
 
     Attributes:
-        head: what all of them have before their bodies; None if they differ.
-        routes, headers: one a message if they differ, else empty.
+        head: the head of all of them; None if they differ. routes, headers: one a message if they differ, else empty.
         bodies: one a message.
-        body_bytes: octets of all bodies.
+        body_bytes: the octets of all bodies.
         expiration_ms: their own time to live, None for none.
-        priority: of each.
+        priority: the priority of each message.
     """
 
     __slots__ = (
@@ -65,7 +64,7 @@ class Messages:
         priority: int = 0,
         is_persistent: bool | None = None,
     ) -> None:
-        """Take columns of one length; `is_persistent` None means that nobody looked yet."""
+        """Take columns of one length; `is_persistent` None means unknown."""
         self.routes = routes
         self.headers = headers
         self.bodies = bodies
@@ -76,25 +75,25 @@ class Messages:
         self._is_persistent = is_persistent
 
     def __len__(self) -> int:
-        """How many they are."""
+        """The number of messages."""
         return len(self.bodies)
 
     @property
     def is_persistent(self) -> bool:
-        """Whether any of them is."""
+        """Whether any message is persistent."""
         if self._is_persistent is None:
             self._is_persistent = any(is_persistent(header[_SIZE_BYTES:]) for header in self.headers)
         return self._is_persistent
 
     @property
     def memory_bytes(self) -> int:
-        """Octets that they take in memory, about."""
+        """The octets that they take in memory, about."""
         return self.body_bytes + sum(map(len, self.headers)) + len(self.bodies) * MESSAGE_OVERHEAD_BYTES
 
     # -- parts --------------------------------------------------------------------------------
 
     def cut(self, start: int, stop: int) -> Messages:
-        """Those from index `start` up to, not including, `stop`."""
+        """The messages from index `start` up to, not including, `stop`."""
         if stop - start == len(self.bodies):
             return self
         head, bodies = self.head, self.bodies[start:stop]
@@ -110,7 +109,7 @@ class Messages:
         )
 
     def bytes_between(self, start: int, stop: int) -> int:
-        """Octets of the bodies from index `start` up to `stop`."""
+        """The octets of the bodies from index `start` up to `stop`."""
         if stop - start == len(self.bodies):
             return self.body_bytes
         if self.head is not None:
@@ -118,7 +117,7 @@ class Messages:
         return sum(map(len, self.bodies[start:stop]))
 
     def fitting(self, start: int, stop: int, octets: int) -> int:
-        """How many of those from index `start` on have bodies of no more than so many octets; one at least."""
+        """The number of messages from index `start` on whose bodies fit into `octets`; one at least."""
         if self.head is not None:
             return min(stop - start, max(1, octets // (self.head.body_bytes + 1)))
         if self.body_bytes <= octets:
@@ -127,7 +126,7 @@ class Messages:
         return max(1, next((count for count, total in enumerate(totals) if total > octets), stop - start))
 
     def parts(self, count_max: int, octets_max: int) -> Iterator[Messages]:
-        """The same in parts of no more messages, and no more octets as entries unless one alone has more."""
+        """The messages in parts of limited count and octets; a larger single message is a part of its own."""
         if len(self) <= count_max and self.entry_bytes <= octets_max:
             yield self
             return
@@ -140,13 +139,13 @@ class Messages:
             start += len(part)
 
     def head_at(self, index: int) -> Head:
-        """All of one message but its body."""
+        """The head of one message."""
         if self.head is not None:
             return self.head
         return head_of_octets(self.routes[index], self.headers[index][_SIZE_BYTES:])
 
     def by_head(self) -> Iterator[tuple[Head, list[bytes]]]:
-        """Those that are alike together, with their head; for who has to look into each head."""
+        """Groups of like messages with their head, for callers that need each head."""
         if self.head is not None:
             yield self.head, self.bodies
             return
@@ -163,7 +162,7 @@ class Messages:
 
     @property
     def entry_bytes(self) -> int:
-        """Octets of `entries`."""
+        """The octets of `entries`."""
         count = len(self.bodies)
         if self.head is not None:
             return count * len(self.head.entry) + self.body_bytes
@@ -183,7 +182,7 @@ class Messages:
 
 
 def alike(head: Head, bodies: list[bytes]) -> Messages:
-    """Messages of one head; the list is theirs from now on."""
+    """Make messages of one head, which take over the list."""
     return Messages(
         [],
         [],
@@ -197,7 +196,7 @@ def alike(head: Head, bodies: list[bytes]) -> Messages:
 
 
 def joined(parts: Sequence[Messages]) -> list[Messages]:
-    """The same messages in order, neighbours as one where they may be; many that are alike stay by themselves."""
+    """The same messages in order, with neighbours joined if possible; large groups of like ones stay by themselves."""
     if len(parts) < 2:
         return list(parts)
     if not any(map(_head_of, parts)) and len(set(map(_terms_of, parts))) == 1:
@@ -264,7 +263,7 @@ _is_persistent = attrgetter("is_persistent")
 class Run:
     """Messages at consecutive offsets from `first` on, arrived in one chunk at `arrived_ms`.
 
-    They are those of `messages` from index `start` up to `stop`: a run is cut without a copy.
+    They are the messages from index `start` up to `stop` of `messages`: a run is cut without a copy.
     """
 
     __slots__ = ("arrived_ms", "body_bytes", "first", "messages", "start", "stop")
@@ -278,7 +277,7 @@ class Run:
         stop: int | None = None,
         body_bytes: int | None = None,
     ) -> None:
-        """All of `messages` unless bounds are given; `body_bytes` are those between the bounds."""
+        """Take all of `messages` unless bounds are given; `body_bytes` are the octets between the bounds."""
         self.first = first
         self.messages = messages
         self.arrived_ms = arrived_ms
@@ -287,31 +286,31 @@ class Run:
         self.body_bytes = messages.bytes_between(start, self.stop) if body_bytes is None else body_bytes
 
     def __len__(self) -> int:
-        """How many messages they are."""
+        """The number of messages."""
         return self.stop - self.start
 
     @property
     def end(self) -> int:
-        """The offset after the last."""
+        """The offset after the last message."""
         return self.first + self.stop - self.start
 
     @property
     def bodies(self) -> list[bytes]:
-        """Their bodies."""
+        """The bodies of the messages."""
         return self.messages.bodies[self.start : self.stop]
 
     @property
     def head(self) -> Head:
-        """All of the first one but its body."""
+        """The head of the first message."""
         return self.messages.head_at(self.start)
 
     def holding(self, octets: int) -> int:
-        """How many of its messages have bodies of so many octets together, or more; all if they have less."""
+        """The least number of first messages whose bodies have at least `octets`; all if they have fewer."""
         sizes = accumulate(map(len, self.bodies))
         return next((count for count, total in enumerate(sizes, 1) if total >= octets), len(self))
 
     def taken(self) -> Messages:
-        """The messages of the run, and no others."""
+        """The messages of the run alone."""
         return self.messages.cut(self.start, self.stop)
 
     def cut(self, first: int, end: int) -> Run:
@@ -323,13 +322,13 @@ class Run:
         return Run(first, self.messages, self.arrived_ms, start, stop)
 
     def behind(self, part: Run) -> Run:
-        """The rest after `part`, which was taken from the front."""
+        """The rest behind `part`, which was cut from the front."""
         return Run(
             part.end, self.messages, self.arrived_ms, part.stop, self.stop, self.body_bytes - part.body_bytes
         )
 
     def fitting(self, octets: int) -> int:
-        """How many of its messages have bodies of no more than so many octets; one at least."""
+        """The number of first messages whose bodies fit into `octets`; one at least."""
         return self.messages.fitting(self.start, self.stop, octets)
 
 

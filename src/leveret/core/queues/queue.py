@@ -36,19 +36,19 @@ from leveret.model.definitions import Queue as QueueDefinition
 from leveret.model.reasons import Reason
 
 UNBOUNDED: Final = 1 << 62
-"""Room of a queue that takes whatever comes."""
+"""The room of a queue without a limit."""
 DEALT_AT_ONCE: Final = 16_384
-"""How many messages, about, one dispatch hands out; the next goes on, and others are served between."""
+"""The number of messages, about, that one dispatch delivers; then other clients are served."""
 DEALT_SINGLY: Final = 4
 """Messages are dealt one at a time if there are fewer than so many for each consumer."""
 DROPPED_AT_ONCE: Final = 8_192
-"""How many expire or give way, or are read to be measured, in one dispatch, counted likewise."""
+"""The number of messages, about, that expire, are dropped or are measured in one dispatch."""
 RUN_COSTS: Final = 32
-"""A run takes as long to hand out, beside its messages, as so many that are alike."""
+"""The cost of delivering a run beside its messages, in like messages."""
 DIFFERENT_COSTS: Final = 4
-"""A message of those that differ takes as long as so many."""
+"""The cost of delivering a message of a run without a common head, in like messages."""
 Reader = Callable[["Queue", int], list[Run]]
-"""(queue, offset) -> runs at and after the offset, from the log; messages only, ascending."""
+"""(queue, offset) -> the runs from the offset on, from the log; messages only, ascending."""
 
 MakeBacklog = Callable[[Callable[[int], list[Run]], Callable[[Run], bool]], Backlog]
 
@@ -58,14 +58,14 @@ class Queue:
 
     Attributes:
         is_remote: whether another node leads it.
-        log_kind: what the logs of its kind are kept under.
-        sequences: how far publishers are that number their messages.
-        chunk_epochs: up to where its log has chunks of each epoch.
-        relocated: where messages stand that were stored again.
-        relocated_before: nothing unsettled needs what stands in the log before this offset.
-        dying: what is to be dead-lettered.
-        returns: how often messages came back, of a queue that counts it.
-        pending_returns: what is still coming back; nothing is handed out meanwhile.
+        log_kind: the directory of logs of its kind.
+        sequences: the last numbers of publishers that number their messages.
+        chunk_epochs: the ends of each epoch's chunks in its log.
+        relocated: the places of relocated messages.
+        relocated_before: the offset before which the log is not needed for unsettled messages.
+        dying: the messages to dead-letter.
+        returns: the counts of messages' returns, in a queue that counts them.
+        pending_returns: unfinished returns; nothing is delivered meanwhile.
     """
 
     is_remote: ClassVar[bool] = False
@@ -74,7 +74,7 @@ class Queue:
     def __init__(
         self, definition: QueueDefinition, read: Reader, make_backlog: MakeBacklog = Backlog
     ) -> None:
-        """An empty queue; `restore` gives it what its log holds."""
+        """Make an empty queue; `restore` gives it the content of its log."""
         self.definition = definition
         self.key = definition.key
         self.name_octets = definition.name.encode()
@@ -115,7 +115,7 @@ class Queue:
         self._must_count_bytes = False
 
     def configure(self, settings: QueueSettings) -> None:
-        """Take effective settings, at declaration and when a policy changed them."""
+        """Take effective settings, at declaration and after a change of policies."""
         if settings.max_length_bytes is not None and self.settings.max_length_bytes is None:
             self._must_count_bytes = True
         if settings.expires_ms != self.settings.expires_ms:
@@ -137,42 +137,42 @@ class Queue:
 
     @property
     def log_floor(self) -> int:
-        """The offset in its log before which nothing stands that is not settled, or stored again behind it."""
+        """The offset before which every record of the log is settled or relocated behind it."""
         return max(self.backlog.settled.floor, self.relocated_before)
 
     @property
     def message_count(self) -> int:
-        """Ready and unacked."""
+        """The number of ready and unacked messages."""
         return self.backlog.settled.count_missing(self.backlog.next_offset)
 
     @property
     def ready_count(self) -> int:
-        """Messages that a consumer could get now."""
+        """The number of messages that a consumer could get now."""
         return self.message_count - self.unacked_count
 
     @property
     def unsettled_count(self) -> int:
-        """Messages that are here for clients: all but the dead, which stay until they are safe where they go."""
+        """The number of messages for clients: all except dead ones, which stay until they are safe at their targets."""
         return self.message_count - self.dying.count
 
     @property
     def delivered_count(self) -> int:
-        """Messages that clients have and did not acknowledge."""
+        """The number of messages that clients have and have not acknowledged."""
         return self.unacked_count - self.dying.count
 
     @property
     def may_hold_messages(self) -> bool:
-        """Whether any could go with the queue: those that are not appended yet, or that cannot be read, too."""
+        """Whether deleting the queue could lose messages, also ones not appended yet or unreadable."""
         return self.damage is not None or self.gathered_count > 0 or self.message_count > 0
 
     @property
     def message_bytes(self) -> int:
-        """Octets of the bodies held; an estimate after a restart and among bodies of different sizes."""
+        """The octets of the bodies; an estimate after a restart, and for bodies of different sizes."""
         return max(0, self.ready_bytes) + self.unacked_bytes if self.message_count else 0
 
     @property
     def is_behind(self) -> bool:
-        """Whether there are consumers, and more is ready than is held in memory for them."""
+        """Whether there are consumers, and more ready messages than memory holds for them."""
         return (
             bool(self.consumers)
             and self.ready_bytes + self.ready_count * MESSAGE_OVERHEAD_BYTES > WINDOW_BYTES_MAX
@@ -180,18 +180,18 @@ class Queue:
 
     @property
     def window_bytes(self) -> int:
-        """Octets of messages held in memory, about: those to be handed out soon, and those to be appended."""
+        """The octets of messages in memory, about: those to be delivered soon, and those to be appended."""
         return self.backlog.window_bytes + self.gathered_bytes
 
     @property
     def consumer_count(self) -> int:
-        """Consumers that are registered."""
+        """The number of consumers."""
         return len(self.consumers)
 
     def restore(self, first_offset: int, next_offset: int, settled: OffsetSet, body_bytes: int = 0) -> None:
-        """Take the state that a scan of the log found; everything unsettled is ready.
+        """Take the state found by a scan of the log; every unsettled message is ready.
 
-        `body_bytes` is what the bodies of all unsettled messages hold, about.
+        `body_bytes` are the octets of all unsettled bodies, about.
         """
         self.begin_log(first_offset, settled)
         self.backlog.restore(next_offset, settled)
@@ -200,14 +200,14 @@ class Queue:
         self._must_count_bytes = self.settings.max_length_bytes is not None
 
     def show(self, first_offset: int, next_offset: int, settled: OffsetSet, body_bytes: int) -> None:
-        """As `restore`, of a queue that another node serves: it can be counted, and nothing is taken from it."""
+        """As `restore`, for a queue that another node serves: it has counts, and no message is taken from it."""
         self.begin_log(first_offset, settled)
         Backlog.restore(self.backlog, next_offset, settled)
         self._offered = next_offset
         self.ready_bytes = body_bytes
 
     def begin_log(self, first_offset: int, settled: OffsetSet) -> None:
-        """What the log does not hold was settled, but for what it holds elsewhere."""
+        """Count records before the log's begin as settled, unless they are relocated."""
         begin = max(self.relocated_before, settled.floor)
         for first, end in list(self.relocated.outside(begin, first_offset)):
             settled.add(first, end)
@@ -216,25 +216,25 @@ class Queue:
     # -- publishing ---------------------------------------------------------------------------
 
     def last_sequence(self, reference: bytes) -> int:
-        """The last message of a publisher that was taken, 0 for none."""
+        """The last number of a publisher, 0 for none."""
         return self.sequences.last(reference)
 
     def advance_sequence(self, reference: bytes, sequence: int, count: int = 0) -> None:
-        """The gathered messages include those of a publisher up to `sequence` (deduplication).
+        """Note that a publisher's messages up to `sequence` are gathered (deduplication).
 
-        Its last `count` are what was gathered last, numbered without gaps: if they go into several chunks, each of
-        these tells of those in it. With 0 the last chunk of the flush tells of all of them.
+        Its last `count` messages were gathered last, numbered without gaps: if they go into several chunks, each
+        chunk has the number of its own last one. With 0 the last chunk of the flush has the number.
         """
         self.sequences.advance(NumberedRun(self.gathered_count, count, reference, sequence))
 
     def gather(self, messages: Messages) -> None:
-        """Take messages to be appended at the next flush; queues may share them."""
+        """Gather messages for the next flush; queues may share them."""
         self.gathered.append(messages)
         self.gathered_count += len(messages)
         self.gathered_bytes += messages.body_bytes
 
     def gathered_again(self) -> None:
-        """A lost leader may have delivered the gathered messages: they count as redelivered."""
+        """Mark the gathered messages as redelivered, because a lost leader may have delivered them."""
         self._gathered_again = self.gathered_count
 
     def take_gathered(self) -> list[Messages]:
@@ -250,7 +250,7 @@ class Queue:
     def room(self, body_bytes: int) -> int:
         """The number of further messages of a size that may be published; UNBOUNDED unless overflow rejects publishes.
 
-        What goes straight to a consumer does not count.
+        Messages that go straight to a consumer do not count.
         """
         settings = self.settings
         if settings.overflow == DROP_HEAD:
@@ -267,7 +267,7 @@ class Queue:
         return max(0, room)
 
     def appended(self, first: int, batch: Batch, now_ms: int = 0) -> None:
-        """The gathered messages stand in the log, from offset `first` on, in a chunk of `now_ms`."""
+        """Note that the gathered messages are in the log, from offset `first` on, in a chunk of `now_ms`."""
         self.backlog.append(
             first, batch, now_ms, WINDOW_BYTES_MAX if self.consumers else WINDOW_IDLE_BYTES_MAX
         )
@@ -284,28 +284,28 @@ class Queue:
         self.counters.publish += count
 
     def refuse(self, messages: Messages) -> None:
-        """Publishes that the queue has no room for are dead-lettered (overflow `reject-publish-dlx`)."""
+        """Dead-letter publishes that the queue has no room for (overflow `reject-publish-dlx`)."""
         if self.settings.dead_letter_exchange is not None:
             self.dying.add(DeadLetters([Run(NOT_STORED, messages)], "maxlen"))
 
     # -- settling -----------------------------------------------------------------------------
 
     def settle(self, first: int, count: int, reason: int = Reason.ACKED) -> None:
-        """Taken messages are done with: never delivered again once this is logged."""
+        """Settle taken messages: they are never delivered again once this is logged."""
         if reason == Reason.DEAD_LETTERED:
             self.dying.count -= count
         self._forget_unacked(count)
         self._settle(first, first + count, reason)
 
     def why_not_settled(self) -> str:
-        """See session.amqp091.delivery.Source: what was taken can be settled as long as the queue is here."""
+        """See session.amqp091.delivery.Source: taken messages can be settled while the queue exists."""
         return ""
 
     def check_refusable(self) -> None:
-        """Refuse nack and reject where a queue of this kind does not take them (Unsupported)."""
+        """Refuse nack and reject if this kind of queue does not support them (Unsupported)."""
 
     def reject(self, first: int, count: int) -> None:
-        """Taken messages are refused for good: dead-lettered at the next dispatch, or dropped."""
+        """Reject taken messages for good: they are dead-lettered at the next dispatch, or dropped."""
         if self.settings.dead_letter_exchange is None:
             self.settle(first, count, Reason.DROPPED)
         else:
@@ -321,20 +321,20 @@ class Queue:
             settling.append([reason, first, end])
 
     def _forget_unacked(self, count: int) -> int:
-        """Fewer messages are unacked; return how many octets they had, as an average."""
+        """Count fewer unacked messages; return their octets, by the average."""
         size = self.unacked_bytes * count // self.unacked_count if self.unacked_count > 0 else 0
         self.unacked_count -= count
         self.unacked_bytes -= size
         return size
 
     def logged_settlement(self, offset: int) -> None:
-        """A settlement record stands at `offset`; it is no message."""
+        """Note a settlement record at `offset`, which is no message."""
         self.backlog.pass_record(offset)
 
     def drop_ready(self, reason: int) -> int:
-        """Settle every ready message (purge, deletion); return how many."""
+        """Settle every ready message (purge, deletion); return their number."""
         dropped = 0
-        # If nothing is unacked, all that is not settled is ready, in fewer ranges.
+        # Without unacked messages, all unsettled ones are ready, in fewer ranges.
         are_all = self.unacked_count == 0
         ready = self.settled.gaps(0, self.next_offset) if are_all else self.backlog.ready_ranges()
         for first, end in list(ready):
@@ -346,7 +346,7 @@ class Queue:
         return dropped
 
     def requeue(self, first: int, count: int) -> None:
-        """Taken messages come back to their place and count as redelivered."""
+        """Return taken messages to their place; they count as redelivered."""
         size = self._forget_unacked(count)
         if self.settings.max_length_bytes is None:
             self.ready_bytes += size
@@ -362,18 +362,18 @@ class Queue:
         self.touch()
 
     def remove_consumer(self, consumer: QueueConsumer) -> None:
-        """Forget a consumer; what it holds stays unacked until its channel says so."""
+        """Remove a consumer; its messages stay unacked until its channel settles or returns them."""
         if self.consumers.remove(consumer):
             self.touch()
 
     # -- use ----------------------------------------------------------------------------------
 
     def touch(self) -> None:
-        """Somebody used the queue: its `expires` begins anew at the next dispatch."""
+        """Note a use of the queue: its `expires` begins anew at the next dispatch."""
         self._used_ms = None
 
     def is_unused(self, now_ms: int) -> bool:
-        """Whether nobody used the queue for as long as its `expires` says."""
+        """Whether the queue was unused for its `expires` time."""
         expires_ms = self.settings.expires_ms
         if expires_ms is None or self.consumers or self._used_ms is None:
             return False
@@ -382,9 +382,9 @@ class Queue:
     # -- dispatch -----------------------------------------------------------------------------
 
     def dispatch(self, now_ms: int = 0) -> None:
-        """Do all that is due: expire, hand out, give way, and say when to come again.
+        """Expire, deliver and drop messages, and set the time of the next dispatch.
 
-        What was published since the last dispatch is offered to consumers once before it may expire, so that a
+        Messages published since the last dispatch are offered to consumers once before they may expire, so that a
         time to live of 0 means "now or never".
         """
         if self.pending_returns:
@@ -398,29 +398,29 @@ class Queue:
         if self.dying.condemned:
             self.dying.add_condemned(self.backlog.find)
         if self.backlog.unsorted and self.backlog.sort_some():
-            # Which message is the first is not known yet.
+            # The first message is not known yet.
             self.deadline_ms = now_ms
             return
         if not self._count_bytes():
-            # How many have to give way is not known yet.
+            # The number of messages to drop is not known yet.
             self.deadline_ms = now_ms
             return
         if self.may_expire:
             self.expire(now_ms, self._offered)
         self._deal()
         if not self._deals_on:
-            # What was not offered yet is neither too old nor too much.
+            # Messages that were not offered yet neither expire nor count against the limits.
             self._offered = self.next_offset
             if self.may_expire:
                 self.expire(now_ms, self.next_offset)
             self.give_way()
             if self.may_expire:
-                # What stood behind what gave way may be too old.
+                # Messages behind the dropped ones may have expired.
                 self.expire(self._now_ms, self.next_offset)
         self._set_deadline()
 
     def _deal(self) -> None:
-        """Hand out ready messages, oldest first, in turns, until none is left, nobody takes more, or it is enough."""
+        """Deliver ready messages, oldest first, in turns, until messages, capacity or this dispatch's share end."""
         dealt, self._deals_on = 0, False
         share = turns_left = 0
         ready = self.ready_count
@@ -437,13 +437,13 @@ class Queue:
             if not runs:
                 return
             self.consumers.had_turn(consumer)
-            # To find those of one priority, many more may have been read.
+            # Finding messages of one priority may have read many more.
             read = self.backlog.runs_read - read_before - len(runs)
             dealt += sum(map(_cost_of, runs)) + max(0, read) * RUN_COSTS
             ready = self.ready_count if self.may_expire else ready - count_of(runs)
 
     def _deal_to(self, consumer: QueueConsumer, share: int) -> list[Run]:
-        """Hand a consumer its share; none if nothing may be handed out now."""
+        """Deliver a consumer's share; none if nothing may be delivered now."""
         if self.may_expire:
             self.expire(self._now_ms, self._offered)
             if self._is_hindered(self._offered):
@@ -486,16 +486,16 @@ class Queue:
 
     @property
     def _dropped_enough(self) -> bool:
-        """Whether as many expired or gave way as may in one dispatch; the next goes on."""
+        """Whether this dispatch has dropped or expired enough messages."""
         return self._dropped >= DROPPED_AT_ONCE or self.dying.is_full
 
     @property
     def _dropped_together(self) -> int:
-        """How many may go in one piece."""
+        """The most messages that are dropped in one step."""
         return DROPPED_AT_ONCE if self.settings.dead_letter_exchange is None else DEAD_AT_ONCE
 
     def expire(self, now_ms: int, before: int) -> None:
-        """Drop or dead-letter messages at the head, below offset `before`, whose time has come (RabbitMQ's rule)."""
+        """Drop or dead-letter expired messages at the head, below offset `before` (RabbitMQ's rule)."""
         while not self._dropped_enough and (head := self.backlog.head()) is not None:
             run, count = head
             if run.first >= before:
@@ -507,16 +507,16 @@ class Queue:
             self._discard(runs, Reason.EXPIRED, "expired")
 
     def _is_hindered(self, before: int) -> bool:
-        """Whether the first message has expired and stays because enough went for now: nobody may have it."""
+        """Whether the first message has expired but stays for the next dispatch, so that it must not be delivered."""
         if not self._dropped_enough or (head := self.backlog.head()) is None:
             return False
         deadline_ms = self._deadline_of(head[0])
         return head[0].first < before and deadline_ms is not None and deadline_ms <= self._now_ms
 
     def _deadline_of(self, run: Run) -> int | None:
-        """When these messages expire: the shorter of the queue's and their own time to live.
+        """The time at which messages expire, by the shorter of the queue's and their own time to live.
 
-        In a rehearsal none does by its own: it is to be compared with what was recovered.
+        In a rehearsal their own does not count, because the messages are compared with the recovered ones.
         """
         own = None if self._is_rehearsed else run.messages.expiration_ms
         queue = self.settings.message_ttl_ms
@@ -531,7 +531,7 @@ class Queue:
         return deadline_ms is not None and deadline_ms <= self._now_ms
 
     def give_way(self) -> None:
-        """Drop from the head what the queue's length limits do not allow."""
+        """Drop messages from the head until the queue's length limits hold."""
         settings = self.settings
         if settings.overflow != DROP_HEAD:
             return
@@ -546,7 +546,7 @@ class Queue:
                 self._drop_bytes(self.ready_bytes - settings.max_length_bytes)
 
     def _drop_bytes(self, excess: int) -> None:
-        """Drop from the first run as many messages as hold so much, but one at least."""
+        """Drop the first messages of the first run whose bodies hold so many octets, at least one."""
         head = self.backlog.head()
         count = head[0].holding(excess) if head is not None else 1
         self._discard(self.take(min(count, self._dropped_together))[0], Reason.DROPPED, "maxlen")
@@ -565,7 +565,10 @@ class Queue:
             self._discard(runs, Reason.DROPPED, "maxlen")
 
     def _count_bytes(self) -> bool:
-        """Find the exact size of what is ready, from the log, some in each dispatch; whether all of it is known."""
+        """Read the exact size of the ready messages from the log, some in each dispatch.
+
+        Return whether it is complete.
+        """
         if self._must_count_bytes:
             self._must_count_bytes = False
             self.ready_bytes, self._unsized = 0, list(self.backlog.ready_ranges())
@@ -583,7 +586,7 @@ class Queue:
         return not self._unsized
 
     def _discard(self, runs: list[Run], reason: Reason, death: str) -> None:
-        """Taken messages go: to the dead letter exchange if there is one."""
+        """Dead-letter taken messages, or drop them if there is no dead letter exchange."""
         if self.settings.dead_letter_exchange is not None:
             self.dying.count += count_of(runs)
             self.dying.add(DeadLetters(runs, death))
@@ -593,11 +596,11 @@ class Queue:
             self.settle(run.first, len(run), reason)
 
     def take_one(self, now_ms: int) -> tuple[list[Run], bool]:
-        """Take the first ready message that has not expired, none of an empty queue (basic.get)."""
+        """Take the first ready message that has not expired (basic.get); none from an empty queue."""
         self._now_ms = now_ms
         self.touch()
         while not self._count_bytes():
-            # What is taken before it is measured might be gone by then.
+            # A message taken before it is measured might be gone by then.
             pass
         if self.may_expire:
             self.expire(now_ms, self.next_offset)
@@ -610,7 +613,7 @@ class Queue:
     def take(self, limit: int) -> tuple[list[Run], bool]:
         """Take up to `limit` ready messages, oldest first: (runs, whether they are redelivered).
 
-        Messages that came back come first, by themselves.
+        Returned messages come first, by themselves.
         """
         runs, redelivered = self.backlog.take(limit)
         size = bytes_of(runs)
@@ -621,14 +624,14 @@ class Queue:
 
 
 def _share_of(ready: int, willing_count: int) -> int:
-    """How many of the ready messages each of so many consumers is handed in its turn.
+    """The number of ready messages that each of so many consumers gets in its turn.
 
-    A few are dealt one at a time, as RabbitMQ deals them. Of more each consumer has its part at once: to hand out ten
-    messages that follow each other, and to settle them, costs little more than one.
+    A few are dealt one at a time, as in RabbitMQ. If there are more, each consumer gets its part at once, because ten
+    adjacent messages cost little more than one to deliver and to settle.
     """
     return ready // willing_count if ready >= DEALT_SINGLY * willing_count or willing_count == 1 else 1
 
 
 def _cost_of(run: Run) -> int:
-    """What it takes to hand out a run, in messages that are alike."""
+    """The cost of delivering a run, in like messages."""
     return RUN_COSTS + (len(run) if run.messages.head is not None else len(run) * DIFFERENT_COSTS)

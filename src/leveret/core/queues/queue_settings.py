@@ -25,17 +25,17 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Effective settings of one queue; None means no such limit.
 
     Attributes:
-        message_ttl_ms: a message's life in the queue; 0 means it lives only for a consumer that waits.
-        expires_ms: the queue goes when it was not used for so long.
-        max_length: ready messages at most.
-        max_length_bytes: octets of their bodies at most.
-        overflow: what gives way when the queue is full.
-        dead_letter_exchange: where expired, dropped and rejected messages go; "" is the default exchange.
-        dead_letter_routing_key: with this key instead of their own.
+        message_ttl_ms: a message's longest time in the queue; 0 means it must go to a waiting consumer at once.
+        expires_ms: the time without use after which the queue is deleted.
+        max_length: the most ready messages.
+        max_length_bytes: the most octets of their bodies.
+        overflow: the reaction to a publish when the queue is full.
+        dead_letter_exchange: the exchange for expired, dropped and rejected messages; "" is the default exchange.
+        dead_letter_routing_key: their new routing key; None keeps their own.
         delivery_limit: returns of a message before it is dropped or dead-lettered.
         consumer_timeout_ms: a delivery's longest wait for its acknowledgement; None for the node's.
-        max_age_ms: of a stream: how old a segment may grow.
-        segment_bytes_max: of a stream: how large one may grow.
+        max_age_ms: for a stream, the highest age of a segment.
+        segment_bytes_max: for a stream, the largest size of a segment.
     """
 
     message_ttl_ms: int | None = None
@@ -70,7 +70,7 @@ _NEVER_MS: Final = 2**63
 
 
 def queue_settings(arguments: Arguments, policies: Mapping[str, Any]) -> QueueSettings:
-    """The effective settings of a queue from its declaration's arguments and what its policies say together."""
+    """The effective settings of a queue from its declaration's arguments and its merged policies."""
     if not arguments and not policies:
         return _NONE
     kind = queue_type(arguments)
@@ -87,7 +87,7 @@ def queue_settings(arguments: Arguments, policies: Mapping[str, Any]) -> QueueSe
 
 
 def _consumer_timeout_ms(arguments: Arguments, policies: Mapping[str, Any]) -> int | None:
-    """The smaller one for queues of all types; an argument that RabbitMQ takes but that is no number is no timeout."""
+    """The smaller of both values, for queues of all types; an accepted argument that is no number is no timeout."""
     given: list[Any] = [arguments.get(f"x-{_CONSUMER_TIMEOUT}"), policies.get(_CONSUMER_TIMEOUT)]
     if given == [None, None]:
         return None

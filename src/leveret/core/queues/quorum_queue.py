@@ -19,14 +19,14 @@ from leveret.wire.properties import shortstr
 
 DELIVERY_COUNT = b"x-delivery-count"
 _COUNTED_MAX = 8
-"""Heads of other counts that a head keeps: one message may come back millions of times."""
+"""The most heads with other counts that a head caches: a message may come back millions of times."""
 
 
 class QuorumQueue(Queue):
     """See the module."""
 
     def requeue(self, first: int, count: int) -> None:
-        """See Queue; what came back too often goes for good."""
+        """See Queue; messages that came back too often are dead-lettered or dropped."""
         back = first
         for offset in self.returns.add(first, first + count, self.settings.delivery_limit):
             self._put_back(back, offset)
@@ -46,14 +46,14 @@ class QuorumQueue(Queue):
             self.dying.declare_dead(offset, offset + 1, "delivery_limit")
 
     def take(self, limit: int) -> tuple[list[Run], bool]:
-        """See Queue; every message with its count."""
+        """See Queue; adds the count to every message."""
         runs, redelivered = super().take(limit)
         if not redelivered:
             return [Run(run.first, _messages_counted(run.taken(), 0), run.arrived_ms) for run in runs], False
         return [piece for run in runs for piece in self._counted(run)], True
 
     def _counted(self, run: Run) -> Iterator[Run]:
-        """A run in pieces of one count each: after a crash all of a long backlog is redelivered, none of it counted."""
+        """A run in pieces of one count each; after a crash a whole long backlog is redelivered with one count."""
         count_of = self.returns.of
         first = run.first
         while first < run.end:
@@ -84,7 +84,7 @@ def _messages_counted(messages: Messages, count: int) -> Messages:
 def _header_counted(header: bytes, entry: bytes, count: int) -> bytes:
     """A content header behind its length, with the count as the last of its headers."""
     if DELIVERY_COUNT in header:
-        # It came back to us, or its publisher says so: the entry is exchanged.
+        # The header exists already, from an earlier queue or the publisher: replace it.
         return _counted(head_of_octets(b"\0\0", header[4:]), count).sized_header
     flags = int.from_bytes(header[16:18], "big")
     at = 18
@@ -118,7 +118,7 @@ def _counted(head: Head, count: int) -> Head:
     try:
         headers = tables.split(properties.get(props.HEADERS, b""))
     except props.SyntaxFault:
-        # A publisher's headers that are no table stay as they are.
+        # A publisher's headers that are no table stay unchanged.
         return head
     headers[DELIVERY_COUNT] = tables.long_integer(count)
     properties[props.HEADERS] = tables.join(headers)

@@ -24,27 +24,27 @@ class Relocated:
     """Disjoint ranges in the order of their offsets.
 
     Attributes:
-        octets: of what was stored again, by chunk: of all its messages, and how many they are.
+        octets: by chunk, the octets of its relocated messages, and their number.
     """
 
     __slots__ = ("_firsts", "_ranges", "octets")
 
     def __init__(self) -> None:
-        """Nothing was."""
+        """Begin without any."""
         self._firsts: list[int] = []
         self._ranges: list[RelocatedRange] = []
         self.octets: dict[int, tuple[int, int]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything was."""
+        """Whether any message was relocated."""
         return bool(self._ranges)
 
     def __iter__(self) -> Iterator[RelocatedRange]:
-        """All of them, in order."""
+        """Iterate over all ranges, in order."""
         return iter(self._ranges)
 
     def add(self, chunk_id: int, ranges: Iterable[tuple[int, int]], octets: int) -> None:
-        """A chunk, newer than all others, holds the messages at these offsets, ascending, in so many octets."""
+        """Note a chunk, newer than all others, with the messages at these ascending ranges, of so many octets."""
         new = [RelocatedRange(first, end, chunk_id) for first, end in ranges]
         if not new:
             return
@@ -63,7 +63,7 @@ class Relocated:
         return self._ranges[at] if at < len(self._ranges) else None
 
     def outside(self, first: int, end: int) -> Iterator[tuple[int, int]]:
-        """The ranges of [first, end) of which nothing was stored again, in order."""
+        """The ranges of [first, end) without relocated messages, in order."""
         while first < end:
             found = self.find(first)
             if found is None or found.first >= end:
@@ -74,7 +74,7 @@ class Relocated:
             first = found.end
 
     def forget(self, settled: OffsetSet, first_offset: int) -> None:
-        """Forget ranges that are settled as a whole, and sizes of chunks that are gone from the log's begin."""
+        """Forget ranges that are settled as a whole, and sizes of chunks that were dropped."""
         self._ranges = [
             each for each in self._ranges if next(settled.gaps(each.first, each.end), None) is not None
         ]
@@ -83,7 +83,7 @@ class Relocated:
 
 
 def _without(ranges: list[RelocatedRange], others: list[RelocatedRange]) -> Iterator[RelocatedRange]:
-    """What is left of `ranges` without the offsets of `others`; both in order."""
+    """The parts of `ranges` outside of `others`; both in order."""
     at = 0
     for first, end, chunk_id in ranges:
         while at < len(others) and others[at].end <= first:

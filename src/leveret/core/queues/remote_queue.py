@@ -17,7 +17,7 @@ from leveret.model.errors import NotFound, Unsupported
 
 
 def leader_is_down(queue: Queue, leader: str) -> NotFound:
-    """What is raised, in RabbitMQ's words, where nobody leads a queue: `leader` is gone."""
+    """The error, in RabbitMQ's words, for a queue whose leader is gone."""
     durable = "durable " if queue.definition.durable else ""
     vhost, name = queue.key
     return NotFound(
@@ -29,17 +29,16 @@ class RemoteQueue(Queue):
     """See the module.
 
     Attributes:
-        leader: name of the node that leads it.
-        is_down: nobody leads it for now: `leader` is gone, and no other node can take over.
-        ahead: how much higher than its place a message is numbered on its way to the leader.
-        message_count, ready_count, message_bytes, consumer_count: as they were told last; set them, and
-            `unacked_count`, which is the number of those that are neither ready nor settled.
+        leader: the name of the node that leads it.
+        is_down: whether it has no leader: `leader` is gone, and no other node can take over.
+        ahead: the difference between a message's number on its way to the leader and its place. message_count,
+            ready_count, message_bytes, consumer_count, unacked_count: as last reported by the leader.
     """
 
     is_remote = True
 
     def __init__(self, definition: QueueDefinition, leader: str) -> None:
-        """Nothing was told yet."""
+        """Begin without reports."""
         super().__init__(definition, _read_nothing)
         self.leader = leader
         self.is_down = False
@@ -76,7 +75,7 @@ class RemoteQueue(Queue):
 
     @property
     def may_hold_messages(self) -> bool:
-        """What was told last may be less than there is."""
+        """Always true: the last report may be outdated."""
         return True
 
     @property
@@ -99,69 +98,69 @@ class RemoteQueue(Queue):
 
     @property
     def is_behind(self) -> bool:
-        """Its leader does not read from who publishes too much."""
+        """Always false: the leader slows its publishers itself."""
         return False
 
     @property
     def window_bytes(self) -> int:
-        """Only what is to be handed to its leader."""
+        """The octets of messages on their way to the leader."""
         return self.gathered_bytes
 
     # -- what its leader does -----------------------------------------------------------------
 
     def configure(self, settings: QueueSettings) -> None:
-        """Policies are known here, and tell whether publishes may be rejected; they are applied there."""
+        """Take settings, which say whether publishes may be rejected; the leader applies them."""
         self.settings = settings
 
     def must_keep(self, messages: Messages) -> bool:
-        """Nothing of it waits for the disk of this node."""
+        """Always false: nothing waits for this node's disk."""
         return False
 
     def room(self, body_bytes: int) -> int:
-        """The leader rejects what there is no room for."""
+        """Unbounded: the leader rejects publishes."""
         return UNBOUNDED
 
     def refuse(self, messages: Messages) -> None:
-        """Never here."""
+        """Never called here."""
 
     def restore(self, first_offset: int, next_offset: int, settled: OffsetSet, body_bytes: int = 0) -> None:
-        """There is no log of it that counts."""
+        """Do nothing: no log here counts."""
 
     def appended(self, first: int, batch: Batch, now_ms: int = 0) -> None:
-        """There is no log of it that counts."""
+        """Do nothing: no log here counts."""
 
     def dispatch(self, now_ms: int = 0) -> None:
-        """Nothing is due."""
+        """Do nothing: nothing is due."""
 
     def give_way(self) -> None:
-        """Nothing is dropped here."""
+        """Do nothing: the leader drops messages."""
 
     def expire(self, now_ms: int, before: int) -> None:
-        """Nothing expires here."""
+        """Do nothing: the leader expires messages."""
 
     def is_unused(self, now_ms: int) -> bool:
-        """Its leader sees who uses it."""
+        """Always false: the leader sees the uses."""
         return False
 
     # -- what goes through a remote channel -----------------------------------------------------------
 
     def add_consumer(self, consumer: QueueConsumer) -> None:
-        """Consumers are registered at the leader."""
+        """Refuse: consumers are registered at the leader."""
         raise self._elsewhere("consumers")
 
     def remove_consumer(self, consumer: QueueConsumer) -> None:
-        """None is registered here."""
+        """Do nothing: no consumer is registered here."""
 
     def take_one(self, now_ms: int) -> tuple[list[Run], bool]:
-        """Messages are at the leader."""
+        """Refuse: the messages are at the leader."""
         raise self._elsewhere("messages")
 
     def take(self, limit: int) -> tuple[list[Run], bool]:
-        """Messages are at the leader."""
+        """Refuse: the messages are at the leader."""
         raise self._elsewhere("messages")
 
     def drop_ready(self, reason: int) -> int:
-        """Messages are at the leader."""
+        """Refuse: the messages are at the leader."""
         raise self._elsewhere("messages")
 
     def _elsewhere(self, what: str) -> Unsupported:

@@ -13,14 +13,14 @@ from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 EXACT_BITS: Final = 5
-"""Counts of no more bits than that are logged; of others, those that are whole in their highest bits."""
+"""Counts of up to so many bits are all logged; larger ones only if all lower bits are zero."""
 _ALWAYS_LOGGED: Final = 1 << EXACT_BITS
 LOGGED_AT_ONCE: Final = 4096
-"""As many messages, or ranges of them, go into one chunk's trailer; a flush writes one."""
+"""The most ranges in one chunk's trailer; a flush writes one."""
 
 
 class Returned(NamedTuple):
-    """Each of the offsets from `first` up to `end` came back `returns` times."""
+    """Each message from `first` up to `end` came back `returns` times."""
 
     first: int
     end: int
@@ -33,7 +33,7 @@ class Returns:
     __slots__ = ("_counts", "_unlogged")
 
     def __init__(self) -> None:
-        """Nothing came back."""
+        """Begin without returns."""
         self._counts: dict[int, int] = {}
         self._unlogged: dict[int, None] = {}
 
@@ -42,7 +42,7 @@ class Returns:
         return self._counts.get(offset, 0)
 
     def add(self, first: int, end: int, limit: int | None = None) -> list[int]:
-        """Messages come back once more; those of them that did more often than `limit` by now."""
+        """Count one more return of these messages; return those that exceed `limit`."""
         counts, unlogged = self._counts, self._unlogged
         excessive: list[int] = []
         for offset in range(first, end):
@@ -54,7 +54,7 @@ class Returns:
         return excessive
 
     def forget(self, first: int, end: int) -> None:
-        """These are settled."""
+        """Forget settled messages."""
         if not self._counts:
             return
         if end - first < len(self._counts):
@@ -67,12 +67,12 @@ class Returns:
             self._unlogged = {at: None for at in self._unlogged if at in self._counts}
 
     def found(self, returned: Returned) -> None:
-        """The log says so; what it says later counts."""
+        """Take a count from the log; later ones replace it."""
         for offset in range(returned.first, returned.end):
             self._counts[offset] = returned.returns
 
     def log_again(self) -> None:
-        """All has to be said once more: a segment begins, and those before it may go."""
+        """Mark all counts as unlogged: a segment begins, and earlier ones may be dropped."""
         self._unlogged = dict.fromkeys(self._counts)
 
     @property
@@ -91,17 +91,17 @@ class Returns:
 
     @property
     def is_much_unlogged(self) -> bool:
-        """Whether the flush that comes cannot log it all."""
+        """Whether the counts do not fit into the next flush."""
         return len(self._unlogged) > LOGGED_AT_ONCE
 
     def logged(self, ranges: Iterable[Returned]) -> None:
-        """The log says so now."""
+        """Note that these counts are in the log."""
         for first, end, _ in ranges:
             for offset in range(first, end):
                 self._unlogged.pop(offset, None)
 
 
 def is_logged(count: int) -> bool:
-    """Whether a message's log is told when it came back that often: within a sixteenth part it always was."""
+    """Whether a count is logged; so a logged count is at most a sixteenth too low."""
     spare = max(0, count.bit_length() - EXACT_BITS)
     return count >> spare << spare == count

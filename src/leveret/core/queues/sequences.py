@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 from leveret.wire.record import is_recovery
 
 SEQUENCES_MAX: Final = 255
-"""Publishers whose last id is known; beyond, the one that published longest ago is forgotten (as in Osiris)."""
+"""The most publishers whose last id is kept; the longest inactive one is forgotten first (as in Osiris)."""
 
 
 class NumberedRun(NamedTuple):
     """The last of `many` messages of a publisher is the `place`th that is gathered, and has the number `sequence`.
 
-    With 0 for `many` it is not known which of those that are gathered are its messages.
+    With 0 for `many` the places of its messages are unknown.
     """
 
     place: int
@@ -26,41 +26,42 @@ class NumberedRun(NamedTuple):
 
 
 class Sequences:
-    """Those of one queue.
+    """The sequences of one queue.
 
     Attributes:
-        logged: by publisher, how far its messages are in the log.
-        unlogged: the same, of those that were gathered since.
+        logged: by publisher, the last number in the log.
+        unlogged: by publisher, the last number gathered since then.
     """
 
     __slots__ = ("_none", "_numbered", "logged", "unlogged")
 
     def __init__(self, none: int = 0) -> None:
-        """Nothing was numbered; `none` is the last number of a publisher that has not published."""
+        """Begin without publishers; `none` is the last number of an unknown publisher."""
         self.logged: dict[bytes, int] = {}
         self.unlogged: dict[bytes, int] = {}
         self._none = none
         self._numbered: list[NumberedRun] = []
 
     def last(self, reference: bytes) -> int:
-        """The number of the last message of a publisher that was taken."""
+        """The last number of a publisher."""
         return self.unlogged.get(reference, self.logged.get(reference, self._none))
 
     def advance(self, numbered: NumberedRun) -> None:
-        """A publisher's messages are gathered."""
+        """Note that a publisher's messages are gathered."""
         self.unlogged[numbered.reference] = numbered.sequence
         self._numbered.append(numbered)
 
     def take_numbered(self) -> list[NumberedRun]:
-        """What `advance` was told, once; ask before what is gathered is appended."""
+        """The runs passed to `advance`, once; to be called before the messages are appended."""
         numbered, self._numbered = self._numbered, []
         self.unlogged = {}
         return numbered
 
     def note_logged(self, sequences: dict[bytes, int]) -> None:
-        """These stand in the log; the newest are last, and too many are forgotten from the oldest on.
+        """Note the numbers in the log, the newest last; if there are too many, the oldest are forgotten.
 
-        Recoveries are not: one that was interrupted, however long ago, would bring again what it brought.
+        Recoveries are never forgotten: an interrupted one may go on at any later time, and must not publish messages
+        twice.
         """
         logged = self.logged
         for reference, sequence in sequences.items():

@@ -34,26 +34,26 @@ class LogBounds(Protocol):
 
     @property
     def first_offset(self) -> int:
-        """First offset retained."""
+        """The first offset that is retained."""
 
     @property
     def committed_offset(self) -> int:
-        """The offset after the last one that is durable; chunks from it on are not served."""
+        """The offset up to which the log is durable; later chunks are not served."""
 
     @property
     def last_chunk_id(self) -> int:
-        """First offset of the last durable chunk, -1 when there is none."""
+        """The first offset of the last durable chunk, -1 when there is none."""
 
     @property
     def last_timestamp_ms(self) -> int:
-        """Time of that chunk."""
+        """The time of that chunk."""
 
     @property
     def bytes(self) -> int:
-        """Octets retained."""
+        """The retained octets."""
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """First offset of the first chunk that is not older."""
+        """The first offset of the first chunk that is not older than a time."""
 
 
 class StreamConsumer(QueueConsumer, Protocol):
@@ -64,18 +64,18 @@ class StreamConsumer(QueueConsumer, Protocol):
 
 
 class EmptyLog:
-    """The bounds of a stream that nothing was published to."""
+    """The bounds of an empty stream."""
 
     first_offset = committed_offset = last_timestamp_ms = bytes = 0
     last_chunk_id = -1
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """The next message's."""
+        """The offset of the next message."""
         return 0
 
 
 def first_wanted(log: LogBounds, spec: OffsetSpec) -> int:
-    """Where a reader begins; offsets retained no more are skipped, and one that is to come is the next."""
+    """The offset at which a reader begins; dropped offsets are skipped, and one in the future is the next."""
     match spec.kind:
         case OffsetType.FIRST:
             return log.first_offset
@@ -89,20 +89,20 @@ def first_wanted(log: LogBounds, spec: OffsetSpec) -> int:
 
 
 def check_offset_argument(value: Any) -> Any:
-    """The consumer argument `x-stream-offset`, as it is.
+    """Check the consumer argument `x-stream-offset`, and return it unchanged.
 
     Raises:
-        PreconditionFailed: it is no offset specification.
+        PreconditionFailed: the value is no offset specification.
     """
     offset_of_argument(value, 0)
     return value
 
 
 def offset_of_argument(value: Any, now_ms: int) -> OffsetSpec:
-    """The consumer argument `x-stream-offset`: absent is next, a time is in seconds, an interval reaches back.
+    """Decode the consumer argument `x-stream-offset`: absent is next, a time is in seconds, an interval reaches back.
 
     Raises:
-        PreconditionFailed: it is none of these.
+        PreconditionFailed: the value is none of these.
     """
     names = {"first": OffsetType.FIRST, "last": OffsetType.LAST, "next": OffsetType.NEXT}
     if value is None:
@@ -120,16 +120,16 @@ def offset_of_argument(value: Any, now_ms: int) -> OffsetSpec:
 
 
 class StreamBatch:
-    """The messages that one publisher hands in at once, in order.
+    """The messages of one publish, in order.
 
     Attributes:
         reference: the publisher's, empty without deduplication.
-        ids: publishing ids of all that was handed in, to be confirmed.
-        entries: as they stand in a chunk, those left out that had been published before.
+        ids: the publishing ids of all published messages, to be confirmed.
+        entries: as they stand in a chunk, without those that had been published before.
         entry_ids: publishing ids, one an entry.
-        records: how many messages they are; more than entries if some are batches themselves.
-        filters: the filter values among them, b"" for messages without one; None if none has one.
-        done: called with None when they are durable, or with why they are not stored.
+        records: the number of messages; more than entries if some are batches themselves.
+        filters: the filter values of the messages, b"" for messages without one; None if none has one.
+        done: called with None when they are durable, or with the error if they are not stored.
     """
 
     __slots__ = ("done", "entries", "entry_ids", "filters", "ids", "records", "reference")
@@ -157,7 +157,7 @@ class Stream(Queue):
     log_kind = "streams"
 
     def __init__(self, definition: QueueDefinition, read: Reader) -> None:
-        """An empty stream; the store gives it the bounds of its log, and the books it found there."""
+        """Make an empty stream; the store gives it the bounds and the tables of its log."""
         super().__init__(definition, read)
         # Publishing ids may begin at 0.
         self.sequences = Sequences(none=-1)
@@ -173,12 +173,12 @@ class Stream(Queue):
 
     @property
     def message_count(self) -> int:
-        """Offsets retained."""
+        """The number of retained offsets."""
         return self.log.committed_offset - self.log.first_offset
 
     @property
     def may_hold_messages(self) -> bool:
-        """See Queue; what was published and is not durable yet does not count as a message."""
+        """See Queue; published messages that are not durable yet count, too."""
         is_uncommitted = bool(self.incoming) or self.next_offset > self.log.committed_offset
         return is_uncommitted or super().may_hold_messages
 
@@ -189,22 +189,22 @@ class Stream(Queue):
 
     @property
     def ready_count(self) -> int:
-        """All of them: reading takes nothing away."""
+        """The number of all messages: reading removes none."""
         return self.message_count
 
     @property
     def is_behind(self) -> bool:
-        """Never: what readers have not read yet is nobody's burden."""
+        """Always false: unread messages cost nothing."""
         return False
 
     # -- publishing ---------------------------------------------------------------------------
 
     def must_keep(self, messages: Messages) -> bool:
-        """Always: nothing is read that is not on disk, whatever its delivery mode."""
+        """Always true: messages are read only from disk, whatever their delivery mode."""
         return True
 
     def publish(self, batch: StreamBatch) -> None:
-        """Take messages for the next flush, leaving out those that their publisher had published before."""
+        """Take messages for the next flush, without those that their publisher had published before."""
         if batch.reference and batch.ids:
             self._deduplicate(batch)
         self.incoming.append(batch)
@@ -220,14 +220,14 @@ class Stream(Queue):
         self.sequences.unlogged[batch.reference] = max(last, *ids)
 
     def align(self, offset: int) -> int:
-        """Have the next message at this offset, if the stream is not beyond it; where it will be."""
+        """Place the next message at this offset, unless the stream is beyond it; return its offset."""
         self.next_offset_min = max(self.next_offset_min, offset)
         return max(self.next_offset_min, self.next_offset)
 
     # -- stored offsets -----------------------------------------------------------------------
 
     def store_offset(self, reference: bytes, offset: int) -> None:
-        """Remember how far a reader has come; logged with the next flush."""
+        """Store a reader's offset; logged with the next flush."""
         if self.offset_of(reference) != offset:
             self.unlogged_offsets[reference] = offset
 
@@ -236,17 +236,17 @@ class Stream(Queue):
         return self.unlogged_offsets.get(reference, self.offsets.get(reference))
 
     def live_offsets(self) -> dict[bytes, int]:
-        """Stored offsets that are still of use: those not behind the first offset retained."""
+        """The useful stored offsets: those from the first retained offset on."""
         first = self.log.first_offset
         return {reference: offset for reference, offset in self.offsets.items() if offset >= first}
 
     # -- consuming by AMQP 0-9-1 --------------------------------------------------------------
 
     def add_consumer(self, consumer: QueueConsumer) -> None:
-        """See Queue; `x-stream-offset` says where the consumer begins.
+        """See Queue; the consumer begins at its `x-stream-offset`.
 
         Raises:
-            PreconditionFailed: no prefetch count, or no such offset. Unsupported: no acknowledgements.
+            PreconditionFailed: no prefetch count, or no such offset. Unsupported: a consumer without acknowledgements.
         """
         vhost, name = self.key
         where = f"queue '{name}' in vhost '{vhost}'"
@@ -264,7 +264,7 @@ class Stream(Queue):
         self._readers.pop(consumer, None)
 
     def dispatch(self, now_ms: int = 0) -> None:
-        """Hand each consumer what is durable from its position on, as far as it has room."""
+        """Deliver durable messages to each consumer, from its position on, as far as it has capacity."""
         if self.pending_returns:
             return
         for consumer in list(self.consumers):
@@ -291,11 +291,11 @@ class Stream(Queue):
         return runs
 
     def settle(self, first: int, count: int, reason: int = Reason.ACKED) -> None:
-        """An acknowledgement: the consumer has room again, and the message stays."""
+        """Take an acknowledgement: the consumer has capacity again, and the message stays."""
         self.unacked_count -= count
 
     def requeue(self, first: int, count: int) -> None:
-        """A channel ends: nothing comes back, a stream delivers nothing twice to one reader."""
+        """Forget unacked messages of a channel that ends: a stream delivers nothing twice to one reader."""
         self.unacked_count -= count
 
     # -- what a stream does not do ------------------------------------------------------------
@@ -318,9 +318,9 @@ class Stream(Queue):
 
 
 class _Position:
-    """Where a consumer is: the offset it gets next, and what was read from there on.
+    """The position of a consumer: its next offset, and the messages read from there on.
 
-    `offset` is -1 until the first dispatch, which knows what time an interval reaches back from.
+    `offset` is -1 until the first dispatch, because an interval reaches back from its time.
     """
 
     __slots__ = ("argument", "offset", "window")
@@ -332,12 +332,12 @@ class _Position:
 
 
 def retained_before_ms(settings: QueueSettings, now_ms: int) -> int | None:
-    """Segments whose last message is older than this may go; None for no such limit."""
+    """The time before which a segment's last message must be for retention to drop it; None for no such limit."""
     return None if settings.max_age_ms is None else now_ms - settings.max_age_ms
 
 
 def records_of(entry: bytes) -> int:
-    """The number of messages of an entry of a chunk."""
+    """The number of messages in an entry of a chunk."""
     return int.from_bytes(entry[1:3], "big") if entry[0] & 0x80 else 1
 
 
@@ -349,4 +349,4 @@ def _rising(ids: Sequence[int], entries: list[bytes], last: int) -> Iterator[tup
 
 
 def _forget(error: LeveretError | None) -> None:
-    """Nobody waits."""
+    """Do nothing."""

@@ -15,15 +15,15 @@ class GroupMember(Protocol):
     """A subscription with a single active consumer."""
 
     def activate(self, active: bool) -> None:
-        """It may read from now on, or must stop and say so (`ConsumerGroup.stepped_down`)."""
+        """Let the member read, or ask it to stop and to call `ConsumerGroup.stepped_down`."""
 
 
 class ConsumerGroup:
     """The subscriptions to one stream under one name.
 
     Attributes:
-        members: in the order in which they came.
-        active: who reads, if anybody.
+        members: in the order of their arrival.
+        active: the member that reads, None for none.
     """
 
     def __init__(self, partition: int | None = None) -> None:
@@ -34,12 +34,12 @@ class ConsumerGroup:
         self._stepping_down = False
 
     def join(self, member: GroupMember) -> None:
-        """One more; it reads if it is its turn."""
+        """Add a member, and activate it if it is its turn."""
         self.members.append(member)
         self._settle()
 
     def leave(self, member: GroupMember) -> None:
-        """One less, and somebody else's turn if it was active."""
+        """Remove a member, and activate another one if it was active."""
         if member not in self.members:
             return
         self.members.remove(member)
@@ -49,14 +49,14 @@ class ConsumerGroup:
         self._settle()
 
     def stepped_down(self, member: GroupMember) -> None:
-        """The active member has stopped, as it was asked to."""
+        """Note that the active member has stopped, as asked."""
         if self.active is member and self._stepping_down:
             self.active = None
             self._stepping_down = False
             self._settle()
 
     def _settle(self) -> None:
-        """Bring who reads in line with whose turn it is."""
+        """Activate the member whose turn it is."""
         if not self.members or self._stepping_down:
             return
         chosen = self._chosen()
@@ -83,7 +83,7 @@ class ConsumerGroups:
         self._groups: dict[tuple[str, str, str], ConsumerGroup] = {}
 
     def join(self, key: tuple[str, str, str], member: GroupMember, partition: int | None) -> ConsumerGroup:
-        """Put a member into its group, made for the first of them."""
+        """Add a member to its group, which the first member makes."""
         group = self._groups.get(key)
         if group is None:
             group = self._groups[key] = ConsumerGroup(partition)
@@ -91,7 +91,7 @@ class ConsumerGroups:
         return group
 
     def leave(self, key: tuple[str, str, str], member: GroupMember) -> None:
-        """Take a member out; a group ends with its last."""
+        """Remove a member; a group ends with its last."""
         group = self._groups.get(key)
         if group is not None:
             group.leave(member)

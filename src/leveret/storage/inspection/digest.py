@@ -1,8 +1,8 @@
-"""What two nodes compare to know that they hold the same chunks: a checksum over a range of a log.
+"""A checksum over a range of a log, by which two nodes compare their chunks.
 
-It covers the chunks' headers, which carry the CRCs of the data: so it is made as fast as headers are read, and
-a chunk that was replaced by another one is noticed. A deep one reads all octets, trailers too, and checks them;
-only that notices what the disk lost. In which segments the chunks stand makes no difference.
+It covers the chunks' headers, which carry the CRCs of the data: so it is made as fast as headers are read, and finds
+a chunk that was replaced by another one. A deep digest reads and checks all octets, trailers too; only a deep one
+finds losses of the disk. The digest does not depend on the bounds of segments.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from leveret.wire.chunk import HEADER_BYTES
 
 
 class Digest(NamedTuple):
-    """Of the chunks in a range: how many, octets of them, CRC-32."""
+    """A digest of the chunks in a range: their number, octets and CRC-32."""
 
     chunks: int
     octets: int
@@ -25,7 +25,7 @@ class Digest(NamedTuple):
 
 
 class RangeGone(StorageError):
-    """The range begins before the log does: all before `first_offset` was dropped."""
+    """The range begins before the log does: all records before `first_offset` were dropped."""
 
     def __init__(self, directory: Path, from_offset: int, first_offset: int) -> None:
         super().__init__(
@@ -37,11 +37,11 @@ class RangeGone(StorageError):
 def digest(
     directory: Path, from_offset: int, to_offset: int, *, deep: bool = False, on_read: OnRead | None = None
 ) -> Digest:
-    """Of all chunks that begin at or after `from_offset` and end at or before `to_offset`; for a thread.
+    """Compute the digest of all chunks from `from_offset` up to `to_offset`, each wholly inside; for a thread.
 
     Raises:
         Corrupt: a chunk in the range is damaged.
-        RangeGone: it was dropped, perhaps just now.
+        RangeGone: a part of the range was dropped, perhaps just now.
         StorageError: files cannot be opened.
     """
     chunks = octets = crc = 0

@@ -1,9 +1,9 @@
-"""The next chunk behind one that is damaged, so that what reads a segment can go on.
+"""Finds the next chunk behind a damaged one, so that a reader of the segment can go on.
 
-A chunk whose header is whole says where the next one begins, whatever became of its data. What is left of a
-damaged header may say it too: then a header stands there. Otherwise octets are looked for that are a header, and
-from which headers lead on to a place that is known: one that the segment's summary names, or the segment's end.
-They must, for a message may look like chunks. Where none do, all up to such a place is damage.
+A chunk whose header is whole gives the begin of the next one, whatever happened to its data. A damaged header may
+still have the right length: then a header stands at that position. Otherwise octets are searched for a header from
+which further headers lead to a known position: one in the segment's summary, or the segment's end. They must lead
+there, because a message may look like chunks. If no header does, everything up to the known position is damage.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ RECORDS_MAX: Final = 1 << 40
 
 
 class Spot(NamedTuple):
-    """A chunk by its offset, and where it is."""
+    """A chunk: its offset and its position."""
 
     chunk_id: int
     position: int
 
 
 class Goal(NamedTuple):
-    """Where headers have to lead: to one of these offsets at `position`."""
+    """The known chunk that headers must lead to: one of the offsets `ids`, at `position`."""
 
     ids: range
     position: int
 
     @property
     def spot(self) -> Spot | None:
-        """The chunk there, if it can only be one."""
+        """The chunk there, if only one offset is possible."""
         return Spot(self.ids.start, self.position) if self.ids.stop == self.ids.start + 1 else None
 
 
 def next_chunk(file: SegmentFile, damaged: Spot, end: Goal, behind: int) -> Spot | None:
-    """What is behind the damaged chunk and before the offset `behind`, or else at `end`; None: that is not known."""
+    """The chunk behind the damaged one and before the offset `behind`, or else the one at `end`; None if unknown."""
     found = _by_lengths(file, damaged, end)
     if found is not None:
         return found
@@ -56,7 +56,7 @@ def next_chunk(file: SegmentFile, damaged: Spot, end: Goal, behind: int) -> Spot
 
 
 def _by_lengths(file: SegmentFile, damaged: Spot, goal: Goal) -> Spot | None:
-    """What stands where the damaged chunk ends, if the lengths in its header are still right."""
+    """The chunk at the end of the damaged one, if the lengths in the damaged header are still right."""
     octets = file.readable(damaged.position, HEADER_BYTES)
     if len(octets) < HEADER_BYTES:
         return None
@@ -73,7 +73,7 @@ def _by_lengths(file: SegmentFile, damaged: Spot, goal: Goal) -> Spot | None:
 
 
 def _summarised(file: SegmentFile, damaged: Spot) -> Spot | None:
-    """A chunk further on that the segment's summary knows."""
+    """The next chunk in the segment's summary."""
     summary = Summary.load(Segment(file.directory, file.first_offset, SegmentState.SEALED))
     ids, positions, _ = summary.index if summary else ((), (), ())
     spots = map(Spot, ids, positions)
@@ -84,19 +84,19 @@ def _summarised(file: SegmentFile, damaged: Spot) -> Spot | None:
 
 
 def _headers_like(ids: range) -> re.Pattern[bytes]:
-    """What the header of a chunk of one of these offsets looks like."""
+    """A pattern for the header of a chunk with one of these offsets."""
     first, last = ids[0].to_bytes(8, "big"), ids[-1].to_bytes(8, "big")
     same = next((n for n in range(8) if first[n] != last[n]), 8)
-    # A look ahead: a header may begin inside of what only looks like one.
+    # A look-ahead, because a header may begin inside octets that only look like a header.
     return re.compile(
         re.escape(bytes([MAGIC])) + rb"(?=[\x00-\x03].{22}" + re.escape(first[:same]) + rb")", re.DOTALL
     )
 
 
 def _leads_to(file: SegmentFile, start: int, ids: range, goal: Goal, passed: set[int]) -> int | None:
-    """The offset of the chunk whose header stands at `start`, if it is one of `ids` and leads to the goal; else None.
+    """The offset of the chunk whose header is at `start`, if it is in `ids` and leads to the goal; else None.
 
-    `passed` are the places of headers that do not lead there.
+    `passed` are the positions of headers that do not lead there.
     """
     places: set[int] = set()
     first_id = -1
@@ -105,7 +105,7 @@ def _leads_to(file: SegmentFile, start: int, ids: range, goal: Goal, passed: set
         try:
             header = file.header(position)
         except ChunkError:
-            # More is damaged; as long as it was, what is behind it is still where it was.
+            # More is damaged; the chunks behind the damage still have their positions.
             found = None if first_id < 0 else _by_lengths(file, Spot(next_id, position), goal)
             if found is None:
                 break

@@ -1,6 +1,6 @@
-"""Reading again all that a log holds, to find what the disk lost while a copy of it still exists, and mending it.
+"""Reads all of a log again, to find losses of the disk while a copy still exists, and repairs them.
 
-A scrub reads from the disk and not from memory, and leaves memory as little as it found in it.
+A scrub reads from the disk instead of the page cache, and does not fill the cache.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from leveret.wire.chunk import HEADER_BYTES, ChunkError, Header, decode_chunk
 
 
 class Scrub:
-    """One log's chunks before an offset, each read and checked; iterate over it for the damage, in a thread.
+    """Reads and checks one log's chunks before an offset; iterate over it for the damage, in a thread.
 
     Attributes:
-        chunks: how many were found whole so far.
-        octets: of those.
+        chunks: the number of whole chunks so far.
+        octets: the size of these chunks.
     """
 
     def __init__(
@@ -34,9 +34,9 @@ class Scrub:
         on_read: OnRead | None = None,
         name: str = "",
     ) -> None:
-        """`until_offset` is what the log has on disk for sure: its `synced_offset`; None for one that is not open.
+        """`until_offset` is the log's `synced_offset`, up to which it is on disk; None for a log that is not open.
 
-        With the log's `name`, segments that are not of it, or that miss in front, are damage too.
+        With the log's `name`, foreign segments and missing first segments are damage too.
         """
         self.chunks = 0
         self.octets = 0
@@ -46,7 +46,7 @@ class Scrub:
         self._name = name
 
     def __iter__(self) -> Iterator[Damage]:
-        """Read on. Raises StorageError if files cannot be opened."""
+        """Yield damage as it is found. Raises StorageError if files cannot be opened."""
         if self._name and (missing := _missing_in_front(self._directory)) is not None:
             yield missing
         before: Header | None = None
@@ -71,20 +71,20 @@ class Scrub:
             self.octets += found.header.chunk_bytes
 
     def _stray(self, place: WalkedChunk, before: Header | None) -> str:
-        """Why a segment that begins with a chunk which is whole is not one of this log."""
+        """The reason why a segment with a whole first chunk does not belong to this log; empty if it does."""
         header, middle = place.header, place.position + HEADER_BYTES + place.header.data_bytes
         if place.position or not self._name or not header.trailer_bytes:
             return ""
         if before is not None and before.next_offset != header.chunk_id:
-            # What was in between was dropped meanwhile.
+            # The segments in between were dropped meanwhile.
             before = None
         return stray(place.file.read(middle, header.trailer_bytes), self._name, before)
 
 
 def _missing_in_front(directory: Path) -> Damage | None:
-    """What a log was to begin with and does not."""
+    """The missing first records of a log, by its begin file."""
     found: tuple[int, int] | None = None
-    # What is dropped right now is written first, then removed: names that were read in between are read again.
+    # A drop writes the begin first, then removes files: names that were read in between are read again.
     for _ in range(2):
         begin, held = begin_of(directory), starts(directory)
         if begin is None or not held or held[0] <= begin or found not in (None, (begin, held[0])):
@@ -96,13 +96,13 @@ def _missing_in_front(directory: Path) -> Damage | None:
 
 
 def repair(directory: Path, offset: int, octets: bytes, *, on_read: OnRead | None = None) -> None:
-    """Put chunks from another copy of the log in the place of what is damaged from `offset` on; blocks for the disk.
+    """Replace the damage from `offset` on by chunks from another copy of the log; blocks for the disk.
 
-    `octets` are all chunks of the damage, header to trailer. They replace damage and nothing else, so a crash
-    half-way leaves damage in the same place. The log may be appended to meanwhile, but not cut or deleted.
+    `octets` are all damaged chunks, header to trailer. They replace damage only, so a crash half-way leaves damage in
+    the same place. The log may be appended to meanwhile, but not cut or deleted.
 
     Raises:
-        StorageError: the chunks are not whole, not those, or do not fit; or the disk does not take or keep them.
+        StorageError: the chunks are not whole, are others, or do not fit; or the disk refuses or loses them.
     """
     try:
         end = _end_of(octets, offset)
@@ -123,7 +123,7 @@ def repair(directory: Path, offset: int, octets: bytes, *, on_read: OnRead | Non
 
 
 class _Misfit(Exception):
-    """Why nothing is written."""
+    """The reason why nothing is written."""
 
 
 def _end_of(octets: bytes, offset: int) -> int:
@@ -144,7 +144,7 @@ def _end_of(octets: bytes, offset: int) -> int:
 def _place_for(
     directory: Path, offset: int, end: int, octets: bytes, on_read: OnRead | None
 ) -> tuple[int, int]:
-    """Segment and position of the damage that these octets, of records from `offset` to `end`, are to replace."""
+    """Segment and position of the damage that these octets, of records from `offset` to `end`, will replace."""
     with closing(walk(directory, offset, end, on_read=on_read, from_disk=True)) as found:
         first = next(found, None)
         if first is None:
@@ -162,9 +162,9 @@ def _place_for(
 
 
 def _fit_hole(directory: Path, hole: Damage, offset: int, end: int, size: int) -> None:
-    """See that what is damaged is as large as what was given: there stands the next chunk, or the segment ends there.
+    """Check that the damage has the given size: behind it is the next chunk, or the segment's end.
 
-    The walk's own guess of where that is does not count, for a message may look like a chunk.
+    The walk's own guess of the end does not count, because a message may look like a chunk.
     """
     if hole.position < 0:
         raise _Misfit(hole.what)
@@ -174,7 +174,7 @@ def _fit_hole(directory: Path, hole: Damage, offset: int, end: int, size: int) -
     with closing(SegmentFile(directory, hole.segment, _ignore, window_bytes=HEADER_BYTES)) as file:
         if not file.has(stop):
             after = next((start for start in starts(directory) if start > hole.segment), None)
-            # Where the newest segment ends is for the log to say, which goes on writing there.
+            # The log alone knows the end of its newest segment, because it goes on writing there.
             if after != end and (after is not None or stop != file.size):
                 raise _Misfit(f"what was given is not what is left of the segment: {hole.what}")
             return
@@ -187,11 +187,11 @@ def _fit_hole(directory: Path, hole: Damage, offset: int, end: int, size: int) -
 
 
 def _ignore(octets: int) -> None:
-    """Nobody waits."""
+    """Do nothing."""
 
 
 def _write(fd: int, position: int, octets: bytes) -> bool:
-    """Write them, and read them back from the disk: whether they are the same."""
+    """Write the octets, read them back from the disk, and return whether they are the same."""
     view = memoryview(octets)
     written = 0
     while written < len(octets):

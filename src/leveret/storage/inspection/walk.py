@@ -1,11 +1,11 @@
-"""Chunks where they stand in a log's files, read beside the log itself, and on behind what is damaged.
+"""Walks the chunks in a log's files, beside the log itself, and goes on behind damage.
 
-A log (`storage.log`) stops at damage, and belongs to the event loop. Who compares, checks or rescues what a
-log holds walks its directory instead, in a thread. Meanwhile the log may be appended to, its segments may
-change their names (that is a state, see `storage.segment`) and the oldest may be deleted: a walk goes up to
-an offset that it was given, never looks at what is behind it, and takes a segment that is gone for dropped
-unless the one before it is still there. A log that is cut or deleted during a walk is not what the walk says
-it is; whoever does that throws the outcome away. How it goes on behind damage: see `storage.inspection.next_chunk`.
+A log (`storage.log`) stops at damage, and belongs to the event loop. Comparisons, checks and rescues walk the log's
+directory instead, in a thread. Meanwhile the log may be appended to, its segments may be renamed to enter another
+state (see `storage.segment`), and the oldest may be deleted. So a walk ends at a given offset, and takes a missing
+segment for dropped unless the segment before it is still there. The outcome of a walk is worthless if the log is cut
+or deleted meanwhile; whoever cuts or deletes it discards the outcome. `storage.inspection.next_chunk` finds the next
+chunk behind damage.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from leveret.storage.segment_file import CutShort, OnRead, SegmentFile, Unreadab
 from leveret.wire.chunk import HEADER_BYTES, Attribute, ChunkError, Header, encode_attribute
 
 HEADERS_BYTES: Final = 64 * 1024
-"""Read at once by a walk that wants headers alone; chunks that are larger are stepped over."""
+"""The octets of one read by a walk that needs headers alone; larger chunks are skipped."""
 _OFFSETS_END: Final = 1 << 64
 _CHECK_BYTES: Final = 10
 
@@ -28,8 +28,8 @@ _CHECK_BYTES: Final = 10
 class Damage(NamedTuple):
     """Records that cannot be read: from `offset` up to `next_offset`.
 
-    They stand, or stood, at `position` of the segment that begins at offset `segment`, -1 for behind its end, in
-    `length` octets; None if octets are missing and not just other ones.
+    They are, or were, at `position` of the segment that begins at offset `segment`, -1 for behind its end, and take
+    `length` octets; None if octets are missing rather than changed.
     """
 
     segment: int
@@ -40,12 +40,12 @@ class Damage(NamedTuple):
     what: str
 
     def error(self, directory: Path) -> Corrupt:
-        """As the log itself would report it."""
+        """The error that the log itself would raise."""
         return Corrupt(str(directory), f"{self.segment:020d}", self.offset, self.position, self.what)
 
 
 class WalkedChunk(NamedTuple):
-    """Where a chunk is: its header is whole, and what is before it ends where it begins.
+    """A chunk with a whole header, directly behind the one before.
 
     `file` can be read until the walk goes on.
     """
@@ -55,7 +55,7 @@ class WalkedChunk(NamedTuple):
     position: int
 
     def fault(self) -> str | None:
-        """What is wrong with its data and trailer, which are read for it; None: nothing."""
+        """Read data and trailer; return the fault in them, None for none."""
         header, file = self.header, self.file
         middle = self.position + HEADER_BYTES + header.data_bytes
         end = middle + header.trailer_bytes
@@ -72,7 +72,7 @@ class WalkedChunk(NamedTuple):
         return None
 
     def damage(self, what: str) -> Damage:
-        """All of it, as damage."""
+        """The whole chunk, as damage."""
         offset, end, size = self.header.chunk_id, self.header.next_offset, self.header.chunk_bytes
         return Damage(self.file.first_offset, offset, end, self.position, size, what)
 
@@ -86,13 +86,13 @@ def walk(
     window_bytes: int = HEADERS_BYTES,
     from_disk: bool = False,
 ) -> Generator[WalkedChunk | Damage, None, None]:
-    """Every chunk from the one that holds `from_offset` on, by its header alone, and what is not readable as one.
+    """Yield every chunk from the one that holds `from_offset` on, by its header alone, and the damage between them.
 
-    Ends before `until_offset`; without one, where the files do: for a log that nobody appends to. `window_bytes`
-    and `from_disk` are as of SegmentFile.
+    Ends before `until_offset`, or at the end of the files if that is None, for a log without appends. `window_bytes`
+    and `from_disk` are SegmentFile's.
 
     Raises:
-        StorageError: files cannot be opened, which says nothing of what is in them.
+        StorageError: files cannot be opened; their content may be whole.
     """
     held = starts(directory)
     start = max((each for each in held if each <= from_offset), default=held[0] if held else None)
@@ -114,7 +114,7 @@ def walk(
 
 
 def _ignore(octets: int) -> None:
-    """Nobody waits."""
+    """Do nothing."""
 
 
 def _after(held: list[int], start: int) -> int | None:
@@ -124,10 +124,10 @@ def _after(held: list[int], start: int) -> int | None:
 def _step_on(
     directory: Path, start: int, end: int, from_offset: int, until_offset: int | None
 ) -> Generator[Damage, None, int | None]:
-    """The segment after the one that began at `start` and ended at `end`; None if that was the last."""
+    """The segment after the one from `start` to `end`; None if that was the last."""
     held = starts(directory)
     after = _after(held, start)
-    # The oldest are dropped first: as long as this one is there, nothing behind it was dropped.
+    # The oldest are dropped first: while this segment exists, no later one was dropped.
     if after != end and start in held:
         if after is None and until_offset is not None:
             yield Damage(start, end, until_offset, -1, None, f"the log ends at offset {end}")
@@ -140,7 +140,7 @@ def _step_on(
 def _walk_file(
     file: SegmentFile, from_offset: int, until_offset: int | None
 ) -> Generator[WalkedChunk | Damage, None, int]:
-    """What is in one segment; returns the offset after it."""
+    """Yield the chunks and the damage of one segment; return the offset after it."""
     expected, position = file.first_offset, 0
     while (until_offset is None or expected < until_offset) and file.has(position):
         try:
@@ -164,12 +164,12 @@ def _walk_file(
 def _damage(
     file: SegmentFile, position: int, expected: int, until_offset: int | None, error: ChunkError
 ) -> Damage:
-    """The damage that begins there, up to the next chunk or else to the end of the segment."""
+    """The damage at a position, up to the next chunk or else to the end of the segment."""
     after = _after(starts(file.directory), file.first_offset)
     if after is not None:
         end = Goal(range(after, after + 1), file.size)
     else:
-        # Only the log knows where its newest segment has to end.
+        # Only the log knows the end of its newest segment.
         end = Goal(range(until_offset or expected + 1, _OFFSETS_END), file.size)
     behind = min(each for each in (after, until_offset, expected + RECORDS_MAX) if each is not None)
     found = next_chunk(file, Spot(expected, position), end, behind)

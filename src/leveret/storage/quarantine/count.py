@@ -1,4 +1,4 @@
-"""What the end of a log holds, counted before it is cut off; see storage.quarantine."""
+"""Counts the records at the end of a log before they are cut off; see storage.quarantine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ENTRY_BYTES: Final = 4
 
 
 def contents(directory: Path, path: str) -> DivergentLog | None:
-    """All that can be read of the log at `path`, which is in `directory`; None if there is no segment.
+    """Count all readable records of the log at `path`, which is in `directory`; None if there is no segment.
 
     Raises:
         StorageError: files cannot be opened.
@@ -35,10 +35,10 @@ def contents(directory: Path, path: str) -> DivergentLog | None:
 def count(
     directory: Path, log: DivergentLog, on_read: OnRead | None, until: int | None, quarantined: Path
 ) -> None:
-    """Fill in what the log in `directory` holds from `log.from_offset` on. Reads headers and settlements only.
+    """Count the records of the log in `directory` from `log.from_offset` on. Reads headers and settlements only.
 
-    Up to before `until`, for a log that is appended to. What is behind that is taken from the directory
-    `quarantined`: the log may have grown since its segments were copied there.
+    For a log that is appended to, `until` ends the range. Records behind it are read from the directory
+    `quarantined`, because the log may have grown since its segments were copied there.
 
     Raises:
         StorageError: files cannot be opened.
@@ -71,7 +71,7 @@ def count(
 
 
 def _settled_behind(directory: Path, settled: _Settled, start: int, on_read: OnRead | None) -> int:
-    """Take over what the rest of the chunks settles; where that ends."""
+    """Add the settlements of the remaining chunks; return the offset behind them."""
     end = start
     for found in walk(directory, start, on_read=on_read):
         if isinstance(found, WalkedChunk):
@@ -82,7 +82,7 @@ def _settled_behind(directory: Path, settled: _Settled, start: int, on_read: OnR
 
 
 def _take(settled: _Settled, place: WalkedChunk) -> bool:
-    """Take over the settlements of a chunk; whether they could be read."""
+    """Add the settlements of a chunk; return whether they could be read."""
     if place.fault() is not None:
         return False
     start, size = place.position + HEADER_BYTES + _ENTRY_BYTES, place.header.data_bytes - _ENTRY_BYTES
@@ -95,7 +95,7 @@ def _take(settled: _Settled, place: WalkedChunk) -> bool:
 
 
 def _take_relocated(relocated: _Settled, place: WalkedChunk, before: int) -> bool:
-    """Take over which messages before an offset a chunk holds; whether it could be read."""
+    """Add the messages before an offset that a chunk holds; return whether it could be read."""
     if place.fault() is not None:
         return False
     try:
@@ -109,7 +109,7 @@ def _take_relocated(relocated: _Settled, place: WalkedChunk, before: int) -> boo
 
 
 def _count_settled(directory: Path, log: DivergentLog, settled: _Settled, on_read: OnRead | None) -> None:
-    """How many messages they are: a range may also cover settlements, which are none, and what was dropped."""
+    """Count the settled messages: a range may also cover settlement records, and dropped messages."""
     for found in walk(directory, settled.first or 0, log.next_offset, on_read=on_read):
         if isinstance(found, WalkedChunk) and found.header.type == ChunkType.USER:
             number = settled.count(found.header.chunk_id, found.header.next_offset)
@@ -133,12 +133,12 @@ class _Settled:
 
     @property
     def first(self) -> int | None:
-        """The lowest offset, None if there is none."""
+        """The lowest offset, None if it is empty."""
         self._merge()
         return self._starts[0] if self._starts else None
 
     def count(self, first: int, end: int) -> int:
-        """How many of the offsets from `first` up to `end` are in it."""
+        """The number of offsets from `first` up to `end` that it holds."""
         self._merge()
         starts, ends = self._starts, self._ends
         at = bisect_right(ends, first)
@@ -149,7 +149,7 @@ class _Settled:
         return total
 
     def count_both(self, other: _Settled) -> int:
-        """How many offsets are in this one and in another one."""
+        """The number of offsets that both hold."""
         other._merge()
         return sum(self.count(first, end) for first, end in zip(other._starts, other._ends, strict=True))
 

@@ -1,26 +1,24 @@
-"""What this node holds and its leader does not: quarantined before its logs are cut to what the leader has.
+"""Quarantines records that this node has and its leader lacks, before its logs are cut to the leader's.
 
-    divergent/<report>/report.json                            what was quarantined, and why
-    divergent/<report>/<path of the log>/log.json             the same of one log
+    divergent/<report>/report.json                            the quarantined logs, and the reason
+    divergent/<report>/<path of the log>/log.json             the same for one log
     divergent/<report>/<path of the log>/<offset>.segment     its chunks, as they stood in the log
 
-Nothing but an operator removes that again. A log may be cut, or removed, as soon as `add` has returned for it.
-Why no chunk is lost whenever the node dies:
+Only an operator removes these files. A log may be cut, or removed, as soon as `add` has returned for it. No chunk is
+lost, whenever the node dies, because:
 
-1. The directories are made, each durable in the one above it.
-2. The segment in which the tail begins is copied under another name, synced, renamed: a copy that has its name
-   is whole. The segments behind it are synced and get a second name (a hard link). The first one never does,
-   for a log cuts it by truncating that very file; the others it unlinks. Where the log keeps what begins at an
-   offset, the segments that reach beyond that are copied, too: the log appends to them, and truncates them. A log
-   that goes on with a linked segment all the same, as the node died before the cut, has a copy of it first
-   (segment.Segment.unshare).
-3. The directory is synced, and with it the names.
-4. `log.json` is written, durably: what is beside it counts from now on. Only then `add` returns.
+1. The directories are made, each durable in the one above it. 2. The segment in which the tail begins is copied under
+another name, synced, renamed: a copy with its final name is whole. The segments behind it are synced and get a second
+name (a hard link), because the log unlinks them. The first one gets none, because the log truncates that very file.
+If the log keeps its records from some offset on, the segments that reach beyond that offset are copied, too: the log
+appends to them, and truncates them. If the node died before the cut, the log goes on with a linked segment; then it
+makes a copy of that segment first (segment.Segment.unshare). 3. The directory is synced, and with it the names. 4.
+`log.json` is written, durably: the files beside it count from now on. Only then does `add` return.
 
-Before 4 the log is untouched: its chunks are in it. After 4 they are here, and in the log until that is cut.
-A node that died in between joins again and adds the same log again: the unfinished report of the same epochs
-is taken up, and what it has already, octet for octet, stays as it is. Nothing is ever replaced: what has the
-name of something else that is there goes to another report.
+Before step 4 the log is untouched and has its chunks. After it the chunks are here, and in the log until it is cut. A
+node that died in between joins again and adds the same log again: the unfinished report of the same epochs is
+continued, and identical files stay as they are. No file is ever replaced: if another one has its name, the new one
+goes to another report.
 """
 
 from __future__ import annotations
@@ -46,7 +44,7 @@ from leveret.storage.segment_file import STEP_BYTES, OnRead, SegmentFile, starts
 
 
 class _Piece(NamedTuple):
-    """The octets of a segment from `position` on, where the chunk of `first_offset` begins."""
+    """The octets of a segment from `position` on, at which the chunk of `first_offset` begins."""
 
     segment: int
     position: int
@@ -58,13 +56,12 @@ class _Piece(NamedTuple):
 
 
 class Quarantine:
-    """One join's setting aside. Blocks for the disk, so it is for a thread, one call at a time.
+    """The quarantine of one join. Blocks for the disk, so it is for a thread, one call at a time.
 
-    The logs that are added must not change meanwhile, as a follower that joins is not sent anything; or it is said up
-    to where they are added.
+    The added logs must not change meanwhile, as those of a joining follower do not; otherwise `add` needs an end.
 
     Attributes:
-        report: what was quarantined; None as long as there is nothing.
+        report: the report so far; None while nothing was quarantined.
     """
 
     def __init__(
@@ -84,8 +81,8 @@ class Quarantine:
     ) -> None:
         """Of a node in `from_epoch` that joins a leader in `to_epoch`; `name_of` gives a log's vhost and queue.
 
-        The logs are below `logs_dir`, without one where they belong: below the data directory. `is_lost`: what was
-        confirmed of them may be nowhere else.
+        The logs are below `logs_dir`, or, without one, below the data directory. `is_lost`: no other node may have
+        their confirmed messages.
         """
         self.report: DivergentReport | None = None
         self._data_dir = data_dir
@@ -98,13 +95,13 @@ class Quarantine:
         self._on_read = on_read
 
     def add(self, path: str, at_offset: int = 0, until_offset: int | None = None) -> DivergentLog | None:
-        """Quarantine what the log at `path`, below the directory of all logs, holds from the chunk with `at_offset` on.
+        """Quarantine the chunks from `at_offset` on of the log at `path`, which is below the directory of all logs.
 
-        Up to before the chunk at `until_offset`: what is appended meanwhile may be copied, and does not count. The log
-        may go on with the segments that reach beyond it.
+        Ends before the chunk at `until_offset`: records that are appended meanwhile may be copied, and do not count.
+        The log may go on with the segments that reach beyond it.
 
         Returns:
-            What that is; None if there is nothing.
+            The quarantined records; None if there are none.
 
         Raises:
             StorageError: the disk refused it. The log must be left as it is.
@@ -121,10 +118,10 @@ class Quarantine:
             ) from error
 
     def finish(self) -> DivergentReport | None:
-        """All logs were added that had to be; return the report, None if nothing was quarantined.
+        """End the report, after all logs were added; return it, None if nothing was quarantined.
 
         Raises:
-            StorageError: the disk refused it; it stays unfinished.
+            StorageError: the disk refused it; the report stays unfinished.
         """
         report = self.report or self._unfinished()
         if report is not None:
@@ -145,7 +142,7 @@ class Quarantine:
             else:
                 begin = _Piece(first.segment, first.position, first.offset)
         behind = [_Piece(start, 0, start) for start in starts(directory) if start > begin.segment]
-        # A log with a segment missing there has nothing before the next one.
+        # A log whose segment is missing there has no record before the next segment.
         return behind if begin.position < 0 else [begin, *behind]
 
     def _add(self, path: str, directory: Path, pieces: list[_Piece], until: int | None) -> DivergentLog:
@@ -171,7 +168,7 @@ class Quarantine:
     # -- reports ------------------------------------------------------------------------------
 
     def _unfinished(self) -> DivergentReport | None:
-        """The newest report that a join between the same epochs began, and did not finish."""
+        """The newest report that a join between the same epochs began and did not finish."""
         new = self._new
         alike = [
             report
@@ -196,7 +193,7 @@ class Quarantine:
     # -- files --------------------------------------------------------------------------------
 
     def _missing(self, directory: Path, target: Path, pieces: list[_Piece]) -> list[_Piece] | None:
-        """The pieces that are not in `target` yet; None if something else is there under the name of one."""
+        """The pieces that are not in `target` yet; None if another file there has the name of one."""
         missing = []
         for piece in pieces:
             held = target / piece.name
@@ -229,13 +226,13 @@ class Quarantine:
         made = self._data_dir
         for part in directory.relative_to(self._data_dir).parts:
             (made / part).mkdir(mode=0o700, exist_ok=True)
-            # Also of one that is there: whoever made it may have died before this.
+            # An existing one, too: the process that made it may have died before this sync.
             sync_directory(made)
             made /= part
 
 
 def _shared(pieces: list[_Piece], until: int | None) -> set[_Piece]:
-    """The pieces whose segments the log unlinks as they are, which the quarantine therefore may link."""
+    """The pieces whose segments the log unlinks unchanged, so that the quarantine may link them."""
     if until is None:
         return set(pieces[1:])
     return {piece for piece, after in pairwise(pieces[1:]) if after.first_offset <= until}
@@ -246,7 +243,7 @@ def _id(at_ms: int, epoch: int) -> str:
 
 
 def _tail_of(file: SegmentFile, piece: _Piece) -> Iterator[bytes]:
-    """The octets, zeros for those that the disk cannot read: for want of them a node must not stay out for good."""
+    """Yield the octets, with zeros for unreadable ones: unreadable sectors must not keep a node from joining."""
     for position in range(piece.position, file.size, STEP_BYTES):
         yield file.readable(position, min(STEP_BYTES, file.size - position))
 
@@ -262,7 +259,7 @@ def _copy(file: SegmentFile, piece: _Piece, target: Path) -> None:
 
 
 def _link(file: SegmentFile, target: Path) -> bool:
-    """Give the segment a second name; not on every file system that can be done."""
+    """Give the segment a second name, and return whether the file system can."""
     os.fdatasync(file.fd)
     for state in SegmentState:
         try:
@@ -276,4 +273,4 @@ def _link(file: SegmentFile, target: Path) -> bool:
 
 
 def _ignore(octets: int) -> None:
-    """Nobody waits."""
+    """Do nothing."""

@@ -1,7 +1,7 @@
-"""What was quarantined, as its report says, and reading it back; see storage.quarantine.
+"""The reports of quarantined records, and access to the records; see storage.quarantine.
 
-A report is of one join. As long as it is not finished, what it has of a log is in a file beside the chunks of
-that log; then all of it is in the report.
+A report is of one join. Until it is finished, its entry of a log is in a file beside the chunks of that log; then all
+entries are in the report.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ _ID: Final = re.compile(r"\d{8}T\d{6}-e\d+(-\d+)?")
 class DivergentLog(msgspec.Struct):
     """Records from `from_offset` up to `next_offset` of the log at `path`, below the data directory.
 
-    `kind` is the first part of that. `vhost` and `queue` None: it is no queue's, or nobody knew whose.
+    `kind` is the first part of the path. `vhost` and `queue` are None if it is no queue's log, or the queue was
+    unknown.
     """
 
     path: str
@@ -42,30 +43,30 @@ class DivergentLog(msgspec.Struct):
     chunks: int = 0
     octets: int = 0
     messages: int = 0
-    """Records of a queue or stream that are messages."""
+    """Messages of a queue or stream."""
     settlements: int = 0
-    """Messages that records of a queue settle."""
+    """Messages that the records of a queue settle."""
     settlements_lost: int = 0
-    """Those of them that stand before `from_offset`: they are back, unsettled."""
+    """Settled messages that are before `from_offset`: the leader has them, unsettled."""
     definitions: int = 0
     """Changes of definitions."""
     damaged: int = 0
-    """Places that could not be read even when they were quarantined; the octets are here as they were."""
+    """Places that were unreadable when they were quarantined; their octets are here as they were."""
     settled_to: int = 0
-    """Up to where settlements count that stand behind `next_offset`; what is there is here as well."""
+    """The offset up to which settlements behind `next_offset` count; these are here, too."""
     has_relocated: bool = False
-    """Whether all of the log is here, so that messages before `from_offset` count which stand again behind it."""
+    """Whether all of the log is here, so that messages before `from_offset` count that are relocated behind it."""
     is_lost: bool = False
-    """Whether what was confirmed of it may be nowhere else: the queue was led on without it."""
+    """Whether no other node may have its confirmed messages: the queue was led on without this copy."""
 
     @property
     def unsettled(self) -> int:
-        """Messages that nothing here settles."""
+        """Messages that no record here settles."""
         return self.messages - (self.settlements - self.settlements_lost)
 
 
 class DivergentReport(msgspec.Struct):
-    """What one join quarantined on this node (`node_id`), which had come to epoch `from_epoch` by itself."""
+    """The quarantined logs of one join on this node (`node_id`), which had reached epoch `from_epoch` by itself."""
 
     id: str
     at_ms: int
@@ -82,10 +83,10 @@ class DivergentReport(msgspec.Struct):
         """The report of this id.
 
         Raises:
-            NotFound: there is none.
-            StorageError: it cannot be read.
+            NotFound: there is no such report.
+            StorageError: the report cannot be read.
         """
-        # The id comes from outside, and is to be no other path.
+        # The id comes from outside, and must not be another path.
         directory = directory_of(data_dir, report_id)
         if not _ID.fullmatch(report_id) or not (directory / _REPORT).exists():
             raise NotFound(f"there is no report '{report_id}' of divergent messages")
@@ -95,17 +96,17 @@ class DivergentReport(msgspec.Struct):
         return report
 
     def add(self, data_dir: Path, log: DivergentLog) -> None:
-        """Write, durably, what was quarantined of one more log. Raises StorageError."""
+        """Write the entry of one more log, durably. Raises StorageError."""
         path = directory_of(data_dir, self.id) / log.path / _LOG
         StateFile(path).save(msgspec.to_builtins(log))
         self.logs.append(log)
 
     def save(self, data_dir: Path) -> None:
-        """Write it, durably. Raises StorageError."""
+        """Write the report, durably. Raises StorageError."""
         StateFile(directory_of(data_dir, self.id) / _REPORT).save(msgspec.to_builtins(self))
 
     def summary(self) -> dict[str, Any]:
-        """The report with its sums, as JSON has it."""
+        """The report with its sums, in its JSON form."""
         logs = self.logs
         return {
             **msgspec.to_builtins(self),
@@ -124,15 +125,15 @@ class DivergentReport(msgspec.Struct):
 
 
 def directory_of(data_dir: Path, report_id: str) -> Path:
-    """Where a report and what it tells of are."""
+    """The directory of a report and its logs."""
     return data_dir / DIRECTORY / report_id
 
 
 def reports(data_dir: Path) -> list[DivergentReport]:
-    """All reports, oldest first; one of a node that died before it had quarantined anything has no logs.
+    """All reports, oldest first; a report has no logs if the node died before it had quarantined any.
 
     Raises:
-        StorageError: one cannot be read.
+        StorageError: a report cannot be read.
     """
     names = [path.parent.name for path in (data_dir / DIRECTORY).glob(f"*/{_REPORT}")]
     found = [DivergentReport.load(data_dir, name) for name in names if _ID.fullmatch(name)]
@@ -149,7 +150,7 @@ def _load(path: Path, kind: type[T]) -> T:
 def chunks_of(
     data_dir: Path, report_id: str, log: DivergentLog, kind: ChunkType
 ) -> Iterator[Chunk | Corrupt]:
-    """The log's chunks of this type, one at a time; where none can be read, the error itself.
+    """Yield the log's chunks of this type, and the error for each unreadable place.
 
     Raises:
         StorageError: files cannot be opened.

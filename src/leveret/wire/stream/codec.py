@@ -1,7 +1,7 @@
-"""What the commands of the stream protocol have in common: keys, codes, and how their fields are coded.
+"""The common part of the stream protocol's commands: keys, codes, and the coding of their fields.
 
-`@command(key)` makes a dataclass of a command and enters it in `COMMANDS`, under the key as it is
-on the wire (a response has the top bit set).
+`@command(key)` makes a dataclass of a command and enters it in `COMMANDS`, under its key on the wire (a response has
+the top bit set).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class CommandKey(IntEnum):
 
 
 class Code(IntEnum):
-    """Outcome of a request, and reason of a Close."""
+    """The outcome of a request, and the reason of a Close."""
 
     OK = 1
     STREAM_DOES_NOT_EXIST = 2
@@ -80,7 +80,7 @@ class Code(IntEnum):
 
 
 class StreamCommand:
-    """What all commands share; `key` includes the top bit of a response."""
+    """The base of all commands; `key` includes the top bit of a response."""
 
     key: ClassVar[int]
     layout: ClassVar[Layout]
@@ -96,14 +96,14 @@ class StreamCommand:
         """Read the fields from what follows the version.
 
         Raises:
-            MalformedCommand: too few octets, or a field that cannot be.
+            MalformedCommand: too few octets, or an impossible value of a field.
         """
         return cls(**{name: kind.unpack(cursor) for name, kind in cls.layout})
 
 
 @dataclass(slots=True)
 class StreamRequest(StreamCommand):
-    """A command that is answered."""
+    """A command that has a response."""
 
     correlation: U32
 
@@ -117,7 +117,7 @@ class Response(StreamCommand):
 
     @classmethod
     def decode(cls, cursor: Cursor) -> StreamCommand:
-        """As for any command; servers leave out what follows a code that is not OK."""
+        """As for any command; servers omit the fields behind a code that is not OK."""
         values: dict[str, object] = {}
         for name, kind in cls.layout:
             refused = cursor.left == 0 and values.get("code", Code.OK) != Code.OK

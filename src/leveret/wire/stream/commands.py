@@ -50,7 +50,7 @@ _HEAD: Final = struct.Struct(">HH")
 
 
 class UnknownCommand(PeerError):
-    """A key, or a version of it, that is not served."""
+    """A key, or a version of a command, that is not served."""
 
 
 def decode(frame: bytes) -> StreamCommand:
@@ -58,7 +58,7 @@ def decode(frame: bytes) -> StreamCommand:
 
     Raises:
         UnknownCommand: its key or version is not served.
-        MalformedCommand: its octets are not the command's fields, or go on after them.
+        MalformedCommand: the octets are not the command's fields, or go on after them.
     """
     if len(frame) < _HEAD.size:
         raise MalformedCommand(f"frame of {len(frame)} octets has no key and version")
@@ -81,14 +81,14 @@ def decode(frame: bytes) -> StreamCommand:
 
 @command(CommandKey.PEER_PROPERTIES)
 class PeerProperties(StreamRequest):
-    """Who the client is."""
+    """Describes the client."""
 
     properties: Properties
 
 
 @command(RESPONSE | CommandKey.PEER_PROPERTIES)
 class PeerPropertiesResponse(Response):
-    """Who the server is; clients read from `version` which commands they may use."""
+    """Describes the server; clients read the commands that they may use from `version`."""
 
     properties: Properties
 
@@ -115,7 +115,7 @@ class SaslAuthenticate(StreamRequest):
 
 @command(RESPONSE | CommandKey.SASL_AUTHENTICATE)
 class SaslAuthenticateResponse(Response):
-    """OK, or why not. PLAIN has no challenge, so there never is one here."""
+    """The outcome of a login. PLAIN has no challenge, so there never is one here."""
 
 
 @command(CommandKey.TUNE)
@@ -155,19 +155,19 @@ class CloseResponse(Response):
 
 @command(CommandKey.HEARTBEAT)
 class Heartbeat(StreamCommand):
-    """I am still there."""
+    """A sign of life."""
 
 
 @command(CommandKey.EXCHANGE_COMMAND_VERSIONS)
 class ExchangeCommandVersions(StreamRequest):
-    """What the client can speak."""
+    """The commands that the client can speak."""
 
     commands: Versions
 
 
 @command(RESPONSE | CommandKey.EXCHANGE_COMMAND_VERSIONS)
 class ExchangeCommandVersionsResponse(Response):
-    """What the server serves, in the order of the keys (clients index it so)."""
+    """The commands that the server serves, in the order of the keys (clients index it so)."""
 
     commands: Versions
 
@@ -315,7 +315,7 @@ class SubscribeResponse(Response):
 
 @command(CommandKey.DELIVER)
 class Deliver(StreamCommand):
-    """One chunk, whose octets are not looked into here."""
+    """One chunk; its octets are not parsed here."""
 
     subscription: U8
     chunk: bytes
@@ -326,14 +326,14 @@ class Deliver(StreamCommand):
 
     @classmethod
     def decode(cls, cursor: Cursor) -> Deliver:
-        """All that follows the subscription is the chunk."""
+        """Take all octets after the subscription as the chunk."""
         (subscription,) = cursor.take(1)
         return cls(subscription, cursor.take(cursor.left))
 
 
 @command(CommandKey.CREDIT)
 class Credit(StreamCommand):
-    """So many chunks more may be delivered."""
+    """Permits so many more chunks."""
 
     subscription: U8
     credit: U16
@@ -341,7 +341,7 @@ class Credit(StreamCommand):
 
 @command(RESPONSE | CommandKey.CREDIT)
 class CreditResponse(StreamCommand):
-    """Sent only when a Credit was wrong."""
+    """Sent only for a wrong Credit."""
 
     code: U16
     subscription: U8
@@ -369,14 +369,14 @@ class ConsumerUpdate(StreamRequest):
 
 @command(RESPONSE | CommandKey.CONSUMER_UPDATE)
 class ConsumerUpdateResponse(Response):
-    """Where it wants to begin; `offset` is left out by one that stops."""
+    """The offset at which the consumer begins; one that stops omits `offset`."""
 
     offset: OptionalOffset
 
 
 @command(CommandKey.STORE_OFFSET)
 class StoreOffset(StreamCommand):
-    """How far the reader `reference` has come; not answered."""
+    """Stores the offset that the reader `reference` has reached; it has no response."""
 
     reference: String
     stream: String
@@ -412,12 +412,12 @@ class DeclarePublisher(StreamRequest):
 
 @command(RESPONSE | CommandKey.DECLARE_PUBLISHER)
 class DeclarePublisherResponse(Response):
-    """Whether it may."""
+    """The outcome of a DeclarePublisher."""
 
 
 @command(CommandKey.PUBLISH)
 class Publish(StreamCommand):
-    """Messages with their publishing ids; `sub_batches` are ids of entries that are batches themselves."""
+    """Messages with their publishing ids; `sub_batches` are the ids of the entries that are batches themselves."""
 
     publisher: U8
     entries: list[tuple[int, bytes]]

@@ -1,4 +1,4 @@
-"""The hot way out: what precedes a chunk in a Deliver frame. The chunk goes to the socket as it is."""
+"""The hot path out: the octets before a chunk in a Deliver frame. The chunk goes to the socket as it is."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _VERSION_2: Final = struct.Struct(">IHHBQ")
 
 
 def deliver_head(subscription: int, chunk_bytes: int) -> bytes:
-    """What precedes a chunk of that many octets."""
+    """The octets before a chunk of that size."""
     return _VERSION_1.pack(5 + chunk_bytes, CommandKey.DELIVER, VERSION, subscription)
 
 

@@ -1,4 +1,4 @@
-"""Types of the fields of a command: what an annotation such as `U16` or `String` means in octets.
+"""Types of the fields of a command: the octets that an annotation such as `U16` or `String` stands for.
 
     string      i16 length (-1: null), UTF-8      read as "" when null
     bytes       i32 length (-1: null), octets     read as b"" when null
@@ -6,7 +6,7 @@
     properties  array of (string, string)
     offset      u16 type, then u64 (type 4) or i64 ms (type 5)
 
-All big endian. A command declares its fields once; `layout` turns that into encoder and decoder.
+All numbers are big endian. A command declares its fields once; `layout` makes encoder and decoder from them.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Cursor:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FieldType(Generic[T]):
-    """How one type goes to octets and back; `absent` is what a response cut off by its error code has."""
+    """The encoder and decoder of one type; `absent` is the value in a response that its error code cut off."""
 
     pack: Callable[[T], bytes]
     unpack: Callable[[Cursor], T]
@@ -88,7 +88,7 @@ def _array(item: FieldType[T]) -> FieldType[list[T]]:
         return _I32.pack(len(values)) + b"".join([item.pack(value) for value in values])
 
     def unpack(cursor: Cursor) -> list[T]:
-        # A count that lies runs into the frame's end: no item is shorter than two octets.
+        # A wrong count runs into the frame's end: no item is shorter than two octets.
         return [item.unpack(cursor) for _ in range(_I32.unpack(cursor))]
 
     return FieldType(pack, unpack, list)
@@ -165,7 +165,7 @@ def _unpack_offset(cursor: Cursor) -> OffsetSpec:
 
 
 def _unpack_optional_offset(cursor: Cursor) -> OffsetSpec | None:
-    """The last field of its command: clients write type 0 for none, and a value also where none belongs."""
+    """The last field of its command: clients write type 0 for none, and some a value where none belongs."""
     none = cursor.data[cursor.position : cursor.position + 2] == b"\0\0"
     spec = None if none else _unpack_offset(cursor)
     cursor.position = len(cursor.data)
@@ -181,7 +181,7 @@ class BrokerNode(NamedTuple):
 
 
 class StreamMetadata(NamedTuple):
-    """Where a stream is, or the `code` why it is nowhere (its leader is then `NO_LEADER`)."""
+    """The place of a stream, or the `code` that says why it has none (its leader is then `NO_LEADER`)."""
 
     stream: str
     code: int
@@ -198,7 +198,7 @@ class CommandVersions(NamedTuple):
 
 
 class FailedPublish(NamedTuple):
-    """A message that was not stored, and why."""
+    """A message that was not stored, and the reason."""
 
     publishing_id: int
     code: int

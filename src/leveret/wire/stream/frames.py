@@ -6,7 +6,7 @@
     | u32    | u16  | u16     | size - 4 octets  |
     +--------+------+---------+------------------+
 
-`size` does not count itself. A frame, for this package, is what follows it: key, version, content.
+`size` does not count itself. In this package a frame is the octets behind the size: key, version, content.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class StreamFrameError(PeerError):
 
 
 class FrameTooLarge(PeerError):
-    """A frame announces more octets than were agreed."""
+    """A frame announces more octets than the peers agreed on."""
 
 
 @dataclass(slots=True)
 class FrameDecoder:
     """Octets in, whole frames out; waits for nothing and owns no socket.
 
-    `frame_max_bytes` may be changed between two frames, as Tune and Open do: `feed` looks at it
-    anew before each frame, so what a peer sent in one segment is judged as if it came in many.
+    `frame_max_bytes` may change between two frames, as Tune and Open do: `feed` reads it before each frame, so the
+    limit does not depend on how a peer's octets were cut into reads.
     """
 
     frame_max_bytes: int
     _buffer: bytearray = field(default_factory=bytearray)
     _wanted: int = 0
-    """Octets of the first frame in `_buffer`, 0 as long as its size is not known."""
+    """The size of the first frame in `_buffer`, 0 while it is unknown."""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
         """Yield, in arrival order, every frame that `data` completes; to be iterated at once.
@@ -56,7 +56,7 @@ class FrameDecoder:
             self._buffer += data
             if len(self._buffer) < self._wanted:
                 return
-            # The frames are taken out of it where they lie.
+            # The frames are cut out of it in place.
             octets, self._buffer = memoryview(self._buffer), bytearray()
             self._wanted = 0
         position = 0

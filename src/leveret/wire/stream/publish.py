@@ -1,10 +1,10 @@
-"""Publish frames: the hot way in, and how they are written.
+"""Publish frames: the hot path in, and the encoder.
 
-What is read are the entries of a chunk, which is what messages become.
+Reading yields entries of a chunk, in the form in which messages are stored.
 
-After the publishing id (and, in version 2, a filter value) a message stands in the frame as it will
-stand in the chunk, its length first or a head that makes it a batch of messages. So it is cut out and
-not looked into. Messages of one size, the usual case, are cut in one go.
+After the publishing id (and, in version 2, a filter value) a message stands in the frame as it will stand in the
+chunk, its length first or a head that makes it a batch of messages. So it is cut out without being parsed. Messages
+of one size, the usual case, are cut in one step.
 
     version 1    u64 id, entry              entry    u32 length (top bit 0), body
     version 2    u64 id, string, entry               1 bit 1, 3 bits compression, 4 bits 0, u16 records,
@@ -34,13 +34,13 @@ RUN_RECORDS_MAX: Final = ENTRIES_MAX
 
 
 class Published(NamedTuple):
-    """What a Publish frame holds.
+    """The content of a Publish frame.
 
     Attributes:
         publisher: its number.
         ids: publishing ids, one an entry.
         entries: as they stand in a chunk.
-        records: messages in all of them.
+        records: the number of messages in all entries.
         filters: the filter values, b"" for messages without one; None for version 1.
     """
 
@@ -54,13 +54,13 @@ class Published(NamedTuple):
 class MessageRun(NamedTuple):
     """Messages with publishing ids that follow each other, side by side as a chunk holds them.
 
-    So nobody on their way has to take them apart: on the wire they are a batch without compression, whose publishing
-    id is that of the last one. A message by itself is an ordinary entry.
+    So no step on their way has to take them apart: on the wire they are a batch without compression, whose publishing
+    id is that of the last message. A message by itself is an ordinary entry.
 
     Attributes:
-        first: id of the first.
-        records: how many there are, at most RUN_RECORDS_MAX.
-        data: each with its length in front.
+        first: the id of the first message.
+        records: the number of messages, at most RUN_RECORDS_MAX.
+        data: each message with its length in front.
     """
 
     first: int
@@ -75,14 +75,14 @@ class MessageRun(NamedTuple):
 
     @property
     def last(self) -> int:
-        """Id of the last."""
+        """The id of the last message."""
         return self.first + self.records - 1
 
     def messages(self) -> Iterator[tuple[int, bytes]]:
-        """Each with its id.
+        """Yield each message with its id.
 
         Raises:
-            ChunkError: they are not as many as it says, or the last is cut short.
+            ChunkError: the number of messages is not `records`, or the last is cut short.
         """
         messages = split_entries(self.data)
         if len(messages) != self.records:
@@ -106,7 +106,7 @@ def decode_published(frame: bytes) -> Published:
 
 
 def _of_one_size(frame: bytes, publisher: int, count: int) -> Published | None:
-    """Entries that all have the first one's length; None if they have not."""
+    """Entries that all have the first one's length; None if they differ in length."""
     start = _HEAD.size
     if count < 2:
         return None
@@ -159,7 +159,7 @@ def _filtered(frame: bytes, publisher: int, count: int) -> Published:
 
 
 def _entry_end(frame: bytes, position: int, size: int) -> tuple[int, int]:
-    """Where the entry at `position` ends, and how many messages it is."""
+    """The end of the entry at `position`, and the number of its messages."""
     if not size & _BATCH_BIT:
         return position + 4 + size, 1
     _, records, _, batch_bytes = _SUB_BATCH.unpack_from(frame, position)
@@ -179,7 +179,7 @@ def is_sub_batch(entry: bytes) -> bool:
 
 
 def run_of(last: int, entry: bytes) -> MessageRun | None:
-    """The run that an entry of a Publish frame is, its id being `last`; None if it is compressed."""
+    """The run in an entry of a Publish frame whose id is `last`; None if it is compressed."""
     if not is_sub_batch(entry):
         return MessageRun(last, 1, entry)
     kind, count, _, _ = _SUB_BATCH.unpack_from(entry)
@@ -187,7 +187,7 @@ def run_of(last: int, entry: bytes) -> MessageRun | None:
 
 
 def run_head(publisher: int, run: MessageRun) -> bytes:
-    """What precedes a run's data in a Publish frame that holds it alone."""
+    """The octets before a run's data in a Publish frame that holds it alone."""
     size = len(run.data)
     head = _ID.pack(run.last)
     if run.records > 1:

@@ -21,29 +21,29 @@ from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run
 WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
 WINDOW_IDLE_BYTES_MAX: Final = 256 * 1024
 DELIVERY_BYTES_MAX: Final = 1024 * 1024
-"""One turn of a consumer at most, so that its socket's back-pressure is felt in time."""
+"""The most octets in one turn of a consumer, so that back-pressure of its socket acts in time."""
 DELIVERY_RUNS_MAX: Final = 256
-"""As many of them at most: each is work of its own, however small."""
+"""The most runs in one turn of a consumer, because each run has a cost beside its messages."""
 
 Batch = Sequence[Messages]
 
 
 class Backlog:
-    """Ready messages, oldest first; those that came back before all others.
+    """Ready messages, oldest first; returned messages come before all others.
 
     Attributes:
-        settled: offsets that are never handed out again; settlement records count as settled themselves.
-        next_offset: where the log ends.
-        window_bytes: octets of messages held in memory, about.
-        window_count: how many messages these are.
-        unsorted: what came back and has no place yet; always empty where its offset is its place.
-        runs_read: how many were read from the log, each of which takes time.
+        settled: offsets that are never delivered again; settlement records count as settled themselves.
+        next_offset: the end offset of the log.
+        window_bytes: the octets of messages in memory, about.
+        window_count: the number of these messages.
+        unsorted: returned ranges that are not sorted yet; always empty if the order is that of offsets.
+        runs_read: the number of runs read from the log, each of which takes time.
     """
 
     unsorted: Sequence[tuple[int, int]] = ()
 
     def __init__(self, read: Callable[[int], list[Run]], has_expired: Callable[[Run], bool]) -> None:
-        """`read` gives runs at and after an offset; what `has_expired` is never taken behind what has not."""
+        """`read` gives the runs from an offset on; an expired run is never taken together with one that is not."""
         self.settled = OffsetSet()
         self.next_offset = 0
         self.cursor = 0
@@ -57,7 +57,7 @@ class Backlog:
         self._reread: list[Run] = []
 
     def restore(self, next_offset: int, settled: OffsetSet) -> None:
-        """Take the state that a scan of the log found; everything unsettled is ready."""
+        """Take the state found by a scan of the log; every unsettled message is ready."""
         self.settled = settled
         self.next_offset = next_offset
         self.cursor = self.settled.floor
@@ -65,7 +65,7 @@ class Backlog:
     # -- what comes in ------------------------------------------------------------------------
 
     def append(self, first: int, batch: Batch, now_ms: int, window_bytes_max: int) -> None:
-        """Messages stand in the log from offset `first` on, in a chunk of `now_ms`."""
+        """Note appended messages: they are in the log from offset `first` on, in a chunk of `now_ms`."""
         window = self._window
         offset = first
         keep = self._window_reaches(window[-1].end if window else self.cursor, first)
@@ -78,7 +78,7 @@ class Backlog:
         self.next_offset = offset
 
     def _hold(self, run: Run) -> None:
-        """Keep a run in memory, behind all that is."""
+        """Add a run at the end of the window."""
         self._window.append(run)
         self.window_bytes += memory_of(run)
         self.window_count += len(run)
@@ -88,18 +88,18 @@ class Backlog:
         return end >= first or next(self.settled.gaps(end, first), None) is None
 
     def pass_record(self, offset: int) -> None:
-        """A settlement record stands at `offset`; it is no message."""
+        """Note a settlement record at `offset`, which is no message."""
         self.settled.add(offset, offset + 1)
         self.next_offset = offset + 1
         if self.cursor == offset:
             self.cursor = offset + 1
 
     def put_back(self, first: int, end: int) -> None:
-        """Messages that were taken are ready again, in their old places."""
+        """Return taken messages to their old places."""
         self.returned.add(first, end)
 
     def give_back_before(self, offset: int) -> None:
-        """What is unsettled before an offset may have been taken once, nobody knows by whom: it comes back."""
+        """Return the unsettled messages before an offset, which may have been taken at an earlier leader."""
         offset = min(offset, self.next_offset)
         for first, end in list(self.settled.gaps(self.cursor, offset)):
             self.returned.add(first, end)
@@ -108,18 +108,18 @@ class Backlog:
 
     @property
     def handed_out_before(self) -> int:
-        """Nothing at or after this offset was ever taken."""
+        """The offset from which on no message was ever taken."""
         return self.cursor
 
     # -- what there is ------------------------------------------------------------------------
 
     def ready_ranges(self) -> Iterator[tuple[int, int]]:
-        """All that is ready, by offsets."""
+        """The ranges of ready messages."""
         yield from self.returned
         yield from self.settled.gaps(self.cursor, self.next_offset)
 
     def head(self) -> tuple[Run, int] | None:
-        """The run with the first ready message, cut to it, and how many messages of it are ready."""
+        """The run with the first ready message, cut to begin there, and the number of its ready messages."""
         front = self.returned.first()
         if front is not None:
             return self._at_front(front)
@@ -128,11 +128,11 @@ class Backlog:
         return self._window[0], len(self._window[0])
 
     def head_in_memory(self) -> Head | None:
-        """What the first message is under; None if it is not in memory."""
+        """The head of the first ready message; None if it is not in memory."""
         return self._window[0].head if self._window and not self.returned.count else None
 
     def each(self, first: int, end: int) -> Iterator[Run]:
-        """Messages by their offsets, whether ready or not, run by run: there may be more than memory holds."""
+        """Yield messages by their offsets, ready or not, run by run, because memory may not hold all of them."""
         while first < end:
             run = self.find(first)
             yield run.cut(first, min(end, run.end))
@@ -144,7 +144,7 @@ class Backlog:
         return runs
 
     def sort_some(self) -> bool:
-        """Give some of what came back its place; whether any is left."""
+        """Sort some of the returned messages; return whether any are left."""
         return False
 
     def find(self, offset: int) -> Run:
@@ -158,13 +158,13 @@ class Backlog:
     # -- what goes out ------------------------------------------------------------------------
 
     def take(self, limit: int) -> tuple[list[Run], bool]:
-        """Take up to `limit` messages from the front: (runs, whether they came back)."""
+        """Take up to `limit` messages from the front; return (runs, whether they were returned)."""
         if self.returned.count:
             return self._take_ranges(self.returned, limit), True
         return self._take_window(limit), False
 
     def skip(self, count: int) -> Iterator[tuple[int, int]]:
-        """Take messages from the front without looking at them, by offsets; `count` at most."""
+        """Take up to `count` messages from the front, by offsets, without reading them."""
         while count > 0 and self.returned.count:
             first, end = self.returned.take(count)
             count -= end - first
@@ -177,13 +177,13 @@ class Backlog:
         self._leave_behind()
 
     def _leave_behind(self) -> None:
-        """Keep nothing before the cursor in the window."""
+        """Drop messages before the cursor from the window."""
         while self._window and self._window[0].first < self.cursor:
             run = self._window[0]
             self._split(self._window, min(self.cursor, run.end) - run.first)
 
     def clear(self) -> None:
-        """Nothing is ready any more."""
+        """Note that no message is ready."""
         self.returned.clear()
         self.cursor = self.next_offset
         self._forget_window()
@@ -194,7 +194,7 @@ class Backlog:
         return run.cut(front[0], end), end - front[0]
 
     def _take_ranges(self, ranges: OffsetRanges, limit: int) -> list[Run]:
-        """Take messages by offset; a second read of the log may fail, so what is taken before it goes first."""
+        """Take messages by offset; at most one read, because a later one may fail."""
         taken: list[Run] = []
         size = 0
         while limit and not _is_enough(taken, size) and (front := ranges.first()) is not None:
@@ -219,7 +219,7 @@ class Backlog:
         size = 0
         while limit and not _is_enough(taken, size):
             if not self._window and (taken or not self._fill()):
-                # Reading may fail, and what is taken already must not go with it: at most one read, the first.
+                # A read may fail, and must not lose messages that are taken already: at most one read, the first.
                 break
             run = self._window[0]
             if taken and self._has_expired(run):
@@ -232,7 +232,7 @@ class Backlog:
         return taken
 
     def _split(self, window: deque[Run], count: int) -> Run:
-        """Take `count` messages at most off the first of these runs in memory."""
+        """Take at most `count` messages off the first run in memory."""
         run = window[0]
         part = run.cut(run.first, run.first + count) if count < len(run) else run
         self.window_bytes -= memory_of(part)
@@ -243,7 +243,7 @@ class Backlog:
         return part
 
     def _fill(self) -> bool:
-        """Read the window anew from the log at the cursor; tell whether there is anything."""
+        """Fill the window from the log at the cursor; return whether there are messages."""
         self._forget_window()
         gap = next(self.settled.gaps(self.cursor, self.next_offset), None)
         if gap is None:
@@ -261,7 +261,7 @@ class Backlog:
 
 
 def memory_of(run: Run) -> int:
-    """Octets that a run takes, about."""
+    """The octets that a run takes in memory, about."""
     return run.body_bytes + len(run) * MESSAGE_OVERHEAD_BYTES
 
 

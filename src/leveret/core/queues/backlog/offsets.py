@@ -9,7 +9,7 @@ from collections.abc import Iterator
 class OffsetSet:
     """All offsets below `floor`, and disjoint ranges above it.
 
-    Adding the range at the floor, the common case, touches nothing but the floor.
+    Adding the range at the floor, the common case, changes only the floor.
     """
 
     __slots__ = ("_above", "_begin", "_ends", "_starts", "floor")
@@ -23,7 +23,7 @@ class OffsetSet:
         self._ends: list[int] = []
 
     def add(self, first: int, end: int) -> None:
-        """Add the offsets from `first` up to, not including, `end`; having some already is no error."""
+        """Add the offsets from `first` up to, not including, `end`; some of them may be in the set already."""
         if first <= self.floor:
             if end > self.floor:
                 self.floor = end
@@ -52,7 +52,7 @@ class OffsetSet:
             self._above -= ends[at] - starts[at]
             at += 1
         self._begin = at
-        # Moving all that is left each time would cost as much as there is, for each one of them.
+        # Moving the rest at each removal would cost its length each time.
         if at * 2 > len(starts):
             del starts[:at]
             del ends[:at]
@@ -93,5 +93,5 @@ class OffsetSet:
         return end - first - members
 
     def count_missing(self, end: int) -> int:
-        """The number of offsets below `end` that are not in the set; no member is above `end`."""
+        """The number of offsets below `end` that are not in the set; no offset in the set is above `end`."""
         return max(0, end - self.floor - self._above)

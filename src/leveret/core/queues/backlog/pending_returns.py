@@ -1,7 +1,7 @@
-"""What comes back to a queue in turns, because it is too much for one step: nothing is handed out before all is back.
+"""Returns of messages in several steps; the queue delivers nothing until all of them are done.
 
-So messages are handed out in the order in which they would be if all had come back at once, and no consumer that is
-about to be taken away gets more.
+So messages are delivered in the same order as if all had come back at once, and no consumer that is being removed gets
+more.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 
 class PendingReturns:
-    """Of one queue; true while any are left."""
+    """The unfinished returns of one queue; true while there are any."""
 
     __slots__ = ("_count", "_waiting")
 
@@ -20,15 +20,15 @@ class PendingReturns:
         self._waiting: list[Callable[[], None]] = []
 
     def __bool__(self) -> bool:
-        """Whether anything is still coming back."""
+        """Whether returns are unfinished."""
         return self._count > 0
 
     def begin(self) -> None:
-        """A piece of work begins that gives messages back, or takes consumers away."""
+        """Begin a piece of work that returns messages or removes consumers."""
         self._count += 1
 
     def end(self) -> None:
-        """It has ended; the last one has those called who wait."""
+        """End a piece of work; the last one calls the waiting callbacks."""
         self._count -= 1
         if not self._count:
             waiting, self._waiting = self._waiting, []
@@ -36,5 +36,5 @@ class PendingReturns:
                 callback()
 
     def when_over(self, callback: Callable[[], None]) -> None:
-        """Call back once nothing more is coming back; there must be something now."""
+        """Call back once all returns are done; some must be unfinished now."""
         self._waiting.append(callback)

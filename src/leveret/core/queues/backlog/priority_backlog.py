@@ -20,11 +20,11 @@ from leveret.core.queues.head import Head
 from leveret.core.queues.messages import Messages, Run
 
 SORTED_AT_ONCE: Final = 256
-"""As many runs are read, or get their place, in one go: what takes messages waits, others are served between."""
+"""The most runs that are read or sorted in one step, so that other clients are served in between."""
 
 
 class _Level:
-    """What waits with one priority: `recent` in memory, older than all of `waiting`, which is in the log."""
+    """The ready messages of one priority: `recent` in memory are older than `waiting`, which are in the log."""
 
     __slots__ = ("recent", "returned", "waiting")
 
@@ -40,7 +40,7 @@ class PriorityBacklog(Backlog):
     def __init__(
         self, read: Callable[[int], list[Run]], has_expired: Callable[[Run], bool], *, priority_max: int
     ) -> None:
-        """A level for each priority up to `priority_max`; what is above counts as that."""
+        """Make a level for each priority up to `priority_max`; higher priorities count as that."""
         super().__init__(read, has_expired)
         self._top = priority_max
         self._levels = [_Level() for _ in range(priority_max + 1)]
@@ -50,7 +50,7 @@ class PriorityBacklog(Backlog):
         return self._levels[self._top - min(messages.priority, self._top)]
 
     def restore(self, next_offset: int, settled: OffsetSet) -> None:
-        """See Backlog; reads all of it to learn its priorities."""
+        """See Backlog; reads all messages for their priorities."""
         super().restore(next_offset, settled)
         at = next(self.settled.gaps(self.cursor, next_offset), None)
         while at is not None:
@@ -94,7 +94,7 @@ class PriorityBacklog(Backlog):
         self.window_bytes = self.window_count = 0
 
     def put_back(self, first: int, end: int) -> None:
-        """See Backlog."""
+        """See Backlog; sorting waits, because it may need a read of the log, which may fail."""
         heappush(self.unsorted, (first, end))
 
     def give_back_before(self, offset: int) -> None:
@@ -108,18 +108,18 @@ class PriorityBacklog(Backlog):
 
     @property
     def handed_out_before(self) -> int:
-        """See Backlog; all of it if anything was: what is taken first here need not be what came first."""
+        """See Backlog; the end of the log if any message was taken, because the first taken may not be the oldest."""
         fresh = sum(level.waiting.count + sum(map(len, level.recent)) for level in self._levels)
         return self.next_offset if fresh < self.settled.count_missing(self.next_offset) else 0
 
     def _sort(self) -> None:
-        """Put what came back on its level; not when it came, for that may need the log, and reading may fail."""
+        """Put all returned messages on their levels."""
         while self.sort_some():
             pass
 
     def sort_some(self) -> bool:
         """See Backlog."""
-        # A heap, in the order of the log: each read of it serves those that follow.
+        # A heap gives the order of the log, so that each read of it serves the following ranges, too.
         unsorted, read_before = self.unsorted, self.runs_read
         for _ in range(SORTED_AT_ONCE):
             if not unsorted or self.runs_read - read_before >= SORTED_AT_ONCE:
@@ -135,7 +135,7 @@ class PriorityBacklog(Backlog):
         return bool(unsorted)
 
     def take(self, limit: int) -> tuple[list[Run], bool]:
-        """See Backlog; of one priority at a time."""
+        """See Backlog; takes messages of one priority at a time."""
         self._sort()
         for level in self._levels:
             if level.returned.count:
@@ -177,7 +177,7 @@ class PriorityBacklog(Backlog):
 
 
 def _joined(ranges: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Ascending ranges, those that follow each other as one."""
+    """Ascending ranges, with adjacent ones joined."""
     before: tuple[int, int] | None = None
     for each in ranges:
         if before is not None and before[1] == each[0]:

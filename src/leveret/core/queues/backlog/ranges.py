@@ -10,7 +10,7 @@ _COMPACT_AT = 1024
 
 
 class OffsetRanges:
-    """Sixteen octets a range; adding at the end and taking from the front cost the same at any size."""
+    """Ranges at sixteen octets each; the cost of adding at the end and taking from the front is constant."""
 
     __slots__ = ("_begin", "_ends", "_starts", "count")
 
@@ -22,7 +22,7 @@ class OffsetRanges:
         self.count = 0
 
     def add(self, first: int, end: int) -> None:
-        """Add offsets, none of which is there yet."""
+        """Add offsets, none of which is in it yet."""
         starts, ends, begin = self._starts, self._ends, self._begin
         self.count += end - first
         at = len(starts) if not ends or ends[-1] <= first else bisect_right(starts, first, begin)
@@ -41,13 +41,13 @@ class OffsetRanges:
             ends.insert(at, end)
 
     def first(self) -> tuple[int, int] | None:
-        """The front range, None when there is none."""
+        """The front range, None if it is empty."""
         if not self.count:
             return None
         return self._starts[self._begin], self._ends[self._begin]
 
     def take(self, limit: int) -> tuple[int, int]:
-        """Remove up to `limit` offsets of the front range; there must be one."""
+        """Remove up to `limit` offsets of the front range; it must not be empty."""
         begin = self._begin
         first = self._starts[begin]
         end = min(self._ends[begin], first + limit)
@@ -67,7 +67,7 @@ class OffsetRanges:
         return zip(self._starts[self._begin :], self._ends[self._begin :], strict=True)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Remove all."""
         del self._starts[:]
         del self._ends[:]
         self._begin = 0
