@@ -1,1 +1,1 @@
-"""AMQP 0-9-1 as a server speaks it: connection, channels, publishing, delivery."""
+"""An AMQP 0-9-1 server's session: connection, channels, publishing, delivery."""

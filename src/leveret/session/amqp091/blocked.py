@@ -1,4 +1,4 @@
-"""What a connection waits for before it takes more of what it was sent."""
+"""The reasons for which a connection takes no further frames."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ if TYPE_CHECKING:
 
 
 class BlockedReason(Enum):
-    """See the module."""
+    """The event that a blocked connection waits for."""
 
     ALARM = auto()
-    """The alarm's end."""
+    """The end of an alarm."""
     OUTPUT = auto()
-    """Its output's going."""
+    """Room in its output."""
     DEFINITIONS_LOCK = auto()
-    """That this node may change definitions."""
+    """The definitions lock of the cluster."""
     REMOTE = auto()
     """An answer from another node."""
     TURN = auto()
-    """Others' turn: it was served as much as one may be in a row."""
+    """Its next turn, after other connections."""
 
 
 class Postponed(Exception):
-    """The frame that was being taken has to wait, and is taken again from its beginning: nothing was done for it."""
+    """The current frame has to wait; it is processed again from its beginning, because no part of it took effect."""
 
     def __init__(self, blocked_reason: BlockedReason) -> None:
-        """`blocked_reason` is what it waits for."""
+        """`blocked_reason` is the event that the frame waits for."""
         super().__init__(blocked_reason.name)
         self.blocked_reason = blocked_reason
 
 
 def need_definitions_lock(broker: Broker) -> None:
-    """Ask before the first change: another node of the cluster may be the one that may change definitions.
+    """Ask for the definitions lock, before the first change of a method.
 
     Raises:
-        Postponed: it is; the method is taken again when this node may.
+        Postponed: another node holds the lock; the method is processed again when this node holds it.
     """
     if not broker.definitions_lock.is_here:
         broker.definitions_lock.want()

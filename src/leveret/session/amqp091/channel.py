@@ -1,7 +1,7 @@
-"""One channel: its consumers, its unacked deliveries, its confirms; a method each.
+"""One channel: its frames, and the methods on consumers, deliveries, confirms and transactions.
 
-Frames of a message come in three kinds (method, header, bodies); `incoming` is the message they
-build. A closing channel drops everything but close and close-ok (spec 1.5.2.5).
+Frames of a message come in three kinds (method, header, bodies); `incoming` is the message that they build. A closing
+channel drops everything but close and close-ok (spec 1.5.2.5).
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from leveret.session.amqp091.transactions import ChannelTransaction, CommittedPu
 from leveret.wire import amqp091 as wire
 
 ACKED_AT_ONCE: Final = 1_000
-"""Runs of deliveries that are acknowledged before others have their turn."""
+"""The most runs of deliveries acknowledged in one step; then other connections have their turn."""
 
 
 class Channel(ChannelBase):
-    """See the module."""
+    """A channel of a client's connection; see the module."""
 
     def __init__(
         self, connection: ConnectionBase, number: int, publisher: Publisher, leaders: Leaders | None
     ) -> None:
-        """Open; `publisher` takes what is published on it."""
+        """Open the channel; `publisher` takes its publishes."""
         super().__init__(connection, number, leaders)
         self.publisher = publisher
 
@@ -52,7 +52,7 @@ class Channel(ChannelBase):
         """Take one frame of this channel.
 
         Raises:
-            LeveretError: closes the channel or the connection, by its code.
+            LeveretError: the error's code says whether the channel or the connection is closed.
         """
         if self.is_closing:
             self._closing_frame(kind, payload)
@@ -113,7 +113,7 @@ class Channel(ChannelBase):
         leave(self.connection.broker, [self])
 
     def end(self) -> None:
-        """All that there is to do at an end, but for what may take turns: see `settling.leave`."""
+        """Do everything at the channel's end except the steps of `settling.leave`."""
         self.is_closing = True
         self.incoming = None
         for remote_channel in list(self.remote_channels.values()):
@@ -165,7 +165,7 @@ class Channel(ChannelBase):
         self.mark(queue)
 
     def _consume_replies(self, method: commands.Basic.Consume, tag: bytes) -> None:
-        """`amq.rabbitmq.reply-to`: replies come to this channel without a queue."""
+        """Consume from `amq.rabbitmq.reply-to`: replies come to this channel without a queue."""
         if self.reply_consumer is not None:
             raise PreconditionFailed("reply consumer already set")
         if not method.no_ack:
@@ -191,7 +191,7 @@ class Channel(ChannelBase):
             self.connection.send(wire.named_reply(self.number, 60, 31, tag))
 
     def remove_consumer(self, tag: bytes) -> None:
-        """A consumer leaves its queue, which may go with the last one."""
+        """Remove a consumer from its queue, which may be deleted with its last one."""
         consumer = self.consumers.pop(tag)
         queue = consumer.queue
         queue.remove_consumer(consumer)
@@ -233,17 +233,17 @@ class Channel(ChannelBase):
         """Settle deliveries for good.
 
         Raises:
-            Fault: 406, the tag is not unacked.
+            Fault: 406, no unacked delivery has the tag.
         """
         self._settle_runs(self._acknowledge, self.take(tag, multiple))
 
     def ack_each(self, first: int, last: int) -> int:
-        """The same, of each delivery from one tag to another, in order; return the tag behind those that are settled.
+        """Ack the deliveries from one tag to another, in order; return the tag behind the settled ones.
 
-        These are all, or ACKED_AT_ONCE runs: a read may hold acknowledgements of ten thousand.
+        At most ACKED_AT_ONCE runs are settled, because one read may hold ten thousand acknowledgements.
 
         Raises:
-            Fault: 406, one of the tags is not unacked; those before it are settled.
+            Fault: 406, one of the tags is of no unacked delivery; those before it are settled.
         """
         tag = first
         for _ in range(ACKED_AT_ONCE):
@@ -268,7 +268,7 @@ class Channel(ChannelBase):
         """Remove and return deliveries.
 
         Raises:
-            Fault: 406, the tag is not unacked.
+            Fault: 406, no unacked delivery has the tag.
         """
         if multiple:
             if tag and tag not in self.unacked:
@@ -280,7 +280,7 @@ class Channel(ChannelBase):
         return [run]
 
     def _settle_runs(self, settle: Settle, runs: Collection[Unacked]) -> None:
-        """Settle now, in turns if they are many, or with the transaction's commit."""
+        """Settle runs now, in several steps if they are many, or with the transaction's commit."""
         if self.transaction is not None:
             self.transaction.settlements.append((settle, runs))
         elif len(runs) <= FEW:
@@ -311,10 +311,10 @@ class Channel(ChannelBase):
         self.let_go(runs)
 
     def tick(self, now_ms: int) -> None:
-        """Look whether the oldest delivery, of a consumer or a get, waits for its acknowledgement for too long.
+        """Check the consumer timeout of the oldest unacked delivery, of a consumer or a get.
 
         Raises:
-            PreconditionFailed: it does; in RabbitMQ's words.
+            PreconditionFailed: it is exceeded; in RabbitMQ's words.
         """
         run = self.unacked.oldest
         if run is None:
@@ -362,7 +362,7 @@ class Channel(ChannelBase):
         return self.transaction
 
     def _tx_commit(self, method: commands.Tx.Commit) -> None:
-        """Hand everything over; commit-ok follows when it is safe (`confirm`)."""
+        """Commit the transaction; commit-ok follows when it is safe (`confirm`)."""
         transaction = self._transaction()
         self._check_settlements(transaction)
         is_long = transaction.reached > FEW_QUEUES
@@ -387,7 +387,10 @@ class Channel(ChannelBase):
         publishes: list[tuple[CommittedPublish, Messages]],
         settlements: list[tuple[Settle, Collection[Unacked]]],
     ) -> None:
-        """Publish, then settle, in turns; a flush appends messages first: a crash amid them doubles, and loses none."""
+        """Publish, then settle, in several steps.
+
+        A flush appends messages first, so a crash in between doubles messages, and loses none.
+        """
         parts = ConfirmParts(self.connection.broker.confirming, self.confirm)
 
         def work() -> Iterator[object]:
@@ -396,7 +399,7 @@ class Channel(ChannelBase):
             for settle, runs in settlements:
                 _add_queues(settled, runs)
                 yield from self._in_turns(settle, runs)
-            # What was settled at a leader that is none any more may not be in its successor's log.
+            # The log of a new leader may lack settlements that the previous one took.
             settled.refused = any(map(self._is_led_elsewhere, settled.queues))
             parts.add(settled)
             parts.end()
@@ -411,7 +414,7 @@ class Channel(ChannelBase):
         publishes: list[tuple[CommittedPublish, Messages]],
         parts: ConfirmParts,
     ) -> Iterator[object]:
-        """Hand over what was published in a transaction, in its order: for some queues with each flush."""
+        """Publish the transaction's messages in order, to some queues with each flush."""
         broker = self.connection.broker
         flushed, before = broker.dirty, len(broker.dirty)
         for publish, messages in publishes:
@@ -423,17 +426,17 @@ class Channel(ChannelBase):
             yield ENOUGH if len(broker.dirty) - before >= QUEUES_A_TURN else None
 
     def _is_led_elsewhere(self, queue: object) -> bool:
-        """Whether a queue that was led here when it was settled is not any more, and is not deleted either."""
+        """Whether a queue was settled here but has another leader by now, and is not deleted."""
         if not isinstance(queue, Queue):
             return False
         existing = self.connection.broker.queues.get(queue.key)
         return existing is not None and existing is not queue and existing.epoch == queue.epoch
 
     def _check_settlements(self, transaction: ChannelTransaction) -> None:
-        """A commit that could not settle what it is asked to settle does nothing at all.
+        """Check that a commit can settle all its deliveries; otherwise it has no effect at all.
 
         Raises:
-            PreconditionFailed: that is so.
+            PreconditionFailed: a queue takes no settlement any more.
         """
         for settle, runs in transaction.settlements:
             for run in runs if settle != self.requeue else ():
@@ -451,7 +454,7 @@ class Channel(ChannelBase):
 
 
 def _add_queues(batch: ConfirmBatch, runs: Collection[Unacked]) -> None:
-    """What is settled of these has to be safe with the batch."""
+    """Make the batch wait for the settlements of these runs."""
     batch.settles = True
     for queue in {run.queue: None for run in runs}:
         batch.queues[queue] = queue.definition.durable or batch.queues.get(queue, False)

@@ -1,7 +1,7 @@
-"""What the methods of a channel share: the queues it may use, replies, its publishes in confirm or tx mode.
+"""The shared base of a channel's methods: queues, replies, and publishes in confirm or tx mode.
 
-The lower half of `channel.Channel`, which takes the frames. Publishing and the methods in modules of their own work on
-this half.
+This is the lower half of `channel.Channel`, which takes the frames. Publishing and the methods in modules of their
+own use this half.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class ChannelBase(DeliveryChannel):
     """See the module.
 
     Attributes:
-        leaders: the other nodes, as far as they lead queues; None for a node alone.
-        reply_consumer: takes direct replies, None if none does.
-        confirms: in confirm mode.
-        transaction: in tx mode.
-        incoming: the message whose frames come.
-        last_queue: the one declared last, which an empty name stands for.
+        leaders: the other nodes as leaders of queues; None on a single node.
+        reply_consumer: the consumer of direct replies, None for none.
+        confirms: set in confirm mode.
+        transaction: set in tx mode.
+        incoming: the message whose frames are arriving.
+        last_queue: the last declared queue, which an empty name stands for.
     """
 
     def __init__(self, connection: ConnectionBase, number: int, leaders: Leaders | None) -> None:
-        """Open, neither in confirm nor in tx mode."""
+        """Begin neither in confirm nor in tx mode."""
         super().__init__(connection, number)
         self.leaders = leaders
         self.reply_consumer: ReplyConsumer | None = None
@@ -64,10 +64,10 @@ class ChannelBase(DeliveryChannel):
     # -- queues -------------------------------------------------------------------------------
 
     def queue(self, name: str) -> Queue:
-        """The queue named, or the last one declared when the name is empty; its lock is checked.
+        """The named queue, or the last declared one if the name is empty; checks its lock.
 
         Raises:
-            NotFound: there is none. ResourceLocked: it is another connection's.
+            NotFound: there is no such queue. ResourceLocked: it is another connection's exclusive queue.
         """
         if not name:
             if not self.last_queue:
@@ -77,17 +77,17 @@ class ChannelBase(DeliveryChannel):
         self.connection.actor.check_lock(queue)
         self.await_returns(name)
         if queue.gathered:
-            # Published before this method, perhaps in the same read: it must be seen by it.
+            # This method must see messages published before it, perhaps in the same read.
             self.connection.host.append_now(queue)
             if not queue.consumers.has_willing:
                 queue.give_way()
         return queue
 
     def await_returns(self, name: str) -> None:
-        """Take the method at hand only when all is back that is coming back to a queue, and those who left it are gone.
+        """Wait until unfinished returns to a queue, and removals of its consumers, are done.
 
         Raises:
-            Postponed: something is.
+            Postponed: some are unfinished.
         """
         connection = self.connection
         queue = connection.broker.queues.get((connection.vhost or "", name))
@@ -97,10 +97,10 @@ class ChannelBase(DeliveryChannel):
             raise Postponed(BlockedReason.REMOTE)
 
     def readable_queue(self, name: str) -> Queue:
-        """The same, for who reads from it: the permission is asked first, as it tells less.
+        """The same queue for reading; the permission is checked first, so that an error reveals less.
 
         Raises:
-            AccessRefused: the user may not. NotFound, ResourceLocked: see `queue`.
+            AccessRefused: the user has no permission. NotFound, ResourceLocked: see `queue`.
         """
         if name or self.last_queue:
             self.connection.actor.require("read", "queue", name or self.last_queue)
@@ -109,17 +109,17 @@ class ChannelBase(DeliveryChannel):
     def make_consumer(
         self, queue: ConsumerSource, tag: bytes, method: commands.Basic.Consume
     ) -> ChannelConsumer:
-        """A consumer, not registered yet.
+        """Make a consumer, without registering it.
 
         Raises:
-            PreconditionFailed: an argument is not valid.
+            PreconditionFailed: an argument is invalid.
         """
         return ChannelConsumer(self, queue, tag, method, self.prefetch)
 
     def got(
         self, queue: DeliverySource, run: Run | None, redelivered: bool, ready_count: int, *, no_ack: bool
     ) -> None:
-        """Answer a basic.get: with a message, behind which so many are ready, or with none."""
+        """Answer a basic.get with a message and the number of ready messages behind it, or with get-empty."""
         if run is None:
             self.count(queue, "get_empty", 1)
             self.connection.send(wire.named_reply(self.number, 60, 72, b""))
@@ -133,7 +133,7 @@ class ChannelBase(DeliveryChannel):
         self.next_tag += 1
         head = run.head
         message = content(self, head, run.bodies[0], redelivered)
-        # A get-ok has the count between routing key and frame end; its content is a delivery's.
+        # In get-ok, the count comes between routing key and frame end; the content is that of a delivery.
         after_route = message[1 + len(head.route) + 1 :]
         ok = wire.get_ok(self.number, tag, redelivered, head.route, ready_count)
         self.connection.send(ok + after_route)
@@ -141,27 +141,27 @@ class ChannelBase(DeliveryChannel):
             self.unacked.add(Unacked(tag, run.first, 1, queue, None, self.connection.now_ms))
 
     def deliveries(self) -> Iterator[Unacked]:
-        """All that is not settled yet, also what a transaction is to settle."""
+        """All unsettled deliveries, also those that a transaction will settle."""
         yield from self.unacked
         if self.transaction is not None:
             for _, runs in self.transaction.settlements:
                 yield from runs
 
     def return_unroutable(self, head: Head, body: bytes) -> None:
-        """A mandatory message went to no queue: basic.return, 312."""
+        """Return a mandatory message that was routed to no queue: basic.return, 312."""
         message = content(self, head, body, False)[1 + len(head.route) + 1 :]
         self.connection.send(wire.basic_return(self.number, 312, b"NO_ROUTE", head.route) + message)
 
     # -- confirms -----------------------------------------------------------------------------
 
     def close_batches(self) -> list[ConfirmBatch]:
-        """What was published or committed in this flush, and waits to be confirmed."""
+        """The publishes and commits of this flush that wait for a confirm."""
         if self.confirms is not None:
             return self.confirms.close_batches()
         return self.transaction.close_batches() if self.transaction is not None else []
 
     def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
-        """A batch of publishes, or a commit, is safe or is not; tell the publisher."""
+        """Tell the client whether a batch of publishes, or a commit, is safe."""
         if self.is_closing:
             return
         if self.confirms is None:

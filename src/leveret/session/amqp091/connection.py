@@ -1,14 +1,14 @@
 """One AMQP 0-9-1 connection, pure: octets in, calls of the broker and octets out.
 
-`receive` takes a read of any size. Publishes take the fast way (`publishing`), acks a short one,
-everything else is decoded by pamqp. What must be sent gathers in `out`; the runtime takes it after
-each flush. Time comes as `now_ms`; `next_deadline_ms` says when `tick` wants to be called.
+`receive` takes a read of any size. Publishes take the fast path (`publishing`), acks a short one; pamqp decodes all
+other methods. Octets to send are gathered in `out`; the runtime takes them after each flush. Time is an argument,
+`now_ms`. `next_deadline_ms` is the time of the next `tick`, which sends and checks heartbeats.
 
 States: HEADER (eight octets) -> START (start-ok) -> TUNE (tune-ok) -> OPEN_WAIT (open) -> OPEN ->
-CLOSING (we sent close, all but close-ok is dropped) -> CLOSED. A client that sent close is let close the socket.
+CLOSING (we sent close, all but close-ok is dropped) -> CLOSED. A client that sent close may close the socket itself.
 
-A connection may be blocked: it leaves whole frames untaken until an alarm is over, its output has gone, another node
-has answered, ... Then the runtime does not read from its socket, and calls `go_on` when things may have changed.
+A blocked connection takes no frames until an alarm is over, its output is written, another node has answered, and so
+on (`blocked`). Meanwhile the runtime does not read from its socket, and calls `go_on` when the reason may be over.
 """
 
 from __future__ import annotations
@@ -36,25 +36,25 @@ from leveret.wire import amqp091 as wire
 from leveret.wire.amqp091 import FRAME_HEAD_BYTES
 
 CLOSING_TIMEOUT_MS: Final = 30_000
-"""For a client's answer to our close, as RabbitMQ has it."""
+"""The wait for a client's answer to our close, as in RabbitMQ."""
 DROPPED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of a peer that was told, or has told us, that it is over: what was on its way fits many times."""
+"""The most octets dropped during a close: many times more than can be in flight."""
 CHANNEL_ECHO_MS: Final = 1_000
-"""How long frames of a channel may come behind its close."""
+"""The time in which frames of a channel may follow its close."""
 FLOW_SHOWN_MS: Final = 5_000
-"""A connection that waited for the disk is shown in flow this long, as RabbitMQ does."""
+"""The time for which a connection that waited for the disk is shown in flow, as in RabbitMQ."""
 _BASIC: Final = b"\0\x3c"
-"""The class of methods that carry messages."""
+"""The class id of the methods that carry messages."""
 _FRAMES_OF_A_METHOD: Final = 4
 _ACK_BYTES: Final = 13
 _ACK_FRAME_BYTES: Final = _ACK_BYTES + wire.FRAME_OVERHEAD
 _ACK_HEAD_BYTES: Final = FRAME_HEAD_BYTES + len(wire.BASIC_ACK)
 _ACK_REST: Final = Struct(">QH")
-"""Tag, bits and frame end of a basic.ack; as the latter two stand for one delivery, their number is the frame end."""
+"""Tag, bits and frame end of a basic.ack; for a single delivery the bits are 0, so the last two are the frame end."""
 
 
 class AmqpState(Enum):
-    """See the module."""
+    """The states of a connection; see the module."""
 
     HEADER = auto()
     START = auto()
@@ -69,12 +69,12 @@ class ClientConnection(ConnectionBase):
     """A client's connection; see the module.
 
     Attributes:
-        churn: where its channels are counted as they come and go.
-        is_reading: whether the socket is read from; a peer we do not listen to is not silent.
-        turn_frames: how many frames are taken in a row, but for those of regular publishes; None for any number.
-        waits_for_alarms: whether publishes wait while there are alarms.
-        client_closes: whether it is for the client to close the socket, once it has our answer to its close.
-        end_reason: why it ended or ends, for the log; empty if the socket was lost.
+        churn: counts its opened and closed channels.
+        is_reading: whether the socket is read from; otherwise the peer's heartbeats are not timed.
+        turn_frames: the most frames taken in one turn, without those of regular publishes; None for no limit.
+        waits_for_alarms: whether publishes wait while an alarm is in effect.
+        client_closes: whether the client closes the socket, after our answer to its close.
+        end_reason: the reason of its end, for the log; empty if the socket was lost.
     """
 
     host: ConnectionHost
@@ -112,7 +112,7 @@ class ClientConnection(ConnectionBase):
     # -- octets in ----------------------------------------------------------------------------
 
     def receive(self, data: bytes, now_ms: int) -> None:
-        """Take what the socket gave; never raises for what a peer may send."""
+        """Take a read from the socket; never raises for a peer's octets."""
         self.now_ms = self._received_at_ms = now_ms
         self.received_bytes += len(data)
         if self.state is AmqpState.CLOSING:
@@ -129,7 +129,7 @@ class ClientConnection(ConnectionBase):
         self._take(data)
 
     def _take(self, data: bytes) -> None:
-        """Take the frames in `data`; what is not whole, or may not be taken yet, is kept."""
+        """Take the frames in `data`; keep an incomplete frame, and frames that may not be taken yet."""
         position, end = 0, len(data)
         self._frames_left = self.turn_frames
         try:
@@ -145,7 +145,7 @@ class ClientConnection(ConnectionBase):
                 self._missing_bytes = size + wire.FRAME_OVERHEAD - (end - position)
 
     def go_on(self, now_ms: int) -> None:
-        """Take up what was left, and tell the client, if what was waited for has come about."""
+        """Continue after a block, if its reason is over, and tell the client."""
         self.now_ms = now_ms
         if self._is_blocked_notified and not self.alarms:
             self._is_blocked_notified = False
@@ -156,22 +156,22 @@ class ClientConnection(ConnectionBase):
 
     @property
     def awaits_answer(self) -> bool:
-        """Whether an answer is waited for."""
+        """Whether the connection waits for an answer."""
         return self._asked is not None
 
     def ask(self) -> None:
-        """Another node, or turns, do what the method at hand wants: take nothing more until `answered`, or `repeat`."""
+        """Block until `answered` or `repeat`, because another node or later steps carry out the current method."""
         self._asked = b""
         self.blocked_reason = BlockedReason.REMOTE
 
     def answered(self) -> None:
-        """What was asked is answered."""
+        """End the wait: the answer is here."""
         if self._asked is not None:
             self._asked = None
             self.wake()
 
     def repeat(self) -> None:
-        """The method is to be taken again, as if it came only now: there will be no answer, or it is to give one."""
+        """Process the current method again, as if it had just arrived: no answer comes, or the method itself gives it."""
         if self._asked is not None:
             self._rest.insert(0, self._asked)
             self.answered()
@@ -196,14 +196,14 @@ class ClientConnection(ConnectionBase):
         return True
 
     def notify_blocked(self) -> None:
-        """Tell the client that alarms keep it from publishing, once, if it can hear it."""
+        """Tell the client once that alarms block its publishes, if it can understand that."""
         if self.alarms and not self._is_blocked_notified and self.client_can("connection.blocked"):
             self._is_blocked_notified = True
             self.reply(commands.Connection.Blocked(alarm_reason(self.alarms)))
 
     @property
     def alarms(self) -> tuple[str, ...]:
-        """The alarms that the client is told of."""
+        """The alarms that the client is notified of."""
         return self.host.alarms.active
 
     def _take_frames(self, data: bytes, position: int, end: int) -> int:
@@ -223,7 +223,7 @@ class ClientConnection(ConnectionBase):
             if self._is_turn_over(kind, data, position):
                 self.blocked_reason = BlockedReason.TURN
                 break
-            # RabbitMQ's FRAME_SIZE_FUDGE: clients that take frame-max for the payload's are let be.
+            # RabbitMQ's FRAME_SIZE_FUDGE: accept clients that take frame-max for the payload's size.
             if size > self.frame_max_bytes:
                 limit = self.frame_max_bytes - wire.FRAME_OVERHEAD
                 raise broken_frame(kind, b"", f"{{frame_too_large,{size},{limit}}}")
@@ -253,9 +253,9 @@ class ClientConnection(ConnectionBase):
         return position
 
     def _take_acks(self, data: bytes, position: int, number: int) -> int:
-        """Take basic.acks of single deliveries whose tags follow each other; return where the frame behind them is.
+        """Take basic.acks of single deliveries with consecutive tags; return the position of the frame behind them.
 
-        Consumers with a small prefetch send many, often one in a read. Of a multiple one nothing is taken.
+        Consumers with a small prefetch send many, often one in a read. A multiple ack is left.
         """
         head = data[position : position + _ACK_HEAD_BYTES]
         channel = self.channels.get(number)
@@ -289,12 +289,12 @@ class ClientConnection(ConnectionBase):
         return position
 
     def _is_turn_over(self, kind: int, data: bytes, position: int) -> bool:
-        """Whether others have their turn before the frame at `position`, which is else counted."""
+        """Whether the turn is over before the frame at `position`; otherwise counts the frame."""
         if self._frames_left is None:
             return False
         if self._frames_left <= 0:
             return True
-        # To open or declare something takes longer than a part of a message, or an ack.
+        # Opening or declaring something takes longer than a part of a message, or an ack.
         of_messages = kind != wire.FRAME_METHOD or data.startswith(_BASIC, position + FRAME_HEAD_BYTES)
         self._frames_left -= 1 if of_messages else _FRAMES_OF_A_METHOD
         return False
@@ -356,11 +356,11 @@ class ClientConnection(ConnectionBase):
             self.publisher.forget()
 
     def channel_closes(self, number: int) -> None:
-        """The client closes a channel."""
+        """Note that the client closes a channel."""
         self._channels_closed_at_ms[number] = self.now_ms
 
     def _is_echo(self, kind: int, number: int, payload: bytes) -> bool:
-        """Whether a frame without a channel was under way when the client closed it: another thread's publish."""
+        """Whether a frame was in flight when the client closed its channel, such as another thread's publish."""
         closed_at_ms = self._channels_closed_at_ms.get(number)
         if closed_at_ms is None:
             return False
@@ -379,15 +379,15 @@ class ClientConnection(ConnectionBase):
         self.send(wire.frame(wire.FRAME_METHOD, number, wire.CHANNEL_OPEN_OK + b"\0\0\0\0"))
 
     def make_publisher(self) -> Publisher:
-        """What takes its publishes."""
+        """Make the object for the connection's publishes."""
         return Publisher(self, self.channels)
 
     def make_channel(self, number: int) -> Channel:
-        """A channel that was opened."""
+        """Make the object for an opened channel."""
         return Channel(self, number, self.publisher, self.host.leaders)
 
     def check_channel_limits(self) -> None:
-        """Whether one more channel may be opened.
+        """Check the limits before one more channel is opened.
 
         Raises:
             NotAllowed: in RabbitMQ's words.
@@ -431,7 +431,7 @@ class ClientConnection(ConnectionBase):
         try:
             self.user = handshake.log_in(self, method)
         except AuthenticationFailed as error:
-            # With the capability the client is told why; otherwise the socket just closes (RabbitMQ's rule).
+            # A client with this capability gets the reason; for others the socket just closes (RabbitMQ's rule).
             if self.client_can("authentication_failure_close"):
                 self.send(handshake.refusal(method.mechanism))
             self.end_reason = f"{method.mechanism} login refused: {error}"
@@ -456,7 +456,7 @@ class ClientConnection(ConnectionBase):
     # -- what others ask ----------------------------------------------------------------------
 
     def shown_state(self, now_ms: int) -> str:
-        """The state as RabbitMQ shows it: `running`, `blocking`, `blocked`, `flow`, ..."""
+        """The state by RabbitMQ's name: `running`, `blocking`, `blocked`, `flow`, ..."""
         if self.state is not AmqpState.OPEN:
             return _SHOWN[self.state]
         if self.blocked_reason is BlockedReason.ALARM:
@@ -467,18 +467,18 @@ class ClientConnection(ConnectionBase):
         return "flow" if flow is not None and now_ms - flow < FLOW_SHOWN_MS else "running"
 
     def note_flow(self) -> None:
-        """The connection is made to wait, for others or for the disk; shown for a while."""
+        """Note that the connection waits for others or for the disk; shown for a while."""
         self._in_flow_at_ms = self.now_ms
 
     def set_reading(self, reading: bool, now_ms: int, *, for_disk: bool = False) -> None:
-        """The socket is read from again, or is not for a while: then the peer's silence is ours."""
+        """Note whether the socket is read from; while it is not, the peer's heartbeats are not timed."""
         self.is_reading = reading
         self._received_at_ms = now_ms
         if for_disk:
             self._in_flow_at_ms = now_ms
 
     def resume(self) -> None:
-        """The socket takes more again: its consumers are served at the next flush."""
+        """Serve its consumers at the next flush, because the socket takes octets again."""
         self.is_paused = self.is_throttled = False
         for channel in self.channels.values():
             channel.wake_consumers()
@@ -512,12 +512,12 @@ class ClientConnection(ConnectionBase):
         self._closing_at_ms = self.now_ms
 
     def force_close(self, reason: str) -> None:
-        """Close for the operator's or the node's reasons (320)."""
+        """Close for a reason of the operator or the node (320)."""
         if self.state not in (AmqpState.CLOSING, AmqpState.CLOSED):
             self.fail(Fault(320, reason), 0, 0)
 
     def lost(self) -> None:
-        """The socket is gone: what is unacked returns, exclusive queues go."""
+        """End without a socket: unacked messages return, exclusive queues go."""
         self._end()
 
     def _end(self) -> None:
@@ -541,7 +541,7 @@ class ClientConnection(ConnectionBase):
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Send a heartbeat when half the interval went by; give up on a silent peer."""
+        """Send a heartbeat after half the interval; end the connection if the peer was silent for two."""
         self.now_ms = now_ms
         if self.state is AmqpState.CLOSED:
             return
@@ -566,7 +566,7 @@ class ClientConnection(ConnectionBase):
             self._idle_mark, self._sent_at_ms = self.sent_bytes, now_ms
 
     def _tick_before_or_after(self, now_ms: int) -> None:
-        """A handshake, and a goodbye, must not take for ever."""
+        """End a handshake, or a close, that takes too long."""
         if self.state is AmqpState.CLOSING:
             if now_ms - self._closing_at_ms > CLOSING_TIMEOUT_MS:
                 self.state = AmqpState.CLOSED
@@ -576,7 +576,7 @@ class ClientConnection(ConnectionBase):
 
 
 _OPERATIONS: Final = {index: method.__qualname__.lower() for index, method in commands.INDEX_MAPPING.items()}
-"""Methods by class and id, as the log names them: `queue.declare`."""
+"""Methods by class and id, as the log shows them: `queue.declare`."""
 
 _SHOWN: Final = {
     AmqpState.HEADER: "starting",

@@ -1,7 +1,7 @@
-"""What the channels, publishes and consumers of an AMQP 0-9-1 connection use of it: who the peer is, and its output.
+"""The part of an AMQP 0-9-1 connection that its channels, publishes and consumers use: the peer, and the output.
 
-The lower half of `connection.ClientConnection`, which takes the octets and makes the channels. All that a message
-touches on its way looks at this half.
+This is the lower half of `connection.ClientConnection`, which takes the octets and makes the channels. The code on a
+message's path uses this half.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ class ConnectionBase(ABC):
 
     Attributes:
         out: octets to send, in order.
-        counters: of all its messages; the node's.
-        wake: has the runtime call `go_on` soon.
+        counters: the node's message counters.
+        wake: makes the runtime call `go_on` soon.
         confirming: channels with publishes since the last flush, in order.
-        waits_for_definitions: whether `out` must wait until what the next flush appends is durable.
-        is_paused: whether the socket takes no more for now.
-        is_throttled: whether deliveries stopped because `out` was full; `resume` lets them go on.
-        blocked_reason: what is waited for before more is taken, None for nothing.
-        is_traced: whether what goes over it is copied to amq.rabbitmq.trace where its vhost is traced.
-        tls: how the connection is encrypted, None if it is not.
+        waits_for_definitions: whether `out` must wait until the records of the next flush are durable.
+        is_paused: whether the socket takes no octets for now.
+        is_throttled: whether deliveries stopped because `out` was full; `resume` continues them.
+        blocked_reason: the event that further frames wait for, None for none.
+        is_traced: whether its messages are copied to amq.rabbitmq.trace if its vhost is traced.
+        tls: the TLS parameters and certificate, None without TLS.
     """
 
     is_traced: ClassVar[bool] = True
@@ -44,7 +44,7 @@ class ConnectionBase(ABC):
     def __init__(
         self, host: SessionHost, *, peer: str, from_loopback: bool, now_ms: int, tls: TlsPeer | None = None
     ) -> None:
-        """Of a peer that has not logged in."""
+        """Begin with a peer that has not logged in."""
         self.host = host
         self.broker = host.broker
         self.peer = peer
@@ -75,7 +75,7 @@ class ConnectionBase(ABC):
         return isinstance(capabilities, dict) and bool(capabilities.get(capability))
 
     def takes_deliveries(self) -> bool:
-        """Whether consumers may be sent more now: the socket takes it and not too much waits for the next write."""
+        """Whether consumers may be sent more now: the socket takes octets, and few wait for the next write."""
         if self.out_bytes >= OUT_BYTES_MAX:
             self.is_throttled = True
         return not (self.is_paused or self.is_throttled)
@@ -91,7 +91,7 @@ class ConnectionBase(ABC):
         self.sent_bytes += len(octets)
 
     def take_output(self) -> bytes:
-        """All octets that wait, once."""
+        """All waiting octets, once."""
         octets = b"".join(self.out)
         self.out.clear()
         self.out_bytes = 0
@@ -105,7 +105,7 @@ class ConnectionBase(ABC):
 
     @abstractmethod
     def channel_closes(self, number: int) -> None:
-        """The client closes a channel."""
+        """Note that the client closes a channel."""
 
     @abstractmethod
     def fail(self, error: LeveretError, number: int, method: int) -> None:
@@ -114,20 +114,20 @@ class ConnectionBase(ABC):
     @property
     @abstractmethod
     def awaits_answer(self) -> bool:
-        """Whether an answer is waited for."""
+        """Whether the connection waits for an answer."""
 
     @abstractmethod
     def ask(self) -> None:
-        """Another node, or turns, do what the method at hand wants: take nothing more until `answered`, or `repeat`."""
+        """Block until `answered` or `repeat`, because another node or later steps carry out the current method."""
 
     @abstractmethod
     def answered(self) -> None:
-        """What was asked is answered."""
+        """End the wait: the answer is here."""
 
     @abstractmethod
     def repeat(self) -> None:
-        """The method is to be taken again, as if it came only now: there will be no answer, or it is to give one."""
+        """Process the current method again, as if it had just arrived: no answer comes, or the method itself gives it."""
 
 
 def _do_nothing() -> None:
-    """Nobody runs it: who uses it calls `go_on` by themselves."""
+    """Do nothing: without a runtime, the caller calls `go_on` itself."""

@@ -1,4 +1,4 @@
-"""Consumers: what a channel was sent and has not settled, and how messages become frames."""
+"""Delivery: a channel's consumers and unacked deliveries, and the frames of delivered messages."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from leveret.wire import amqp091 as wire
 _pack_tag: Callable[[int], bytes] = Struct(">Q").pack
 UNLIMITED: Final = 1 << 30
 FEW: Final = 16
-"""So many runs of deliveries, or consumers, are always dealt with at once; more of them in turns (settling)."""
+"""The most runs of deliveries, or consumers, that are handled in one step; more take several (settling)."""
 AROUND_MAX: Final = 1024
-"""Exchanges and routing keys of which a consumer has prepared octets at hand."""
+"""The most routes for which a consumer caches prepared octets."""
 
 
 class ConsumerSource(DeliverySource, Protocol):
-    """A queue, or a queue that another node leads, where a channel registers its consumers."""
+    """A queue of any leader, with which a channel registers its consumers."""
 
     def add_consumer(self, consumer: ChannelConsumer) -> None:
         """Register a consumer."""
 
     def remove_consumer(self, consumer: ChannelConsumer) -> None:
-        """Forget a consumer."""
+        """Remove a consumer."""
 
 
 class Unacked:
@@ -51,7 +51,7 @@ class Unacked:
         consumer: ChannelConsumer | None,
         delivered_at_ms: int,
     ) -> None:
-        """`consumer` is None for what basic.get took."""
+        """`consumer` is None for messages of a basic.get."""
         self.tag = tag
         self.offset = offset
         self.count = count
@@ -60,7 +60,7 @@ class Unacked:
         self.delivered_at_ms = delivered_at_ms
 
     def part(self, first: int, count: int) -> Unacked:
-        """The `count` deliveries from the one at index `first` on, as a run of their own."""
+        """The `count` deliveries from index `first` on, as a run of their own."""
         return Unacked(
             self.tag + first, self.offset + first, count, self.queue, self.consumer, self.delivered_at_ms
         )
@@ -70,14 +70,14 @@ class UnackedRuns:
     """A channel's unsettled deliveries in order of tag."""
 
     def __init__(self) -> None:
-        """Nothing delivered."""
+        """Begin without deliveries."""
         self._runs: deque[Unacked] = deque()
         self.count = 0
 
     def add(self, run: Unacked) -> None:
-        """Append a run; its tags follow all before. It is one with the last if that can be.
+        """Append a run, whose tags follow all others; joins it with the last one if possible.
 
-        So messages that were handed out together come back together, whatever they look like.
+        So messages that were delivered together are returned together, even if they differ.
         """
         self.count += run.count
         last = self._runs[-1] if self._runs else None
@@ -94,10 +94,10 @@ class UnackedRuns:
             self._runs.append(run)
 
     def take_up_to(self, tag: int) -> Collection[Unacked]:
-        """Remove and return everything with a tag of at most `tag`; 0 means all."""
+        """Remove and return all deliveries with a tag of at most `tag`; 0 means all."""
         runs = self._runs
         if len(runs) > FEW and (not tag or runs[-1].tag + runs[-1].count - 1 <= tag):
-            # However many they are, it costs the same.
+            # Constant cost for any number.
             self._runs, self.count = deque(), 0
             return runs
         taken: list[Unacked] = []
@@ -111,14 +111,14 @@ class UnackedRuns:
         return taken
 
     def take_first(self, count: int) -> list[Unacked]:
-        """Remove and return the first runs, at most so many; empty if there is none."""
+        """Remove and return at most `count` runs from the front; empty if there is none."""
         runs = self._runs
         taken = [runs.popleft() for _ in range(min(count, len(runs)))]
         self.count -= sum(run.count for run in taken)
         return taken
 
     def take_of(self, source: DeliverySource) -> list[Unacked]:
-        """Remove and return everything that one queue delivered."""
+        """Remove and return all deliveries of one queue."""
         taken = [run for run in self._runs if run.queue is source]
         if taken:
             self._runs = deque(run for run in self._runs if run.queue is not source)
@@ -126,16 +126,19 @@ class UnackedRuns:
         return taken
 
     def put_back(self, runs: Collection[Unacked]) -> None:
-        """Runs that were taken are unsettled again (a rolled back transaction): all in one call, for each sorts."""
+        """Put removed runs back (a rolled back transaction): all in one call, because each call sorts."""
         self._runs = deque(sorted([*self._runs, *runs], key=lambda run: run.tag))
         self.count += sum(run.count for run in runs)
 
     def take_one(self, tag: int) -> Unacked | None:
-        """Remove and return one delivery, None when it is not there."""
+        """Remove and return one delivery, None if it is not there."""
         return self.take_from(tag, tag)
 
     def take_from(self, tag: int, last: int) -> Unacked | None:
-        """Remove and return the delivery with a tag, and those of its run up to `last`; None for no such tag."""
+        """Remove and return the delivery with a tag, and those of its run up to `last`.
+
+        None if there is no such tag.
+        """
         runs = self._runs
         index = self._index_of(tag)
         if index < 0:
@@ -166,7 +169,7 @@ class UnackedRuns:
         return self._index_of(tag) >= 0
 
     def _index_of(self, tag: int) -> int:
-        """Index of the run that holds `tag`, -1 for none; the first run is looked at first."""
+        """The index of the run that holds `tag`, -1 for none; the first run is checked first."""
         runs = self._runs
         if not runs or tag < runs[0].tag:
             return -1
@@ -182,7 +185,7 @@ class UnackedRuns:
         return low if tag < runs[low].tag + runs[low].count else -1
 
     def __len__(self) -> int:
-        """How many runs there are."""
+        """The number of runs."""
         return len(self._runs)
 
     def __iter__(self) -> Iterator[Unacked]:
@@ -203,8 +206,8 @@ class ChannelConsumer:
     """One basic.consume on one channel.
 
     Attributes:
-        arguments: of the basic.consume, as the client gave them.
-        prefetch: unacked deliveries at most, 0 for no limit.
+        arguments: the arguments of the basic.consume.
+        prefetch: the most unacked deliveries, 0 for no limit.
     """
 
     __slots__ = (
@@ -228,10 +231,10 @@ class ChannelConsumer:
         method: commands.Basic.Consume,
         prefetch: int,
     ) -> None:
-        """Take what the method asks for.
+        """Read the method's arguments.
 
         Raises:
-            PreconditionFailed: an argument is not valid.
+            PreconditionFailed: an argument is invalid.
         """
         self.channel = channel
         self.queue = queue
@@ -246,7 +249,7 @@ class ChannelConsumer:
         self._heads = DeliverHeads(channel.number, tag)
 
     def capacity(self) -> int:
-        """See core.queues.queue.Consumer: prefetch of consumer and channel, and the socket's back-pressure."""
+        """See core.queues.consumers: by the prefetch of consumer and channel, and the socket's back-pressure."""
         channel = self.channel
         if not channel.connection.takes_deliveries():
             return 0
@@ -258,11 +261,11 @@ class ChannelConsumer:
         return room
 
     def queue_deleted(self) -> None:
-        """The queue is gone: RabbitMQ's consumer_cancel_notify, if the client asked for it."""
+        """Note that the queue is gone: RabbitMQ's consumer_cancel_notify, if the client asked for it."""
         self.channel.consumer_cancelled(self)
 
     def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
-        """Frame the runs, and remember them unless they need no acknowledgement."""
+        """Frame the runs, and keep them as unacked unless they need no acknowledgement."""
         channel = self.channel
         for run in runs:
             messages = run.taken()
@@ -289,36 +292,36 @@ class ChannelConsumer:
 
 
 class RemoteDeliveries(Protocol):
-    """The channel's counterpart at a leader of queues that its consumers use (session.forwarding.remote_channel)."""
+    """A client's channel at another node that leads queues of its consumers (session.forwarding.remote_channel)."""
 
     def limit(self) -> None:
-        """The channel has another limit for all its consumers together."""
+        """Take the channel's new limit for all its consumers together."""
 
     def made_room(self) -> None:
-        """The channel may have more."""
+        """Note that the channel may take more deliveries."""
 
     def wake(self) -> None:
-        """The client takes more again: so may its consumers."""
+        """Note that the client takes more, so that its consumers may."""
 
     def close(self) -> None:
-        """The client's channel ends."""
+        """End with the client's channel."""
 
 
 class DeliveryChannel:
-    """What is delivered on a channel: its consumers, and what they were sent and have not settled.
+    """The deliveries on a channel: its consumers, and their unacked messages.
 
     Attributes:
         consumers: by tag.
-        next_tag: of the next delivery.
-        prefetch: of consumers to come, 0 for no limit.
-        global_prefetch: of all its consumers together, 0 for no limit.
-        remote_channels: its counterparts at other nodes, by node.
-        waiting_notices: cancellations that are told later, None if they are told at once.
-        deleted_count: how many messages went with a queue whose deletion is to be answered.
+        next_tag: the tag of the next delivery.
+        prefetch: the prefetch of later consumers, 0 for no limit.
+        global_prefetch: the limit for all its consumers together, 0 for none.
+        remote_channels: its channels at other nodes, by node.
+        waiting_notices: cancellations whose notices wait, None if they are sent at once.
+        deleted_count: the number of messages deleted with a queue whose delete-ok is still to be sent.
     """
 
     def __init__(self, connection: ConnectionBase, number: int) -> None:
-        """Without consumers."""
+        """Begin without consumers."""
         self.connection = connection
         self.number = number
         self.consumers: dict[bytes, ChannelConsumer] = {}
@@ -333,13 +336,13 @@ class DeliveryChannel:
         self.remote_channels: dict[str, RemoteDeliveries] = {}
 
     def mark(self, queue: DeliverySource) -> None:
-        """The queue has something to log or to hand out at the next flush."""
+        """Mark a queue for the next flush, because it has something to log or to deliver."""
         existing = self.connection.broker.queues.get(queue.key)
         if existing is not None and existing is queue:
             self.connection.broker.dirty[existing] = None
 
     def consumer_cancelled(self, consumer: ChannelConsumer) -> None:
-        """A consumer's queue is gone; the client is told if it can hear it."""
+        """Remove the consumer of a deleted queue, and tell the client if it can understand that."""
         self.consumers.pop(consumer.tag, None)
         if not self.is_closing and self.connection.client_can("consumer_cancel_notify"):
             notice = wire.named_reply(self.number, 60, 30, consumer.tag, b"\x01")
@@ -349,29 +352,29 @@ class DeliveryChannel:
                 self.waiting_notices.append(notice)
 
     def wake(self, consumer: ChannelConsumer) -> None:
-        """A consumer may take more: its queue looks at it at the next flush."""
+        """Let a consumer's queue serve it at the next flush, because it may take more."""
         consumer.queue.consumers.wake(consumer)
         self.mark(consumer.queue)
 
     def wake_consumers(self) -> None:
-        """Something changed about how much this channel takes."""
+        """Wake all consumers, because the channel may take more."""
         for consumer in self.consumers.values():
             self.wake(consumer)
         for remote_channel in self.remote_channels.values():
             remote_channel.wake()
 
     def deliveries(self) -> Iterator[Unacked]:
-        """All that is not settled yet."""
+        """All unsettled deliveries."""
         yield from self.unacked
 
     def requeue(self, runs: Collection[Unacked]) -> None:
-        """Give deliveries back to their queues, in their old places."""
+        """Return deliveries to their queues, in their old places."""
         for run in runs:
             run.queue.requeue(run.offset, run.count)
         self.let_go(runs)
 
     def let_go(self, runs: Collection[Unacked]) -> None:
-        """These deliveries no longer count against anybody's prefetch."""
+        """Stop counting deliveries against the prefetch limits."""
         for run in runs:
             if run.consumer is not None:
                 run.consumer.unacked_count -= run.count
@@ -383,32 +386,35 @@ class DeliveryChannel:
             self.wake_consumers()
 
     def count(self, queue: DeliverySource, what: str, count: int) -> None:
-        """Count up for the queue, the channel and the node, by a counter's name."""
+        """Increment a counter, by its name, of the queue, the channel and the node."""
         for counters in (queue.counters, self.counters, self.connection.counters):
             setattr(counters, what, getattr(counters, what) + count)
 
 
 class DeliverHeads:
-    """What is around the tag in a consumer's deliveries, by exchange and routing key; most have few of these."""
+    """The octets around the tag in a consumer's deliveries, by exchange and routing key.
+
+    Most consumers have few of these.
+    """
 
     __slots__ = ("_around", "_before", "_channel", "_tag")
 
     def __init__(self, channel: int, tag: bytes) -> None:
-        """Of the consumer with this tag on a channel."""
+        """Serve the consumer with this tag on a channel."""
         self._channel = channel
         self._tag = tag
         self._before: dict[int, bytes] = {}
         self._around: dict[tuple[bytes, bool], tuple[bytes, bytes]] = {}
 
     def of(self, route_bytes: int) -> bytes:
-        """A basic.deliver frame up to the tag, for exchange and routing key that are so long as two short strings."""
+        """A basic.deliver frame up to the tag, for an exchange and routing key of this size as two short strings."""
         found = self._before.get(route_bytes)
         if found is None:
             found = self._before[route_bytes] = wire.deliver_head(self._channel, self._tag, route_bytes)
         return found
 
     def around(self, route: bytes, redelivered: bool) -> tuple[bytes, bytes]:
-        """From the frame end before a delivery up to its tag, and from there up to the size of its content header."""
+        """The octets from the frame end before a delivery up to its tag, and from the tag up to the header's body size."""
         key = route, redelivered
         found = self._around.get(key)
         if found is None:
@@ -452,11 +458,14 @@ def delivery_frames(
 def _frames_that_differ(
     number: int, heads: DeliverHeads, messages: Messages, sizes: list[int], first: int, redelivered: bool
 ) -> bytes:
-    """The same of messages with three frames each; headers and bodies are copied once, into the result."""
+    """The frames of messages that differ, with three frames each.
+
+    Headers and bodies are copied once, into the result.
+    """
     routes = messages.routes
     pack_between = wire.BETWEEN_FRAMES.pack
     if len(routes) == 1:
-        # A small prefetch takes them one at a time: without columns this is a third.
+        # A small prefetch delivers one at a time: without columns this takes a third of the time.
         before, behind = heads.around(routes[0], redelivered)
         body_head = pack_between(wire.FRAME_END, wire.FRAME_BODY, number, sizes[0])
         header, body = messages.headers[0], messages.bodies[0]
@@ -472,14 +481,14 @@ def _frames_that_differ(
     tags = map(_pack_tag, range(first, first + len(routes)))
     body_heads = map(pack_between, repeat(wire.FRAME_END), repeat(wire.FRAME_BODY), repeat(number), sizes)
     columns = (befores, tags, behinds, messages.headers, body_heads, messages.bodies)
-    # Some of them have no end.
+    # Some columns are infinite.
     parts = chain.from_iterable(zip(*columns, strict=False))
-    # Each begins with the end of the one before, which the first has not.
+    # Each message begins with the frame end of the one before, which the first message lacks.
     return b"".join([next(parts)[1:], *parts, wire.FRAME_END_OCTET])
 
 
 def frames_before_body(head: Head, channel: int, redelivered: bool) -> bytes:
-    """From a delivery tag to the body's first octet, kept with the head; a frame end must follow the body."""
+    """The octets from a delivery tag to the body, cached in the head; a frame end must follow the body."""
     key = channel << 1 | redelivered
     found = head.frames.get(key)
     if found is None:
@@ -490,7 +499,7 @@ def frames_before_body(head: Head, channel: int, redelivered: bool) -> bytes:
 
 
 def content(channel: DeliveryChannel, head: Head, body: bytes, redelivered: bool) -> bytes:
-    """From a delivery tag to the end of a message of any size."""
+    """The octets from a delivery tag to the end of a message of any size."""
     frame_max = channel.connection.frame_max_bytes
     if len(body) <= frame_max - wire.FRAME_OVERHEAD:
         return frames_before_body(head, channel.number, redelivered) + body + wire.FRAME_END_OCTET

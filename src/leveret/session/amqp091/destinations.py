@@ -1,4 +1,4 @@
-"""Where messages of a channel go, and messages that are on the way there: by columns, or alike."""
+"""The destinations of a channel's messages, and the messages gathered for them: by columns, or alike."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from leveret.wire.properties import shortstr
 from leveret.wire.strides import Strides
 
 FEW_QUEUES: Final = 100
-"""So many take messages in one step: up to 3 ms where they have logs, 16 ms where each makes its log."""
+"""The most queues that get messages in one step: up to 3 ms if they have logs, 16 ms if each makes its log."""
 
 
 class Destination:
-    """Where messages of a channel go; gathers those of one read by columns, until they are handed over.
+    """The target queues of a channel's messages; gathers the messages of one read by columns for them.
 
     Attributes:
-        guarded: whether any queue may refuse messages.
-        is_wide: whether the queues are so many that they take messages in turns.
-        is_alone: whether nothing else is gathered beside it: what is refused, or comes back, has its place among all.
-        terms: time to live and priority of all that is gathered (wire.content_header.Traits), None if nothing is.
-        is_persistent: whether any of it is.
-        routes, headers, bodies: what is gathered; see core.queues.messages.
+        guarded: whether any of the queues may refuse messages.
+        is_wide: whether the queues are so many that they get messages in several steps.
+        is_alone: whether nothing is gathered beside it, so that refused and returned messages keep their order.
+        terms: time to live and priority of the gathered messages (wire.content_header.Traits), None without any.
+        is_persistent: whether any gathered message is persistent. routes, headers, bodies: the gathered messages; see
+            core.queues.messages.
     """
 
     __slots__ = (
@@ -57,14 +57,14 @@ class Destination:
         *,
         mandatory: bool = False,
     ) -> None:
-        """Nothing gathered."""
+        """Begin without messages."""
         self.channel = channel
         self.queues = queues
         self.exchange = exchange
         self.reply = reply
         self.mandatory = mandatory
         self.guarded = any(queue.settings.overflow != DROP_HEAD for queue in queues)
-        # What is refused is known at once, so room is looked up, and messages are taken, in one step.
+        # A refusal is known at once, so the check for room and the gathering are one step.
         self.is_wide = len(queues) > FEW_QUEUES and not self.guarded
         self.is_alone = self.guarded or self.is_wide or not queues
         self.terms: tuple[bytes, int] | None = None
@@ -74,7 +74,7 @@ class Destination:
         self.bodies: list[bytes] = []
 
     def take(self) -> Messages:
-        """What was gathered, once."""
+        """The gathered messages, once."""
         expiration, priority = self.terms or NO_TERMS
         self.terms = None
         messages = Messages(
@@ -90,7 +90,7 @@ class Destination:
         return messages
 
     def at_commit(self) -> Destination:
-        """The same for now: since a transaction's publish its queues may have gone, or others have their names."""
+        """The destination at a commit: since the publish its queues may be gone, or others may have their names."""
         existing = self.channel.connection.broker.queues
         queues = [existing[queue.key] for queue in self.queues if queue.key in existing]
         if queues == self.queues:
@@ -99,11 +99,11 @@ class Destination:
 
 
 class PublishRoute:
-    """Octets of a basic.publish frame, and where messages that begin with them go.
+    """The octets of a basic.publish method, and the destination of messages that begin with them.
 
     Attributes:
         octets: exchange and routing key as two short strings.
-        destination: None if that depends on each message's headers.
+        destination: None if it depends on each message's headers.
     """
 
     __slots__ = ("channel", "destination", "exchange", "mandatory", "number", "octets", "routing_key")
@@ -128,7 +128,7 @@ class PublishRoute:
 
 
 class Shape(Strides):
-    """Octets before a body, and where messages that start with them go."""
+    """The octets before a body, and the destination of messages that begin with them."""
 
     __slots__ = ("destination", "head")
 
@@ -142,7 +142,7 @@ class Shape(Strides):
         """The bodies of whole messages of this shape from `position` on, up to the first of another.
 
         Raises:
-            FrameError: the first one does not end where it must.
+            FrameError: the first message has no frame end.
         """
         octets, length, size = self.before, len(self.before), self.head.body_bytes
         bodies: list[bytes] = []
@@ -153,7 +153,7 @@ class Shape(Strides):
                 break
             if data[stop] != wire.FRAME_END:
                 if bodies:
-                    # Those before it are whole: they are published first, as they would be one by one.
+                    # The messages before are whole: they are published first, as they would be one by one.
                     break
                 raise wire.FrameError("the octet after a body frame is not a frame end")
             bodies.append(data[start:stop])

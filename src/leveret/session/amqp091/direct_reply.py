@@ -1,8 +1,8 @@
 """`amq.rabbitmq.reply-to`: replies to a client without a queue in between.
 
-A client consumes from the pseudo-queue, without acknowledgements, and publishes requests whose `reply-to`
-is its name; the node writes a name there that leads back to the channel. Whoever publishes to that name
-on the default exchange is heard at once, or never: nothing is stored.
+A client consumes from the pseudo-queue, without acknowledgements, and publishes requests with its name as `reply-to`;
+the node replaces it by a name that leads back to the channel. A reply to that name on the default exchange is
+delivered at once, or never: no reply is stored.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PREFIX: Final = f"{REPLY_TO}."
 
 
 class ReplyConsumer:
-    """One channel's consumer of replies; `name` is where they are published to."""
+    """One channel's consumer of replies; `name` is the routing key of replies to it."""
 
     def __init__(self, channel: DeliveryChannel, tag: bytes) -> None:
-        """Be known to publishers from now on."""
+        """Register the consumer for publishers."""
         self.channel = channel
         self.tag = tag
         self._is_closed = False
@@ -34,7 +34,7 @@ class ReplyConsumer:
         """See core.broker.broker.DirectReply."""
         channel = self.channel
         if self._is_closed:
-            # A transaction may end long after the one who asked went.
+            # A transaction may end long after the requester left.
             return
         first = channel.next_tag
         channel.next_tag += len(messages)
@@ -43,7 +43,7 @@ class ReplyConsumer:
         channel.connection.send(delivery_frames(channel, self._heads, messages, first, False))
 
     def close(self) -> None:
-        """Be known no more."""
+        """Unregister the consumer."""
         broker = self.channel.connection.broker
         broker.direct_replies.pop(self.name, None)
         broker.version += 1
@@ -54,7 +54,7 @@ def with_reply_name(consumer: ReplyConsumer | None, header: bytes) -> bytes:
     """The content header of a request, with the pseudo-queue's name replaced by that of the channel's consumer.
 
     Raises:
-        PreconditionFailed: it asks for replies, and the channel does not consume them.
+        PreconditionFailed: the request asks for replies, and the channel does not consume them.
     """
     properties = props.split(header)
     if properties.get(props.REPLY_TO) != REPLY_TO.encode():

@@ -1,4 +1,4 @@
-"""How a connection begins: start, tune, open; who may, with what, and RabbitMQ's words if not."""
+"""The begin of a connection: start, tune, open; mechanisms, logins and limits, with RabbitMQ's words for refusals."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CAPABILITIES: Final = (
 
 
 def start(connection: ConnectionBase) -> commands.Connection.Start:
-    """Who answers, and how a client may log in."""
+    """The connection.start method: the server's properties, and the mechanisms."""
     host = connection.host
     properties: dict[str, Any] = {
         "capabilities": dict.fromkeys(CAPABILITIES, True),
@@ -47,16 +47,16 @@ def start(connection: ConnectionBase) -> commands.Connection.Start:
 
 
 def _offered(connection: ConnectionBase) -> list[str]:
-    """EXTERNAL is offered to every TLS client, so that one without a certificate is told what is missing."""
+    """The offered mechanisms; EXTERNAL for every TLS client, so that one without a certificate gets the reason."""
     configured = connection.host.limits.auth_mechanisms
     return [each for each in configured if each != EXTERNAL or connection.tls is not None]
 
 
 def log_in(connection: ConnectionBase, method: commands.Connection.StartOk) -> str:
-    """Check what the client answered to start; return the user's name.
+    """Check the client's answer to start; return the user's name.
 
     Raises:
-        AuthenticationFailed: no such user, a wrong password, or not from here. Fault: it cannot be understood.
+        AuthenticationFailed: no such user, a wrong password, or a forbidden address. Fault: the answer is malformed.
     """
     if method.mechanism not in _offered(connection):
         raise Fault(503, f"unknown authentication mechanism '{method.mechanism}'")
@@ -72,7 +72,7 @@ def log_in(connection: ConnectionBase, method: commands.Connection.StartOk) -> s
 
 
 def refusal(mechanism: str) -> bytes:
-    """The close that tells a client which can hear it that its login was refused."""
+    """The close method for a refused login, for clients that understand it."""
     text = (
         f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile."
     )
@@ -80,10 +80,10 @@ def refusal(mechanism: str) -> bytes:
 
 
 def tune(connection: ConnectionBase, method: commands.Connection.TuneOk) -> None:
-    """Take the sizes the client agreed to.
+    """Take the limits and the heartbeat interval that the client chose.
 
     Raises:
-        NotAllowed: one is out of bounds.
+        NotAllowed: a value is out of bounds.
     """
     limits = connection.host.limits
     _check("frame_max", method.frame_max, wire.FRAME_MIN_BYTES, limits.frame_max_bytes)
@@ -105,7 +105,7 @@ def enter(connection: ConnectionBase, vhost: str) -> None:
     """Let the user into a vhost.
 
     Raises:
-        NotAllowed: there is none, no permission, or too many are there already.
+        NotAllowed: no such vhost, no permission, or too many connections.
     """
     user, host = connection.user or "", connection.host
     check_connection_limits(

@@ -1,4 +1,4 @@
-"""A message whose frames are still coming: method, header, bodies."""
+"""A message whose frames are arriving: method, header, bodies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from leveret.wire import properties as props
 
 
 class IncomingMessage:
-    """One that comes the long way, frame by frame."""
+    """A message on the long path, frame by frame."""
 
     __slots__ = ("body", "bytes_max", "exchange", "flags", "header", "left", "routing_key")
 
@@ -18,17 +18,17 @@ class IncomingMessage:
         self.header: bytes | None = None
         self.left = 0
         self.bytes_max = bytes_max
-        # One buffer: parts of a few octets each would cost many times their size.
+        # One buffer, because parts of a few octets each would take many times their size.
         self.body = bytearray()
 
     def unexpected(self) -> Fault:
-        """Another frame came than the one this message needs next."""
+        """The error for a frame other than the next one of this message."""
         if self.header is None:
             return Fault(505, "expected content header for class 60, got non content header frame instead")
         return Fault(505, "expected content body, got non content body frame instead")
 
     def take_header(self, payload: bytes) -> bool:
-        """Take the content header; tell whether the message is whole (its body is empty)."""
+        """Take the content header; return whether the message is whole (its body is empty)."""
         if payload[:2] != b"\x00\x3c":
             other = int.from_bytes(payload[:2], "big")
             raise Fault(505, f"expected content header for class 60, got one for class {other} instead")
@@ -39,7 +39,7 @@ class IncomingMessage:
         return self.left == 0
 
     def take_body(self, payload: bytes) -> bool:
-        """Take a body frame; tell whether the message is whole."""
+        """Take a body frame; return whether the message is whole."""
         self.left -= len(payload)
         if self.left < 0:
             raise Fault(501, "body frames hold more than the content header announced")

@@ -1,12 +1,13 @@
 """Publishing, the hot path in.
 
-Applications' messages differ: in their ids, times, trace headers, and in the sizes of their bodies. Where they go
-repeats, so the octets of a `basic.publish` method are a known **route**: the channel, the queues. Their contents are
-opaque, but for what `wire.content_header` reads. So the frames of a whole read are found first, and messages are
-gathered by columns for each **destination**, a list of queues. A queue gets what one read brought for it at once.
+Applications' messages differ: in their ids, times, trace headers, and in the sizes of their bodies. Their targets
+repeat, so the octets of a `basic.publish` method are a known **route** to a channel and its queues. The contents are
+opaque, except the properties that `wire.content_header` reads. So the frames of a whole read are found first, and
+messages are gathered by columns for each **destination**, a list of queues. A queue gets all its messages of one read
+at once.
 
 Messages that are alike but for their bodies are the easy case: the octets up to the body are a known **shape**, and a
-run of bodies is sliced out at once. Everything else takes the long way, frame by frame, which also finds all errors.
+run of bodies is sliced out at once. Everything else takes the long path, frame by frame, which also finds all errors.
 """
 
 from __future__ import annotations
@@ -40,25 +41,25 @@ from leveret.wire.content_header import TRANSIENT, HeaderReader, Traits
 from leveret.wire.strides import BULK_MIN
 
 ROUTES_MAX: Final = 4096
-"""Of a connection, and as many lists of queues."""
+"""The most routes of a connection, and the most destinations."""
 ROUTES_BYTES_MAX: Final = 1024 * 1024
-"""Of all routes of a connection, so that long names, each another, are not all kept."""
+"""The most octets of all routes of a connection, so that long names that never repeat are not all cached."""
 ROUTES_OF_NODE_MAX: Final = 100_000
-"""Routes and lists of queues of all connections together; each takes up to a kilobyte."""
+"""The most routes and destinations of all connections; each takes up to a kilobyte."""
 QUEUES_A_TURN: Final = 32
-"""So many queues of very many take messages with one flush, which makes 32 logs in 5 ms."""
+"""The number of queues of a wide destination that get messages with one flush, which makes 32 logs in 5 ms."""
 _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
 _FIXED: Final = struct.Struct(">BHIHHQH")
-"""The head of a header frame, and the part of a content header that is always there."""
+"""The head of a header frame, and the fixed part of a content header."""
 _FIXED_BYTES: Final = _FIXED.size
 _PROPERTIES_AT: Final = _FIXED_BYTES - 3
-"""In a content header with its size before it."""
+"""The position of the properties in a content header with its size before it."""
 _CLASS_BASIC: Final = 60
 _LOOKED_INTO: Final = props.REPLY_TO | props.USER_ID | props.EXPIRATION
-"""Properties with values that may have to be checked, or to be changed; of headers only CC and BCC have."""
+"""The properties whose values may have to be checked or changed; in the headers these are CC and BCC."""
 _NO_PROPERTIES: Final = b"\x00\x3c" + bytes(12)
-"""A content header without any, and without a body."""
+"""A content header without properties and body."""
 _REPLY_TO: Final = REPLY_TO.encode()
 
 
@@ -66,11 +67,11 @@ class Publisher:
     """One connection's publishes; owns the cache of routes.
 
     Attributes:
-        taken: how many there were.
+        taken: the number of publishes.
     """
 
     def __init__(self, connection: ConnectionBase, channels: Mapping[int, ChannelBase]) -> None:
-        """No routes yet; `channels` are those that the connection has open, by number."""
+        """Begin without routes; `channels` are the open channels of the connection, by number."""
         self.taken = 0
         self._connection = connection
         self._channels = channels
@@ -86,17 +87,17 @@ class Publisher:
         self._headers = HeaderReader()
 
     def forget(self) -> None:
-        """Routes or channels changed; look everything up anew."""
+        """Forget all routes and destinations, because routes or channels changed."""
         self._forget_routes()
         self._last = None
         self._shape = None
 
     def resolve(self, channel: ChannelBase, exchange: bytes, routing_key: bytes, header: bytes) -> Resolved:
-        """Where a message goes, see `resolve` of the module."""
+        """The destination of a message, see the function `resolve`."""
         return resolve(channel, exchange, routing_key, header)
 
     def fast(self, data: bytes, position: int, end: int) -> int:
-        """Take publishes at `position` as long as they are whole and regular; return where that stops."""
+        """Take whole and regular publishes from `position` on; return the position behind them."""
         if not data.startswith(wire.BASIC_PUBLISH, position + FRAME_HEAD_BYTES):
             return position
         version = self._connection.broker.version
@@ -131,7 +132,10 @@ class Publisher:
                 return position
 
     def _gather(self, data: bytes, position: int, end: int) -> int:
-        """Gather whole messages by their destinations, until they are alike, or one is not regular; where that is."""
+        """Gather whole regular messages by their destinations, until several are alike.
+
+        Return the position behind them.
+        """
         routes, between, fixed = self._routes, wire.BETWEEN_FRAMES.unpack_from, _FIXED.unpack_from
         read_traits = self._headers.read
         frame_end, frame_body = wire.FRAME_END, wire.FRAME_BODY
@@ -143,7 +147,7 @@ class Publisher:
         current: Destination | None = None
         stored, traits = b"", TRANSIENT
         while True:
-            # The frames of one message; each head is looked at together with the end of the frame before.
+            # The frames of one message; each frame head is unpacked together with the end of the frame before.
             if end - position < FRAME_HEAD_BYTES:
                 break
             header_at = position + 8 + (data[position + 5] << 8 | data[position + 6])
@@ -179,7 +183,7 @@ class Publisher:
                     break
             else:
                 if route.channel.incoming is not None:
-                    # Another message's frames are due.
+                    # Frames of another message are due.
                     break
                 if header != last_header:
                     try:
@@ -194,7 +198,7 @@ class Publisher:
                     destination, stored = found
                 if traits.terms != destination.terms:
                     if self._gathering and self._gathering[0].is_wide:
-                        # Its queues take turns, and what comes behind may be for one of them.
+                        # Its queues get messages in several steps, and later messages may be for one of them.
                         break
                     self._turn_to(destination, traits)
                 current = self._last = destination
@@ -208,7 +212,7 @@ class Publisher:
         return position
 
     def _turn_to(self, destination: Destination, traits: Traits) -> None:
-        """Gather for another destination, too; no queue gets messages in another order than they came."""
+        """Gather for a further destination; each queue still gets its messages in the order of their arrival."""
         if self._gathering and (
             destination.terms is not None
             or destination.is_alone
@@ -223,7 +227,7 @@ class Publisher:
         destination.terms = traits.terms
 
     def _hand_over_gathered(self) -> None:
-        """Publish what was gathered so far."""
+        """Publish the gathered messages."""
         gathering, self._gathering = self._gathering, []
         self._gathering_queues.clear()
         counts: dict[ChannelBase, int] = {}
@@ -242,7 +246,7 @@ class Publisher:
     def _look_into(
         self, route: PublishRoute, header: bytes, flags: int, traits: Traits
     ) -> tuple[Destination, bytes] | None:
-        """Where a message goes, and its header, when that does not follow from its route; None if it is refused."""
+        """Destination and header of a message that need more than its route; None if the message is refused."""
         known = route.destination
         expiration, _ = traits.terms
         if expiration and not is_expiration(expiration):
@@ -258,7 +262,7 @@ class Publisher:
         try:
             found = self.resolve(route.channel, route.exchange, route.routing_key, header[4:])
         except LeveretError:
-            # The long way has the same error, in its place.
+            # The long path raises the same error, in its place.
             return None
         sized = len(found.header).to_bytes(4, "big") + found.header
         return self._destination(route.channel, route.exchange, found, mandatory=route.mandatory), sized
@@ -266,7 +270,7 @@ class Publisher:
     def _destination(
         self, channel: ChannelBase, exchange: bytes, found: Resolved, *, mandatory: bool
     ) -> Destination:
-        """One for all routes that lead to the same queues."""
+        """The destination shared by all routes to the same queues."""
         key = (channel.number, exchange, mandatory, found.reply, *found.queues)
         known = self._destinations.get(key)
         if known is None:
@@ -277,7 +281,7 @@ class Publisher:
         return known
 
     def _new_route(self, data: bytes, position: int, end: int) -> PublishRoute | None:
-        """The route of the publish at `position`; None for what the long way has to look at."""
+        """The route of the publish at `position`; None for one that takes the long path."""
         kind, number, size = wire.FRAME_HEAD.unpack_from(data, position)
         stop = position + FRAME_HEAD_BYTES + size
         if (
@@ -316,7 +320,7 @@ class Publisher:
         self._connection.broker.known_routes += 1
 
     def _make_room(self, *, is_full: bool) -> None:
-        """Forget all routes where one more is too many; what all connections know together has an end, too."""
+        """Forget all routes before one more would be too many, for this connection or for the node."""
         if is_full or self._connection.broker.known_routes >= ROUTES_OF_NODE_MAX:
             self._forget_routes()
 
@@ -327,7 +331,7 @@ class Publisher:
         self._routes_bytes = 0
 
     def publish(self, destination: Destination, messages: Messages) -> None:
-        """Hand whole messages to their queues; number them if they are to be confirmed."""
+        """Publish whole messages to their queues; number them if they are to be confirmed."""
         channel = destination.channel
         transaction = channel.transaction
         if transaction is not None and transaction.committing is None:
@@ -349,7 +353,7 @@ class Publisher:
             self._unroutable(destination, messages)
 
     def _takes(self, destination: Destination, messages: Messages) -> bool:
-        """Whether messages may be handed over to queues now."""
+        """Whether messages may go to queues now."""
         broker = self._connection.broker
         if broker.traced_vhosts:
             trace_published(self._connection, destination.channel.number, destination.queues, messages)
@@ -373,14 +377,14 @@ class Publisher:
     def _hand_over_in_turns(
         self, destination: Destination, messages: Messages, parts: ConfirmParts | None
     ) -> Iterator[object]:
-        """Hand whole messages to very many queues: to some with each flush, others are served between."""
+        """Publish whole messages to many queues: to some with each flush, with other clients served in between."""
         existing = self._connection.broker.queues
         for first in range(0, len(destination.queues), QUEUES_A_TURN):
             keys = [queue.key for queue in destination.queues[first : first + QUEUES_A_TURN]]
             queues = [existing[key] for key in keys if key in existing]
             self.hand_over(destination, queues, messages, None if parts is None else parts.batch())
             if first:
-                # They came in once.
+                # They arrived once.
                 destination.exchange.publish_in -= len(messages)
             yield ENOUGH
 
@@ -401,7 +405,7 @@ class Publisher:
         messages: Messages,
         batch: ConfirmBatch | None,
     ) -> None:
-        """Give whole messages to these queues, which may be none of the destination's."""
+        """Publish whole messages to these queues, which may differ from the destination's."""
         connection, exchange = self._connection, destination.exchange
         count = len(messages.bodies)
         dirty = connection.broker.dirty
@@ -417,12 +421,12 @@ class Publisher:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether what is published now goes to queues whose consumers are far behind."""
+        """Whether the last publishes went to queues whose consumers are far behind."""
         last = self._last
         return last is not None and any(queue.is_behind for queue in last.queues)
 
     def count(self, channel: ChannelBase, count: int) -> None:
-        """Messages came in on a channel."""
+        """Count messages that arrived on a channel."""
         self.taken += count
         counters = self._connection.counters
         channel.counters.publish += count
@@ -431,7 +435,7 @@ class Publisher:
             counters.publish_confirm += count
 
     def _unroutable(self, destination: Destination, messages: Messages) -> None:
-        """Messages that no queue took: to the client that waits for the reply, back, or away."""
+        """Handle messages without a queue: deliver them as direct replies, return them, or drop them."""
         channel = destination.channel
         if destination.reply is not None:
             destination.reply.take_reply(messages)
@@ -447,14 +451,14 @@ class Publisher:
                     channel.return_unroutable(head, body)
 
     def _publish_guarded(self, destination: Destination, head: Head, bodies: list[bytes]) -> None:
-        """As many at a time as all have room for: one that is full refuses the rest, which is nacked."""
+        """Publish as many at a time as all queues have room for; one that is full refuses the rest, which is nacked."""
         channel = destination.channel
         while bodies:
             rooms = {queue: queue.room(head.body_bytes) for queue in destination.queues}
             full = [queue for queue, room in rooms.items() if not room]
             takers = [queue for queue, room in rooms.items() if room]
             remote = [queue for queue in takers if isinstance(queue, RemoteQueue)]
-            # Another node may reject any of them: then that one is nacked, and no other.
+            # The node of a remote queue may reject any single message: then that one is nacked, and no other.
             count = 1 if remote else min([len(bodies), *(rooms[queue] for queue in takers)])
             part, bodies = alike(head, bodies[:count]), bodies[count:]
             for queue in full:
@@ -470,7 +474,7 @@ class Publisher:
                 channel.confirms.end_batch()
 
     def _refuse_durable(self, destination: Destination, messages: Messages) -> bool:
-        """Refuse what could not be confirmed now, so that nothing of it is stored; who asks for no confirm, is not."""
+        """Refuse publishes with confirms that could not be confirmed now, before any of them is stored."""
         channel = destination.channel
         if channel.confirms is None and channel.transaction is None:
             return False
@@ -480,7 +484,7 @@ class Publisher:
         return True
 
     def batch_of(self, channel: ChannelBase, count: int, *, refused: bool) -> ConfirmBatch | None:
-        """Number publishes if they are to be confirmed; those that are refused have no batch to wait with."""
+        """Number publishes if they are to be confirmed; refused ones have no batch to wait with."""
         if channel.confirms is not None:
             self._connection.confirming[channel] = None
             if not refused:
@@ -492,7 +496,7 @@ class Publisher:
         return None
 
     def finish(self, channel: ChannelBase, incoming: IncomingMessage) -> None:
-        """Publish a message that came the long way."""
+        """Publish a message of the long path."""
         if incoming.flags & _IMMEDIATE:
             raise Fault(540, "immediate=true")
         self.publish_one(
@@ -514,7 +518,7 @@ class Publisher:
         *,
         mandatory: bool,
     ) -> Destination:
-        """Publish a message by its parts; return where it went.
+        """Publish a message by its parts; return its destination.
 
         Raises:
             LeveretError: see `resolve`.

@@ -1,4 +1,4 @@
-"""Methods on queues that another node leads: passed on to it, and the connection waits for the answer."""
+"""Methods on queues that another node leads: they are forwarded to it, and the connection waits for the answer."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from leveret.wire import amqp091 as wire
 
 
 def remote_channel_of(channel: ChannelBase, queue: RemoteQueue) -> QueueAtLeader:
-    """What stands for the queue on this channel.
+    """The object for the queue at its leader, on this channel.
 
     Raises:
-        NotFound: nobody leads it. Postponed: its leader cannot be asked yet.
+        NotFound: the queue has no leader. Postponed: its leader cannot be reached yet.
     """
     leaders = channel.leaders
     if leaders is None or queue.is_down:
@@ -38,7 +38,7 @@ def consume(channel: ChannelBase, queue: RemoteQueue, tag: bytes, method: comman
 
 
 def cancel(channel: ChannelBase, consumer: ChannelConsumer, method: commands.Basic.Cancel) -> bool:
-    """Have the leader forget a consumer; False if it has done so already, or is gone."""
+    """Cancel a consumer at the leader; False if the leader has done so already, or is gone."""
     leaders = channel.leaders
     remote_channel = leaders.remote_channel_with(channel, consumer) if leaders is not None else None
     if remote_channel is None:
@@ -64,7 +64,7 @@ def get(channel: ChannelBase, queue: RemoteQueue, no_ack: bool) -> None:
 
 
 def declare(channel: ChannelBase, queue: RemoteQueue, *, nowait: bool) -> None:
-    """Answer a declaration of what is there with the leader's counts."""
+    """Answer the declaration of an existing queue with the leader's counts."""
 
     def declared(message_count: int, consumer_count: int) -> None:
         if not nowait:
@@ -85,7 +85,7 @@ def purge(channel: ChannelBase, queue: RemoteQueue, *, nowait: bool) -> None:
 
 
 def delete(channel: ChannelBase, queue: RemoteQueue, method: commands.Queue.Delete) -> None:
-    """Have the leader delete a queue, on its conditions."""
+    """Delete a queue at its leader, under the method's conditions."""
 
     def deleted(count: int) -> None:
         if not method.nowait:

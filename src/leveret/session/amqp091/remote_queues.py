@@ -1,4 +1,4 @@
-"""Queues that other nodes lead, as channels use them; session.forwarding is what stands behind it."""
+"""The interfaces of queues that other nodes lead; session.forwarding implements them."""
 
 from __future__ import annotations
 
@@ -11,49 +11,49 @@ from leveret.session.amqp091.delivery import ChannelConsumer, ConsumerSource, De
 from leveret.session.host import SessionHost
 
 Got = Callable[[Run | None, bool, int], None]
-"""(message or None, whether it is redelivered, how many are ready behind it)."""
+"""(message or None, whether it is redelivered, the number of ready messages behind it)."""
 
 
 class QueueAtLeader(ConsumerSource, Protocol):
-    """A queue at its leader, for one channel. What is asked there is answered by a call of `then`."""
+    """A queue at its leader, for one channel. The leader's answer comes as a call of `then`."""
 
     def consume(self, consumer: ChannelConsumer, then: Callable[[], None]) -> None:
         """Register a consumer."""
 
     def cancel(self, consumer: ChannelConsumer, then: Callable[[], None]) -> None:
-        """Have a consumer forgotten."""
+        """Cancel a consumer."""
 
     def get(self, then: Got, *, no_ack: bool) -> None:
         """Get one message."""
 
     def declare(self, then: Callable[[int, int], None]) -> None:
-        """Ask how many messages are ready, and how many consumers there are."""
+        """Get the number of ready messages, and of consumers."""
 
     def purge(self, then: Callable[[int], None]) -> None:
-        """Drop what is ready; told is how many messages that were."""
+        """Purge the queue; the answer is the number of purged messages."""
 
     def delete(self, then: Callable[[int], None], *, if_unused: bool, if_empty: bool) -> None:
-        """Delete the queue; told is how many messages were ready."""
+        """Delete the queue; the answer is the number of its ready messages."""
 
 
 class Leaders(Protocol):
-    """The other nodes, as far as they lead queues."""
+    """The other nodes, as leaders of queues."""
 
     def remote_channel(self, channel: DeliveryChannel, queue: RemoteQueue) -> QueueAtLeader:
-        """What stands on a channel for a queue that another node leads.
+        """The object on a channel for a queue that another node leads.
 
         Raises:
-            Postponed: it cannot be asked yet.
+            Postponed: the leader cannot be reached yet.
         """
 
     def remote_channel_with(
         self, channel: DeliveryChannel, consumer: ChannelConsumer
     ) -> QueueAtLeader | None:
-        """The one where the consumer is registered; None if it is nowhere."""
+        """The object for the queue with which the consumer is registered; None if it is not registered at a leader."""
 
 
 class ConnectionHost(SessionHost, Protocol):
-    """The node, as a connection sees it."""
+    """The node, as a connection uses it."""
 
     leaders: Leaders | None
-    """None for a node alone."""
+    """None on a single node."""

@@ -1,4 +1,4 @@
-"""From a refusal or a broken rule to AMQP's reply code, text and scope (spec 1.2, RabbitMQ's words)."""
+"""Maps refusals and protocol errors to AMQP's reply codes, texts and scopes (spec 1.2, RabbitMQ's words)."""
 
 from __future__ import annotations
 
@@ -46,21 +46,21 @@ REPLY: Final[dict[type[errors.LeveretError], int]] = {
 
 
 class Fault(errors.LeveretError):
-    """A rule of the protocol is broken; `code` is AMQP's."""
+    """A violation of the protocol; `code` is AMQP's."""
 
     def __init__(self, code: int, text: str) -> None:
-        """`text` is without the code's name."""
+        """`text` comes without the code's name."""
         super().__init__(text)
         self.code = code
 
 
 def broken_frame(kind: int, octets: bytes, why: str) -> Fault:
-    """A frame that cannot be, in RabbitMQ's words (501)."""
+    """The error for an impossible frame, in RabbitMQ's words (501)."""
     return Fault(501, f"type {kind}, all octets = {binary(octets)}: {why}")
 
 
 def code_of(error: errors.LeveretError) -> int:
-    """The reply code of any error of ours."""
+    """The reply code of any error of Leveret."""
     if isinstance(error, Fault):
         return error.code
     for kind in type(error).__mro__:

@@ -1,4 +1,4 @@
-"""Where a message goes: permission, exchange, properties, copies, in RabbitMQ's order and words."""
+"""The destination of a message: permission, exchange, properties, copies, in RabbitMQ's order and words."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from leveret.wire import tables
 
 _EXPIRATION_DIGITS_MAX: Final = 18
 IMPERSONATOR: Final = "impersonator"
-"""The tag of users that may publish messages with the user-id of another."""
+"""The tag of users that may publish with another user's user-id."""
 
 
 class Resolved(NamedTuple):
-    """Where a message goes, with the content header that it has there; `exchange` counts what is published to it.
+    """The targets of a message, and its content header there; `exchange` counts the publishes to the exchange.
 
-    `reply` is a client that takes replies without a queue; `by_headers` tells whether the headers had a say.
+    `reply` is a client that takes replies without a queue; `by_headers`: whether the targets depend on the headers.
     """
 
     queues: list[Queue]
@@ -37,11 +37,10 @@ class Resolved(NamedTuple):
 
 
 def resolve(channel: ChannelBase, exchange: bytes, routing_key: bytes, header: bytes) -> Resolved:
-    """Where a message goes, after the checks of permission, existence and properties.
+    """Route a message, after the checks of permission, existence and properties.
 
     Raises:
-        Refusal: no such exchange, no permission, an internal exchange, another user's user-id, a property
-            that is not valid.
+        Refusal: no such exchange, no permission, an internal exchange, another user's user-id, an invalid property.
     """
     connection = channel.connection
     name = _text(exchange)
@@ -69,7 +68,7 @@ def resolve(channel: ChannelBase, exchange: bytes, routing_key: bytes, header: b
 
 
 class _Headers:
-    """The headers of a message, for exchanges that look at them."""
+    """The headers of a message, decoded for exchanges that match them."""
 
     __slots__ = ("_header", "were_read")
 
@@ -83,7 +82,7 @@ class _Headers:
 
 
 def _check_properties(properties: dict[int, bytes], connection: ConnectionBase) -> None:
-    """What is malformed would be the consumers' trouble: their clients take it for a broken connection."""
+    """Refuse malformed properties, which clients of consumers would take for a broken connection."""
     tables.check(properties.get(props.HEADERS, b""))
     claimed, user = properties.get(props.USER_ID), connection.user or ""
     if claimed is not None and claimed != user.encode() and not _may_impersonate(connection.broker, user):
@@ -107,7 +106,7 @@ def _may_impersonate(broker: Broker, user: str) -> bool:
 
 
 def _why_no_expiration(text: str) -> str:
-    """What is wrong with an expiration, in RabbitMQ's words."""
+    """The fault of an expiration, in RabbitMQ's words."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     number = digits[: len(digits) - len(digits.lstrip("0123456789"))]
     if not number:

@@ -1,4 +1,4 @@
-"""SASL: from a mechanism's response to the name and password in it (RFC 4616; AMQPLAIN is RabbitMQ's)."""
+"""SASL: the name and password in a mechanism's response (RFC 4616; AMQPLAIN is RabbitMQ's)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ EXTERNAL: Final = "EXTERNAL"
 
 
 def plain(response: bytes) -> tuple[str, str]:
-    """Name and password of a PLAIN response, which names no other identity.
+    """Name and password of a PLAIN response; a separate identity is refused.
 
     Raises:
-        Fault: 502, it is malformed.
+        Fault: 502, the response is malformed.
     """
     parts = response.split(b"\0")
     if len(parts) != 3 or parts[0]:
@@ -28,7 +28,7 @@ def amqplain(response: bytes) -> tuple[str, str]:
     """Name and password of an AMQPLAIN response: a field table without its length.
 
     Raises:
-        Fault: 502, it is malformed.
+        Fault: 502, the response is malformed.
     """
     table = tables.split(response)
     user, password = (tables.text_of(table.get(key, b"")) for key in (b"LOGIN", b"PASSWORD"))

@@ -1,9 +1,8 @@
-"""Settlements and returns of many deliveries, each of which is by itself: in turns, with others served between.
+"""Settlements and returns of many deliveries, in several steps with other clients served in between.
 
-A client may hold any number of deliveries, and settle or return all of them by one method, or by its end. Deliveries
-that follow each other are one run, which costs as much as one of them; where others lie between, each is a run. A few
-are dealt with at once. Of many a part is done with each flush (core.broker.chores), in the order in which all would be
-done at once.
+A client may hold any number of deliveries, and settle or return all of them by one method, or by its end. Adjacent
+deliveries are one run, which costs as much as a single delivery; scattered ones are a run each. Few runs are handled
+at once. Many are handled in parts, some with each flush (core.broker.chores), in the same order.
 """
 
 from __future__ import annotations
@@ -22,11 +21,11 @@ from leveret.session.amqp091.connection_base import ConnectionBase
 from leveret.session.amqp091.delivery import FEW, ChannelConsumer, Unacked, UnackedRuns
 
 PART_RUNS: Final = 4
-"""So many runs are a part of what takes turns."""
+"""The number of runs in one step."""
 QUEUES_AT_ONCE: Final = 250
-"""So many queues go on with one flush."""
+"""The number of queues that resume delivery with one flush."""
 SEEN_AT_ONCE: Final = 100_000
-"""Of so many runs it is looked up at once where they go back to: 4 ms."""
+"""The number of runs whose queues are looked up at once: 4 ms."""
 
 Settle = Callable[[Collection[Unacked]], None]
 
@@ -41,18 +40,18 @@ class LeavingChannel(Protocol):
         """A consumer leaves its queue."""
 
     def requeue(self, runs: Collection[Unacked]) -> None:
-        """Deliveries go back."""
+        """Return deliveries to their queues."""
 
 
 class _Returning:
-    """The queues of this node to which something comes back."""
+    """The queues of this node that get messages back."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._queues: dict[Queue, None] = {}
 
     def add(self, source: DeliverySource) -> bool:
-        """From now on nothing is handed out of it; whether this node leads it."""
+        """Pause the deliveries of a queue; return whether this node leads it."""
         queue = self._broker.queues.get(source.key)
         if queue is None or queue is not source:
             return False
@@ -62,7 +61,7 @@ class _Returning:
         return True
 
     def end(self) -> Iterator[object]:
-        """All is back: the queues go on, some with each flush."""
+        """Resume the deliveries after all returns, of some queues with each flush."""
         for number, queue in enumerate(self._queues, 1):
             queue.pending_returns.end()
             if self._broker.queues.get(queue.key) is queue:
@@ -72,7 +71,7 @@ class _Returning:
 
 
 def begin(broker: Broker, work: Iterator[object], size: int) -> None:
-    """Do work of so many runs and consumers: at once if they are few, whatever others do; else in turns."""
+    """Do work of so many runs and consumers: at once if they are few, else in steps with the chores."""
     if size > FEW:
         broker.chores.begin(work)
         return
@@ -81,7 +80,7 @@ def begin(broker: Broker, work: Iterator[object], size: int) -> None:
 
 
 def leave(broker: Broker, channels: Collection[LeavingChannel]) -> None:
-    """Take away the consumers of channels that end together, and give back what these have not settled."""
+    """Remove the consumers of channels that end together, and return their unsettled deliveries."""
     channels = [channel for channel in channels if channel.consumers or channel.unacked]
     if not channels:
         return
@@ -89,7 +88,8 @@ def leave(broker: Broker, channels: Collection[LeavingChannel]) -> None:
     for channel in channels:
         for consumer in list(channel.consumers.values()):
             if not returning.add(consumer.queue):
-                # Another node leads it, and nothing here keeps it from delivering, or from being registered anew.
+                # Another node leads the queue: deliveries cannot be paused from here, and nothing here can stop a new
+                # registration.
                 channel.remove_consumer(consumer.tag)
         for source in {run.queue for run in islice(channel.unacked, SEEN_AT_ONCE)}:
             returning.add(source)
@@ -99,7 +99,7 @@ def leave(broker: Broker, channels: Collection[LeavingChannel]) -> None:
 
 def _leaving(returning: _Returning, channels: Iterable[LeavingChannel]) -> Iterator[object]:
     for channel in channels:
-        # The first to come is the last to go: of a single active consumer only the next one that stays takes its place.
+        # In reverse order, so that of a single active consumer's successors only one that stays becomes active.
         for tag in reversed(list(channel.consumers)):
             if tag in channel.consumers:
                 channel.remove_consumer(tag)
@@ -113,7 +113,7 @@ def _leaving(returning: _Returning, channels: Iterable[LeavingChannel]) -> Itera
 
 
 def in_parts(settle: Settle, runs: Collection[Unacked]) -> Iterator[None]:
-    """Settle runs, which are in no channel any more."""
+    """Settle runs that were removed from their channel, in steps."""
     left = deque(runs)
     while left:
         settle([left.popleft() for _ in range(min(PART_RUNS, len(left)))])
@@ -121,7 +121,7 @@ def in_parts(settle: Settle, runs: Collection[Unacked]) -> Iterator[None]:
 
 
 def in_parts_back(broker: Broker, requeue: Settle, runs: Collection[Unacked]) -> Iterator[object]:
-    """The same: give runs back; of their queues nothing is handed out before all are back."""
+    """Return runs in steps; their queues deliver nothing before all are back."""
     returning = _Returning(broker)
 
     def give_back(part: Collection[Unacked]) -> None:
@@ -135,7 +135,7 @@ def in_parts_back(broker: Broker, requeue: Settle, runs: Collection[Unacked]) ->
 
 @contextmanager
 def answered_at_end(connection: ConnectionBase) -> Iterator[Callable[[], None]]:
-    """Tell by a call that something is done; if it was not called in here, the connection takes nothing until it is."""
+    """Yield a function that reports the end of some work; until it is called, the connection takes no frames."""
     is_here, is_done = True, False
 
     def done() -> None:

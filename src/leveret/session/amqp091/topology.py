@@ -1,4 +1,4 @@
-"""exchange.* and queue.* methods: from AMQP's arguments to the broker's verbs, and back to replies."""
+"""exchange.* and queue.* methods: from AMQP's arguments to operations of the broker, and to replies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from leveret.wire import amqp091 as wire
 
 
 def _arguments(table: Any, depth: int = 0) -> d.Arguments:
-    """A field table as definitions hold it: JSON's types."""
+    """A field table in the form of definitions: JSON's types."""
     return {str(key): _plain(value, depth) for key, value in (table or {}).items()}
 
 
@@ -40,12 +40,12 @@ def _vhost(channel: ChannelBase) -> str:
 
 
 def _name(given: str) -> str:
-    """The name that counts: RabbitMQ leaves line ends out."""
+    """The name without line ends, which RabbitMQ removes."""
     return given.replace("\r", "").replace("\n", "")
 
 
 def _hold(channel: ChannelBase) -> None:
-    """Replies wait for the definitions log, so a declared entity survives what comes after its reply."""
+    """Make replies wait for the definitions log, so that a declared entity survives every later event."""
     broker = channel.connection.broker
     if broker.changes or broker.shared or broker.changes_in_flight:
         channel.connection.waits_for_definitions = True
@@ -134,7 +134,7 @@ def _queue_declare(channel: ChannelBase, method: commands.Queue.Declare) -> None
 
 
 def _declare_replies(channel: ChannelBase, method: commands.Queue.Declare) -> None:
-    """The pseudo-queue of direct replies: it exists, and a name that leads to a client does while that is there."""
+    """Declare the pseudo-queue of direct replies, which exists, or a reply name, which exists while its client does."""
     broker, name = channel.connection.broker, method.queue
     if name != REPLY_TO and name not in broker.direct_replies:
         raise NotFound(f"no queue '{name}' in vhost '{_vhost(channel)}'")
@@ -180,7 +180,7 @@ def _queue_purge(channel: ChannelBase, method: commands.Queue.Purge) -> None:
         return
     count = channel.connection.actor.purge(queue)
     if queue.definition.durable:
-        # Who was told of a purge is not to see the messages again: not after a restart, not at a follower.
+        # After the reply, no restart and no follower may show the purged messages again.
         channel.connection.waits_for_definitions = True
     if not method.nowait:
         channel.reply(commands.Queue.PurgeOk(count))
@@ -190,7 +190,7 @@ def _queue_delete(channel: ChannelBase, method: commands.Queue.Delete) -> None:
     broker = channel.connection.broker
     name = _name(method.queue)
     channel.connection.actor.require("configure", "queue", name or channel.last_queue)
-    # One that was declared last has no name here; it may be gone by now, if it took turns.
+    # The last declared queue has no name here; it may be gone by now, if its deletion took several steps.
     wanted = name or (channel.last_queue if channel.waiting_notices is not None else "")
     is_absent = wanted and broker.find_queue((_vhost(channel), wanted)) is None
     queue = None if is_absent else channel.queue(name)
@@ -213,10 +213,10 @@ def _queue_delete(channel: ChannelBase, method: commands.Queue.Delete) -> None:
 
 
 def _delete_queue(channel: ChannelBase, queue: Queue, method: commands.Queue.Delete) -> None:
-    """Delete a queue; one with many bindings in turns: then the method is taken again when it is gone.
+    """Delete a queue; if it has many bindings in steps, and the method is processed again at the end.
 
-    As at RabbitMQ, a consumer of this very channel hears of it after the delete-ok: a client that waits for the one
-    would take the other for an error.
+    As in RabbitMQ, a consumer of the same channel gets its cancel after the delete-ok: a client that waits for
+    delete-ok would take a cancel before it for an error.
     """
     channel.waiting_notices = []
     try:
@@ -236,9 +236,9 @@ def _delete_queue(channel: ChannelBase, queue: Queue, method: commands.Queue.Del
 
 @contextmanager
 def _in_turns(channel: ChannelBase) -> Iterator[Callable[[], None]]:
-    """Tell by a call that something has gone; if it was not called in here, the connection takes nothing until it is.
+    """Yield a function that reports the end of a deletion; until it is called, the connection takes no frames.
 
-    Then it takes the method at hand again, and finds nothing that it had to delete.
+    Then the connection processes the method again, and finds nothing to delete.
     """
     is_here, is_gone = True, False
 
@@ -255,10 +255,10 @@ def _in_turns(channel: ChannelBase) -> Iterator[Callable[[], None]]:
 
 
 def _check_unconditional(queue: RemoteQueue, method: commands.Queue.Delete) -> None:
-    """A queue that nobody leads is deleted if no condition is set, as at RabbitMQ: what is in it nobody knows.
+    """Refuse conditions for a queue without a leader, as RabbitMQ does, because its content is unknown.
 
     Raises:
-        PreconditionFailed: there is one.
+        PreconditionFailed: the method has a condition.
     """
     vhost, name = queue.key
     if method.if_unused:

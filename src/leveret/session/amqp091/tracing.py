@@ -1,8 +1,8 @@
-"""Tracing, RabbitMQ's firehose: copies of what is published and delivered in a vhost, for whoever looks into it.
+"""Tracing, RabbitMQ's firehose: copies of the published and delivered messages of a vhost.
 
-A copy goes to the vhost's exchange amq.rabbitmq.trace, with the key `publish.EXCHANGE` or `deliver.QUEUE`.
-Its headers tell the rest: the message's own properties, who sent or got it, and where it went. Copies are
-sent at most once, and not copied themselves.
+A copy goes to the vhost's exchange amq.rabbitmq.trace, with the key `publish.EXCHANGE` or `deliver.QUEUE`. Its
+headers have the message's properties, its sender or receiver, and its targets. Copies are sent at most once, and not
+copied themselves.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _KEY_BYTES_MAX: Final = 255
 def trace_published(
     connection: ConnectionBase, channel: int, queues: list[Queue], messages: Messages
 ) -> None:
-    """Copy messages that came in on a channel, if their vhost is traced; `queues` is where they are routed."""
+    """Copy messages that came in on a channel, if their vhost is traced; `queues` are their targets."""
     routed = tables.array(tables.long_string(queue.key[1].encode()) for queue in queues)
     for head, bodies in messages.by_head():
         _trace(connection, channel, b"publish." + head.exchange, head, bodies, {b"routed_queues": routed})
@@ -88,7 +88,7 @@ def _trace(
 
 
 def _of_message(head: Head) -> dict[bytes, bytes]:
-    """What the message itself says."""
+    """The headers for the message itself."""
     properties = props.split(head.header)
     keys = [head.routing_key, *carbon_copies(header_entries(head))]
     return {
@@ -99,7 +99,7 @@ def _of_message(head: Head) -> dict[bytes, bytes]:
 
 
 def _of_channel(connection: ConnectionBase, channel: int) -> dict[bytes, bytes]:
-    """By whom it came or to whom it goes."""
+    """The headers for its sender or receiver."""
     return {
         b"node": tables.long_string(connection.host.node_name.encode()),
         b"vhost": tables.long_string((connection.vhost or "").encode()),

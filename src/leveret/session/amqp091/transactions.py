@@ -1,9 +1,8 @@
 """`tx.*`: publishes and settlements of a channel that take effect together, at its commit.
 
-Nothing of a transaction reaches a queue before the commit: publishes are kept,
-settlements with the deliveries they concern. A commit hands all of them over, publishes first: in one flush, or some
-with each flush if they are many. Its reply waits for the disk as a confirm does. A rollback drops the publishes and
-makes the deliveries unacked again.
+Publishes and settlements of a transaction reach no queue before its commit. The commit applies all of them, publishes
+first: in one flush, or some with each flush if they are many. Its reply waits for the disk as a confirm does. A
+rollback drops the publishes and makes the deliveries unacked again.
 """
 
 from __future__ import annotations
@@ -18,25 +17,25 @@ from leveret.session.amqp091.settling import Settle
 
 
 class CommittedPublish(Protocol):
-    """Hands messages of a transaction over to the queues that there are at its commit."""
+    """Publishes messages of a transaction to the queues that exist at its commit."""
 
     def __call__(self, messages: Messages, parts: ConfirmParts | None) -> Iterator[object]:
-        """Each step is a part of it; what goes to very many queues needs `parts`, for it takes more than one flush."""
+        """Each step is one part; a wide destination needs `parts`, because it takes more than one flush."""
 
 
 class ChannelTransaction:
-    """What a channel in `tx` mode did since its last commit or rollback.
+    """The uncommitted publishes and settlements of a channel in `tx` mode.
 
     Attributes:
-        committing: the batch of a commit that is being handed over; publishes count into it.
-        reached: how many queues its publishes are for, counted with each of them.
+        committing: the batch of a commit in progress; its publishes count into it.
+        reached: the sum of the publishes' target queues.
         batches: commits of this flush, whose replies wait.
     """
 
     __slots__ = ("batches", "committing", "publishes", "reached", "settlements")
 
     def __init__(self) -> None:
-        """Nothing done yet."""
+        """Begin without operations."""
         self.publishes: list[tuple[CommittedPublish, Messages]] = []
         self.settlements: list[tuple[Settle, Collection[Unacked]]] = []
         self.reached = 0
