@@ -1,4 +1,4 @@
-"""An AMQP 1.0 client of the AMQP port, such as a downstream's schema link, as operators see and close it."""
+"""An AMQP 1.0 connection on the AMQP port, such as a downstream's schema link, as operators list and close it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from leveret.session.certificate import TlsPeer
 
 
 class Amqp10Connection:
-    """The session, with what its socket knows of it.
+    """The session, with the facts about its socket.
 
     Attributes:
         name: both ends, as RabbitMQ writes them.
-        since_ms: when it was accepted, Unix time.
-        octets_received, octets_sent: counters.
-        channel_max, frame_max_bytes, heartbeat_s: what this end offers.
-        unsent_bytes: none; the transport has them.
+        since_ms: the Unix time of its acceptance. octets_received, octets_sent: counters. channel_max, frame_max_bytes,
+            heartbeat_s: this end's offers.
+        unsent_bytes: always 0; the transport has the unsent octets.
     """
 
     protocol = "AMQP 1-0"
@@ -40,9 +39,9 @@ class Amqp10Connection:
         tls: TlsPeer | None,
         clock_ms: Callable[[], int],
     ) -> None:
-        """Await the protocol header; `write` sends octets, and looks whether the session has ended.
+        """Wait for the protocol header; `write` sends octets, and checks whether the session has ended.
 
-        It is one of `connections` from when it is let in until it ends.
+        It is in `connections` from its admission to its end.
         """
         self.name = name
         self.tls = tls
@@ -57,41 +56,41 @@ class Amqp10Connection:
 
     @property
     def user(self) -> str:
-        """Empty before login."""
+        """The user; empty before login."""
         return self._session.user
 
     @property
     def vhost(self) -> str:
-        """Empty before it was let in."""
+        """The vhost; empty before admission."""
         return self._session.vhost
 
     @property
     def state(self) -> str:
-        """`running`, or what it is doing instead."""
+        """The state: `running`, or another one of RabbitMQ's."""
         return self._session.state.value
 
     @property
     def is_open(self) -> bool:
-        """Whether it was let in; nobody is shown others."""
+        """Whether it is admitted to a vhost; only such connections are listed."""
         return self._member is not None
 
     @property
     def channels(self) -> int:
-        """How many sessions it has."""
+        """The number of its sessions."""
         return self._session.sessions
 
     @property
     def peer_properties(self) -> dict[str, str]:
-        """What the client says it is; its container's name stands for the connection's."""
+        """The client's properties; its container's name is the connection's name."""
         return self._session.peer_properties
 
     @property
     def is_closed(self) -> bool:
-        """Whether the socket is to be closed once all is sent."""
+        """Whether the socket is to be closed after the last output."""
         return self._session.state is Amqp10State.CLOSED
 
     def receive(self, data: bytes) -> None:
-        """Octets came."""
+        """Take octets from the socket."""
         self.octets_received += len(data)
         self._send(self._session.receive(data, self._clock_ms()))
         if self._member is None and self._session.state is Amqp10State.RUNNING:
@@ -99,16 +98,16 @@ class Amqp10Connection:
             connection_log.authenticated(self.name, self.user, self.vhost)
 
     def tick(self) -> None:
-        """Let time pass."""
+        """Handle timeouts and heartbeats."""
         self._send(self._session.tick(self._clock_ms()))
 
     def cut(self, reason: str) -> None:
-        """Tell the client why it must go, and end."""
+        """End the connection; the client gets the reason."""
         self._leave()
         self._send(self._session.force_close(reason, self._clock_ms()))
 
     def lost(self, why: str) -> None:
-        """The socket is gone."""
+        """Note that the socket is gone."""
         self._leave()
         reason = self._session.end_reason or why or ("peer_hung_up" if self.is_open else "")
         user = self.user if self.is_open else ""

@@ -27,7 +27,7 @@ class AmqpListener:
 
     Attributes:
         listening: its sockets.
-        peers: who is connected.
+        peers: the connected peers.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class AmqpListener:
         clock_ms: Callable[[], int],
         options: Listeners,
     ) -> None:
-        """Listen nowhere yet."""
+        """Begin without sockets."""
         port = AmqpPort(host, amqp10_host, engine, clock_ms, options, self._forget)
         self.peers = port.peers
         self._engine = engine
@@ -58,32 +58,32 @@ class AmqpListener:
 
     @property
     def amqp10_connections(self) -> list[Amqp10Connection]:
-        """The AMQP 1.0 connections that were let in."""
+        """The AMQP 1.0 connections that are admitted to a vhost."""
         found = (peer.amqp10 for peer in self.peers)
         return [each for each in found if each is not None and each.is_open]
 
     @property
     def addresses(self) -> list[Address]:
-        """Where it listens, in the order of `start` calls."""
+        """The addresses, in the order of `start` calls."""
         return self.listening.addresses
 
     @property
     def tls_addresses(self) -> list[Address]:
-        """Those of them that speak TLS."""
+        """The addresses with TLS."""
         return self.listening.tls_addresses
 
     async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen on one more address, port 0 takes a free one; with TLS if there is a context for it.
+        """Listen on one more address, port 0 takes a free one; with TLS if a context is given.
 
         Raises:
-            LeveretError: the address cannot be had.
+            LeveretError: the address cannot be used.
         """
         await self.listening.start(address, port, tls)
         if self._ticker is None:
             self._ticker = asyncio.get_running_loop().create_task(self._tick())
 
     def go_on(self) -> None:
-        """Things have changed, alarms perhaps: whoever waits may go on."""
+        """Let waiting peers go on, because an alarm or another reason may be over."""
         for peer in list(self.peers):
             peer.go_on()
 
@@ -96,14 +96,14 @@ class AmqpListener:
             self._engine.touch()
 
     def stop_reading(self) -> None:
-        """Take no more connections, and nothing more from those there are."""
+        """Accept no more connections, and read no more from present ones."""
         self.is_stopping = True
         self.listening.close()
         for peer in self.peers:
             peer.pause_reading()
 
     async def stop(self, timeout_s: float) -> None:
-        """Tell all clients that the node stops; wait this long for them to say goodbye, then close."""
+        """Tell all clients that the node stops; wait this long for their answers, then close."""
         self.stop_reading()
         if self._ticker is not None:
             self._ticker.cancel()
@@ -116,7 +116,7 @@ class AmqpListener:
             peer.abort()
 
     def _forget(self, peer: AmqpPeer) -> None:
-        """The peer's socket is gone."""
+        """Forget a peer whose socket is gone."""
         self.peers.pop(peer, None)
         if self.is_stopping and not self.peers:
             self._empty.set()

@@ -35,16 +35,16 @@ from leveret.wire.amqp10 import PROTOCOL_HEADERS as AMQP10_HEADERS
 from leveret.wire.proxy_protocol import Proxied
 
 WRITE_BUFFER_HIGH_BYTES: Final = 1024 * 1024
-"""No deliveries to a peer for which more than this waits."""
+"""A peer with more than this unsent gets no deliveries."""
 UNSENT_BYTES_MAX: Final = 4 * WRITE_BUFFER_HIGH_BYTES
-"""A peer for which more than this waits, answers and confirms too, is not read from."""
+"""A peer with more than this unsent, replies and confirms too, is not read from."""
 TURN_BYTES: Final = 64 * 1024
 """A read of this size or more ends a connection's turn."""
 TURN_FRAMES: Final = 600
-"""So does it when so many frames were taken one by one, a method counting for four: a read holds 20,000 that open a
-channel, which takes 0.3 s."""
+"""A turn also ends after so many frames taken one by one, where a method counts for four: one read holds 20,000
+methods that open a channel, which take 0.3 s."""
 ENDING_TIMEOUT_MS: Final = 10_000
-"""For a peer to take the last it was sent."""
+"""The time for a peer to take its last output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,13 @@ class AmqpPort:
     """The state that all peers of the AMQP listener share.
 
     Attributes:
-        host: the node, as AMQP 0-9-1 sees it.
-        amqp10_host: the same, as AMQP 1.0 sees it.
-        engine: flushes what the peers' sessions have to send.
-        clock_ms: the time.
-        options: of the sockets.
-        peers: who is connected, in the order in which they came.
-        forget: takes a peer whose socket is gone.
+        host: the node, for AMQP 0-9-1 sessions.
+        amqp10_host: the node, for AMQP 1.0 sessions.
+        engine: flushes the output of the peers' sessions.
+        clock_ms: returns the present time.
+        options: the options of the sockets.
+        peers: the connected peers, in the order of their arrival.
+        forget: called with a peer whose socket is gone.
     """
 
     host: ConnectionHost
@@ -74,11 +74,11 @@ class AmqpPeer(asyncio.Protocol):
     """See the module.
 
     Attributes:
-        amqp10: the connection, if it is one of AMQP 1.0.
+        amqp10: the connection, if it speaks AMQP 1.0.
     """
 
     def __init__(self, port: AmqpPort, proxied: Proxied | None = None) -> None:
-        """Wait for the connection; `proxied` is whom a proxy speaks for."""
+        """Wait for the connection; `proxied` is the client behind a proxy."""
         self._port = port
         self._engine = port.engine
         self._clock_ms = port.clock_ms
@@ -105,13 +105,13 @@ class AmqpPeer(asyncio.Protocol):
     # -- the transport's calls ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A peer connected, and TLS is settled."""
+        """Begin with a connected socket, whose TLS handshake is done."""
         # uvloop's transports are no subclasses of asyncio's.
         transport = cast(asyncio.Transport, transport)
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
         self._set_options(transport.get_extra_info("socket"))
-        # A peer that is gone already has no name.
+        # A peer that has gone already has no name.
         peer = transport.get_extra_info("peername") or ("", 0)
         own = transport.get_extra_info("sockname") or ("", 0)
         if self._proxied is not None:
@@ -133,7 +133,7 @@ class AmqpPeer(asyncio.Protocol):
         connection_log.accepted(self.name, "amqp" if tls is None else "amqp/ssl")
 
     def _set_options(self, accepted: socket.socket) -> None:
-        """What the event loop does not set by itself: it turns Nagle's algorithm off."""
+        """Set socket options that the event loop does not set: it sets TCP_NODELAY itself."""
         options = self._port.options
         if not options.nodelay:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
@@ -141,7 +141,7 @@ class AmqpPeer(asyncio.Protocol):
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def data_received(self, data: bytes) -> None:
-        """Octets came."""
+        """Take octets from the socket."""
         if self._parting is not None:
             self._parting.drop(len(data))
             return
@@ -169,7 +169,7 @@ class AmqpPeer(asyncio.Protocol):
         self._settle(session)
 
     def _wait_for_turn(self, session: ClientConnection) -> None:
-        """Come again when the others were served, and later if this publisher's consumers are far behind."""
+        """Continue after the other peers, and later if this publisher's consumers are far behind."""
         loop, publisher = asyncio.get_running_loop(), session.publisher
         before, self._taken_before_turn = self._taken_before_turn, publisher.taken
         if publisher.is_ahead:
@@ -180,7 +180,7 @@ class AmqpPeer(asyncio.Protocol):
             loop.call_soon(self._begin_turn)
 
     def _look(self, session: ClientConnection, wait: AheadWait) -> None:
-        """Go on with a publisher whose consumers were far behind, or let it wait on."""
+        """Continue with a publisher whose consumers were far behind, or let it wait on."""
         loop = asyncio.get_running_loop()
         if wait.is_over(session.counters.deliver_get, loop.time()):
             self._begin_turn()
@@ -188,19 +188,19 @@ class AmqpPeer(asyncio.Protocol):
             loop.call_later(LOOK_S, self._look, session, wait)
 
     def pause_writing(self) -> None:
-        """The socket's buffer is full."""
+        """Pause deliveries, because the socket's buffer is full."""
         if self._session is not None:
             self._session.is_paused = True
 
     def resume_writing(self) -> None:
-        """The socket takes more again."""
+        """Resume deliveries, because the socket takes octets again."""
         if self._session is not None:
             self._session.resume()
             self.go_on()
         self._pace()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """End the session, because the socket is gone."""
         self._port.forget(self)
         self._transport = None
         if self._parting is not None:
@@ -274,7 +274,7 @@ class AmqpPeer(asyncio.Protocol):
         self._pace()
 
     def end(self) -> None:
-        """See engine.Peer; a peer that may still be sending is let close the socket."""
+        """See engine.Peer; a peer that may still be sending closes the socket itself."""
         if self._ending_at_ms is None:
             self._ending_at_ms = self._clock_ms()
         if self._transport is None or self._output or self._parting is not None:
@@ -290,14 +290,14 @@ class AmqpPeer(asyncio.Protocol):
             self._transport.close()
 
     def end_after_flush(self) -> None:
-        """Close once what the session said last has been written."""
+        """Close once the session's last output is written."""
         self._engine.touch()
         asyncio.get_running_loop().call_soon(self.end)
 
     # -- reading, or not ----------------------------------------------------------------------
 
     def _settle(self, session: ClientConnection) -> None:
-        """The session took something: have it flushed, and see whether to read on."""
+        """Have the session's work flushed, and read on or pause."""
         before, self._published = self._published, session.publisher.taken
         published = self._published - before
         if published:
@@ -309,7 +309,7 @@ class AmqpPeer(asyncio.Protocol):
             return
         if session.blocked_reason is BlockedReason.TURN:
             self._wake()
-        # Who only consumes is read from: a queue that another node leads may be gone for long.
+        # A connection that only consumes is read from: the leader of its queue may be gone for long.
         if published and not self._waits_for_disk and self._engine.is_overloaded():
             self._waits_for_disk = True
             self._engine.when_relieved(self._disk_has_caught_up)
@@ -329,17 +329,17 @@ class AmqpPeer(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self.go_on)
 
     def go_on(self) -> None:
-        """Things have changed: a session that is blocked may go on."""
+        """Continue a blocked session, because its reason may be over."""
         self._is_woken = False
         if self._session is not None and self._transport is not None:
             self._session.go_on(self._clock_ms())
             self._settle(self._session)
 
     def _pace(self) -> None:
-        """Read from the socket, or leave it unread; see the module.
+        """Read from the socket, or pause reading; see the module.
 
-        The end of a turn matters too: the event loop would else go on reading from a socket that has more, tens
-        of times, before it looks at any other: one fast publisher would keep acks, and so deliveries, waiting.
+        Reading also pauses at the end of a turn: otherwise the event loop would read from the same socket tens of
+        times before any other, and one fast publisher would delay acks, and so deliveries.
         """
         transport, session = self._transport, self._session
         if transport is None or transport.is_closing() or self._parting is not None:
@@ -360,7 +360,7 @@ class AmqpPeer(asyncio.Protocol):
     # -- time and ends ------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> None:
-        """Heartbeats and timeouts."""
+        """Handle heartbeats and timeouts."""
         session = self._session
         if self._parting is not None:
             return
@@ -380,9 +380,9 @@ class AmqpPeer(asyncio.Protocol):
             self.amqp10.tick()
 
     def _takes_nothing(self, session: ClientConnection, now_ms: int) -> bool:
-        """Whether a peer that is not read from has not taken an octet in the time of two heartbeats.
+        """Whether a peer that is not read from has taken no octet in the time of two heartbeats.
 
-        Its own heartbeats are not read either, so they cannot tell that it is there.
+        Its own heartbeats are not read either, so they cannot show that it is alive.
         """
         transport = self._transport
         if transport is None or not session.heartbeat_ms or session.is_reading:
@@ -394,15 +394,14 @@ class AmqpPeer(asyncio.Protocol):
         return self._unsent_bytes > 0 and now_ms - self._took_at_ms > 2 * session.heartbeat_ms
 
     def pause_reading(self) -> None:
-        """Read no more: what came until now is the last that is served."""
+        """Read no more; octets that arrived before are the last that are served."""
         self._has_read_last = True
         self._pace()
 
     def say_goodbye(self, reason: str) -> None:
-        """Tell the client why it must go, and read on until it has said the same.
+        """Send a close with the reason, and read on until the client answers.
 
-        A socket that is closed with octets unread resets the connection, and the client may lose what it was
-        sent last: its confirms.
+        Closing a socket with unread octets resets the connection, and the client may lose its last confirms.
         """
         if self.amqp10 is not None:
             self.amqp10.cut(reason)
@@ -419,6 +418,6 @@ class AmqpPeer(asyncio.Protocol):
             self._pace()
 
     def abort(self) -> None:
-        """Close without another word."""
+        """Close at once."""
         if self._transport is not None:
             self._transport.abort()

@@ -22,17 +22,17 @@ def accepted(name: str, protocol: str) -> None:
 
 
 def authenticated(name: str, user: str, vhost: str) -> None:
-    """A client logged in and was let into a virtual host."""
+    """A client logged in and was admitted to a vhost."""
     logger.info("connection_authenticated name=%s user=%s vhost=%s", name, user, vhost)
 
 
 def login_refused(user: str, reason: str) -> None:
-    """Credentials were wrong, or not allowed from where they came; the client is not told which."""
+    """Credentials were wrong, or not allowed from the client's address; the client does not learn which."""
     logger.warning("login_refused user=%s reason=%s", user, reason)
 
 
 def channel_failed(name: str, user: str, number: int, operation: str, text: str) -> None:
-    """A channel of the connection was closed for what its client did."""
+    """The node closed a channel because of an operation of its client."""
     logger.warning(
         "channel_closed name=%s user=%s channel=%d operation=%s reason=%s",
         name,
@@ -44,7 +44,7 @@ def channel_failed(name: str, user: str, number: int, operation: str, text: str)
 
 
 def closed(name: str, user: str, vhost: str, reason: str, *, is_trouble: bool = False) -> None:
-    """A connection ended; `user` is empty of one that had not been authenticated."""
+    """A connection ended; `user` is empty if it had not been authenticated."""
     level = logging.WARNING if is_trouble else logging.INFO
     if user:
         logger.log(level, "connection_closed name=%s user=%s vhost=%s reason=%s", name, user, vhost, reason)

@@ -26,7 +26,7 @@ class Authority:
     """Logins and access, for every listener of the node.
 
     Attributes:
-        internal: passwords of users that exist only in memory, for this node's own jobs.
+        internal: the passwords of users that exist only in memory, for this node's own jobs.
     """
 
     def __init__(self, broker: Broker, loopback_users: frozenset[str]) -> None:
@@ -39,7 +39,7 @@ class Authority:
         """Check credentials; return the user's name.
 
         Raises:
-            AuthenticationFailed: in RabbitMQ's words; does not tell which of the two was wrong.
+            AuthenticationFailed: in RabbitMQ's words, which do not say whether user or password is wrong.
         """
         if from_loopback and self.internal.get(username) == password and password:
             return username
@@ -50,7 +50,7 @@ class Authority:
         return self._from_here(username, from_loopback)
 
     def authenticate_external(self, username: str, from_loopback: bool) -> str:
-        """Let in a user whose name a verified certificate has shown; return the name.
+        """Log in the user whose name a verified certificate has; return the name.
 
         Raises:
             AuthenticationFailed: in RabbitMQ's words.
@@ -61,7 +61,7 @@ class Authority:
         return self._from_here(username, from_loopback)
 
     def over(self, protocol: str) -> Login:
-        """Logins over one protocol, by RabbitMQ's name of it."""
+        """Logins over one protocol, by RabbitMQ's name of the protocol."""
         return Login(self, protocol)
 
     def _from_here(self, username: str, from_loopback: bool) -> str:
@@ -71,7 +71,7 @@ class Authority:
         return username
 
     def open_vhost(self, user: str, vhost: str) -> None:
-        """Let the user into the vhost.
+        """Check that the user may enter the vhost.
 
         Raises:
             NotFound: no such vhost. AccessRefused: no permissions in it.
@@ -88,7 +88,7 @@ class Authority:
 
     @contextmanager
     def internal_user(self, purpose: str) -> Iterator[tuple[str, str]]:
-        """A user for a job of this node: known in memory, from loopback, while the context lasts."""
+        """Make a user for a job of this node: in memory only, from loopback only, for the time of the context."""
         name = f"leveret-internal-{purpose}-{unique_id()}"
         self.internal[name] = unique_id() + unique_id()
         self.broker.own_users.add(name)
@@ -103,7 +103,7 @@ class Login:
     """Logins of clients of one protocol; attempts are counted, except those of the node's own jobs."""
 
     def __init__(self, authority: Authority, protocol: str) -> None:
-        """Ask the authority."""
+        """Pass attempts to the authority."""
         self._authority = authority
         self._protocol = protocol
 
@@ -139,7 +139,7 @@ class AmqpHost:
         alarms: Alarms,
         config: Config,
     ) -> None:
-        """Take what connections are offered."""
+        """Take the offers and limits for connections from the settings."""
         self.leaders: Leaders | None = None
         self.broker = authority.broker
         self.outbox = engine.outbox
@@ -169,7 +169,7 @@ class SchemaHost:
         state: Callable[[], bytes],
         connection_max: int | None = None,
     ) -> None:
-        """`serve` answers (user, request) with a reply; `state` stands for what it would say."""
+        """`serve` answers (user, request) with a reply; `state` is a digest of the present answer."""
         self.container_id = container_id
         self.authenticate = authority.over("amqp10").authenticate
         self.schema_request = serve
@@ -178,10 +178,10 @@ class SchemaHost:
         self._connection_max = connection_max
 
     def open_vhost(self, user: str, vhost: str) -> None:
-        """Let the user into the vhost.
+        """Check that the user may enter the vhost.
 
         Raises:
-            NotAllowed: there are too many connections. NotFound, AccessRefused: see Authority.
+            NotAllowed: too many connections. NotFound, AccessRefused: see Authority.
         """
         broker = self._authority.broker
         check_connection_limits(broker.definitions, broker.connections, user, vhost, self._connection_max)

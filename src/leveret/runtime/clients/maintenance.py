@@ -18,15 +18,15 @@ _REASON = "Node was put into maintenance mode"
 
 
 class Maintenance:
-    """One node's.
+    """The suspended listeners and the maintenance mode of a node.
 
     Attributes:
-        is_draining: whether the node has been drained and not revived.
-        on_change: told when that changes.
+        is_draining: whether the node is drained and not revived.
+        on_change: called when `is_draining` changes.
     """
 
     def __init__(self, amqp: AmqpListener, streams: StreamListener) -> None:
-        """In service."""
+        """Begin in service."""
         self.is_draining = False
         self.on_change: Callable[[bool], Awaitable[None]] = _ignore
         self._amqp = amqp
@@ -34,23 +34,23 @@ class Maintenance:
         self._listenings = (amqp.listening, streams.listening)
 
     def suspend_listeners(self) -> None:
-        """Let no client in any more; those who are connected stay."""
+        """Accept no more clients; connected ones stay."""
         for listening in self._listenings:
             listening.suspend()
         logger.warning("listeners_suspended protocols=amqp,stream")
 
     async def resume_listeners(self) -> None:
-        """Let clients in again.
+        """Accept clients again.
 
         Raises:
-            LeveretError: an address has been taken by somebody else.
+            LeveretError: another process has taken an address.
         """
         for listening in self._listenings:
             await listening.resume()
         logger.info("listeners_resumed protocols=amqp,stream")
 
     async def drain(self) -> None:
-        """Let no client in, end the connections with a reason, tell the cluster; received messages are kept."""
+        """Accept no clients, end the connections with a reason, notify the cluster; received messages stay."""
         self.is_draining = True
         self.suspend_listeners()
         peers, streams = list(self._amqp.peers), self._streams.connections
@@ -70,4 +70,4 @@ class Maintenance:
 
 
 async def _ignore(is_draining: bool) -> None:
-    """Nobody is told."""
+    """Do nothing."""

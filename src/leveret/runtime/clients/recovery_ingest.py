@@ -1,4 +1,4 @@
-"""Recovered messages into a queue, through the stream protocol."""
+"""Publishes recovered messages into a queue, through the stream protocol."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ DeletedAt = Callable[[tuple[str, str], str], int]
 
 
 def never_deleted(key: tuple[str, str], reference: str) -> int:
-    """Up to which number of a reference a queue of that key had messages when it was deleted: 0, it was not."""
+    """The last number of a reference in a deleted queue of that key: always 0, as if none was deleted."""
     return 0
 
 
 class RecoveryIngest:
     """runtime.clients.stream_host.RecoveryQueue: stored messages into a queue, each once.
 
-    The last publishing id of a reference is logged in the trailer of the very chunk that holds its
-    message, so after any crash the two agree: what is there is known to be there.
+    The last publishing id of a reference is logged in the trailer of the very chunk that holds its message, so the id
+    and the messages agree after any crash.
     """
 
     def __init__(
@@ -45,9 +45,9 @@ class RecoveryIngest:
         commit: GroupCommit,
         deleted_at: DeletedAt = never_deleted,
     ) -> None:
-        """Hand in to the queue of this vhost and name; if it is not there, the first messages say what it was.
+        """Publish to the queue of this vhost and name; a missing queue is made after its first messages.
 
-        One that was deleted half-way goes on behind what it was given: that is consumed, or was to go.
+        If the queue was deleted during the recovery, its messages until then are not published again.
         """
         self._broker = broker
         self._key = key
@@ -56,10 +56,10 @@ class RecoveryIngest:
         self._commit = commit
 
     def check(self) -> None:
-        """See that what is handed in would stay.
+        """Check that recovered messages would stay in the queue.
 
         Raises:
-            PreconditionFailed: the queue is one that goes, with all that is in it, when the node or a connection does.
+            PreconditionFailed: the queue ends with the node or with a connection.
         """
         queue = self._broker.queues.get(self._key)
         if queue is not None and not (queue.definition.durable and queue.owner is None):
@@ -88,14 +88,14 @@ class RecoveryIngest:
             self._publish(queue, name, runs)
         else:
             self._gather(queue, reference, runs)
-        # Nothing is told of what went into files that are gone: the recovery ends, and is run again elsewhere.
+        # No outcome is reported for messages in removed files: the recovery ends, and is run again.
         self._commit.when_durable(lambda: done() if queue.damage is None else None)
         self._commit.begin()
 
     def _made_for(self, runs: list[MessageRun]) -> Queue:
-        """The queue that these messages were in, which the schema sync had not brought yet.
+        """Make the queue of these messages, which the schema sync had not brought yet.
 
-        Not declared: neither a limit of queues nor a default type may stand in its way.
+        It is not declared, so that neither a limit of queues nor a default type prevents it.
         """
         first = next((message for run in runs for _, message in run.messages()), b"")
         is_entry = unpack_entry(first) is not None or unmark_entry(first) is not None
@@ -106,7 +106,7 @@ class RecoveryIngest:
         return self._broker.queue(vhost, name)
 
     def _publish(self, stream: Stream, name: bytes, runs: list[MessageRun]) -> None:
-        """Messages that come from a stream as they were there; a marked one is alone in its run."""
+        """Publish messages of a stream in their stored form; a marked message is alone in its run."""
         plain: list[MessageRun] = []
         for run in runs:
             marked = _marked(run)
@@ -121,10 +121,10 @@ class RecoveryIngest:
         self._publish_plain(stream, name, plain)
 
     def _heed(self, stream: Stream, attributes: bytes) -> None:
-        """Give the next message its offset, unless there is more in the stream, and keep what was stored there.
+        """Give the next message the offset in its mark, unless the stream is beyond it, and take over the stored offsets and ids.
 
-        A reader goes on at the same message, also if that has another offset here. Neither does a reader fall back
-        behind what it stored here, nor a publisher.
+        A reader continues at the same message, even if its offset here differs. Readers and publishers never fall
+        back behind their stored offsets and ids here.
         """
         found = list(decode_trailer(attributes))
         self._engine.append_now(stream)
@@ -137,7 +137,7 @@ class RecoveryIngest:
                 stream.store_offset(name, here + value - offset)
 
     def _publish_plain(self, stream: Stream, name: bytes, runs: list[MessageRun]) -> None:
-        """Which filter values the messages have, only readers know."""
+        """Publish unmarked entries; their filter values are unknown here."""
         if not runs:
             return
         numbered = [message for run in runs for message in run.messages()]
@@ -159,12 +159,13 @@ class RecoveryIngest:
         last = before = self.last_sequence(reference)
         new: list[Run] = []
         for run in runs:
-            # All are looked at before the first is taken: of what is refused nothing stays.
+            # All entries are checked before the first is taken: a refused run leaves no message.
             marked = _marked(run)
             new += self._new_of(run if marked is None else _packed(run, marked[0]), last)
             last = max(last, run.last)
         if queue.gathered:
-            # Others' messages first, by themselves: ours and their sequence must share one chunk.
+            # Other publishers' messages go first, in a chunk of their own: ours and their sequence must share one
+            # chunk.
             self._engine.append_now(queue)
         for each in new:
             queue.gather(each.taken())
@@ -173,7 +174,7 @@ class RecoveryIngest:
             self._flush(queue, name, last)
 
     def _new_of(self, run: MessageRun, last: int) -> list[Run]:
-        """What comes after the id `last`; the offsets of these runs are publishing ids."""
+        """The messages after the id `last`; the offsets of these runs are publishing ids."""
         found = runs_of(bytes(run.data), run.first, run.first)
         if count_of(found) != run.records:
             raise ChunkError(
@@ -182,7 +183,7 @@ class RecoveryIngest:
         return [each.cut(max(each.first, last + 1), each.end) for each in found if each.end > last + 1]
 
     def _flush(self, queue: Queue, name: bytes, last: int) -> None:
-        """Have the queue's log take what it was given, up to that publishing id."""
+        """Have the queue's log take the gathered messages, up to that publishing id."""
         self._broker.dirty[queue] = None
         self._engine.flush()
         if queue.sequences.logged.get(name, 0) < last:

@@ -23,23 +23,23 @@ class ServedLog(LogBounds, Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is gone for good."""
+        """Whether it is closed for good."""
 
     def read(self, offset: int, bytes_max: int) -> Sequence[bytes | memoryview]:
-        """Whole raw chunks (header, data, trailer) from the one that holds `offset`, or else the next.
+        """Read whole raw chunks (header, data, trailer) from the one that holds `offset`, or else the next.
 
         In order, all below `committed_offset`, together at most `bytes_max` octets but at least one
         chunk if there is any. A small, blocking file read.
 
         Raises:
             NotFound: the log was deleted.
-            StorageError: what is on disk cannot be served.
+            StorageError: the log on disk cannot be served.
         """
 
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back each time `committed_offset` has risen; return what ends that.
+        """Call back each time `committed_offset` has risen; return a function that ends this.
 
-        Also when the log is closed.
+        The closing of the log also calls back.
         """
 
 
@@ -48,41 +48,41 @@ class ServedCollection(ServedLog, CollectedLog, Protocol):
 
 
 class StreamHandle(StreamBook, Protocol):
-    """A stream of applications: read, published to, offsets stored."""
+    """A stream of applications: for reading, publishing, and storing offsets."""
 
     @property
     def log(self) -> ServedLog:
-        """What is served of it."""
+        """Its served log."""
 
     def publish(self, batch: StreamBatch) -> None:
-        """Store a batch; its `done` is called when that is durable, or why it is not, in the order of the calls."""
+        """Store a batch; its `done` is called when it is durable, or with the error, in the order of the calls."""
 
     def store_offset(self, reference: str, offset: int) -> None:
-        """Keep, durably but not at once, how far a reader has come."""
+        """Store a reader's offset, durably but not at once."""
 
 
 class RecoveryQueue(SequenceBook, Protocol):
     """A queue that takes recovered messages."""
 
     def append(self, reference: str, runs: list[MessageRun], done: Callable[[], None]) -> None:
-        """Store runs of stored messages in order, leaving out ids already stored.
+        """Store runs of stored messages in order, without ids already stored.
 
         `done` is called when they are durable, for each call in the order of the calls.
 
         Raises:
-            PreconditionFailed: there are others to come before them, such as those that a full disk refused.
-            Refusal, StorageError: they are not stored, and `done` will not be called.
+            PreconditionFailed: earlier messages are missing, such as some that a full disk refused. Refusal,
+                StorageError: they are not stored, and `done` will not be called.
         """
 
 
 def check_contiguous(queue: str, last: int, runs: Iterable[MessageRun]) -> None:
-    """See that runs of recovered messages follow `last`, the id of what is stored, without a gap.
+    """Check that runs of recovered messages follow `last`, the last stored id, without a gap.
 
-    A publisher has many under way when one of them is refused; were a later one taken, all before it would count as
-    there.
+    A publisher has many messages in flight when one of them is refused; if a later one were taken, all before it
+    would count as stored.
 
     Raises:
-        PreconditionFailed: they do not.
+        PreconditionFailed: there is a gap.
     """
     for run in runs:
         if run.first > last + 1:
@@ -94,46 +94,46 @@ def check_contiguous(queue: str, last: int, runs: Iterable[MessageRun]) -> None:
 
 
 class StreamHost(StreamAuthority, Protocol):
-    """The node."""
+    """The node, as the stream listener uses it."""
 
     def outgoing_log(self, user: str, vhost: str) -> ServedCollection:
         """NotFound: the vhost is not replicated. AccessRefused: no permission to read."""
 
     def recovery_queue(self, user: str, vhost: str, queue: str) -> RecoveryQueue:
-        """The queue, declared durable when it is missing. AccessRefused: not for this user."""
+        """The queue, declared durable when it is missing. AccessRefused: the user has no permission."""
 
     def stream(self, vhost: str, name: str) -> StreamHandle:
         """See StreamAuthority."""
 
     @property
     def connections(self) -> ConnectionRegistry:
-        """Who is connected to the node, over any protocol."""
+        """The node's connections, of all protocols."""
 
     @property
     def groups(self) -> ConsumerGroups:
-        """The groups of subscriptions of which one is active."""
+        """The groups of subscriptions with a single active consumer."""
 
     @property
     def stream_counters(self) -> Counters:
-        """Of the messages of all clients of the stream protocol."""
+        """The message counters of all clients of the stream protocol."""
 
     @property
     def stream_errors(self) -> Counter[int]:
-        """How often clients of the stream protocol were sent each code of an error."""
+        """The number of errors sent to clients of the stream protocol, by code."""
 
     @property
     def refuses_publishes(self) -> bool:
-        """Whether they are, one by one: too few followers are in sync."""
+        """Whether publishes are refused, one by one, because too few followers are in sync."""
 
     @property
     def is_blocked(self) -> bool:
-        """Whether memory or disk is low: who publishes to streams is not read from."""
+        """Whether memory or disk is low, so that publishers to streams are not read from."""
 
     def when_may_change(self, change: Callable[[], None]) -> None:
-        """Call once streams may be made and deleted here: now, or soon."""
+        """Call back once streams may be made and deleted here: now, or soon."""
 
     def when_durable(self, done: Callable[[], None]) -> None:
-        """Call back once every stream that was made or deleted so far is durably so, and all nodes know it."""
+        """Call back once all streams made or deleted so far are durably so, and known to all nodes."""
 
     def store_offset(self, vhost: str, reference: str, offset: int) -> None:
-        """Keep how far a reader of the outgoing log has come."""
+        """Store the offset of a reader of the outgoing log."""

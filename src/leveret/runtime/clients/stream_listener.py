@@ -13,11 +13,11 @@ from leveret.runtime.clients.stream_peer import StreamPeer
 from leveret.runtime.sockets.listening import Listening
 
 BACKLOG: Final = 1024
-"""How many clients the system lets wait until they are accepted."""
+"""The most clients that the system lets wait to be accepted."""
 GREETING_TIMEOUT_S: Final = 10.0
-"""For TLS."""
+"""The time for the TLS handshake."""
 STOP_TIMEOUT_S: Final = 1.0
-"""For the answers to our goodbye; a blocking client between two requests will not give one."""
+"""The time for answers to our close; a blocking client between two requests gives none."""
 
 
 class StreamListener:
@@ -47,12 +47,12 @@ class StreamListener:
 
     @property
     def addresses(self) -> list[Address]:
-        """Where it listens, in the order of `start` calls."""
+        """The addresses, in the order of `start` calls."""
         return self.listening.addresses
 
     @property
     def tls_addresses(self) -> list[Address]:
-        """Those of them that speak TLS."""
+        """The addresses with TLS."""
         return self.listening.tls_addresses
 
     @property
@@ -61,17 +61,17 @@ class StreamListener:
         return [address.port for address in self.addresses]
 
     async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> None:
-        """Listen on an address (more than once for more of them), with TLS if there is a context for it.
+        """Listen on one more address, with TLS if a context is given.
 
         Port 0 takes a free one.
 
         Raises:
-            LeveretError: the address is not to be had.
+            LeveretError: the address cannot be used.
         """
         await self.listening.start(address, port, tls)
 
     async def stop(self) -> None:
-        """Close every connection with a word, then without, and stop listening."""
+        """Stop listening, and close every connection, first with the protocol's close."""
         self.listening.close()
         for connection in list(self._connections):
             connection.close("the node is stopping")
@@ -82,11 +82,11 @@ class StreamListener:
             connection.abort()
 
     def alarms_changed(self) -> None:
-        """Memory or disk has become low, or is no longer: see who is read from."""
+        """Read or pause connections again, because memory or disk has become low, or is no longer."""
         for connection in list(self._connections):
             connection.look_again()
 
     @property
     def connections(self) -> list[StreamPeer]:
-        """The connections there are now."""
+        """The present connections."""
         return list(self._connections)

@@ -1,9 +1,9 @@
 """One peer of the stream protocol: its socket, timers and log reads around `session.stream.connection`.
 
-Chunks are read on the event loop, a quarter of a megabyte at a time, not in an executor. A reader that keeps
-up finds them in the page cache, where such a read takes some 30 microseconds, less than a thread
-hop; one that catches up from disk is served by the kernel's read-ahead. And a read never races with
-appends and retention, which run on the loop too. Between two reads the loop serves everybody else.
+Chunks are read on the event loop, a quarter of a megabyte at a time, not in an executor. A reader that keeps up finds
+them in the page cache, where such a read takes some 30 microseconds, less than a thread hop; one that catches up from
+disk is served by the kernel's read-ahead. And a read never races with appends and retention, which run on the loop
+too. Between two reads the loop serves the other connections.
 
 Memory is bounded per connection: chunks are read only while less than `WRITE_BUFFER_BYTES_MAX` wait
 for the socket, so a slow reader holds that much plus one read; a peer that does not take its answers
@@ -50,7 +50,7 @@ from leveret.wire.stream.codec import Code
 
 READ_BYTES_MAX: Final = 262_144
 READ_BYTES_PER_CREDIT: Final = 65_536
-"""A reader that asks for chunks one by one is not read for as if it wanted them all."""
+"""The octets of one read for each credit, so that a reader with little credit gets small reads."""
 WRITE_BUFFER_BYTES_MAX: Final = 1_048_576
 FLUSH_TIMEOUT_S: Final = 5.0
 
@@ -58,14 +58,14 @@ log = logging.getLogger(__name__)
 
 
 class _Watch(NamedTuple):
-    """A log that is read or written, and what ends being told of its growth."""
+    """A log that is read or written, and the function that ends its notifications."""
 
     log: ServedLog
     release: Callable[[], None]
 
 
 class _Member:
-    """core.queues.stream_groups.GroupMember: a subscription of which one of several is active."""
+    """core.queues.stream_groups.GroupMember: a subscription in a group with a single active consumer."""
 
     def __init__(self, connection: StreamPeer, number: int, subscription: Subscription) -> None:
         self.number = number
@@ -74,17 +74,16 @@ class _Member:
         self._connection = connection
 
     def activate(self, active: bool) -> None:
-        """See Member."""
+        """See GroupMember."""
         self._connection.update_consumer(self, active)
 
 
 class StreamPeer(asyncio.Protocol):
-    """One peer.
+    """One connection of the stream protocol.
 
     Attributes:
         name: both ends, as RabbitMQ writes them.
-        since_ms: when it was accepted, Unix time.
-        octets_received, octets_sent: counters.
+        since_ms: the Unix time of its acceptance. octets_received, octets_sent: counters.
         closed: done when the connection is gone.
     """
 
@@ -121,47 +120,47 @@ class StreamPeer(asyncio.Protocol):
 
     @property
     def user(self) -> str:
-        """Empty before login."""
+        """The user; empty before login."""
         return self._session.user
 
     @property
     def vhost(self) -> str:
-        """Empty before Open."""
+        """The vhost; empty before Open."""
         return self._session.vhost
 
     @property
     def tls(self) -> TlsPeer | None:
-        """What the peer showed of itself, over TLS."""
+        """The peer's TLS parameters and certificate, None without TLS."""
         return self._session.tls
 
     @property
     def mechanism(self) -> str:
-        """How it logs in; empty before."""
+        """The SASL mechanism; empty before login."""
         return self._session.mechanism
 
     @property
     def state(self) -> str:
-        """`running`, or what it is doing instead."""
+        """The state: `running`, or another one of RabbitMQ's."""
         return self._session.state.value
 
     @property
     def peer_properties(self) -> dict[str, str]:
-        """What the peer says it is."""
+        """The peer's properties."""
         return self._session.peer_properties
 
     @property
     def subscriptions(self) -> dict[int, Subscription]:
-        """What it reads."""
+        """The subscriptions by id."""
         return self._session.subscriptions
 
     def offset_lag(self, subscription: Subscription) -> int:
-        """How many offsets there are that it was not sent yet."""
+        """The number of committed offsets that were not sent yet."""
         watch = self._watches.get(subscription.stream)
         return 0 if watch is None else max(0, watch.log.committed_offset - subscription.next_offset)
 
     @property
     def publishers(self) -> dict[int, StreamPublisher]:
-        """What it publishes to."""
+        """The publishers by id."""
         return self._session.publishers
 
     @property
@@ -171,12 +170,12 @@ class StreamPeer(asyncio.Protocol):
 
     @property
     def frame_max_bytes(self) -> int:
-        """The largest frame that was agreed."""
+        """The largest frame that both sides agreed on."""
         return self._session.frame_max_bytes
 
     @property
     def heartbeat_s(self) -> int:
-        """The heartbeat that was agreed; 0 for none."""
+        """The heartbeat interval that both sides agreed on; 0 for none."""
         return self._session.heartbeat_s
 
     @property
@@ -185,33 +184,33 @@ class StreamPeer(asyncio.Protocol):
         return self._session.unstored_bytes
 
     def close(self, reason: str) -> None:
-        """End the connection politely; `closed` is done when it is gone."""
+        """Send a close with the reason; `closed` is done when the connection is gone."""
         self._session.close(Code.OK, reason, self._now_ms())
         self._settle()
 
     def cut(self, reason: str) -> None:
-        """End the connection without telling the client why; it may connect again."""
+        """End the connection without a close; the client may connect again."""
         self._leave_node()
         self._session.cut(reason)
         self._settle()
 
     def look_again(self) -> None:
-        """Something around it has changed."""
+        """Settle again, because something around the connection changed."""
         self._guarded(self._settle)
 
     def abort(self) -> None:
-        """End it at once."""
+        """Close the socket at once."""
         self._transport.abort()
 
     # --- What the event loop calls ----------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Accept a peer; the first word is its."""
-        # uvloop has transports of its own, which are no subclass.
+        """Begin with a connected socket; the peer sends first."""
+        # uvloop's transports are no subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._transport.set_write_buffer_limits(WRITE_BUFFER_BYTES_MAX)
         with contextlib.suppress(OSError):
-            # Peers without heartbeats (our own blocking client) are found dead by the kernel.
+            # The kernel finds dead peers without heartbeats, such as our own blocking client.
             transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         peer, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         self.name = f"{peer[0]}:{peer[1]} -> {here[0]}:{here[1]}"
@@ -228,7 +227,7 @@ class StreamPeer(asyncio.Protocol):
         self._arm()
 
     def data_received(self, data: bytes) -> None:
-        """Serve what the peer sent."""
+        """Take octets from the socket."""
         self.octets_received += len(data)
         if self._parting is not None:
             self._parting.drop(len(data))
@@ -236,17 +235,17 @@ class StreamPeer(asyncio.Protocol):
         self._guarded(partial(self._receive, data))
 
     def pause_writing(self) -> None:
-        """The peer takes less than it is sent: nothing more is read, for it or from it."""
+        """Pause all reads, from the peer and for it, because it takes less than it is sent."""
         self._writable = False
         self._pace()
 
     def resume_writing(self) -> None:
-        """It has caught up."""
+        """Resume reads, because the peer has caught up."""
         self._writable = True
         self._guarded(self._settle)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Let go of everything."""
+        """Release everything, because the socket is gone."""
         if self._parting is not None:
             self._parting.over()
         if self._timer is not None:
@@ -270,7 +269,7 @@ class StreamPeer(asyncio.Protocol):
         return int(self._loop.time() * 1000)
 
     def _guarded(self, step: Callable[[], None]) -> None:
-        """Run a step; a bug in it costs this one peer its connection, not the node."""
+        """Run a step; a bug in it ends this connection and not the node."""
         if self.closed.done():
             return
         try:
@@ -323,7 +322,7 @@ class StreamPeer(asyncio.Protocol):
         self._settle()
 
     def _then_settle(self, step: Callable[[], None]) -> None:
-        """Do something to the session; what follows from it waits for the end of this turn of the loop."""
+        """Change the session now, and settle at the end of this turn of the loop."""
         step()
         if not self._settling:
             self._settling = True
@@ -376,7 +375,7 @@ class StreamPeer(asyncio.Protocol):
             self._session.not_stored(append, error)
 
     def _queue_of(self, publisher: StreamPublisher) -> RecoveryQueue:
-        """The publisher's queue, asked for once; those of publishers that are gone are forgotten then."""
+        """The publisher's queue, looked up once; forgets the queues of publishers that are gone."""
         if publisher not in self._queues:
             alive = self._session.publishers.values()
             self._queues = {each: queue for each, queue in self._queues.items() if each in alive}
@@ -407,7 +406,7 @@ class StreamPeer(asyncio.Protocol):
         self._session.stream_gone(stream, error)
 
     def _join(self, number: int, subscription: Subscription) -> None:
-        """Have the subscription wait for its turn if it is one of a group."""
+        """Add a subscription of a group to its group."""
         if subscription.group and (number not in self._members):
             member = self._members[number] = _Member(self, number, subscription)
             self._host.groups.join(member.key, member, subscription.partition)
@@ -417,7 +416,7 @@ class StreamPeer(asyncio.Protocol):
         self._host.groups.leave(member.key, member)
 
     def update_consumer(self, member: _Member, active: bool) -> None:
-        """It is a subscription's turn in its group, or no longer."""
+        """Activate or stop a subscription, as its group decides."""
 
         def report() -> None:
             if self._session.subscriptions.get(member.number) is member.subscription:
@@ -426,7 +425,7 @@ class StreamPeer(asyncio.Protocol):
         self._guarded(partial(self._then_settle, report))
 
     def _settle(self) -> None:
-        """Bring sockets, logs and timers in line with what the session now is."""
+        """Adjust socket, logs and timers to the session's state."""
         self._settling = False
         self._flush()
         if self._attachments != self._session.attachments:
@@ -441,7 +440,7 @@ class StreamPeer(asyncio.Protocol):
             self._wake()
 
     def _detach(self) -> None:
-        """Let go of logs that nothing is attached to any more, and of groups."""
+        """Release logs without subscriptions and publishers, and leave their groups."""
         for stream in self._watches.keys() - self._session.streams:
             self._watches.pop(stream).release()
             self._streams.pop(stream, None)
@@ -467,11 +466,11 @@ class StreamPeer(asyncio.Protocol):
             self._transport.resume_reading()
         else:
             self._transport.close()
-            # What a peer does not take in time is not worth keeping the socket for.
+            # A peer that does not take its output in time does not keep the socket.
             self._timer_at(self._loop.time() + FLUSH_TIMEOUT_S, self._transport.abort)
 
     def _pace(self) -> None:
-        """Read from the peer, or stop reading."""
+        """Read from the peer, or pause reading."""
         publishes = any(each.to_stream for each in self._session.publishers.values())
         wanted = self._writable and self._session.takes_more and not (publishes and self._host.is_blocked)
         if wanted != self._session.reading and not self._transport.is_closing():
@@ -481,13 +480,13 @@ class StreamPeer(asyncio.Protocol):
     # --- Chunks -----------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        """Have `_pump` called once, soon."""
+        """Call `_pump` once, soon."""
         if not self._pump_waits:
             self._pump_waits = True
             self._loop.call_soon(self._guarded, self._pump)
 
     def _pump(self) -> None:
-        """One read for each subscription that wants one; again when the others have had the loop."""
+        """Read once for each subscription that can take chunks; again after the loop has served others."""
         self._pump_waits = False
         self._look_for_deleted()
         progress = False
@@ -505,7 +504,7 @@ class StreamPeer(asyncio.Protocol):
                 self._settle()
 
     def _turns(self) -> list[int]:
-        """All subscriptions, who was served last at the end: a full buffer then stops somebody else next time."""
+        """All subscriptions, the last served at the end: so a full buffer stops another one next time."""
         numbers = sorted(self._session.subscriptions)
         split = bisect_right(numbers, self._served_last)
         return numbers[split:] + numbers[:split]
@@ -534,11 +533,11 @@ class StreamPeer(asyncio.Protocol):
     # --- Time -------------------------------------------------------------------------------------
 
     def _arm(self) -> None:
-        """Have `_tick` called at the session's deadline, or before it."""
+        """Schedule `_tick` at the session's deadline or earlier."""
         deadline = self._session.next_deadline_ms()
         if deadline is None:
             return
-        # A whole millisecond later, because the session's clock is cut off to milliseconds.
+        # One millisecond later, because the session's clock is truncated to milliseconds.
         when = (deadline + 1) / 1000
         if self._timer is None or when < self._timer.when():
             self._timer_at(when, partial(self._guarded, self._tick))

@@ -58,20 +58,20 @@ _TEXTS: Final = ("max-age", "queue-leader-locator")
 
 
 class StandbyBook(Protocol):
-    """Records of a node that replaced another one, or may do so (runtime.standby.decisions.StandbyDecided)."""
+    """The records of a node that replaced another one, or may do so (runtime.standby.decisions.StandbyDecided)."""
 
     @property
     def mode(self) -> OperatingMode:
-        """Which side this node is."""
+        """The node's operating mode."""
 
     def transferred(self, vhost: str, log_id: int) -> int | None:
         """The offset up to which the queues have a previous upstream's outgoing log; None if none has this log.
 
-        0 says that nobody can tell.
+        0 means that the offset is unknown.
         """
 
     def transferred_fingerprint(self, vhost: str, log_id: int) -> int | None:
-        """The mark of the last chunk of that; None: there is none, or it was not kept."""
+        """The fingerprint of the last chunk before that offset; None if there is none, or it was not stored."""
 
     def deleted_at(self, key: tuple[str, str], reference: str) -> int:
         """See recovery_ingest.DeletedAt."""
@@ -81,12 +81,12 @@ class StreamServer:
     """runtime.clients.stream_host.StreamHost.
 
     Attributes:
-        advertised_host, advertised_port: where clients are told to find this node.
-        advertised_tls_host, advertised_tls_port: the same for clients that use TLS.
-        groups: subscriptions of which one is active.
-        find_node: host and port of another node of the cluster for clients of streams, with TLS or not; None if it
-            has not told, or does not run.
-        on_listening: told that there is one more listener.
+        advertised_host, advertised_port: this node's address for clients. advertised_tls_host, advertised_tls_port: the
+            same for clients that use TLS.
+        groups: the groups of subscriptions with a single active consumer.
+        find_node: returns host and port of another node's stream listener, with TLS or not; None if it has not reported
+            them, or does not run.
+        on_listening: called when there is one more listener.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class StreamServer:
         standby: StandbyBook,
         config: Config,
     ) -> None:
-        """What is not configured of the advertised addresses is the listeners'; see `listening`."""
+        """Advertised addresses that are not configured are the listeners'; see `listening`."""
         self.node_name = config.node_name
         self.mechanisms = config.amqp.auth_mechanisms
         self.advertised_host, self.advertised_port = "127.0.0.1", 0
@@ -155,14 +155,14 @@ class StreamServer:
         return bool(self._alarms.active)
 
     def listening(self, address: Address) -> None:
-        """There is a listener at this address."""
+        """Note a listener at this address."""
         config = self._config
         self.advertised_host = config.advertised_host or address.ip
         self.advertised_port = config.advertised_port or address.port
         self.on_listening()
 
     def listening_tls(self, address: Address) -> None:
-        """There is one for TLS clients."""
+        """Note a TLS listener at this address."""
         config = self._config
         self.advertised_tls_host = config.advertised_tls_host or config.advertised_host or address.ip
         self.advertised_tls_port = config.advertised_tls_port or address.port
@@ -189,7 +189,7 @@ class StreamServer:
         return Actor(self._broker, user, vhost)
 
     def _find_any(self, vhost: str, name: str) -> Queue:
-        """The stream, whoever leads it."""
+        """The stream, led by any node."""
         found = self._broker.queue(vhost, name)
         if not _is_stream(found):
             raise NotFound(f"queue '{name}' in vhost '{vhost}' is not a stream")
@@ -219,7 +219,7 @@ class StreamServer:
 
     @property
     def may_change(self) -> bool:
-        """See StreamAuthority: in a cluster one node may at a time."""
+        """See StreamAuthority: in a cluster the node needs the definitions lock."""
         return self._broker.definitions_lock.is_here
 
     def when_may_change(self, change: Callable[[], None]) -> None:
@@ -232,7 +232,7 @@ class StreamServer:
         return OpenStream(stream, self._streams.committed(stream), self._broker, self._engine)
 
     def wake(self, stream: Stream) -> None:
-        """More of a stream is durable: its consumers by AMQP 0-9-1 may have it."""
+        """Serve a stream's AMQP 0-9-1 consumers, because more of it is durable."""
         if stream.consumers and self._broker.queues.get(stream.key) is stream:
             self._broker.dirty[stream] = None
             self._engine.touch()
@@ -254,7 +254,7 @@ class StreamServer:
         """See StreamHost."""
         self._engine.flush()
         if self._broker.changes:
-            # The definitions log refused them; the engine tries again, and so the answer waits.
+            # The definitions log refused the changes; the engine tries again, and the answer waits.
             asyncio.get_running_loop().call_later(1.0, self.when_durable, done)
             return
         self._engine.when_known(done)
@@ -380,12 +380,12 @@ class StreamServer:
 
 
 def _no_other_node(name: str, tls: bool) -> tuple[str, int] | None:
-    """Of a node that is alone."""
+    """Return None: a single node knows no other one."""
     return None
 
 
 def _is_stream(queue: Queue) -> bool:
-    """Be it led here or elsewhere."""
+    """Whether a queue is a stream, led here or elsewhere."""
     return queue_type(queue.definition.arguments) == STREAM
 
 
@@ -397,11 +397,11 @@ class OpenStream:
     """runtime.clients.stream_host.StreamHandle: one stream, for one connection.
 
     Attributes:
-        log: what is served of it.
+        log: its served log.
     """
 
     def __init__(self, stream: Stream, log: CommittedLog, broker: Broker, engine: Engine) -> None:
-        """Of `stream` with its `log`."""
+        """Open `stream`, whose served log is `log`."""
         self.log = log
         self._stream = stream
         self._broker = broker
@@ -439,10 +439,10 @@ class OpenStream:
 
 
 def _queue_arguments(given: Mapping[str, str]) -> dict[str, Any]:
-    """A stream's arguments as those of a queue; unknown ones are left out, as RabbitMQ does.
+    """A stream's arguments in the form of a queue's; unknown ones are left out, as in RabbitMQ.
 
     Raises:
-        PreconditionFailed: one that has to be a number is none.
+        PreconditionFailed: an argument that has to be a number is none.
     """
     arguments: dict[str, Any] = {"x-queue-type": "stream"}
     for name in _NUMBERS:

@@ -1,17 +1,16 @@
 """Group commit: many appends, one sync, off the event loop.
 
-A round takes every log that was appended to and every promise that waits, and syncs the logs in
-threads (which release the GIL meanwhile): few logs by an fdatasync of each, several at once; many by one
-syncfs of the file system, where that is as good (see storage.sync). What is appended meanwhile
-forms the next round, so the batch grows by itself with the load. Promises are kept in the order they
-were made: a callback runs only after the fdatasync of a round that *began* after its append, never on
-one that was under way.
+A round takes every log that was appended to and every waiting promise, and syncs the logs in threads (which release
+the GIL meanwhile): few logs by an fdatasync of each, several at once; many by one syncfs of the file system, where
+that is as good (see storage.sync). Appends during a round form the next one, so the batch grows by itself with the
+load. Promises are kept in their order: a callback runs only after the sync of a round that *began* after its append,
+never after one that was running then.
 
-A round begins at once where anybody waits for it. Settlements and messages that are not confirmed wait for a round that
-somebody needs, or a few milliseconds: else each ack, and each request of a remote procedure call, would cost an
-fdatasync that nobody asked for, and a confirm that comes meanwhile would have to wait for its end.
+A round begins at once if a promise to a client waits for it. Settlements and unconfirmed messages wait for such a
+round, or a few milliseconds. Otherwise each ack, and each request of a remote procedure call, would cost an fdatasync
+without need, and a confirm during that sync would have to wait for its end.
 
-Where there are followers, the *fence* sends them what was appended while the local disk is still at it, and a
+If there are followers, the *replication barrier* sends them the appended records while the local sync runs, and a
 promise waits for both. See runtime.replication.feed.
 """
 
@@ -37,16 +36,17 @@ from leveret.storage.sync import FileSystem, close_descriptors, sync_descriptors
 logger = logging.getLogger(__name__)
 
 SYNCS_AT_ONCE: Final = 8
-"""Measured on ext4: 100 logs took 240 ms one by one, 6 ms eight at once, no less with more."""
+"""Measured on ext4: 100 logs took 240 ms one by one, 6 ms eight at once, and no less with more."""
 
 LOGS_AT_ONCE: Final = 1024
-"""A round of more goes in parts: each file or directory needs a second descriptor while it is synced."""
+"""A larger round goes in parts: each file or directory needs a second descriptor while it is synced."""
 
 UNAWAITED_S: Final = 0.02
-"""When a round begins for what nobody waits for: 50 a second cost little, and lost power undoes that much at most."""
+"""The wait of a round without promises: 50 rounds a second cost little, and power loss undoes no more than that time.
+"""
 
 SYNC_AGAIN_S: Final = 0.05
-"""When the system has no descriptor for that now."""
+"""The wait for a descriptor when the system has none left."""
 
 _CLOSED: Final = "the node stops, or does not lead any more"
 
@@ -54,20 +54,20 @@ Promise = Callable[[], None]
 
 
 class ReplicationBarrier(Protocol):
-    """What promises wait for beside the local disk; positions only rise."""
+    """The position of other nodes that promises wait for beside the local disk; positions only rise."""
 
     def cut(self) -> int:
-        """Everything appended so far goes out now; the position behind it."""
+        """Send everything appended so far, and return the position behind it."""
 
     def committed(self) -> int:
         """The position up to which promises may be kept."""
 
     def confirmable(self) -> int:
-        """The position up to which publishers may be told that they were."""
+        """The position up to which publishers may get confirms."""
 
 
 class _Confirm(NamedTuple):
-    """What a publisher is told when a position is confirmable, or is given up."""
+    """The callbacks for a publisher when a position is confirmable, or is given up."""
 
     position: int
     promise: Promise
@@ -78,12 +78,12 @@ class GroupCommit:
     """Makes logs durable and then keeps promises; see the module.
 
     Attributes:
-        rounds: how many times the disk was waited for.
-        begun: how many rounds began: what is appended while this stays what it is, is synced by the same one.
-        waited_s: how long, all rounds together.
-        replication_barrier: what promises wait for beside the disk; None for nothing.
-        on_gone: told of a log whose files were removed while it was open, before any promise of what was in them is
-            kept; whether it sees to those. If not, this fails.
+        rounds: the number of finished rounds.
+        begun: the number of rounds that began; all appends while it is constant are synced by the same round.
+        waited_s: the time of all rounds together.
+        replication_barrier: the followers' part of promises; None without followers.
+        on_gone: called with a log whose files were removed while it was open, before any promise of their records is
+            kept; returns whether it prevents those promises. If it does not, the commit fails.
     """
 
     def __init__(
@@ -94,9 +94,9 @@ class GroupCommit:
         logs_at_once: int = LOGS_AT_ONCE,
         file_system: FileSystem | None = None,
     ) -> None:
-        """With `fsync` False (durability = os) promises are kept at once and the kernel writes when it likes.
+        """Without `fsync` (durability = os) promises are kept at once, and the kernel writes at its own time.
 
-        `file_system` is the one that the logs are on, if it can be synced as a whole; it is closed with this.
+        `file_system` is the logs' file system, if it can be synced as a whole; `close` closes it.
         """
         self._file_system = file_system
         self._logs_at_once = self._part = logs_at_once
@@ -133,11 +133,11 @@ class GroupCommit:
             os.close(descriptor)
 
     def appended(self, log: Log) -> None:
-        """The log must be synced by the next round."""
+        """Have the next round sync this log."""
         self._dirty[log] = None
 
     def forget(self, log: Log) -> None:
-        """The log is about to be deleted, or opened anew: it needs no sync."""
+        """Exclude a log from syncs, because it is going to be deleted or opened anew."""
         self._dirty.pop(log, None)
 
     def when_durable(self, promise: Promise) -> None:
@@ -146,27 +146,27 @@ class GroupCommit:
         self._is_awaited = True
 
     def once_durable(self, then: Promise) -> None:
-        """As `when_durable`, where nobody waits: a round begins for others, or within UNAWAITED_S."""
+        """As `when_durable`, without starting a round: `then` waits for another one, or UNAWAITED_S."""
         self._promises.append(then)
 
     def when_synced(self, then: Promise) -> None:
-        """Call `then` on the loop once this node's disk has the names, and with fsync the data, of all appended so far.
+        """Call `then` on the loop once this node's disk has all names so far and, with fsync, all data.
 
-        For records of this node about its own disk: no follower is waited for, and with durability = os the names of a
-        new log are synced, too.
+        This is for records of this node about its own disk: it waits for no follower, and with durability = os the
+        names of a new log are synced, too.
         """
         self._when_synced.append(then)
         self._is_awaited = True
 
     def when_confirmable(self, promise: Promise, given_up: Promise | None = None) -> None:
-        """As `when_durable`, for what a publisher is told: the fence may want more followers for that.
+        """As `when_durable`, for confirms, for which the replication barrier may need more followers.
 
-        `given_up` is called instead if the node waits for those no longer; without it, it waits.
+        `given_up` is called instead if the node stops waiting for them; without it, the confirm waits on.
         """
         self.when_durable(lambda: self._confirms.append(_Confirm(self._keeping, promise, given_up)))
 
     def give_up(self) -> None:
-        """What is durable and waits only for more followers is not confirmed, where somebody is to be told so."""
+        """Give up confirms that are durable and wait for more followers only, if they have a `given_up`."""
         waiting, self._confirms = self._confirms, deque()
         for confirm in waiting:
             if confirm.given_up is None:
@@ -175,7 +175,7 @@ class GroupCommit:
                 confirm.given_up()
 
     def begin(self) -> None:
-        """Start a round unless one is under way (then its end starts the next), or nobody waits (then soon)."""
+        """Start a round unless one is running (its end starts the next), or no promise waits (then it starts soon)."""
         if self._closed:
             return
         position = self.replication_barrier.cut() if self.replication_barrier is not None else 0
@@ -192,7 +192,8 @@ class GroupCommit:
         self.begun += 1
         self._when_round_ends, self._when_synced = self._when_synced, []
         if not self._fsync:
-            # A segment counts, and lets older ones go, once what came before it is synced: nobody waits for that.
+            # A new segment becomes final, and old ones can go, once its predecessor is synced, with or without a
+            # promise.
             dirty = {log: None for log in dirty if log.wants_sync}
         if not dirty:
             self._round_ended()
@@ -217,7 +218,7 @@ class GroupCommit:
             self._sync_later(error, position, promises, logs)
             return
         except (StorageError, RuntimeError) as error:
-            # RuntimeError: the machine gives no thread. Were that only told, whoever waits would wait for ever.
+            # RuntimeError: the machine gives no thread. Unless this fails, the promises would wait for ever.
             self.fail(error)
             return
         self._part = self._logs_at_once
@@ -225,9 +226,9 @@ class GroupCommit:
     def _sync_later(
         self, error: OutOfDescriptors, position: int, promises: list[Promise], logs: list[Log]
     ) -> None:
-        """Nothing was synced and nothing has failed: try again with fewer, until the system has descriptors.
+        """Try again with fewer logs, until the system has descriptors; no sync has failed.
 
-        What waits goes on waiting. No later round can overtake this one, which counts as running.
+        All promises wait on. No later round can overtake this one, which counts as running.
         """
         if self._part == self._logs_at_once:
             logger.warning("fdatasync_waits error=%s action=retry", error)
@@ -239,7 +240,10 @@ class GroupCommit:
             self._sync_logs(position, promises, logs)
 
     def _duplicates(self, logs: list[Log]) -> tuple[list[int], int]:
-        """What is to be synced of the first of these logs, and of how many; a directory above many of them is once."""
+        """The descriptors to sync for the first of these logs, and the number of these logs.
+
+        Shared directories come once.
+        """
         found: list[int] = []
         shared: set[Path] = set()
         count = 0
@@ -272,7 +276,7 @@ class GroupCommit:
             self._summaries.submit(summarise, segment)
 
     def _sync(self, descriptors: list[int], finished: Callable[[BaseException | None], None]) -> None:
-        """Begin to sync, each thread its share; the loop calls `finished` once, after the last of them."""
+        """Sync the descriptors in several threads; the loop calls `finished` once, after the last of them."""
         if self._file_system is not None and self._file_system.is_better_for(descriptors):
             sync, shares = self._file_system.sync, [descriptors]
         else:
@@ -291,10 +295,10 @@ class GroupCommit:
             asyncio.get_running_loop().call_soon(ended, None)
 
     def fail(self, error: BaseException) -> None:
-        """After a failed fdatasync the kernel may have dropped the pages, and the next one may yet succeed.
+        """Keep no promise from now on, and stop the node, because an fdatasync failed.
 
-        So nothing that waits, and nothing behind it in a log, can ever be promised: no promise is kept from
-        now on, and the node stops (it recovers from what is on disk).
+        The kernel may have dropped the dirty pages, and the next fdatasync may succeed without them. So no waiting
+        record, and no later one in the same log, can ever be promised. The next start recovers from the disk.
         """
         self._failed = True
         self._on_failure(error)
@@ -309,7 +313,7 @@ class GroupCommit:
     ) -> None:
         self._running = False
         if self._closed:
-            # These files may be another Log's by now, whose segments have their names and states from it.
+            # The files may belong to another Log by now, which gave their segments their names and states.
             return
         if error is not None:
             self.fail(error)
@@ -335,13 +339,13 @@ class GroupCommit:
             then()
 
     def _durable(self, position: int, promises: list[Promise]) -> None:
-        """The local disk has what these promises need; the fence may not."""
+        """Note that the local disk has these promises' records; the followers may not."""
         if promises:
             self._waiting_for_barrier.append((position, promises))
         self.keep()
 
     def keep(self) -> None:
-        """Keep every promise that may be kept; the fence's owner calls it when followers have more."""
+        """Keep every promise that may be kept; the replication barrier's owner calls it when followers have more."""
         if self._failed or self._closed:
             return
         held, confirms, replication_barrier = (
@@ -359,7 +363,7 @@ class GroupCommit:
             ):
                 confirms.popleft().promise()
         except Exception as bug:
-            # The others would never be kept: whoever waits for them would wait for ever.
+            # The other promises would wait for ever.
             logger.critical("promise_failed action=stop", exc_info=True)
             self.fail(bug)
 
@@ -372,7 +376,7 @@ class GroupCommit:
         """Wait until everything appended so far is durable and its promises are kept.
 
         Raises:
-            StorageError: this ends before.
+            StorageError: the node ends before.
         """
         if self._closed:
             raise StorageError(_CLOSED)
@@ -384,16 +388,18 @@ class GroupCommit:
         await kept
 
     async def shared(self) -> None:
-        """Wait until those of the fence have everything appended so far, outside a flush too; at once without one.
+        """Wait until the followers have everything appended so far; may be called outside a flush.
+
+        At once without followers.
 
         Raises:
-            StorageError: this ends before.
+            StorageError: the node ends before.
         """
         if self.replication_barrier is not None:
             await self.settle()
 
     def close(self) -> None:
-        """End the threads, and keep no promise any more; who waits for `settle` waits in vain, and is told."""
+        """End the threads and keep no more promises; waiting calls of `settle` raise."""
         self._closed = True
         if self._later is not None:
             self._later.cancel()
@@ -408,9 +414,9 @@ class GroupCommit:
 
 
 def _ignore(error: BaseException | None) -> None:
-    """A file that is deleted has nothing to lose."""
+    """Ignore an error: a deleted file has nothing to lose."""
 
 
 def _see_to_nothing(log: Log, error: Corrupt) -> bool:
-    """Nobody knows what was to be promised."""
+    """Prevent no promise."""
     return False

@@ -19,15 +19,15 @@ class CommittedLog:
     """runtime.clients.stream_host.ServedLog, of a log on disk.
 
     Attributes:
-        log: what is appended to; its owner says by `commit` how far that is durable.
-        committed_offset: the offset after the last one that is durable.
+        log: the log; its owner calls `commit` with the offset up to which it is durable.
+        committed_offset: the offset after the last durable one.
         last_chunk_id: first offset of the last durable chunk that readers may begin at, -1 for none.
-        last_appended_id: the same of what was appended; the owner's to set.
-        is_closed: nothing more will be served.
+        last_appended_id: the same for appended chunks, durable or not; set by the owner.
+        is_closed: whether serving has ended.
     """
 
     def __init__(self, log: Log, last_chunk_id: int, *, gone: str) -> None:
-        """Everything in `log`, which is open, is durable; `gone` is what readers are told once it is closed."""
+        """Begin with everything in the open `log` durable; `gone` is the error text for readers after its end."""
         self.log = log
         self.committed_offset = log.next_offset
         self.last_chunk_id = self.last_appended_id = last_chunk_id
@@ -37,7 +37,7 @@ class CommittedLog:
 
     @property
     def first_offset(self) -> int:
-        """The oldest offset retained."""
+        """The oldest retained offset."""
         return self.log.first_offset
 
     @property
@@ -47,14 +47,14 @@ class CommittedLog:
 
     @property
     def bytes(self) -> int:
-        """Octets retained."""
+        """The retained octets."""
         return self.log.size_bytes
 
     def read(self, offset: int, bytes_max: int) -> Sequence[octets_type | memoryview]:
-        """Whole raw chunks from the one that holds `offset`, below the committed end.
+        """Read whole raw chunks from the one that holds `offset` on, below the committed end.
 
         Raises:
-            NotFound: the log was closed. StorageError: it cannot be read.
+            NotFound: the log is closed. StorageError: it cannot be read.
         """
         return [octets for _, octets in self._committed(offset, bytes_max)]
 
@@ -74,18 +74,18 @@ class CommittedLog:
         return min(self.log.offset_at(timestamp_ms), self.committed_offset)
 
     def on_commit(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back whenever the committed end rose, and when the log is closed; returns what ends that."""
+        """Call back whenever the committed end rises, and when the log is closed; returns a function that ends this."""
         self._listeners.append(callback)
         return lambda: self._listeners.remove(callback) if callback in self._listeners else None
 
     def commit(self, next_offset: int, last_chunk_id: int) -> None:
-        """Everything before `next_offset` is durable: serve it."""
+        """Serve everything before `next_offset`, which is durable."""
         if next_offset > self.committed_offset:
             self.committed_offset, self.last_chunk_id = next_offset, last_chunk_id
             self._report()
 
     def stop_serving(self) -> None:
-        """Serve nothing more, and say so to who is being served."""
+        """Serve nothing more, and notify the readers."""
         self.is_closed = True
         self._report()
 

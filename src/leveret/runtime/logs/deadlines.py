@@ -1,4 +1,4 @@
-"""Deadlines of queues: expiry of messages and of queues, without any other event.
+"""Deadlines of queues: the times at which messages or queues expire without any other event.
 
 One timer of the event loop serves all queues and is set to the earliest deadline; a heap holds the others.
 """
@@ -14,16 +14,16 @@ from typing import Final
 from leveret.core.queues.queue import Queue
 
 WAIT_MS_MAX: Final = 86_400_000
-"""A policy may say more milliseconds than the event loop, or any machine number, can hold."""
+"""A policy's number of milliseconds may be larger than the event loop, or any machine number, can hold."""
 DUE_AT_ONCE: Final = 100
-"""As many queues are looked at in one step of the event loop, of thousands that expire together."""
+"""The most queues handled in one step of the event loop, of thousands that expire together."""
 
 
 class Deadlines:
-    """Calls back with the queues whose time has come."""
+    """Calls back with the queues whose deadline has passed."""
 
     def __init__(self, clock_ms: Callable[[], int], on_due: Callable[[list[Queue]], None]) -> None:
-        """Nothing is due."""
+        """Begin without deadlines."""
         self._clock_ms = clock_ms
         self._on_due = on_due
         self._deadline_ms: dict[Queue, int] = {}
@@ -33,14 +33,14 @@ class Deadlines:
         self._timer_ms = 0
 
     def set(self, queue: Queue, deadline_ms: int | None) -> None:
-        """The queue wants to be looked at then, or not at all."""
+        """Set a queue's deadline; None for none."""
         if self._deadline_ms.get(queue) == deadline_ms:
             return
         if deadline_ms is None:
             self._deadline_ms.pop(queue, None)
             return
         self._deadline_ms[queue] = deadline_ms
-        # What stands in the heap for the queue from before is skipped when it comes up.
+        # Earlier entries of the queue in the heap are skipped when their time comes.
         heapq.heappush(self._heap, (deadline_ms, next(self._order), queue))
         if len(self._heap) > 2 * len(self._deadline_ms) + 64:
             self._heap = [(at_ms, next(self._order), held) for held, at_ms in self._deadline_ms.items()]
@@ -49,7 +49,7 @@ class Deadlines:
             self._arm()
 
     def stop(self) -> None:
-        """Nobody is to be called any more."""
+        """Call back no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -1,13 +1,13 @@
 """The definitions log: every change of a durable entity, in order, one record each.
 
-Beside the changes it holds **marks** (chunks of type TRACKING): the epochs of queues that have a log. A
-mark is appended once the first chunk is in the queue's log, so a marked queue without a log has lost it.
+Beside the changes it holds **marks** (chunks of type TRACKING): the epochs of queues that have a log. A mark is
+appended after the first chunk of the queue's log, so a marked queue without a log has lost it.
 
-**Compaction.** When the log is far larger than what is live, all live entities are logged once more, as
-ordinary puts from the start of a new segment, a few with each later append; once the last of them is on
-disk for good, the segments before the first are deleted. There is no other format and no switch-over: each
-put says what is so at its own place in the log, so whatever the log held before it, between, or after a
-crash half-way, replaying it ends in the same state. Offsets go on, and with them the epochs made from them.
+**Compaction.** When the log is far larger than its live entities, all of these are logged once more, as ordinary puts
+from the start of a new segment, a few with each later append. Once the last of them is durable, the segments before
+the first are deleted. There is no other format and no switch-over: each put holds the entity's state at its place in
+the log, so a replay ends in the same state, also after a crash half-way. Offsets go on, and so do the epochs made
+from them.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 COMPACT_BYTES_MIN: Final = 16 * 1024 * 1024
-"""A smaller log is read in well under a second and left alone."""
+"""A smaller log is read in well under a second and not compacted."""
 COMPACT_RATIO: Final = 4
-"""How many times larger than what is live a log may be."""
+"""The ratio of the log's size to its live entities' from which on it is compacted."""
 RELOG_AT_ONCE: Final = 512
-"""Live entities that are logged again with one append: about 3 ms of the event loop."""
+"""The live entities that are logged again with one append: about 3 ms of the event loop."""
 
 
 class DefinitionsStore:
     """Reads the definitions at start, appends changes afterwards.
 
     Attributes:
-        definitions: what the log says.
-        last_epoch: no queue had a later epoch when the log was opened; a new queue's is beyond it.
+        definitions: the definitions in the log.
+        last_epoch: the highest epoch when the log was opened; new queues get higher ones.
     """
 
     def __init__(self, log: Log, commit: GroupCommit, clock_ms: Callable[[], int]) -> None:
-        """Read the log, and open it if it is not.
+        """Read the log, and open it unless it is open.
 
         Raises:
             Corrupt: the definitions cannot be read; the node must not start without them.
@@ -75,10 +75,10 @@ class DefinitionsStore:
         self.replayed(chunk)
 
     def replayed(self, chunk: Chunk) -> list[Change]:
-        """Take over a chunk that stands in the log; the changes in it.
+        """Take over a chunk of the log; return the changes in it.
 
         Raises:
-            Corrupt: it holds something else.
+            Corrupt: the chunk holds no changes.
         """
         changes: list[Change] = []
         marks = chunk.header.type == ChunkType.TRACKING
@@ -97,7 +97,7 @@ class DefinitionsStore:
         return changes
 
     def restore(self, broker: Broker) -> None:
-        """Give a broker that has nothing yet all that the log says."""
+        """Give an empty broker everything in the log."""
         broker.epochs.last = self.last_epoch
         for entity in self.definitions.entities():
             take_over(broker, Put(entity))
@@ -112,7 +112,7 @@ class DefinitionsStore:
         self.definitions.apply(change)
 
     def _unmark(self, key: tuple[str, ...], epoch: int) -> None:
-        """The queue of that name is gone, unless it is the one of this epoch."""
+        """Remove the mark of the replaced or deleted queue of a name, unless it has this epoch."""
         queue = self.definitions.by_kind["queues"].get(key)
         if isinstance(queue, Queue) and queue.epoch != epoch:
             self._marked.discard(queue.epoch)
@@ -125,19 +125,19 @@ class DefinitionsStore:
 
     @property
     def next_offset(self) -> int:
-        """How many records were ever logged."""
+        """The number of records ever logged."""
         return self._log.next_offset
 
     # -- which queues have a log --------------------------------------------------------------
 
     def has_log(self, epoch: int) -> bool:
-        """Whether the queue of this epoch was marked as having a log."""
+        """Whether the queue of this epoch is marked as having a log."""
         return epoch in self._marked
 
     def record_existence(self, epoch: int) -> None:
-        """A queue's log has its first chunk: should it be missing one day, that is a loss and no empty queue.
+        """Mark a queue whose log has its first chunk, so that a missing log will be a loss and no empty queue.
 
-        A mark that the disk refuses is made at the next start.
+        If the disk refuses the mark, the next start makes it.
         """
         if epoch not in self._marked:
             try:
@@ -148,22 +148,22 @@ class DefinitionsStore:
                 self._commit.appended(self._log)
 
     def record_existence_once_synced(self, epoch: int) -> None:
-        """As `record_existence`, once the group commit has synced what was appended so far.
+        """As `record_existence`, once the group commit has synced everything appended so far.
 
-        The log is new: its names are durable only then, and a mark that a loss of power leaves without them would take
-        the queue down. A confirm may come before the mark: the names are durable, and the next start, which finds the
-        log, marks it.
+        The names of a new log become durable with that sync, and a mark whose log lost its names with the power would
+        take the queue down. A confirm may come before the mark, because then the names are durable, and the next
+        start finds the log and marks it.
         """
         if epoch not in self._marked and epoch not in self._to_mark:
             if self._batch_of != self._commit.begun:
-                # The round that was under way since does not cover what is appended now.
+                # A round that began before does not cover this append.
                 self._batch, self._batch_of = [], self._commit.begun
                 self._commit.when_synced(partial(self._mark, self._batch))
             self._batch.append(epoch)
             self._to_mark.add(epoch)
 
     def _mark(self, batch: list[int]) -> None:
-        """Mark those whose logs have durable names by now, except of queues that were deleted since."""
+        """Mark the queues whose logs have durable names by now, except deleted ones."""
         epochs = [epoch for epoch in batch if epoch in self._to_mark and epoch not in self._marked]
         self._to_mark.difference_update(batch)
         try:
@@ -185,7 +185,7 @@ class DefinitionsStore:
         """Log changes; durable after the next group commit.
 
         Raises:
-            StorageError: the disk refused them; some may be logged, and are harmless when they come again.
+            StorageError: the disk refused them; some may be logged, which is harmless when they are logged again.
         """
         for at in range(0, len(changes), ENTRIES_MAX):
             self._append(changes[at : at + ENTRIES_MAX])
@@ -203,10 +203,10 @@ class DefinitionsStore:
     # -- compaction ---------------------------------------------------------------------------
 
     def compact_at_start(self) -> None:
-        """Before anything is logged: compact what is far too large, in one go.
+        """Compact a far too large log at the start, in one step, before any change is logged.
 
         Raises:
-            StorageError: what was logged cannot be synced.
+            StorageError: the records cannot be synced.
         """
         if self._log.size_bytes <= COMPACT_BYTES_MIN:
             return
@@ -233,9 +233,9 @@ class DefinitionsStore:
             self._commit.when_durable(self._drop_old)
 
     def _relog_some(self) -> bool:
-        """Log a few live entities again; return whether that were the last of them.
+        """Log a few live entities again; return whether these were the last.
 
-        What the disk refuses is given up until the log has grown; the changes themselves are logged.
+        If the disk refuses them, the compaction waits until the log has grown; the changes themselves are logged.
         """
         if self._relogging is None:
             self._relogged_from = self._log.roll().first_offset
@@ -251,7 +251,7 @@ class DefinitionsStore:
         return self._relogged_to is not None
 
     def _relog(self) -> Iterator[bool]:
-        """All that is live, as it is when its turn comes; true as long as there may be more."""
+        """Log all live entities, each in its present state; yields true while there may be more."""
         for marks in _parts(self._marked):
             self._append_existence([epoch for epoch in marks if epoch in self._marked])
             yield True
@@ -261,7 +261,7 @@ class DefinitionsStore:
                 yield True
 
     def _drop_old(self) -> None:
-        """Delete what came before the live entities were logged again, once all of those are on disk for good."""
+        """Delete the segments before the relogged entities, once all of these are durable."""
         if self._relogged_to is None or self._log.synced_offset < self._relogged_to:
             return
         before_bytes = self._log.size_bytes
@@ -281,7 +281,7 @@ class DefinitionsStore:
 
 
 def take_over(broker: Broker, change: Change) -> None:
-    """Have a broker know of a change that stands in the log; without what it refuses the rest is still of use."""
+    """Apply a change from the log to a broker; one that the broker refuses is logged and skipped."""
     try:
         broker.apply(change)
     except Refusal as error:
@@ -289,7 +289,7 @@ def take_over(broker: Broker, change: Change) -> None:
 
 
 def _parts(items: Iterable[T]) -> Iterator[list[T]]:
-    """Lists of what is there now, each small enough for one append."""
+    """The present items in lists that each fit one append."""
     held = list(items)
     for at in range(0, len(held), RELOG_AT_ONCE):
         yield held[at : at + RELOG_AT_ONCE]

@@ -1,13 +1,12 @@
-"""The flush: one pass over everything that the reads of this turn of the event loop left behind, or of a few turns.
+"""The flush: one pass over all work that the reads of one or a few turns of the event loop left.
 
 The steps, and the reasons for their order:
 
-1. Append the messages that queues gathered; appended messages have offsets.
-2. Deliver messages to consumers (only a message with an offset can be delivered), and publish dead letters to other
-   queues, whose turn comes next.
-3. Append settlements, including those of step 2's no-ack deliveries (a settlement stands behind its message).
-4. Append changed definitions.
-5. Promise: confirms of publishes that need the disk, and replies that wait for definitions, are tied to
+1. Append the messages that queues gathered; appended messages have offsets. 2. Deliver messages to consumers (only a
+message with an offset can be delivered), and publish dead letters to other queues, which come next. 3. Append
+settlements, including those of step 2's no-ack deliveries (a settlement is always behind its message). 4. Append
+changed definitions. 5. Promise: confirms of publishes that need the disk, and replies that wait for definitions, are
+tied to
    the next fdatasync; all other output is written now. The original of a dead letter is settled only when its
    copies are durable, so a crash may double a dead letter but never lose one.
 6. Remove the logs of deleted queues once their deletion is durable.
@@ -49,83 +48,86 @@ Part: TypeAlias = Callable[[], Callable[[bool], None]]
 """Makes one more part of an outcome (core.queues.confirms)."""
 
 DeadLettered: TypeAlias = tuple[Queue, DeadLetters, set[Queue]]
-"""Where messages died, which ones, and who is to have them."""
+"""The queue in which messages died, the messages, and the queues that get them."""
 
 DEATHS_MAX: Final = 16
-"""How often a message may die and be published anew within one flush; the next flush goes on."""
+"""The most times that a message dies and is published anew within one flush; the next flush goes on."""
 TURN_S: Final = 0.002
-"""How long a flush goes on with policies, and with chores: what follows from that takes it several times as long."""
+"""The time of a flush for policies, and for chores; their consequences take it several times as long."""
 FOLLOWED_AT_ONCE: Final = 100
-"""How many queues a flush begins to collect, or ends."""
+"""The most queues for which a flush begins or ends collecting."""
 REMOVED_AT_ONCE: Final = 100
-"""How many logs are removed before others have their turn: each is a few calls of the file system."""
+"""The most logs removed in one step: each takes a few calls of the file system."""
 RETRY_MS: Final = 5_000
-"""When a queue is looked at again whose log, or whose dead letters' new place, the disk refused."""
+"""The wait before another look at a queue if the disk refused its log, or its dead letters at their target."""
 UNSYNCED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Publishers are not read from while more than this waits for the disk."""
+"""While more than this is unsynced, publishers are not read from."""
 UNAWAITED_BYTES_MAX: Final = 1024 * 1024
-"""More than this waits for the disk only if the disk is at it, though nobody wants a confirm."""
+"""Without a confirm, more than this is unsynced only while a sync runs."""
 
 
 class Peer(Protocol):
     """The socket of a session."""
 
     def write(self, octets: bytes, *, hold: int) -> None:
-        """Send, after everything sent before; octets with a `hold`, and all after them, wait for its `release`."""
+        """Send, after everything sent before; octets with a `hold`, and all after them, wait for `release(hold)`."""
 
     def release(self, hold: int) -> None:
-        """What writes up to this hold waited for is durable."""
+        """Send the octets that waited for holds up to this one, which are durable."""
 
     def end(self) -> None:
         """Close the socket after what was written."""
 
 
 class ReplicationPort(Protocol):
-    """Other nodes that have to keep what this one is told: the leader of a queue, or its mirrors."""
+    """The other nodes that have to keep this node's records: the leader of a queue, or its mirrors."""
 
     def concerns(self, queue: object) -> bool:
-        """Whether anybody else has to keep what goes to the queue."""
+        """Whether another node has to keep the records of a queue."""
 
     def when_kept(self, batch: ConfirmBatch, part: Part) -> None:
-        """For each that has to keep something of a batch which was flushed now: tell a part whether it does."""
+        """Make a part for each node that has to keep some of a just flushed batch.
+
+        It is called when the node has it, or not.
+        """
 
     def when_taken(self, queues: Iterable[Queue], part: Part) -> None:
-        """The same of all that these queues were given up to this flush."""
+        """The same for everything that these queues got up to this flush."""
 
     def is_overloaded(self) -> bool:
         """Whether publishers should wait for other nodes."""
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
-        """Call back once those have caught up."""
+        """Call back once those nodes have caught up."""
 
     def flushed(self, queue: Queue) -> None:
-        """What is due for the queue in this flush was done."""
+        """Note that this flush has handled the queue."""
 
     def taken_down(self, queue: Queue) -> None:
-        """The queue's log cannot be read here: it is served no more."""
+        """Note that the queue's log cannot be read here, so that it is no longer served."""
 
     def share(self, changes: list[Change], known: Callable[[], None]) -> None:
-        """Tell all nodes of changes of definitions; `known` when all that live have them."""
+        """Send changes of definitions to all nodes; calls `known` when all live nodes have them."""
 
 
 class Collecting(Protocol):
-    """The upstream of message replication: it copies what replicated queues appended (see runtime.collecting)."""
+    """The upstream of message replication: it copies the appended chunks of replicated queues (runtime.collecting)."""
 
     def collect(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
-        """A chunk of a replicated queue is durable: copy it. Never fails the broker."""
+        """Copy a durable chunk of a replicated queue. Never fails the broker."""
 
     def resume(self, queues: list[Queue]) -> None:
-        """Begin to collect what should be and is not."""
+        """Begin to collect those of the queues that should be collected and are not."""
 
     def pause(self, queue: Queue) -> None:
-        """Copy nothing more of the queue, until it is to be collected again, or no more."""
+        """Stop copying chunks of the queue, until its collecting resumes or ends."""
 
     def unfollow(self, queues: list[Queue], *, deleted: bool = False) -> None:
-        """Stop collecting the queues; downstreams learn that nothing of them is to be recovered."""
+        """Stop collecting the queues; downstreams learn that none of their messages is to be recovered."""
 
 
 class _DefinitionsPublication:
-    """Changes of definitions that other nodes are being told of, and what waits until they know."""
+    """Changes of definitions on their way to other nodes, and the promises that wait for them."""
 
     __slots__ = ("is_known", "then")
 
@@ -141,13 +143,13 @@ class _DefinitionsPublication:
 
 
 class EngineHooks(NamedTuple):
-    """What the engine asks of the node and tells it.
+    """The node's callbacks and settings for the engine.
 
     Attributes:
-        on_bug: told of a flush that failed half-way: the process must end.
-        on_deleted: told of queues before it is durable that they are deleted, maybe again.
+        on_bug: called after a flush that failed half-way: the process must end.
+        on_deleted: called with deleted queues before their deletion is durable, maybe again.
         on_replication: called before queues begin or end to be collected.
-        keeps_unused: whether replicated queues do not expire here: they are used at their upstream.
+        keeps_unused: whether replicated queues do not expire here, because their uses are at their upstream.
     """
 
     on_bug: Callable[[], None]
@@ -157,13 +159,13 @@ class EngineHooks(NamedTuple):
 
 
 class Engine:
-    """Runs what the core decided; see the module.
+    """Carries out the core's decisions; see the module.
 
     Attributes:
         outbox: sessions that have octets to send.
         peers: the socket of each session.
-        replication_port: other nodes; None for a node alone.
-        clock_ms: the time.
+        replication_port: the other nodes; None on a single node.
+        clock_ms: returns the present time.
     """
 
     def __init__(
@@ -176,7 +178,7 @@ class Engine:
         clock_ms: Callable[[], int],
         hooks: EngineHooks,
     ) -> None:
-        """Wire the rooms together; nothing runs until `touch`."""
+        """Connect the parts; nothing runs before `touch`."""
         self.clock_ms = clock_ms
         self._deadlines = Deadlines(clock_ms, self._due)
         self._hooks = hooks
@@ -209,7 +211,7 @@ class Engine:
     # -- scheduling ---------------------------------------------------------------------------
 
     def touch(self, session: ClientConnection | None = None) -> None:
-        """Something happened (to this session): flush at the end of this turn of the loop."""
+        """Flush at the end of this turn of the loop, because something happened (to this session)."""
         if session is not None:
             self._touched[session] = None
         if self._next_flush is None:
@@ -217,7 +219,7 @@ class Engine:
             self._next_flush = asyncio.get_running_loop().call_soon(self._flush_or_gather)
 
     def published(self, session: ClientConnection, count: int) -> None:
-        """A session published so many messages: flush, maybe together with what follows at once."""
+        """Flush after a session's publishes, maybe together with following ones."""
         self.touch(session)
         self._gathering.add(count)
 
@@ -228,7 +230,7 @@ class Engine:
             self._flush_or_stop()
 
     def _flush_or_stop(self) -> None:
-        """A flush that fails half-way is a bug: the node stops, and starts again from what is on disk."""
+        """Flush; a failure half-way is a bug, after which the node stops and recovers from the disk."""
         try:
             self.flush()
         except Exception:
@@ -236,7 +238,7 @@ class Engine:
             self._hooks.on_bug()
 
     def stop(self) -> None:
-        """Flush no more because time goes by."""
+        """Stop the flushes of deadlines."""
         self._deadlines.stop()
 
     def is_overloaded(self) -> bool:
@@ -249,7 +251,7 @@ class Engine:
         return self.unsynced_bytes > UNSYNCED_BYTES_MAX
 
     def when_relieved(self, callback: Callable[[], None]) -> None:
-        """Call back once what publishers wait for has caught up."""
+        """Call back once the disk, or the other nodes, have caught up."""
         if self.replication_port is not None and not self._waits_for_disk():
             self.replication_port.when_relieved(callback)
         else:
@@ -258,7 +260,7 @@ class Engine:
     # -- the flush ----------------------------------------------------------------------------
 
     def flush(self) -> None:
-        """See the module."""
+        """Run one flush; see the module."""
         if self._next_flush is not None:
             self._next_flush.cancel()
             self._next_flush = None
@@ -270,8 +272,8 @@ class Engine:
         now_ms = self.clock_ms()
         for _ in range(DEATHS_MAX):
             dirty, broker.dirty = broker.dirty, {}
-            # All messages before any settlement: a crash may keep the publishes of a transaction without its
-            # acks, never its acks without the publishes.
+            # All messages come before any settlement: a crash may keep a transaction's publishes without its acks,
+            # but never its acks without its publishes.
             for queue in dirty:
                 self.append_now(queue)
             for queue in dirty:
@@ -290,19 +292,19 @@ class Engine:
             self.touch()
 
     def _refresh_policies(self) -> bool:
-        """Give some queues what applies to them since policies changed; whether any are left, for the next flush."""
+        """Apply changed policies to some queues; return whether any are left for the next flush."""
         are_left = self._broker.refresh_policies(time_slice(TURN_S))
         if are_left:
             self.touch()
         return are_left
 
     async def refreshed(self) -> None:
-        """Return once all queues have what applies to them since policies changed; what follows is for a flush."""
+        """Return once changed policies are applied to all queues; their consequences wait for a flush."""
         while self._refresh_policies():
             await others_first()
 
     def append_now(self, queue: Queue) -> None:
-        """Append what the queue gathered; a publish that the disk refuses is nacked by the flush."""
+        """Append a queue's gathered messages; if the disk refuses them, the flush nacks them."""
         try:
             self._queues.append_messages(queue)
         except StorageError as error:
@@ -329,10 +331,10 @@ class Engine:
         self._deadlines.set(queue, queue.deadline_ms)
 
     def _end_unused(self, queue: Queue) -> None:
-        """Delete a queue that nobody used; on a downstream its time begins anew, for what is unused here is used there.
+        """Delete an unused queue; on a downstream its time begins anew, because its uses are at the upstream.
 
-        There it is deleted when it is time, and the schema sync follows. One that was gone before a promotion would
-        come back without its arguments and bindings.
+        The upstream deletes it in time, and the schema sync follows. If it were deleted here before a promotion,
+        recovery would make it without its arguments and bindings.
         """
         queue.deadline_ms = None
         if queue.replicated and self._hooks.keeps_unused():
@@ -343,7 +345,7 @@ class Engine:
         self._broker.deletions.delete_when_writable([queue])
 
     def take_down(self, queue: Queue, error: StorageError) -> None:
-        """Serve the queue no more: its log cannot be read."""
+        """Stop serving a queue whose log cannot be read."""
         take_down(queue, error)
         queue.deadline_ms = None
         for consumer in list(queue.consumers):
@@ -353,13 +355,13 @@ class Engine:
             self.replication_port.taken_down(queue)
 
     def gone(self, queue: Queue, error: StorageError) -> None:
-        """The files of its log were removed: the queue is down, and what is not confirmed yet never is."""
+        """Take down a queue whose log files were removed; its unconfirmed messages are never confirmed."""
         self._gone.add(queue)
         if queue.damage is None:
             self.take_down(queue, error)
 
     def _due(self, queues: list[Queue]) -> None:
-        """Messages or queues expire."""
+        """Flush queues with expired messages, and queues that expired."""
         for queue in queues:
             if self._broker.queues.get(queue.key) is queue:
                 self._broker.dirty[queue] = None
@@ -368,7 +370,7 @@ class Engine:
     # -- the dead -----------------------------------------------------------------------------
 
     def _dead_letter(self, queue: Queue, now_ms: int) -> None:
-        """Publish a queue's dead letters; `_promise` sees to it that they are safe before they are settled here."""
+        """Publish a queue's dead letters; `_promise` settles them here only after they are safe."""
         for letters in queue.dying.take():
             takers = route_dead_letters(self._broker, queue, letters, now_ms // 1000)
             self._dead_lettered.append((queue, letters, takers))
@@ -390,7 +392,7 @@ class Engine:
         )
 
     def _promise_dead_lettered(self) -> None:
-        """The dead stay where they died until all who are to have them have them; the disk may refuse for hours."""
+        """Keep dead letters in their queue until all targets have them, for which a disk may take hours."""
         dead_lettered, self._dead_lettered = self._dead_lettered, []
         waiting: list[DeadLettered] = []
         for letter in dead_lettered:
@@ -406,7 +408,7 @@ class Engine:
             self._commit.when_durable(lambda: self._dead_letter_or_settle(waiting))
 
     def _await_takers(self, letter: DeadLettered) -> None:
-        """As above, where other nodes have to keep what is dead here; a leader that refuses it is asked again."""
+        """As above, if other nodes have to keep the dead letters; a leader that refuses them is asked again."""
         queue, letters, takers = letter
         outcome = ConfirmOutcome(
             lambda ok: self._settle_buried([letter]) if ok else self._dead_letter_later(queue, letters)
@@ -430,7 +432,7 @@ class Engine:
         self._deadlines.set(queue, self.clock_ms() + RETRY_MS)
 
     def when_safe(self, queue: Queue, then: Callable[[], None]) -> None:
-        """Call back once all that this flush appends to a queue is where a confirm would wait for it; or never."""
+        """Call back once this flush's records of a queue are safe wherever a confirm would wait; or never."""
         outcome = ConfirmOutcome(lambda ok: then() if ok else None)
         durable = outcome.part()
         self._commit.when_durable(lambda: durable(queue not in self._gone))
@@ -449,10 +451,10 @@ class Engine:
             self._copies.append((queue, header, data, trailer))
 
     def _follow_replication(self) -> None:
-        """Begin to collect queues, or end it, a few in one flush: a tag or a policy may concern all there are.
+        """Begin or end the collecting of queues, a few in one flush, because a tag or a policy may concern all of them.
 
-        One that is replicated no more is not copied from now on, whenever its end is logged. So if it is replicated
-        again before that, it is copied from where its copy ends, and nothing in between is missing.
+        A queue that is no longer replicated is not copied from now on, even if its end is logged later. If it is
+        replicated again before that, its copy continues at its end without a gap.
         """
         broker = self._broker
         changes, broker.replication_changes = broker.replication_changes, []
@@ -466,7 +468,7 @@ class Engine:
         due = list(islice(self._replication_due, FOLLOWED_AT_ONCE))
         for queue in due:
             del self._replication_due[queue]
-        # What was appended in this flush is copied by `follow` itself, and skipped when it comes again.
+        # `follow` copies this flush's chunks itself; they are skipped when they come again.
         wanted = {queue for queue in due if queue.replicated and broker.queues.get(queue.key) is queue}
         if wanted:
             self._collector.resume([queue for queue in due if queue in wanted])
@@ -505,7 +507,7 @@ class Engine:
             self.when_known(lambda: self._remove_logs(deleted))
 
     def when_known(self, promise: Callable[[], None]) -> None:
-        """Keep a promise once all definitions so far are durable here, and with every other node there is."""
+        """Keep a promise once all definitions so far are durable here, and at every other node."""
         publication = self._publication
         if publication is None or publication.is_known:
             self._commit.when_durable(promise)
@@ -515,7 +517,7 @@ class Engine:
             )
 
     async def all_known(self) -> None:
-        """Return once all nodes know of the definitions that were flushed so far."""
+        """Return once all nodes have the definitions flushed so far."""
         publication = self._publication
         if publication is not None and not publication.is_known:
             known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -526,7 +528,7 @@ class Engine:
         self._broker.changes_in_flight -= 1
 
     def _remove_logs(self, deleted: list[Queue]) -> None:
-        """Remove the logs of queues that are gone, in turns if they are many: what a stop leaves, a start removes."""
+        """Remove the logs of deleted queues, in steps if they are many; a start removes the rest after a stop."""
         if len(deleted) > REMOVED_AT_ONCE:
             asyncio.get_running_loop().call_soon(self._remove_logs, deleted[REMOVED_AT_ONCE:])
         for queue in deleted[:REMOVED_AT_ONCE]:
@@ -538,8 +540,8 @@ class Engine:
     def _promise(self) -> None:
         """Tie confirms, copies to outgoing logs and held replies to the next fdatasync.
 
-        While the definitions log refuses what is to be logged, nothing persistent is confirmed: the message may
-        be in a queue that a restart would not know.
+        While the definitions log refuses changes, no persistent message is confirmed, because it may be in a queue
+        that a restart would not know.
         """
         commit = self._commit
         unlogged = bool(self._broker.changes)
@@ -561,7 +563,7 @@ class Engine:
         appended, self._appended_bytes = self._appended_bytes, 0
         if copies or appended:
             self.unsynced_bytes += appended
-            # Publishers are made to wait if much is unsynced, and a confirm that comes then would wait for all of it.
+            # If much is unsynced, publishers are made to wait, and a later confirm would wait for all of it.
             is_much = self.unsynced_bytes > UNAWAITED_BYTES_MAX
             tie = commit.when_durable if is_much else commit.once_durable
             tie(lambda: self._durable(copies, appended))
@@ -581,7 +583,7 @@ class Engine:
     def _take_batches(
         self, sessions: Iterable[ClientConnection]
     ) -> list[tuple[ConfirmingChannel, ConfirmBatch]]:
-        """What these sessions published in this flush, and what was published in it for others, whose turn it was."""
+        """The batches of these sessions in this flush, and the batches of publishes in several steps."""
         in_turns = self._broker.confirming
         batches = [(channel, batch) for channel in in_turns for batch in channel.close_batches()]
         in_turns.clear()
@@ -591,7 +593,7 @@ class Engine:
         return batches
 
     def _await_all(self, channel: ConfirmingChannel, batch: ConfirmBatch) -> None:
-        """Confirm once the local disk and every other node that has to keep something of it do."""
+        """Confirm a batch once the local disk and every other node concerned have it."""
         outcome = ConfirmOutcome(lambda ok: self._notify_soon(channel, batch, ok=ok))
         if batch.needs_sync:
             durable = outcome.part()
@@ -601,7 +603,7 @@ class Engine:
         outcome.seal()
 
     def _notify_soon(self, channel: ConfirmingChannel, batch: ConfirmBatch, *, ok: bool) -> None:
-        """Many batches become safe with one message of another node: what is told of them is written at once."""
+        """Report outcomes together: one message of another node may make many batches safe; one write confirms them."""
         self._reported.append((channel, batch, ok))
         if len(self._reported) == 1:
             asyncio.get_running_loop().call_soon(self._report)
@@ -618,7 +620,7 @@ class Engine:
         self.write_out()
 
     def _is_kept(self, batch: ConfirmBatch) -> bool:
-        """Whether what was synced is where the next start finds it."""
+        """Whether the synced files of the batch are where the next start finds them."""
         return not self._gone or self._gone.isdisjoint(batch.queues)
 
     def _durable(self, copies: list[tuple[Queue, Header, bytes, bytes]], appended: int) -> None:
@@ -637,10 +639,10 @@ class Engine:
                 peer.release(hold)
 
     def write_out(self) -> None:
-        """Write what sessions have to send.
+        """Write the sessions' output.
 
-        Between flushes a session that was read from waits for the next one: its replies must not overtake what
-        came before them (settlements that are not logged, declarations that are not tied to the disk).
+        Between flushes, a session that was read from waits for the next flush: its replies must not overtake earlier
+        settlements that are not logged, or declarations that do not wait for the disk yet.
         """
         outbox = self.outbox[:]
         self.outbox.clear()

@@ -1,6 +1,6 @@
-"""Where the queues of one kind have their logs: one directory each, named after the queue's epoch.
+"""The directory with the logs of one kind of queue: one subdirectory each, named after the queue's epoch.
 
-A log that is damaged, or that is missing although it was marked, takes its queue down and nothing else.
+A log that is damaged, or that is marked and missing, takes its queue down and no other.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class LogHome:
     """See the module.
 
     Attributes:
-        directory: what the logs' directories are in.
-        has_log: whether a queue's epoch is marked as one that has a log.
-        record_existence: marks one whose log has durable names.
-        record_existence_once_synced: marks one whose log has them after the next round of group commit.
+        directory: the parent of the logs' directories.
+        has_log: returns whether a queue's epoch is marked as having a log.
+        record_existence: marks an epoch whose log has durable names.
+        record_existence_once_synced: marks an epoch whose log has them after the next group commit.
     """
 
     def __init__(self, directory: Path) -> None:
-        """Nothing is marked, and nobody keeps marks, until somebody says so."""
+        """Begin without marks, until the three functions are set."""
         self.directory = directory
         self.has_log: Callable[[int], bool] = _unmarked
         self.record_existence: Callable[[int], None] = _record_nothing
@@ -47,13 +47,13 @@ class LogHome:
         return self.directory / directory_of(epoch)
 
     def recover(self, queue: Queue, log: Log, on_chunk: OnChunk) -> bool:
-        """Open a queue's log if it has one, and hand what it holds to `on_chunk`, messages without their data.
+        """Open a queue's log if it has one, and pass its chunks to `on_chunk`, messages without their data.
 
-        What a killed process had not synced is due to be: the caller gives the log to the group commit, which syncs
-        thousands of them in the time that a few would take one by one, before anybody is served.
+        Records that a killed process had not synced are due: the caller gives the log to the group commit, which
+        syncs thousands of logs in the time of a few single ones, before any client is served.
 
         Returns:
-            Whether it is open. If not, the queue is down, or has no log yet.
+            Whether the log is open. If not, the queue is down, or has no log yet.
         """
         marked = self.has_log(queue.epoch)
         if not marked and not log.directory.exists():
@@ -71,12 +71,12 @@ class LogHome:
                 log.torn_bytes,
             )
         if log.size_bytes:
-            # A killed process may not have synced the names: the caller's round does.
+            # A killed process may not have synced the names: the caller's group commit does.
             self.record_existence_once_synced(queue.epoch)
         return True
 
     def names(self) -> set[str]:
-        """Of the directories that are there.
+        """The names of the existing directories.
 
         Raises:
             StorageError: they cannot be listed.
@@ -89,11 +89,11 @@ class LogHome:
             raise StorageError(f"{self.directory}: cannot be listed: {error}") from error
 
     def epochs(self) -> set[int]:
-        """Of all logs that are there."""
+        """The epochs of all existing logs."""
         return {int(name, 16) for name in self.names() if _NAME.fullmatch(name)}
 
     def has_changed(self) -> bool:
-        """Whether a log's directory was made, or went, since this was asked last."""
+        """Whether a log's directory was made or removed since the last call."""
         try:
             changed_ns = self.directory.stat().st_mtime_ns
         except OSError:
@@ -102,14 +102,14 @@ class LogHome:
         return changed_ns != seen_ns
 
     def has_logs(self) -> bool:
-        """Whether there is any."""
+        """Whether there is any log."""
         return self.directory.exists() and any(self.directory.iterdir())
 
     def remove_orphans(self, epochs: set[int]) -> None:
-        """Delete logs of queues whose deletion was durable before their log was removed.
+        """Delete the logs of queues whose deletion became durable before their log was removed.
 
-        `epochs` are those of all queues that the definitions log holds, also of one that could not be put
-        this time: its messages must not go for that.
+        `epochs` are those of all queues in the definitions log, also of a queue that could not be put at this start,
+        whose messages must stay.
         """
         known = set(map(directory_of, epochs))
         for directory in self.directory.iterdir() if self.directory.exists() else ():
@@ -119,20 +119,20 @@ class LogHome:
 
 
 def take_down(queue: Queue, error: Exception) -> None:
-    """Its log cannot be used: the queue is there, and says so to whoever wants something of it."""
+    """Take a queue with an unusable log out of service: operations on it fail with the reason."""
     logger.error("queue_down vhost=%s queue=%s error=%s", *queue.key, error)
     queue.damage = str(error)
 
 
 def directory_of(epoch: int) -> str:
-    """The directory that a queue's log is in, after its epoch."""
+    """The name of a queue's log directory, after its epoch."""
     return f"{epoch:016x}"
 
 
 def _unmarked(epoch: int) -> bool:
-    """Nobody knows which queues had a log."""
+    """Always false: no marks are known."""
     return False
 
 
 def _record_nothing(epoch: int) -> None:
-    """Nobody wants to know it."""
+    """Do nothing: marks are not kept."""

@@ -18,71 +18,71 @@ from leveret.wire.chunk import Chunk
 
 
 def log_name(queue: Queue) -> str:
-    """What the log of a durable queue is called in the tree (storage.tree)."""
+    """The name of a durable queue's log in the tree (storage.tree)."""
     return f"{queue.log_kind}/{directory_of(queue.epoch)}"
 
 
 def queue_log_name(epoch: int) -> str:
-    """What the log of a queue that is no stream is called, in the tree of every node of a cluster."""
+    """The name of the log of a queue other than a stream, in the tree of every node of a cluster."""
     return f"{Queue.log_kind}/{directory_of(epoch)}"
 
 
 def epoch_of(name: str) -> int:
-    """The epoch of the queue whose log is called that."""
+    """The epoch of the queue whose log has this name."""
     return int(name.rpartition("/")[2], 16)
 
 
 class QueueStoring(Protocol):
-    """Where the queues of one kind are kept."""
+    """The store of the queues of one kind."""
 
     def append_messages(self, queue: Any) -> None:
-        """Append what the queue gathered. Raises StorageError."""
+        """Append the queue's gathered messages. Raises StorageError."""
 
     def append_settlements(self, queue: Any) -> None:
-        """Append what else the queue has to remember. Raises StorageError."""
+        """Append the queue's settlements and other records. Raises StorageError."""
 
     def delete(self, queue: Any) -> None:
         """Remove a deleted queue's log. Raises StorageError."""
 
 
 class QueueLogs(QueueStoring, Protocol):
-    """What the engine and the node need of a store."""
+    """A store as the engine and the node use it."""
 
     on_append: OnAppend
 
 
 class KindStore(QueueStoring, Protocol):
-    """The logs of one kind of queue that this node has."""
+    """This node's logs of one kind of queue."""
 
     on_append: OnAppend
     home: LogHome
 
     def log(self, queue: Any) -> Log:
-        """See LogStore, as all of these."""
+        """See LogStore, as for all of these."""
 
     def read(self, queue: Any, offset: int) -> list[Run]:
         """The core's Reader."""
 
     def oldest_timestamp_ms(self, queue: Any) -> int | None:
-        """When the oldest message arrived."""
+        """The arrival time of the oldest message."""
 
     def recover(self, queue: Any) -> None:
-        """Give a queue what its log holds."""
+        """Restore a queue from its log."""
 
     def replayed(self, queue: Any, log: Log, chunk: Chunk) -> None:
-        """A chunk was appended by the node that serves the queue."""
+        """Take a chunk appended by the node that serves the queue."""
 
     def forget(self, queue: Any) -> None:
-        """A queue that another node serves is gone."""
+        """Forget a deleted queue that another node served."""
 
     def step_down(self, queue: Any) -> None:
-        """Another node serves the queue from now on."""
+        """Hand the queue over: another node serves it from now on."""
 
     def queue_of(self, log: Log) -> Queue | None:
-        """Whose log it is."""
+        """The queue of a log."""
 
     def remove_orphans(self, epochs: set[int], named: set[int]) -> None:
-        """Delete logs of no queue."""
+        """Delete logs without a queue."""
 
     def close(self) -> None:
         """Close every log."""
@@ -92,9 +92,9 @@ class LogStore:
     """See the module.
 
     Attributes:
-        queues: all that are no streams.
-        streams: streams.
-        forwarding: queues that other nodes lead; None on a node alone, which has none.
+        queues: the store of queues other than streams.
+        streams: the store of streams.
+        forwarding: the store of queues that other nodes lead; None on a single node.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class LogStore:
         record_existence: Callable[[int], None],
         record_existence_once_synced: Callable[[int], None],
     ) -> None:
-        """Ask and tell who keeps the epochs of queues that have a log, so that a missing one is noticed."""
+        """Set the functions that keep the epochs of queues with a log, so that a missing log is noticed."""
         for home in self._homes:
             home.has_log, home.record_existence = has_log, record_existence
             home.record_existence_once_synced = record_existence_once_synced
 
     @property
     def on_append(self) -> OnAppend:
-        """Told of every chunk that was appended."""
+        """Called with every appended chunk."""
         return self.queues.on_append
 
     @on_append.setter
@@ -150,49 +150,49 @@ class LogStore:
         """The queue's log.
 
         Raises:
-            StorageError: it is damaged, or the disk refuses it.
+            StorageError: the log is damaged, or the disk refuses it.
         """
         return self._kinds[queue.log_kind].log(queue)
 
     def oldest_timestamp_ms(self, queue: Queue) -> int | None:
-        """When the oldest message that the queue still holds arrived, None for an empty queue."""
+        """The arrival time of the queue's oldest message, None for an empty queue."""
         return self._kinds[queue.log_kind].oldest_timestamp_ms(queue)
 
     def recover(self, queue: Queue) -> None:
-        """Give a queue what its log holds."""
+        """Restore a queue from its log."""
         self._kinds[queue.log_kind].recover(queue)
 
     def show(self) -> None:
-        """These queues are another node's to serve: recover them only to be counted, and follow with `replayed`."""
+        """Recover queues for their counts only, because another node serves them; `replayed` follows it."""
         self.queues.replays = {}
 
     def replayed(self, queue: Queue, log: Log, chunk: Chunk) -> None:
-        """A chunk was appended to the log of a queue that another node serves."""
+        """Take a chunk appended to the log of a queue that another node serves."""
         self._kinds[queue.log_kind].replayed(queue, log, chunk)
 
     def forget(self, queue: Queue) -> None:
-        """A queue that another node serves is gone."""
+        """Forget a deleted queue that another node served."""
         self._kinds[queue.log_kind].forget(queue)
 
     def step_down(self, queue: Queue) -> None:
-        """Another node serves the queue from now on; its log stays where it is."""
+        """Hand the queue over to another node; its log stays in its place."""
         self._kinds[queue.log_kind].step_down(queue)
 
     def queue_of(self, log: Log) -> Queue | None:
-        """Whose log it is, of the queues that this node serves."""
+        """The queue of a log, among the queues that this node serves."""
         if self.queues.replays is not None:
             return None
         return self.queues.queue_of(log) or self.streams.queue_of(log)
 
     def names_there(self) -> dict[str, set[str]]:
-        """By kind, the directories of logs that are there, where one was made or has gone since this was asked last.
+        """The names of the logs' directories, by kind, for kinds with changes since the last call.
 
         For a thread. Raises StorageError.
         """
         return {home.directory.name: home.names() for home in self._homes if home.has_changed()}
 
     def gone(self, there: dict[str, set[str]]) -> list[Log]:
-        """Logs of queues that are open, and whose directories are not among these, nor anywhere."""
+        """The open logs of queues whose directories are not among these, nor anywhere else."""
         found = []
         for name, log in self._tree.logs.items():
             kind, _, directory = name.partition("/")
@@ -208,15 +208,15 @@ class LogStore:
             self._kinds[queue.log_kind].delete(queue)
 
     def has_logs(self) -> bool:
-        """Whether there is a log of any durable queue."""
+        """Whether any durable queue has a log."""
         return any(home.has_logs() for home in self._homes)
 
     def epochs(self) -> set[int]:
-        """Of all logs that are there, whosever they are."""
+        """The epochs of all existing logs."""
         return set().union(*(home.epochs() for home in self._homes))
 
     def remove_orphans(self, epochs: set[int], named: set[int]) -> None:
-        """Delete logs whose queue is none of these `epochs`, but not yet those that are `named`."""
+        """Delete logs whose queue is in neither set; those in `named` alone stay while they are needed."""
         for store in self._kinds.values():
             store.remove_orphans(epochs, named)
 

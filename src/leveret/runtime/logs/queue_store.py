@@ -1,8 +1,7 @@
-"""Queues and their logs: what the core gathered becomes chunks, chunks become what the core asks for.
+"""The logs of queues: gathered messages and settlements become chunks, and chunks become the runs that queues read.
 
-The order within a flush: messages are appended first, then handed out, then settlements are appended.
-A settlement therefore always stands behind its message, and any prefix of the log is a consistent
-queue. Nothing is promised here; the group commit does that.
+The order within a flush: messages are appended first, then delivered, then settlements are appended. So a settlement
+is always behind its message, and any prefix of the log is a consistent queue. The group commit makes the promises.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ logger = logging.getLogger(__name__)
 _RETURNED: Final = struct.Struct(">QI")
 READ_BYTES: Final = 512 * 1024
 READ_AT_ONCE: Final = 4096
-"""Messages that are read at once, about: to take apart so many that are each unlike the one before takes 5 ms."""
+"""The most messages of one read, about: splitting so many that all differ takes 5 ms."""
 TRY_AGAIN_MS: Final = 60_000
-"""A log that cannot be opened is looked at again after this: a scrub may have mended it."""
+"""The wait before another try to open a damaged log, which a scrub may have repaired."""
 CHUNK_BYTES_MAX: Final = 16 * 1024 * 1024
 
 OnAppend = Callable[[Queue, Header, bytes, bytes], None]
@@ -58,15 +57,15 @@ OnAppend = Callable[[Queue, Header, bytes, bytes], None]
 
 
 class Replay:
-    """What the chunks of a queue's log say, from the first that is held on."""
+    """Collects the state of a queue from the chunks of its log."""
 
     def __init__(self, queue: Queue) -> None:
-        """No chunk was seen."""
+        """Begin without chunks."""
         self._queue = queue
         self._settled = OffsetSet()
 
     def add(self, chunk: Chunk) -> None:
-        """The next chunk; one of messages may come without its data."""
+        """Take the next chunk; a chunk of messages may come without its data."""
         header = chunk.header
         for kind, name, value in decode_trailer(chunk.trailer):
             if kind == Attribute.SEQUENCE:
@@ -89,18 +88,18 @@ class Replay:
             self._queue.relocated.add(header.chunk_id, ranges, header.data_bytes)
 
     def restore(self, log: Log) -> None:
-        """Give the queue all of it, to serve it."""
+        """Give the queue the state, to be served."""
         self._queue.restore(*self._state(log))
 
     def show(self, log: Log) -> None:
-        """Give the queue what it has so far, to count it."""
+        """Give the queue the state so far, to be counted."""
         self._queue.show(*self._state(log))
 
     def _state(self, log: Log) -> tuple[int, int, OffsetSet, int]:
         queue, settled = self._queue, self._settled
         queue.begin_log(log.first_offset, settled)
         left = settled.count_missing(log.next_offset)
-        # What is settled may be kept for others, much of it, and be of quite another size.
+        # Settled messages may stay for downstreams or mirrors, in large numbers, and differ in size.
         records, octets = log.user_totals(settled.floor)
         for size, count in queue.relocated.octets.values():
             records, octets = records + count, octets + size
@@ -112,19 +111,19 @@ class QueueStore:
     """One log a queue.
 
     Attributes:
-        on_append: told of every chunk that was appended.
-        keep_from: the first offset of a queue's log that somebody else needs; where it ends, if nobody does.
-        needed_from: the same of the log of a queue that is deleted, by its epoch; None for nothing.
-        home: where the logs of durable queues are.
+        on_append: called with every appended chunk.
+        keep_from: returns the first offset of a queue's log that others need, or its end.
+        needed_from: the same for the log of a deleted queue, by its epoch; None if no record is needed.
+        home: the directory of durable queues' logs.
         when_safe: see relocating.WhenSafe.
-        reclaiming: which logs are to begin anew.
-        replays: of queues that another node serves, what their logs say so far; None on a node that serves them.
+        reclaiming: the logs that may begin anew.
+        replays: the states of queues that another node serves; None on a node that serves them.
     """
 
     def __init__(
         self, tree: Tree, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
     ) -> None:
-        """Durable queues live in `queues`, others in `transient`, which is emptied at start."""
+        """Durable queues have their logs in `queues`, others in `transient`, which is emptied at start."""
         self.on_append: OnAppend = _ignore
         self.keep_from: Callable[[Queue], int] = _keep_nothing
         self.needed_from: Callable[[int, Log], int | None] = _need_nothing
@@ -163,7 +162,7 @@ class QueueStore:
         )
 
     def recover(self, queue: Queue) -> None:
-        """Give the queue what its log holds; a damaged log takes the queue down, and nothing else."""
+        """Restore the queue from its log; a damaged log takes the queue down, and no other."""
         log = self._describe(queue)
         queue.relocated, queue.relocated_before = Relocated(), 0
         replay = Replay(queue)
@@ -182,7 +181,7 @@ class QueueStore:
             take_down(queue, error)
 
     def replayed(self, queue: Queue, log: Log, chunk: Chunk) -> None:
-        """A chunk was appended to the log of a queue that another node serves."""
+        """Take a chunk appended to the log of a queue that another node serves."""
         if self.replays is not None:
             self._logs[queue] = log
             replay = self.replays.get(queue)
@@ -192,13 +191,13 @@ class QueueStore:
             replay.show(log)
 
     def forget(self, queue: Queue) -> None:
-        """A queue that another node serves is gone; its log is not this store's to delete."""
+        """Forget a deleted queue that another node served; this store does not delete its log."""
         self._logs.pop(queue, None)
         if self.replays is not None:
             self.replays.pop(queue, None)
 
     def step_down(self, queue: Queue) -> None:
-        """Another node serves the queue: its log stays, as a mirror's, and is this store's no more."""
+        """Hand the queue over to another node: its log stays, as a mirror's, and leaves this store."""
         log = self._logs.pop(queue, None)
         if log is not None and queue.definition.durable:
             self._commit.forget(log)
@@ -206,7 +205,7 @@ class QueueStore:
             self._tree.logs.pop(self._tree.name_of(log.directory), None)
 
     def queue_of(self, log: Log) -> Queue | None:
-        """Whose log it is; None for one that is no queue's here."""
+        """The queue of a log; None if it is no log of a queue here."""
         return next((queue for queue, held in self._logs.items() if held is log), None)
 
     def _log_at(self, epoch: int) -> Log:
@@ -214,10 +213,10 @@ class QueueStore:
         return self._tree.log(self.home.place(epoch), segment_bytes_max=self._segment_bytes_max)
 
     def log_of(self, epoch: int) -> Log | None:
-        """The log of a durable queue, which may be deleted by now; None if it is gone for good.
+        """The log of a durable queue, which may be deleted; None if the log is gone for good.
 
         Raises:
-            StorageError: it cannot be read, or is missing; that may be mended while there is its queue.
+            StorageError: the log cannot be read, or is missing; it may be repaired while its queue exists.
         """
         found = self._tree.logs.get(f"{self.home.directory.name}/{directory_of(epoch)}")
         if found is not None:
@@ -234,23 +233,23 @@ class QueueStore:
             self._note_read(epoch, log.open(must_exist=must_exist, with_messages=False))
             return log
         except StorageError as damage:
-            # It may take long to find it: not with each try to read.
+            # Finding the error may take long, so not every read tries.
             self._unreadable[epoch] = self._clock_ms(), damage
             raise
 
     def _note_read(self, epoch: int, log: Log) -> None:
-        """Of thousands of deleted queues whose logs are read one after the other, one is held open."""
+        """Keep one log open, while thousands of deleted queues' logs are read one after the other."""
         if epoch in self._ended and log is not self._ended_read:
             if self._ended_read is not None:
                 self._ended_read.close()
             self._ended_read = log
 
     def is_ended(self, epoch: int) -> bool:
-        """Whether the queue is deleted, and its log only waits to go."""
+        """Whether the queue is deleted, and its log waits to be removed."""
         return epoch in self._ended
 
     def delete(self, queue: Queue) -> None:
-        """Remove a deleted queue's log; what is needed of it still, when that is so no more.
+        """Remove a deleted queue's log; the part that is still needed goes later.
 
         Raises:
             StorageError: the disk refused it.
@@ -265,13 +264,13 @@ class QueueStore:
             log.delete()
 
     def release(self) -> None:
-        """Less is needed than before: drop what is not. What the disk refuses goes another time."""
+        """Drop records that are no longer needed. If the disk refuses that, they go another time."""
         for queue, log in self._logs.items():
             self.drop_settled(queue, log)
         self.release_ended()
 
     def release_ended(self) -> None:
-        """Drop what is not needed any more of the logs of deleted queues."""
+        """Drop records of deleted queues' logs that are no longer needed."""
         for epoch in tuple(self._ended):
             try:
                 self._release(epoch)
@@ -287,11 +286,11 @@ class QueueStore:
             self._unreadable.pop(epoch, None)
         elif log.is_open:
             log.drop_before(first)
-            # Who reads it opens what it needs; there may be thousands.
+            # A reader opens it again; there may be thousands of them.
             log.close()
 
     def remove_orphans(self, epochs: set[int], named: set[int]) -> None:
-        """Delete logs of queues that are not among these `epochs`; those that are `named` when they are not needed."""
+        """Delete the logs of queues that are not among `epochs`; those in `named` go when they are no longer needed."""
         self._ended = {epoch for epoch in named - epochs if self.home.place(epoch).exists()}
         self.home.remove_orphans(epochs | named)
 
@@ -303,10 +302,10 @@ class QueueStore:
     # -- appending ----------------------------------------------------------------------------
 
     def append_messages(self, queue: Queue) -> None:
-        """Append what the queue gathered.
+        """Append the queue's gathered messages.
 
         Raises:
-            StorageError: the disk refused it; what was gathered is dropped, to be nacked.
+            StorageError: the disk refused them; they are dropped, to be nacked.
         """
         gathered = queue.take_gathered()
         numbered = queue.sequences.take_numbered()
@@ -331,23 +330,23 @@ class QueueStore:
                 queue.sequences.note_logged(sequences)
 
     def append_settlements(self, queue: Queue) -> None:
-        """Append what the queue settled, then drop segments that hold nothing else.
+        """Append the queue's settlements, then drop segments whose messages are all settled.
 
         Raises:
-            StorageError: the disk refused it; the settlements stay to be logged by a later flush.
+            StorageError: the disk refused them; a later flush logs them.
         """
         settling, returned = queue.settling, queue.returns.unlogged
         if self.reclaiming.take_due(queue) and not settling and not returned:
             self.begin_segment(queue)
             self.reclaiming.note(queue, self.log(queue))
         if settling or returned:
-            # What else came back is for the next flush: others are served between, and if a segment begins, all is to
-            # be said again there.
+            # Further counts of returns wait for the next flush, with clients served in between; a new segment would
+            # need all of them again.
             self._append_tracking(queue, returned)
         self.reclaiming.relocating.step(queue)
 
     def _append_tracking(self, queue: Queue, returned: list[Returned]) -> None:
-        """Append what the queue settled, with how often others came back."""
+        """Append the queue's settlements and counts of returns."""
         log = self.log(queue)
         ranges = [
             Settlement(reason, at, min(end - at, COUNT_MAX))
@@ -370,7 +369,7 @@ class QueueStore:
 
     def drop_settled(self, queue: Queue, log: Log) -> None:
         """See reclaiming.ReclaimableLogs."""
-        # What is settled and not logged yet may not go before that.
+        # Settled messages may not go before their settlement is logged.
         if not queue.settling:
             try:
                 self._drop_settled(queue, log)
@@ -401,12 +400,12 @@ class QueueStore:
             then()
 
     def begin_segment(self, queue: Queue) -> int:
-        """Begin a segment with a chunk that settles itself only, and says what stands at the start of each.
+        """Begin a segment with a chunk that settles only itself, and carries the state of each segment's start.
 
-        So a mirror that begins there has a chunk, by which it is known what the log had before, from the first.
+        So a mirror that begins there has a chunk, with the state of the log before it.
 
         Returns:
-            The offset at which it begins.
+            The first offset of the segment.
 
         Raises:
             StorageError: the disk refused it.
@@ -443,11 +442,11 @@ class QueueStore:
         expires: bool = False,
         returned: Iterable[Returned] = (),
     ) -> bytes:
-        """Publisher sequences: new ones with their messages, all of them at the start of a segment.
+        """The trailer of a chunk: new publisher sequences, or all of them at the start of a segment.
 
-        So the newest segment, which is never dropped, always knows every publisher's last sequence, and where
-        epochs ended (core.queues.chunk_epochs). Whether messages have a time to live of their own stands there as well,
-        for a start reads no messages.
+        So the newest segment, which is never dropped, has every publisher's last sequence, and the ends of epochs
+        (core.queues.chunk_epochs). It also marks messages with a time to live of their own, because a start reads no
+        messages.
         """
         starts_segment = log.starts_segment
         if not (starts_segment or new or returned or expires) and queue.chunk_epochs.last == log.epoch:
@@ -470,10 +469,10 @@ class QueueStore:
     # -- reading ------------------------------------------------------------------------------
 
     def read(self, queue: Queue, offset: int, bytes_max: int = READ_BYTES) -> list[Run]:
-        """The core's Reader: messages at and after `offset`, in about so many octets.
+        """The core's Reader: messages from `offset` on, of about `bytes_max` octets.
 
         Raises:
-            StorageError: the log cannot be read back at `offset`; what is whole before damage is returned.
+            StorageError: the log cannot be read at `offset`; whole messages before damage are returned.
         """
         log = self.log(queue)
         runs: list[Run] = []
@@ -497,14 +496,14 @@ class QueueStore:
         return runs
 
     def _relocated_runs(self, queue: Queue, log: Log, offset: int, place: RelocatedRange) -> list[Run]:
-        """Messages at and after `offset` in the chunk in which that is, up to one that stands somewhere else."""
+        """Messages from `offset` on in the chunk that holds them, up to one in another place."""
         chunk = next(log.read(place.chunk_id, 1, check=True))
         runs: list[Run] = []
         try:
             for block in decode_relocation(chunk.data):
                 if block.end <= offset:
                     continue
-                # What is between two blocks was settled by then, or is in a chunk of its own.
+                # Messages between two blocks were settled by then, or are in a chunk of their own.
                 if runs and next(queue.settled.gaps(runs[-1].end, block.first), None) is not None:
                     break
                 runs += runs_of(block.data, block.first, offset, block.timestamp_ms)
@@ -522,14 +521,14 @@ class QueueStore:
             raise Corrupt(str(log.directory), "", chunk.header.chunk_id, -1, str(error)) from None
 
     def oldest_timestamp_ms(self, queue: Queue) -> int | None:
-        """When the oldest message that the queue still holds arrived, None for an empty queue."""
+        """The arrival time of the queue's oldest message, None for an empty queue."""
         if not queue.message_count:
             return None
         return self.read(queue, queue.settled.floor, 1)[0].arrived_ms
 
 
 def _returned(name: bytes, returns: int, before: int) -> Returned:
-    """What an attribute of the chunk at `before` says of messages that came back."""
+    """The count of returns in an attribute of the chunk at `before`."""
     try:
         first, count = _RETURNED.unpack(name)
     except struct.error:
@@ -538,9 +537,9 @@ def _returned(name: bytes, returns: int, before: int) -> Returned:
 
 
 def sequences_in(numbered: list[NumberedRun], first: int, end: int, *, is_last: bool) -> dict[bytes, int]:
-    """How far publishers' messages are in the log with the chunk of what was gathered from `first` up to `end`.
+    """The publishers' last numbers in the chunk of the gathered messages from `first` up to `end`.
 
-    The chunk itself has to tell, and of no more than what is in it: after a crash it may be the last one.
+    A chunk names the numbers of its own messages only, because after a crash it may be the last one.
     """
     sequences: dict[bytes, int] = {}
     for place, count, reference, sequence in numbered:
@@ -553,7 +552,7 @@ def sequences_in(numbered: list[NumberedRun], first: int, end: int, *, is_last: 
 
 
 def _split(gathered: list[Messages]) -> list[list[Messages]]:
-    """Batches of what fits a chunk; nearly always one."""
+    """The gathered messages in batches that each fit one chunk; nearly always one."""
     if len(gathered) == 1:
         return [[part] for part in gathered[0].parts(ENTRIES_MAX, CHUNK_BYTES_MAX)]
     batches: list[list[Messages]] = [[]]
@@ -571,14 +570,14 @@ def _split(gathered: list[Messages]) -> list[list[Messages]]:
 
 
 def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
-    """Nobody collects."""
+    """Do nothing."""
 
 
 def _need_nothing(epoch: int, log: Log) -> int | None:
-    """A log goes with its queue."""
+    """A deleted queue's log goes at once."""
     return None
 
 
 def _keep_nothing(queue: Queue) -> int:
-    """Nobody else needs anything of it."""
+    """No other part needs the log."""
     return queue.next_offset

@@ -26,55 +26,55 @@ from leveret.runtime.logs.relocating import RelocatableLogs, Relocating
 from leveret.storage.log import Log
 
 QUIET_BYTES_MIN: Final = 64 * 1024
-"""What a quiet queue may keep: to begin anew costs a file, and that a directory is synced."""
+"""The most octets that a quiet queue keeps: a new begin costs a file, and a sync of the directory."""
 BUSY_BYTES_MIN: Final = 1024 * 1024
 ROLL_EVERY_MS: Final = 4_000
 
 
 class ReclaimableLogs(RelocatableLogs, Protocol):
-    """Where the logs are: runtime.logs.queue_store."""
+    """The logs' owner: runtime.logs.queue_store."""
 
     def drop_settled(self, queue: Queue, log: Log) -> None:
-        """Drop what nobody needs any more; what the disk refuses goes another time."""
+        """Drop records that are no longer needed. If the disk refuses that, they go another time."""
 
 
 class _Look(NamedTuple):
-    """Where a log ended when it was looked at last, and since when it is watched or goes on in its newest segment."""
+    """The log's end at the last look, and the times since when it is watched or has its newest segment."""
 
     end: int
     since_ms: int
 
 
 class Reclaiming:
-    """Which logs may begin anew; see the module.
+    """Decides which logs begin anew; see the module.
 
     Attributes:
-        relocating: what is stored again.
+        relocating: the relocations.
     """
 
     def __init__(self, logs: ReclaimableLogs) -> None:
-        """None yet."""
+        """Begin without queues."""
         self._logs = logs
         self.relocating = Relocating(logs)
         self._looks: dict[Queue, _Look | None] = {}
         self._due: set[Queue] = set()
 
     def note(self, queue: Queue, log: Log) -> None:
-        """The queue settled something, or was recovered."""
+        """Note that the queue settled something, or was recovered."""
         if queue not in self._looks and (
             log.newest_bytes >= QUIET_BYTES_MIN or log.is_rolling or log.newest_segment != log.first_offset
         ):
             self._looks[queue] = None
 
     def take_due(self, queue: Queue) -> bool:
-        """Whether the queue's log is to begin anew with what is appended now: it is due, and still drained."""
+        """Whether the queue's log begins anew with the next append: it is due, and still drained."""
         if queue not in self._due:
             return False
         self._due.discard(queue)
         return is_drained(queue)
 
     def look(self, now_ms: int) -> list[Queue]:
-        """Do what is due; the queues whose log is to begin anew in their next flush."""
+        """Take the steps that are due; return the queues whose logs begin anew in their next flush."""
         for queue, look in list(self._looks.items()):
             log = self._logs.held(queue)
             if log is not None:
@@ -90,7 +90,7 @@ class Reclaiming:
         return list(self._due)
 
     def _look(self, queue: Queue, log: Log, before: _Look, now_ms: int) -> _Look | None:
-        """Do what is due; None if nothing is to come."""
+        """Take the steps that are due for a queue; return None if no step is left."""
         end, size = log.next_offset, log.newest_bytes
         if self.relocating.is_busy(queue):
             return _Look(end, before.since_ms)
@@ -103,17 +103,17 @@ class Reclaiming:
                 log.roll()
                 return _Look(end, now_ms)
         elif not log.is_rolling and (not is_drained(queue) or size < QUIET_BYTES_MIN):
-            # One that is not quiet yet may be: what it has then is looked at once more.
+            # A queue that is not quiet yet may be at the next look.
             is_done = is_drained(queue) or (end == before.end and not self.relocating.waits(queue))
             return None if is_done else _Look(end, before.since_ms)
         return _Look(end, before.since_ms)
 
 
 def is_drained(queue: Queue) -> bool:
-    """Whether all that is in the queue's log is settled."""
+    """Whether everything in the queue's log is settled."""
     return queue.settled.floor >= queue.next_offset
 
 
 def _is_mostly_settled(queue: Queue, log: Log) -> bool:
-    """Whether more than half of the newest segment is, and all before it."""
+    """Whether everything before the newest segment, and more than half of it, is settled."""
     return 2 * queue.settled.floor > log.newest_segment + log.next_offset

@@ -1,23 +1,23 @@
-"""Unsettled messages that pin old segments are stored again at the end of their log, at the offsets that they have.
+"""Unsettled messages that pin old segments are stored again at the end of their log, with their offsets unchanged.
 
-A log gives disk back from its old end only. So a message that nobody settles would keep all that came after it. Where
-what is settled takes more room than what is not, the unsettled messages in front are written once more, as records of
-type RELOCATION (wire.relocation) behind all others, and the segments in which they stood are dropped as if they had
-been settled. All that copies of a log see is a chunk at its end, and a drop: joins, mirrors, followers and comparisons
-know nothing of it. A queue knows its messages by their offsets, and these stay.
+A log gives disk back from its old end only. So one message that stays unsettled would keep all records behind it. If
+the settled messages take more room than the unsettled ones, the unsettled messages in front are written once more, as
+records of type RELOCATION (wire.relocation) behind all others, and their old segments are dropped as if they had been
+settled. The copies of a log get a chunk at its end, and a drop: joins, mirrors, followers and comparisons need no
+code for it. A queue knows its messages by their offsets, and these stay.
 
-**What is worth it.** Counted from the front, segment by segment: octets that would be given back, less twice those that
-would be written (they take as much room again). If that sum is RELOCATED_BYTES_MIN or more anywhere, all up to where it
-is largest is relocated. So what is written is never more than what is given back, a backlog behind is left where it is,
-and what stays on disk is at most twice what is unsettled, and a segment.
+**The gain.** Counted from the front, segment by segment, it is the octets that would be given back, less twice the
+octets that would be written (they take as much room again). If the sum reaches RELOCATED_BYTES_MIN anywhere, all
+messages up to its maximum are relocated. So no more is written than is given back, a backlog behind is left in its
+place, and the log takes at most twice the size of its unsettled messages, and a segment.
 
-**The order, and why.** (1) The messages are appended, a few at a time: any prefix of the log is a consistent queue, for
-what they were read from is still there. (2) Nothing is dropped before all of them are on disk here, and wherever a
-confirm of a message of this queue would have to wait for: followers in sync, mirrors that may lead. From then on every
-node that others count on has them behind what is dropped. (3) Then the log's begin is moved on, and segments go, as
-ever (storage.begin). A crash before (3) leaves messages that stand twice, of which the newer place counts; the next
-look begins again. A settlement of a message stands behind its relocation, always: what is settled is not relocated.
-A copy drops what its leader dropped only once it was sent all of the log, and has it on disk.
+**The order, and why.** (1) The messages are appended, a few at a time: any prefix of the log is a consistent queue,
+because the originals are still there. (2) No segment is dropped before all of them are on disk here, and at every
+node that a confirm of this queue waits for: followers in sync, mirrors that may lead. From then on every node that
+may lead has them behind the dropped segments. (3) Then the log's begin is moved on, and segments go, as in every drop
+(storage.begin). A crash before (3) leaves messages in two places, of which the newer counts; the next look begins
+again. A settlement of a message is always behind its relocation, because settled messages are not relocated. A copy
+drops its leader's dropped segments only once it has all of the log on disk.
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ from leveret.storage.log_reader import SegmentExtent
 logger = logging.getLogger(__name__)
 
 RELOCATED_BYTES_MIN: Final = 1024 * 1024
-"""Less is not worth it."""
+"""The least gain of a relocation."""
 ROLL_EVERY_MS: Final = 4_000
-"""A busy queue's newest segment ends early for this not more often."""
+"""The shortest time between two new segments that a busy queue begins for this."""
 AGAIN_MS: Final = 60_000
-"""After the disk refused it, or a message could not be read."""
+"""The wait after the disk refused a relocation, or a message could not be read."""
 _STEP_BYTES: Final = 256 * 1024
 _STEP_READS: Final = 64
-"""In one turn of the event loop at most: a millisecond or so."""
+"""The most reads in one turn of the event loop: a millisecond or so."""
 _CHUNK_OVERHEAD_BYTES: Final = 64
 
 WhenSafe: TypeAlias = Callable[[Queue, Callable[[], None]], None]
-"""Calls back once all that was appended to the queue's log so far is where a confirm would have to wait for it."""
+"""Calls back once all appends to the queue's log so far are wherever a confirm would wait for them."""
 
 
 class RelocatableLogs(Protocol):
-    """Where the logs are: runtime.logs.queue_store.
+    """The logs' owner: runtime.logs.queue_store.
 
     Attributes:
-        keep_from: the first offset of a queue's log that somebody else needs; where it ends, if nobody does.
+        keep_from: returns the first offset of a queue's log that others need, or its end.
     """
 
     keep_from: Callable[[Queue], int]
 
     def held(self, queue: Queue) -> Log | None:
-        """The queue's log, if it is served from here and can be."""
+        """The queue's log, if this node serves it and can."""
 
     def read(self, queue: Queue, offset: int, bytes_max: int) -> list[Run]:
-        """Messages at and after an offset. Raises StorageError."""
+        """Messages from an offset on. Raises StorageError."""
 
     def append_relocated(self, queue: Queue, runs: list[Run]) -> None:
         """Store these messages again. Raises StorageError."""
@@ -72,11 +72,11 @@ class RelocatableLogs(Protocol):
 
 
 class _Pass:
-    """One queue's messages in front of `until`, of which those before `at` are stored again.
+    """One relocation: a queue's messages before `until`, of which those before `at` are stored again.
 
     Attributes:
-        end: where the log ended when the last of them was; None before.
-        is_safe: whether they are where they have to be.
+        end: the log's end after the last of them; None before.
+        is_safe: whether the nodes that a confirm waits for have them.
     """
 
     __slots__ = ("at", "end", "is_safe", "until")
@@ -88,15 +88,15 @@ class _Pass:
         self.is_safe = False
 
     def safe(self) -> None:
-        """Called back."""
+        """Note that the relocated messages are safe."""
         self.is_safe = True
 
 
 class Relocating:
-    """See the module; one pass a queue at a time."""
+    """The relocations; at most one for each queue at a time."""
 
     def __init__(self, logs: RelocatableLogs) -> None:
-        """Nothing is relocated."""
+        """Begin without relocations."""
         self._logs = logs
         self._passes: dict[Queue, _Pass] = {}
         self._not_before_ms: dict[Queue, int] = {}
@@ -105,25 +105,25 @@ class Relocating:
 
     @property
     def unfinished(self) -> list[Queue]:
-        """Queues of which more is to be stored again in their next flush."""
+        """The queues with messages to store again in their next flush."""
         return [queue for queue, each in self._passes.items() if each.end is None]
 
     def is_busy(self, queue: Queue) -> bool:
-        """Whether a pass is not over."""
+        """Whether a relocation of the queue is unfinished."""
         return queue in self._passes
 
     def forget(self, queue: Queue) -> None:
-        """It is not looked at any more: nothing is to come, or another node serves it."""
+        """Forget a queue that has no relocation left, or that another node serves."""
         self._passes.pop(queue, None)
         self._rolled_ms.pop(queue, None)
         self._not_before_ms.pop(queue, None)
 
     def waits(self, queue: Queue) -> bool:
-        """Whether a pass failed, and another one is to begin later."""
+        """Whether a relocation failed, and another one begins later."""
         return queue in self._not_before_ms
 
     def begin(self, queue: Queue, log: Log, now_ms: int, *, is_quiet: bool) -> bool:
-        """Begin a pass if it is worth it; whether it is. The newest segment is part of it if that ends for it."""
+        """Begin a relocation if its gain is large enough; return whether it is. May end the newest segment for it."""
         if queue in self._failed:
             self._failed.discard(queue)
             self._not_before_ms[queue] = now_ms + AGAIN_MS
@@ -145,7 +145,7 @@ class Relocating:
         return True
 
     def step(self, queue: Queue) -> None:
-        """Store some more again; part of the queue's flush, behind its settlements."""
+        """Store some more messages again, in the queue's flush, behind its settlements."""
         found = self._passes.get(queue)
         if found is None or found.end is not None:
             return
@@ -162,13 +162,13 @@ class Relocating:
             del self._passes[queue]
             self._failed.add(queue)
             return
-        # How often they came back is in the log, too; in front of what goes, until it is said again.
+        # Counts of returns are in the log, too, perhaps in the segments that go; they must be logged again first.
         if found.at >= found.until and not queue.returns.unlogged:
             found.end = log.next_offset
             self._logs.call_when_safe(queue, found.safe)
 
     def _next(self, queue: Queue, found: _Pass) -> list[Run]:
-        """The next messages of a pass, which is moved on behind them. Raises StorageError."""
+        """The next messages of a relocation, which advances behind them. Raises StorageError."""
         taken: list[Run] = []
         size = reads = 0
         for first, end in _unmoved(queue, found.at, found.until):
@@ -193,7 +193,10 @@ class Relocating:
         return taken
 
     def complete(self, queue: Queue, log: Log) -> None:
-        """What is safe behind it lets segments go; with `durability = os` that it is on disk here is looked for."""
+        """Drop the segments once their messages are safe behind them.
+
+        With `durability = os` this checks the disk first.
+        """
         found = self._passes.get(queue)
         if found is None or found.end is None or not found.is_safe:
             return
@@ -204,9 +207,9 @@ class Relocating:
 
 
 def worth_relocating(queue: Queue, segments: list[SegmentExtent], keep_from: int) -> int | None:
-    """Up to the end of which of these segments messages are to be stored again; None if it is not worth it.
+    """The end offset of the segments to relocate; None if the gain is too small.
 
-    See the module. Of what others need, from `keep_from` on, nothing would be given back.
+    See the module. Segments that others need, from `keep_from` on, would not be given back.
     """
     stored_again = _live_bytes_relocated(queue, segments)
     best, best_end, gain = RELOCATED_BYTES_MIN - 1, None, 0
@@ -225,12 +228,12 @@ def worth_relocating(queue: Queue, segments: list[SegmentExtent], keep_from: int
 
 
 def _live_bytes_about(queue: Queue) -> int:
-    """Octets of all that is not settled, roughly: what is certainly not worth it is seen by this."""
+    """The octets of all unsettled messages, roughly: enough to exclude relocations without a gain."""
     return queue.message_bytes
 
 
 def _live_bytes_relocated(queue: Queue, segments: list[SegmentExtent]) -> list[int]:
-    """Octets of what is unsettled and was stored again, by the segment in which it is now."""
+    """The octets of unsettled messages that were relocated, by their present segment."""
     of_chunk: dict[int, int] = {}
     for first, end, chunk_id in queue.relocated:
         of_chunk[chunk_id] = of_chunk.get(chunk_id, 0) + queue.settled.count_gaps(first, end)
@@ -246,7 +249,7 @@ def _live_bytes_relocated(queue: Queue, segments: list[SegmentExtent]) -> list[i
 
 
 def _unmoved(queue: Queue, at: int, until: int) -> Iterator[tuple[int, int]]:
-    """Unsettled offsets from `at` on whose messages stand in the log before `until`, and nowhere behind."""
+    """Yield the unsettled ranges from `at` on whose messages are in the log before `until`, and not behind."""
     for first, end in queue.settled.gaps(at, until):
         while first < end:
             place = queue.relocated.find(first)

@@ -1,10 +1,10 @@
-"""Streams and their logs: appending, what is committed, reading, retention.
+"""The logs of streams: appending, committing, reading, retention.
 
-A chunk is one flush of one stream. Its data are the entries as publishers sent them, so readers of the
-stream protocol get it as it stands in the file. Beside them its trailer holds what the stream remembers:
-the last publishing id of each publisher in it, and offsets that readers stored since the last chunk (a
-chunk of type TRACKING with one empty record if there is no message to ride on). The first chunk of a
-segment repeats all of both, so that the newest segment, which retention never takes, knows everything.
+A chunk is one flush of one stream. Its data are the entries as publishers sent them, so readers of the stream
+protocol get it as it stands in the file. Its trailer holds the last publishing id of each publisher in it, and the
+offsets that readers stored since the last chunk (without messages, in a chunk of type TRACKING with one empty
+record). The first chunk of a segment repeats all ids and offsets, so that the newest segment, which retention never
+drops, has all of them.
 
 Readers are served up to the committed end, see `runtime.logs.committed_log`.
 """
@@ -46,28 +46,28 @@ from leveret.wire.record import COUNT_MAX
 logger = logging.getLogger(__name__)
 
 CHUNK_BYTES_MAX: Final = 1_000_000
-"""A chunk is one frame to a reader, which may take no more than a mebibyte; a larger message is alone in its."""
+"""The most octets of a chunk: it is one frame to a reader, of at most a mebibyte; a larger message is alone in one."""
 READ_BYTES: Final = 512 * 1024
 FILTERS_MAX: Final = 128
-"""With more filter values than that in a chunk it is sent to every reader."""
+"""The most filter values of a chunk; with more it is sent to every reader."""
 
 UNKNOWN_FILTERS: Final = frozenset(b"%d" % number for number in range(FILTERS_MAX + 1))
-"""Stands for filter values that are not known, so that their chunk is sent to every reader."""
+"""Stands for unknown filter values, so that their chunk is sent to every reader."""
 
 
 class StreamStore:
     """One log a stream.
 
     Attributes:
-        home: where the logs are.
-        on_append: told of every chunk that was appended.
-        on_commit: told of every stream whose committed end rose.
+        home: the logs' directory.
+        on_append: called with every appended chunk.
+        on_commit: called with every stream whose committed end rose.
     """
 
     def __init__(
         self, tree: Tree, commit: GroupCommit, clock_ms: Callable[[], int], segment_bytes_max: int
     ) -> None:
-        """Streams live in `streams`; `segment_bytes_max` holds unless a stream has its own."""
+        """Streams have their logs in `streams`; `segment_bytes_max` applies unless a stream has its own."""
         self.on_append: OnAppend = _ignore
         self.on_commit: Callable[[Stream], None] = _no_reader
         self.home = LogHome(tree.root / Stream.log_kind)
@@ -94,7 +94,7 @@ class StreamStore:
         return found
 
     def log(self, stream: Stream) -> Log:
-        """The same as a log, without its committed end. Raises StorageError."""
+        """The same log, without its committed end. Raises StorageError."""
         return self.committed(stream).log
 
     def _describe(self, stream: Stream) -> Log:
@@ -109,11 +109,11 @@ class StreamStore:
         return kept
 
     def queue_of(self, log: Log) -> Stream | None:
-        """Whose log it is; None for one that is no stream's here."""
+        """The stream of a log; None if it is no log of a stream here."""
         return next((stream for stream, held in self._logs.items() if held.log is log), None)
 
     def recover(self, stream: Stream) -> None:
-        """Give the stream what its log holds; a damaged log takes the stream down, and nothing else."""
+        """Restore the stream from its log; a damaged log takes the stream down, and no other."""
         log = self._describe(stream)
         last_chunk_id = -1
 
@@ -128,7 +128,7 @@ class StreamStore:
             self._commit.appended(log)
 
     def replayed(self, stream: Stream, log: Log, chunk: Chunk) -> None:
-        """A chunk was appended to the log of a stream that another node serves."""
+        """Take a chunk appended to the log of a stream that another node serves."""
         kept = self._logs.get(stream) or self._keep(stream, log, -1)
         _remember(stream, chunk)
         kept.commit(
@@ -137,15 +137,15 @@ class StreamStore:
         )
 
     def forget(self, stream: Stream) -> None:
-        """A stream that another node serves is gone; its log is not this store's to delete."""
+        """Forget a deleted stream that another node served; this store does not delete its log."""
         self._logs.pop(stream, None)
 
     def step_down(self, stream: Stream) -> None:
-        """Another node serves the stream from now on; its log stays where it is."""
+        """Hand the stream over to another node; its log stays in its place."""
         self.forget(stream)
 
     def delete(self, stream: Stream) -> None:
-        """Remove a deleted stream's log, and tell its readers.
+        """Remove a deleted stream's log, and notify its readers.
 
         Raises:
             StorageError: the disk refused it.
@@ -158,7 +158,7 @@ class StreamStore:
             self._describe(stream).delete()
 
     def remove_orphans(self, epochs: set[int], named: set[int]) -> None:
-        """Delete logs of streams that are not among these `epochs`; nobody needs those that are only `named`."""
+        """Delete the logs of streams that are not among `epochs`; those in `named` alone are not needed either."""
         self.home.remove_orphans(epochs)
 
     def close(self) -> None:
@@ -169,16 +169,16 @@ class StreamStore:
     # -- appending ----------------------------------------------------------------------------
 
     def append_messages(self, stream: Stream) -> None:
-        """Append what was published since the last flush, by either protocol.
+        """Append the messages of both protocols since the last flush.
 
         Raises:
-            StorageError: the disk refused it; what was published is dropped, and its publishers are told.
+            StorageError: the disk refused them; they are dropped, and their publishers are notified.
         """
         batches, stream.incoming = stream.incoming, []
         gathered = stream.take_gathered()
         sequences = stream.sequences.unlogged
         numbered = stream.sequences.take_numbered()
-        # The time of arrival is not kept by itself: RabbitMQ's streams have the chunk's.
+        # Times of arrival are not stored: in RabbitMQ's streams a message has its chunk's time.
         converted = entries_of(gathered) if gathered else []
         if converted:
             batches.append(StreamBatch(b"", (), converted, len(converted), None))
@@ -198,7 +198,7 @@ class StreamStore:
         self._promise(stream, kept, [batch for batch in batches if batch.ids])
 
     def _log_at(self, stream: Stream) -> CommittedLog:
-        """The log, whose next offset is not before the one that its next message is to have."""
+        """The log, continued up to the offset that its next message is to have."""
         offset = stream.next_offset_min
         if stream not in self._logs and offset and not (log := self._describe(stream)).is_open:
             self._keep(stream, log.open(first_offset=offset, defer_names=True), -1)
@@ -206,7 +206,7 @@ class StreamStore:
         if kept.log.next_offset < offset:
             kept.log.begin_at(offset)
         while (missing := offset - kept.log.next_offset) > 0:
-            # As what took these offsets where the messages come from: no messages.
+            # As at the messages' origin, records without messages take these offsets.
             trailer = self._trailer(stream, kept.log, {}, {}, None)
             records = min(missing, COUNT_MAX)
             self._append(stream, kept, ChunkType.TRACKING, [encode_entry(b"")], records, trailer)
@@ -228,10 +228,10 @@ class StreamStore:
             stream.unlogged_offsets = {}
 
     def append_settlements(self, stream: Stream) -> None:
-        """Append offsets that readers stored and no message took along; then apply retention to a new segment.
+        """Append readers' offsets that no chunk of messages has; then apply retention if a segment began.
 
         Raises:
-            StorageError: the disk refused it; they are kept for the next flush.
+            StorageError: the disk refused them; they are kept for the next flush.
         """
         if stream.unlogged_offsets:
             kept = self.committed(stream)
@@ -255,7 +255,7 @@ class StreamStore:
         log.segment_bytes_max = stream.settings.segment_bytes_max or self._segment_bytes_max
         starts_segment = log.starts_segment
         data = entries[0] if len(entries) == 1 else b"".join(entries)
-        # A clock that was set back must not make the log's times fall: they are searched.
+        # The log's times must not fall, even if the clock was set back, because they are searched.
         now_ms = max(self._clock_ms(), log.last_timestamp_ms)
         header = log.append(kind, len(entries), records, data, now_ms, trailer)
         self._commit.appended(log)
@@ -275,7 +275,7 @@ class StreamStore:
         filters: set[bytes] | None,
     ) -> bytes:
         if log.starts_segment:
-            # Who published last is last, as a start reads it back.
+            # The last publisher comes last, as a start restores it.
             logged = stream.sequences.logged
             sequences = {name: logged[name] for name in logged if name not in sequences} | sequences
             offsets = stream.live_offsets() | offsets
@@ -320,7 +320,7 @@ class StreamStore:
             kept.log.retain(bytes_max=settings.max_length_bytes, older_than_ms=before_ms)
 
     def oldest_timestamp_ms(self, stream: Stream) -> int | None:
-        """When the oldest messages retained arrived, None for an empty stream."""
+        """The arrival time of the oldest retained messages, None for an empty stream."""
         kept = self.committed(stream)
         chunk = next(kept.log.read(kept.first_offset, 1), None)
         return None if chunk is None else chunk.header.timestamp_ms
@@ -328,10 +328,10 @@ class StreamStore:
     # -- reading for AMQP 0-9-1 ---------------------------------------------------------------
 
     def read(self, stream: Stream, offset: int) -> list[Run]:
-        """The core's Reader: durable messages at and after the offset, about half a megabyte of them.
+        """The core's Reader: durable messages from the offset on, about half a megabyte of them.
 
         Raises:
-            StorageError: the log cannot be read back at `offset`.
+            StorageError: the log cannot be read at `offset`.
         """
         kept = self.committed(stream)
         runs: list[Run] = []
@@ -361,7 +361,7 @@ def _remember(stream: Stream, chunk: Chunk) -> None:
 
 
 def _filters_of(batches: list[StreamBatch]) -> set[bytes] | None:
-    """The filter values of a chunk, b"" among them if a message has none; None if no message has one."""
+    """The filter values of a chunk, with b"" if a message has none; None if no message has one."""
     filters: set[bytes] = set()
     for batch in batches:
         filters |= {b""} if batch.filters is None else batch.filters
@@ -369,7 +369,7 @@ def _filters_of(batches: list[StreamBatch]) -> set[bytes] | None:
 
 
 class _Part(NamedTuple):
-    """What goes into one chunk: entries, the messages in them, and how far publishers are in the log with it."""
+    """The content of one chunk: entries, the number of messages in them, and their publishers' last ids."""
 
     entries: list[bytes]
     records: int
@@ -379,15 +379,15 @@ class _Part(NamedTuple):
 def _split(
     batches: list[StreamBatch], sequences: dict[bytes, int], numbered: list[NumberedRun], gathered: int
 ) -> list[_Part]:
-    """What fits a chunk each; nearly always one, which tells of all sequences.
+    """The parts for a chunk each; nearly always one, with all sequences.
 
-    Of several each tells of what is in it, and of nothing more: after a crash it may be the last one.
+    Each of several has the sequences of its own messages only, because after a crash it may be the last one.
 
     Args:
-        batches: what was published, those that were gathered by AMQP 0-9-1 last.
-        sequences: how far publishers are with all of it.
-        numbered: which of those that were gathered are whose.
-        gathered: how many those are.
+        batches: the published batches; messages gathered by AMQP 0-9-1 are the last one.
+        sequences: the publishers' last ids in all of them.
+        numbered: the numbered runs among the gathered messages.
+        gathered: the number of gathered messages.
     """
     entries = [entry for batch in batches for entry in batch.entries]
     if len(entries) <= ENTRIES_MAX and sum(map(len, entries)) <= CHUNK_BYTES_MAX:
@@ -408,7 +408,7 @@ def _split(
 
 
 def _ids_in(batches: list[StreamBatch], first: int, end: int) -> dict[bytes, int]:
-    """By publisher the last publishing id among the entries from `first` up to `end` of all batches together."""
+    """The last publishing id of each publisher among the entries from `first` up to `end` of all batches together."""
     found: dict[bytes, int] = {}
     at = 0
     for batch in batches:
@@ -420,8 +420,8 @@ def _ids_in(batches: list[StreamBatch], first: int, end: int) -> dict[bytes, int
 
 
 def _ignore(queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
-    """Nobody counts."""
+    """Do nothing."""
 
 
 def _no_reader(stream: Stream) -> None:
-    """Nobody consumes by AMQP 0-9-1."""
+    """Do nothing: there is no AMQP 0-9-1 consumer."""

@@ -1,8 +1,8 @@
 """Threads that wait for the disk in place of the event loop.
 
-A lone publish waits for one fdatasync of some 100 us, so it counts what it takes to have a thread do that. A
-`ThreadPoolExecutor` makes a future with a condition for each call, and counts its idle threads by a semaphore: 10 to
-30 us more until the answer. Here a call is one entry of a queue, and its end one callback of the loop.
+A lone publish waits for one fdatasync of some 100 us, so the cost of the hand-over to a thread matters. A
+`ThreadPoolExecutor` makes a future with a condition for each call, and counts its idle threads by a semaphore, which
+adds 10 to 30 us. Here a call is one entry of a queue, and its end one callback of the loop.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from threading import Thread
 from typing import Any, TypeAlias
 
 Ended: TypeAlias = Callable[[BaseException | None], None]
-"""Told on the loop that a call has ended, with the exception that it raised."""
+"""Called on the loop at the end of a call, with the exception that it raised."""
 
 _Call: TypeAlias = tuple[Callable[[Any], object], Any, Ended, asyncio.AbstractEventLoop]
 
 
 class SyncThreads:
-    """See the module; to be used on one event loop."""
+    """Threads for the calls of one event loop."""
 
     def __init__(self, count_max: int, name: str) -> None:
-        """Up to so many threads; each is started when all others are busy."""
+        """Use up to `count_max` threads; each starts when all others are busy."""
         self._count_max = count_max
         self._name = name
         self._calls: SimpleQueue[_Call | None] = SimpleQueue()
@@ -58,7 +58,7 @@ class SyncThreads:
             try:
                 loop.call_soon_threadsafe(self._ended, ended, error)
             except RuntimeError:
-                # The loop has ended, and with it all who waited.
+                # The loop has ended, and every waiting call with it.
                 return
 
     def _ended(self, ended: Ended, error: BaseException | None) -> None:
@@ -66,7 +66,7 @@ class SyncThreads:
         ended(error)
 
     def close(self) -> None:
-        """End the threads once they have done what they were called for."""
+        """End the threads after their last calls."""
         self._is_closed = True
         for _ in self._threads:
             self._calls.put(None)

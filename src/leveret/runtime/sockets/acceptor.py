@@ -1,8 +1,8 @@
-"""The way in for every connection, whatever it speaks: counted, settled who it is and how it is encrypted, then served.
+"""Accepts every connection of every protocol: counts it, reads its PROXY header, sets up TLS, then serves it.
 
-Who comes when its kind of listener has as many connections as the budget of descriptors allows is closed at once, so
-a flood takes nothing from those who are in. Behind a proxy, the PROXY header comes first, and before TLS: it is read
-from the bare socket, octet for octet and no further. What goes wrong is told in the log, for the peer is told little.
+If a kind of listener has as many connections as the budget of descriptors allows, a further one is closed at once, so
+a flood takes nothing from present connections. Behind a proxy, the PROXY header comes before TLS: it is read from the
+bare socket, and not one octet further. Failures go to the log, because the peer gets few details.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from leveret.wire.proxy_protocol import Proxied, ProxyError, missing, parse
 logger = logging.getLogger(__name__)
 
 _ACCEPT_AGAIN_S: Final = 1.0
-"""When the system has no descriptor left for another connection."""
+"""The wait when the system has no descriptor left for another connection."""
 _ACCEPTED_AT_ONCE: Final = 64
-"""Of a flood so many are taken, or sent away, before the event loop goes on with others."""
+"""The connections of a flood that are accepted, or closed, before the event loop goes on."""
 _SHUTDOWN_TIMEOUT_S: Final = 5.0
-"""A TLS client that does not answer our goodbye keeps its socket no longer."""
+"""The wait for a TLS client's answer to our close."""
 _LINKS: Final = frozenset({ListenerKind.CONTROL, ListenerKind.REPLICATION, ListenerKind.CLUSTER})
-"""Those who come there are few, from few addresses, and prove who they are by other means."""
+"""The listeners of nodes and operators: their peers are few, from few addresses, and prove their identity otherwise."""
 
 
 class Acceptor:
@@ -46,17 +46,17 @@ class Acceptor:
         caps: Caps = NO_CAPS,
         sockets: Sockets | None = None,
     ) -> None:
-        """Accept from now on; of a listening socket that does not block.
+        """Accept from now on, from a listening socket that does not block.
 
         Args:
-            listening: the socket, this one's to close.
-            protocol: makes what serves a connection.
-            kind: whose share of the descriptors connections count towards.
-            tls: what to speak TLS with.
+            listening: the socket; the acceptor closes it.
+            protocol: makes the object that serves a connection.
+            kind: the kind of listener whose share of descriptors the connections use.
+            tls: the TLS context; None for plain connections.
             proxied: whether a PROXY header comes first.
-            timeout_s: how long the header may take; so may TLS after it.
-            caps: what settings allow.
-            sockets: what counts; by default the process's.
+            timeout_s: the longest time for the header, and again for TLS after it.
+            caps: the limits in the settings.
+            sockets: the counts; by default the process's.
         """
         self.sockets = (listening,)
         self._listening = listening
@@ -67,7 +67,7 @@ class Acceptor:
         self._timeout_s = timeout_s
         self._caps = caps
         self._counting = sockets or process_sockets()
-        # A proxy is one address that stands for all its clients.
+        # A proxy's one address stands for all its clients.
         self._by_address = not proxied and kind not in _LINKS
         self._greeting: dict[asyncio.Task[None], socket.socket] = {}
         self._again: asyncio.TimerHandle | None = None
@@ -75,7 +75,7 @@ class Acceptor:
         self._listen()
 
     def close(self) -> None:
-        """Accept no more, and nobody who is not greeted yet; nothing happens the second time."""
+        """Accept no more, and close connections before their PROXY header and TLS are done; may be called again."""
         if self._listening.fileno() < 0:
             return
         if self._again is not None:
@@ -86,10 +86,10 @@ class Acceptor:
         self._listening.close()
 
     async def wait_closed(self) -> None:
-        """Nothing is left to be waited for after `close`."""
+        """Return at once: nothing is left to wait for after `close`."""
 
     def _listen(self) -> None:
-        # No task: one that is cancelled between a connection and its turn would lose the socket, open.
+        # No task: one cancelled between a connection and its turn would leave the socket open.
         self._loop.add_reader(self._listening, self._accept)
 
     def _accept(self) -> None:
@@ -97,7 +97,7 @@ class Acceptor:
             try:
                 accepted, peer = self._listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
-                # Nobody knocks, or who knocked has gone again.
+                # No connection waits, or it has gone again.
                 return
             except OSError as error:
                 logger.warning("accept_failed listener=%s error=%s", self._kind, error.strerror)
@@ -154,7 +154,7 @@ class Acceptor:
 
 
 class _Counted(socket.socket):
-    """A connection that tells, once, when its descriptor is given back."""
+    """A socket that reports once when its descriptor is released."""
 
     def __init__(self, accepted: socket.socket, gone: Callable[[], None]) -> None:
         """Take over the descriptor of a socket."""
@@ -164,13 +164,13 @@ class _Counted(socket.socket):
         self._gone: Callable[[], None] | None = gone
 
     def close(self) -> None:
-        """As any socket's; the event loop may keep the descriptor a moment longer."""
+        """Close the socket; the event loop may keep the descriptor a moment longer."""
         super().close()
         if self.fileno() < 0:
             self._report()
 
     def detach(self) -> int:
-        """The event loop does this where others close: it closes the descriptor itself, at once."""
+        """Release the descriptor; the event loop does this instead of closing, and closes the descriptor at once."""
         descriptor = super().detach()
         self._report()
         return descriptor

@@ -1,4 +1,4 @@
-"""IP addresses of peers: which are this machine's own."""
+"""IP addresses of peers: recognises this machine's own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 
 
 def is_loopback(address: str) -> bool:
-    """Whether a peer's address is this machine's own; IPv4 in IPv6's clothes counts as what it is."""
+    """Whether a peer's address is this machine's own; an IPv4-mapped IPv6 address counts as its IPv4 address."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:

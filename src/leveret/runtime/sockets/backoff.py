@@ -1,4 +1,4 @@
-"""How long to wait before what failed is tried again: longer each time, up to the last step."""
+"""The waits between tries of a failed step: longer each time, up to the last one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 
 RETRY_S: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 QUICK_RETRY_S: Final = (0.05, 0.1, 0.2, 0.5, 1.0)
-"""Of the links between two nodes of a cluster, which clients wait for."""
+"""The waits for links between two nodes of a cluster, on which clients depend."""
 
 
 def delay_s(steps: Sequence[float], failures: int) -> float:
-    """The wait when there were so many `failures` in a row before the last one."""
+    """The wait after one more failure, when there were `failures` in a row before it."""
     return steps[min(failures, len(steps) - 1)]

@@ -1,4 +1,4 @@
-"""Output of which some may go only once the disk has what it rests on; the order never changes."""
+"""Output that is sent in order, some of it only once the disk has the records that it depends on."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import deque
 
 
 class BufferedOutput:
-    """What a socket may not be given yet.
+    """The output that a socket may not get yet.
 
     Attributes:
-        size_bytes: how much waits.
+        size_bytes: the size of the waiting output.
     """
 
     def __init__(self) -> None:
@@ -18,16 +18,19 @@ class BufferedOutput:
         self._parts: deque[tuple[int, bytes]] = deque()
 
     def __bool__(self) -> bool:
-        """Whether anything waits."""
+        """Whether any output waits."""
         return bool(self._parts)
 
     def add(self, hold: int, octets: bytes) -> None:
-        """Octets that wait for `release(hold)`, or with `hold` 0 only for those before them."""
+        """Add octets that wait for `release(hold)`; with `hold` 0 they wait only for those before them."""
         self._parts.append((hold, octets))
         self.size_bytes += len(octets)
 
     def release(self, hold: int) -> bytes:
-        """Everything that no hold after `hold` keeps; holds are released in the order they were taken."""
+        """Remove and return everything before the first octets that wait for a later hold.
+
+        Holds are released in order.
+        """
         free: list[bytes] = []
         while self._parts and self._parts[0][0] <= hold:
             free.append(self._parts.popleft()[1])

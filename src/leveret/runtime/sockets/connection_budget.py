@@ -1,4 +1,4 @@
-"""The sockets of the process: how many each kind of listener has, and whether newcomers are refused.
+"""Counts the process's connections by kind of listener, and refuses those beyond the budget.
 
 The limit of open files is the process's, so there is one `Sockets` a process, which `process_sockets` gives. Every
 listener accepts through `runtime.sockets.acceptor`, which asks here.
@@ -29,22 +29,22 @@ from leveret.model.errors import LeveretError
 logger = logging.getLogger(__name__)
 
 ALARM_S: Final = 5.0
-"""The alarm stays as long after the last connection that was refused for want of descriptors."""
+"""The alarm ends this long after the last refusal for want of descriptors."""
 _REPORT_EVERY_S: Final = 10.0
-"""A flood is told of so often, not once a connection."""
+"""The shortest time between two log lines about a flood."""
 
 
 class Sockets:
-    """See the module.
+    """The counts and refusals of the process's connections.
 
     Attributes:
-        budget: who may have how many descriptors.
+        budget: the shares of descriptors.
         tallies: the connections of each kind of listener.
-        is_short: whether newcomers are refused for want of descriptors, or were a moment ago.
+        is_short: whether connections are refused for want of descriptors, or were a moment ago.
     """
 
     def __init__(self, budget: Budget, clock_s: Callable[[], float] = time.monotonic) -> None:
-        """No connections yet."""
+        """Begin without connections."""
         self.budget = budget
         self.tallies = {
             kind: ConnectionTally(share, budget.from_one_address(kind))
@@ -56,7 +56,7 @@ class Sockets:
         self._reported_at_s: dict[tuple[ListenerKind, Refused], float] = {}
 
     def admit(self, kind: ListenerKind, address: str, caps: Caps) -> bool:
-        """Whether a connection from that address may stay; then `Tally.release` ends it."""
+        """Count a connection from that address if it may stay, and return whether it may; `Tally.release` ends it."""
         why = self.tallies[kind].admit(address, caps)
         if why is None:
             return True
@@ -64,7 +64,7 @@ class Sockets:
         return False
 
     def system_refused(self, kind: ListenerKind) -> None:
-        """The system has no descriptor for another connection: somebody uses more than the budget knows of."""
+        """Note that the system has no descriptor left: other code uses more than the budget assumes."""
         self.tallies[kind].refused[Refused.SYSTEM] += 1
         self._refused(kind, Refused.SYSTEM, "")
 
@@ -97,7 +97,7 @@ class Sockets:
                 )
 
     def judge(self) -> None:
-        """End the alarm when nobody was refused for a while."""
+        """End the alarm if no connection was refused for a while."""
         if self.is_short and self._clock_s() - self._refused_at_s >= ALARM_S:
             self.is_short = False
             logger.info("alarms_cleared resources=%s", DESCRIPTORS)
@@ -105,7 +105,7 @@ class Sockets:
 
 @cache
 def process_sockets() -> Sockets:
-    """The sockets of this process, whose limit of open files is raised to what the system allows.
+    """The counts of this process, whose limit of open files is raised to the most that the system allows.
 
     Raises:
         LeveretError: that is not enough for a node.

@@ -1,4 +1,4 @@
-"""The sockets of one protocol: where it listens, plain or with TLS, by itself or behind a proxy, or not for now."""
+"""The listening sockets of one protocol: plain or with TLS, with or without a proxy, and suspended at times."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class _Place(NamedTuple):
 
 
 class Listening:
-    """See the module.
+    """The listening sockets of one protocol; see the module.
 
     Attributes:
-        is_suspended: whether nobody is let in for now.
+        is_suspended: whether no new connection is accepted for now.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class Listening:
         proxied: bool = False,
         caps: Caps = NO_CAPS,
     ) -> None:
-        """Listen nowhere yet; `protocol` makes what serves a peer, `purpose` names it in errors."""
+        """Begin without sockets; `protocol` makes the object that serves a connection, `purpose` names it in errors."""
         self.is_suspended = False
         self._kind = kind
         self._protocol = protocol
@@ -51,36 +51,36 @@ class Listening:
 
     @property
     def addresses(self) -> list[Address]:
-        """Where it listens, in the order of `start` calls; suspended ones too."""
+        """The addresses, in the order of `start` calls; suspended ones too."""
         return [place.address for place in self._places]
 
     @property
     def tls_addresses(self) -> list[Address]:
-        """Those of them that speak TLS."""
+        """The addresses with TLS."""
         return [place.address for place in self._places if place.tls is not None]
 
     async def start(self, address: str, port: int, tls: ssl.SSLContext | None = None) -> Address:
-        """Listen on one more address, with TLS if there is a context for it; port 0 takes a free one.
+        """Listen on one more address, with TLS if a context is given; port 0 takes a free one.
 
-        While it is suspended, from the next `resume` on.
+        While suspended, listening begins with the next `resume`.
 
         Raises:
-            LeveretError: the address cannot be had.
+            LeveretError: the address cannot be used.
         """
         place = _Place(Address(address, port), tls)
         self._places.append(place if self.is_suspended else self._open(place))
         return self._places[-1].address
 
     def suspend(self) -> None:
-        """Let nobody in, and no sockets open for it, until `resume`; who is in stays."""
+        """Close the listening sockets until `resume`; present connections stay."""
         self.is_suspended = True
         self.close()
 
     async def resume(self) -> None:
-        """Let clients in again, at the same addresses.
+        """Listen again at the same addresses.
 
         Raises:
-            LeveretError: somebody else has taken an address; then all stay as they were.
+            LeveretError: another process has taken an address; then all stay suspended.
         """
         if not self.is_suspended:
             return
@@ -92,13 +92,13 @@ class Listening:
         self.is_suspended = False
 
     def close(self) -> None:
-        """Listen nowhere."""
+        """Close the listening sockets."""
         for server in self._servers:
             server.close()
         self._servers.clear()
 
     def _open(self, place: _Place) -> _Place:
-        """Where it listens now: of port 0 nobody knew."""
+        """Open the socket; return the address with the port that the system chose for port 0."""
         (ip, port), tls = place
         try:
             server = self._listen(ip, port, tls)

@@ -1,8 +1,8 @@
-"""The end of a socket whose session has said its last words.
+"""The end of a socket whose session has written its last octets.
 
-A socket that is closed with octets unread resets the connection, and what its peer was sent last is lost with it: the
-peer's next write fails, and it never reads the answer to its close. So nothing is closed at first: what still comes
-is read and dropped until the peer closes, for a bounded time and a bounded number of octets.
+Closing a socket with unread octets resets the connection, and loses the octets sent last: the peer's next write
+fails, and the peer never reads the answer to its close. So the socket is not closed at first: further octets are read
+and dropped until the peer closes, for a bounded time and up to a bounded size.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Final
 from leveret.session.amqp091.connection import CLOSING_TIMEOUT_MS, DROPPED_BYTES_MAX
 
 HALF_CLOSED_TIMEOUT_S: Final = 10.0
-"""For a peer that has seen our end of the stream to end its own."""
+"""The time for a peer to end its side of the stream after ours."""
 UNTOLD_TIMEOUT_S: Final = 1.0
-"""The same where the end of one direction cannot be told, as over TLS: some peers wait for ours before theirs."""
+"""The same if one direction cannot be ended alone, as over TLS: some peers wait for our close before theirs."""
 
 
 class Parting:
-    """A socket from which nothing is wanted any more."""
+    """A socket from which no more input is needed."""
 
     def __init__(self, transport: asyncio.Transport, *, peer_closes: bool) -> None:
-        """Everything was written to `transport`; `peer_closes` if its protocol has the peer close the socket."""
+        """All output is written to `transport`; `peer_closes` if in its protocol the peer closes the socket."""
         self._transport = transport
         self._left_bytes = DROPPED_BYTES_MAX
         give_up = transport.abort
@@ -36,11 +36,11 @@ class Parting:
         self._deadline = asyncio.get_running_loop().call_later(timeout_s, give_up)
 
     def drop(self, octets: int) -> None:
-        """So many octets came."""
+        """Drop arrived octets, and abort when they are too many."""
         self._left_bytes -= octets
         if self._left_bytes < 0:
             self._transport.abort()
 
     def over(self) -> None:
-        """The socket is gone."""
+        """Note that the socket is gone."""
         self._deadline.cancel()

@@ -1,8 +1,7 @@
-"""From settings to a TLS server, for every listener that speaks it, and to a TLS client, for a node that follows one.
+"""TLS contexts from settings: a server's for every listener with TLS, and a client's for nodes that connect to one.
 
-Certificates are read when a listener opens: what is wrong with them then stops the start and names the setting, the
-file and the reason. Files that are renewed later are taken without a restart; what is wrong with them then is
-told in the log, and those before them stay.
+Certificates are read when a listener opens: an error then stops the start and names the setting, the file and the
+reason. Renewed files are used without a restart; an error in them goes to the log, and the earlier ones stay in use.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from leveret.wire.tls import limit
 logger = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 30.0
-"""Renewed files are taken within this time, by the first client after it."""
+"""Renewed files are used within this time, by the first client after it."""
 _SHOWN: Final = {"TLSv1.2": "tlsv1.2", "TLSv1.3": "tlsv1.3"}
 
 
 def server_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
-    """A context for accepting TLS clients, that keeps up with its files; `prefix` is the settings', for messages.
+    """A context for accepting TLS clients, which follows changes of its files; `prefix` names the settings in errors.
 
     Raises:
         ConfigError: a file is missing, cannot be read or does not fit, or settings contradict each other.
@@ -38,11 +37,11 @@ def server_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
 
 
 def client_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
-    """A context for connecting to one TLS server; `prefix` is the settings', for messages.
+    """A context for connecting to one TLS server; `prefix` names the settings in errors.
 
-    With `verify_peer` the server's certificate must be signed by one of the authorities and name the host that was
-    connected to. A certificate of its own is shown where one is set. It does not keep up with its files: make
-    it anew for each connection.
+    With `verify_peer` the server's certificate must be signed by one of the authorities and name the host of the
+    connection. The client sends its own certificate if one is set. The context does not follow changes of its files:
+    make a new one for each connection.
 
     Raises:
         ConfigError: a file is missing, cannot be read or does not fit, or settings contradict each other.
@@ -60,10 +59,10 @@ def client_context(options: TlsOptions, prefix: str) -> ssl.SSLContext:
 
 
 class _Renewal:
-    """Looks, when a client begins to talk, whether the files are others now; OpenSSL lets a handshake change then."""
+    """Checks for changed files when a handshake begins, in which OpenSSL allows another context."""
 
     def __init__(self, options: TlsOptions, prefix: str) -> None:
-        """The files are as they were read."""
+        """Begin with the files as they were read."""
         self._options = options
         self._prefix = prefix
         self._newest: ssl.SSLContext | None = None
@@ -93,7 +92,7 @@ class _Renewal:
 
 
 def _stamps(options: TlsOptions) -> list[tuple[int, int, int] | None]:
-    """What changes when a file is written or replaced; None for one that is not there."""
+    """Values that change when a file is written or replaced; None for a missing file."""
     found: list[tuple[int, int, int] | None] = []
     for path in (options.certfile, options.keyfile, options.cacertfile):
         try:
@@ -121,7 +120,7 @@ def _load_own(context: ssl.SSLContext, options: TlsOptions, prefix: str, who: st
     key = _readable(options.keyfile, f"{prefix}.keyfile", f"{who} needs its private key:")
     password = options.password or ""
     try:
-        # A callable, or OpenSSL would ask on the terminal where a password is needed and none was given.
+        # A callable, because OpenSSL would ask on the terminal for a missing password.
         context.load_cert_chain(certificate, key, lambda: password)
     except ssl.SSLError as error:
         raise ConfigError(
@@ -176,7 +175,7 @@ def _cause(error: ssl.SSLError) -> str:
 
 
 def handshake_failure(error: OSError) -> str:
-    """Why a peer could not agree on TLS, in OpenSSL's words where it has any."""
+    """The reason of a failed TLS handshake, in OpenSSL's words if it has any."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
@@ -187,7 +186,7 @@ def handshake_failure(error: OSError) -> str:
 
 
 def tls_peer(transport: BaseTransport) -> TlsPeer | None:
-    """How a transport is encrypted, None if it is not."""
+    """The TLS parameters and certificate of a transport, None without TLS."""
     found: Any = transport.get_extra_info("ssl_object")
     if found is None:
         return None

@@ -171,7 +171,7 @@ class ClientConnection(ConnectionBase):
             self.wake()
 
     def repeat(self) -> None:
-        """Process the current method again, as if it had just arrived: no answer comes, or the method itself gives it."""
+        """Process the current method again, as if it had just arrived: its answer comes from itself, or never."""
         if self._asked is not None:
             self._rest.insert(0, self._asked)
             self.answered()

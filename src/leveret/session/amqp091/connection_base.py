@@ -126,7 +126,7 @@ class ConnectionBase(ABC):
 
     @abstractmethod
     def repeat(self) -> None:
-        """Process the current method again, as if it had just arrived: no answer comes, or the method itself gives it."""
+        """Process the current method again, as if it had just arrived: its answer comes from itself, or never."""
 
 
 def _do_nothing() -> None:

@@ -414,7 +414,7 @@ class DeliverHeads:
         return found
 
     def around(self, route: bytes, redelivered: bool) -> tuple[bytes, bytes]:
-        """The octets from the frame end before a delivery up to its tag, and from the tag up to the header's body size."""
+        """The octets from the frame end before a delivery up to its tag, and from the tag up to the body's size."""
         key = route, redelivered
         found = self._around.get(key)
         if found is None:
