@@ -121,7 +121,7 @@ class RecoveryIngest:
         self._publish_plain(stream, name, plain)
 
     def _heed(self, stream: Stream, attributes: bytes) -> None:
-        """Give the next message the offset in its mark, unless the stream is beyond it, and take over the stored offsets and ids.
+        """Apply a mark: the next message's offset, unless the stream is beyond it, and the stored offsets and ids.
 
         A reader continues at the same message, even if its offset here differs. Readers and publishers never fall
         back behind their stored offsets and ids here.

@@ -1,4 +1,4 @@
-"""Chunks copied by reference: an outgoing log has their names, and their data stay in the log of their queue.
+"""Chunks copied by reference: an outgoing log has references to them, and their data stay in their queue's log.
 
 A large chunk would be written twice. So the outgoing log stores its header and trailer, and in place of the data an
 entry with the attribute `BY_REFERENCE`: the length and the CRC of the data. A reader of the outgoing log gets the
@@ -50,7 +50,7 @@ from leveret.wire.record import Settlement, encode_settlements
 logger = logging.getLogger(__name__)
 
 BY_REFERENCE_BYTES_MIN: Final = 16 * 1024
-"""Data that is shorter is copied: to look for it in another file costs a reader more than that costs the disk."""
+"""Shorter data are copied: reading them from another file would cost more than their copy."""
 _CRC_SHIFT: Final = 32
 
 
@@ -58,11 +58,11 @@ class ByReference:
     """An outgoing log's references: the first offset in each queue, and the octets in each of the log's segments.
 
     Attributes:
-        bytes_of: by the first offset of a segment of the outgoing log, octets of all data that is named in it.
+        bytes_of: by the first offset of a segment of the outgoing log, the octets of all data that it references.
     """
 
     def __init__(self) -> None:
-        """Of an empty log."""
+        """Begin with an empty log."""
         self._lowest_offsets: LowestOffsets[int] = LowestOffsets()
         self._ends: dict[int, int] = {}
         self.bytes_of: dict[int, int] = {}
@@ -70,45 +70,48 @@ class ByReference:
 
     @property
     def bytes(self) -> int:
-        """Octets of all data that is named."""
+        """The octets of all referenced data."""
         return sum(self.bytes_of.values())
 
     @property
     def epochs(self) -> set[int]:
-        """Of the queues of which anything is named."""
+        """The epochs of the queues with referenced data."""
         return self._lowest_offsets.keys
 
     def note(self, incarnation: int, offset: int, size: int, *, segment: int, end: int) -> None:
-        """A chunk at that offset of a queue is named in the newest segment; `end` is the outgoing log's after it."""
+        """Note a reference, in the newest segment, to the chunk at that offset.
+
+        `end` is the outgoing log's end after it.
+        """
         self._lowest_offsets.note(epoch_of(incarnation), segment, offset)
         self._ends[epoch_of(incarnation)] = end
         self.bytes_of[segment] = self.bytes_of.get(segment, 0) + size
         self._bytes_of_queues.setdefault(segment, Counter())[epoch_of(incarnation)] += size
 
     def forget_before(self, segment: int) -> None:
-        """The outgoing log begins with this segment now."""
+        """Note that the outgoing log begins with this segment now."""
         self._lowest_offsets.forget_before(segment)
         self._ends = {epoch: end for epoch, end in self._ends.items() if end > segment}
         for first in [first for first in self.bytes_of if first < segment]:
             del self.bytes_of[first], self._bytes_of_queues[first]
 
     def first_of(self, epoch: int) -> int | None:
-        """The first offset of a queue that is named; None if nothing of it is."""
+        """The first referenced offset of a queue; None without references."""
         return self._lowest_offsets.begin_of(epoch)
 
     def bytes_of_queue(self, epoch: int) -> int:
-        """Octets of the data of a queue that is named."""
+        """The octets of a queue's referenced data."""
         return sum(sizes[epoch] for sizes in self._bytes_of_queues.values())
 
     def end_of(self, epoch: int) -> int:
-        """The outgoing log's offset after the last chunk that it names of a queue; 0 if there is none."""
+        """The outgoing log's offset after its last reference to a queue; 0 without any."""
         return self._ends.get(epoch, 0)
 
 
 def may_be_by_reference(queue: Queue, header: Header) -> bool:
-    """Whether a chunk of a log that is fdatasynced before it is collected can do without a copy of its data.
+    """Whether a chunk needs no copy of its data, if its log is fdatasynced before it is collected.
 
-    Not of streams: their logs follow their own retention, and what they hold is packed as messages.
+    Streams' chunks need one: their logs have a retention of their own, and their entries are packed as messages.
     """
     return (
         header.type == ChunkType.USER
@@ -119,7 +122,7 @@ def may_be_by_reference(queue: Queue, header: Header) -> bool:
 
 
 def reference_of(header: Header) -> bytes:
-    """The attribute that stands for the data of a queue's chunk."""
+    """The attribute that replaces the data of a queue's chunk."""
     return encode_attribute(Attribute.BY_REFERENCE, b"", _reference(header))
 
 
@@ -128,20 +131,20 @@ def _reference(header: Header) -> int:
 
 
 def by_reference_bytes(value: int) -> int:
-    """How much data the value of such an attribute stands for."""
+    """The size of the data that such an attribute replaces."""
     return value & (1 << _CRC_SHIFT) - 1
 
 
 def is_naming(header: Header) -> bool:
-    """Whether a chunk of the outgoing log only names its messages."""
+    """Whether a chunk of the outgoing log is a reference to messages."""
     return header.type == ChunkType.USER and not header.data_bytes
 
 
 def whole(header: Header, octets: bytes, logs: QueueStore) -> memoryview:
-    """The chunk that a naming one stands for: under its own offset, with what its trailer says of the queue.
+    """The whole chunk for a reference: with the reference's offset, and its trailer's attributes of the queue.
 
     Raises:
-        ChunkError: the naming one is damaged.
+        ChunkError: the reference is damaged.
         StorageError: the queue's log is damaged there, or cannot be read.
     """
     verify(Chunk(header, b"", octets[HEADER_BYTES:]))
@@ -161,11 +164,11 @@ def whole(header: Header, octets: bytes, logs: QueueStore) -> memoryview:
 def _found(
     header: Header, offset: int, by_reference: int, trailer: bytes, log: Log | None
 ) -> memoryview | None:
-    """With the data at that offset of the queue's log, if that is what is named; raises StorageError."""
+    """The chunk with its data from the queue's log, None if other data are there; raises StorageError."""
     place = log.place_of(offset) if log is not None else None
     if log is None or place is None:
         return None
-    # An offset that was lost with the power is handed out again, for other messages.
+    # The offset was lost with the power and given to other messages.
     if (header.records, by_reference) != (place.header.records, _reference(place.header)):
         return None
     size = place.header.data_bytes
@@ -175,7 +178,7 @@ def _found(
 
 
 def _chunk(header: Header, kind: int, crc: int, data_bytes: int, trailer: bytes) -> bytearray:
-    """A chunk that has its data yet to get."""
+    """A chunk without its data, which the caller fills in."""
     head = encode_header(
         kind,
         header.entries,
@@ -194,7 +197,7 @@ def _chunk(header: Header, kind: int, crc: int, data_bytes: int, trailer: bytes)
 
 
 def _stand_in(header: Header, queue: bytes, offset: int, trailer: bytes) -> memoryview:
-    """A settlement of messages that are gone, in as many entries as they were."""
+    """A settlement of messages that are gone, with as many entries."""
     logger.warning(
         "referenced_messages_missing queue=%r offset=%d messages=%d replaced_by=settlement",
         queue.decode(errors="replace"),

@@ -62,7 +62,7 @@ logger = logging.getLogger(__name__)
 
 FLUSH_INTERVAL_S: Final = 0.05
 ANEW_SHARE: Final = 0.5
-"""More than this of what is retained is not collected anew: retention would take it again before it is transferred."""
+"""If more than this share of the retained data would be collected anew, retention would drop it before its transfer."""
 _COPY_BYTES: Final = 1024 * 1024
 
 
@@ -70,10 +70,10 @@ class Collector:
     """Keeps the outgoing logs of all tagged vhosts; see the module.
 
     Attributes:
-        logs: by vhost.
-        known_downstreams: of all of them.
-        released: called when logs of queues may be needed no more, or less of them.
-        has_resigned: nothing is collected, and no log is opened; see `resign`.
+        logs: the outgoing logs by vhost.
+        known_downstreams: the downstreams of all logs.
+        released: called when less of the queues' logs may be needed.
+        has_resigned: whether nothing is collected and no log is opened; see `resign`.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class Collector:
         commits: GroupCommit,
         config: Config,
     ) -> None:
-        """Collect nothing yet; `queue_log` gives a queue's log."""
+        """Begin without logs; `queue_log` gives a queue's log."""
         self.logs: dict[str, OutgoingLog] = {}
         self._has_logs = asyncio.Event()
         self._tree = tree
@@ -94,7 +94,7 @@ class Collector:
         self.released: Callable[[], None] = _ignore
         self._queue_log = queue_log
         self._logs_of_queues = logs_of_queues
-        # Then what is in the log of a queue is on disk when it is collected, and need not be copied.
+        # Then a queue's chunk is on disk when it is collected, and needs no copy.
         self._by_name = config.storage.durability == "fsync"
         self._segment_bytes_max = config.storage.segment_bytes_max
         self._retain_bytes_max = config.standby.retention_bytes_max
@@ -115,10 +115,10 @@ class Collector:
     # -- which vhosts and queues --------------------------------------------------------------
 
     def open_vhost(self, vhost: str) -> OutgoingLog:
-        """The vhost's outgoing log, made when it is tagged for the first time.
+        """The vhost's outgoing log, made when the vhost is tagged for the first time.
 
         Raises:
-            StorageError: it cannot be served; it is not tried again before the next start.
+            StorageError: the log cannot be served; the next try is at the next start.
         """
         log = self.logs.get(vhost)
         if log is None:
@@ -139,13 +139,13 @@ class Collector:
         return log
 
     def resign(self) -> None:
-        """Be no upstream any more: what becomes of the queues from now on is no news for downstreams.
+        """Cease to be an upstream: later changes of the queues do not reach downstreams.
 
-        They keep what they have. A log that is opened later is another one, and nobody takes it for the continuation,
-        not even who never asks in between.
+        Downstreams keep their data. A log that is opened later has another identity, so no downstream takes it for
+        the continuation.
 
         Raises:
-            StorageError: the disk refused it; nobody is served, and it may be tried again.
+            StorageError: the disk refused it; no downstream is served, and another try is possible.
         """
         self.has_resigned = True
         for vhost in list(self.logs):
@@ -153,54 +153,54 @@ class Collector:
         for path in self._beside(()):
             remove_log(self._tree, path)
         if self._directory.exists():
-            # Before any queue goes: a log that the power brought back would tell of that.
+            # Before any queue goes: a log that came back after a power loss would report the deletion.
             sync_directory(self._directory)
         self._broken.clear()
 
     def open_tagged(self, vhost: str, queues: list[Queue]) -> None:
-        """Open the log of a tagged vhost with these queues; one that is damaged never stops the broker."""
+        """Open the log of a tagged vhost with these queues; a damaged one never stops the broker."""
         if vhost not in self.logs:
             with suppress(StorageError):
                 self.open_vhost(vhost)
                 self.close_missing(vhost, queues)
 
     def close_vhost(self, vhost: str, *, delete: bool) -> None:
-        """The vhost is gone, or is not tagged any more."""
+        """Close the log of a vhost that is gone, or no longer tagged."""
         log = self.logs.pop(vhost, None)
         if log is not None:
-            # They may be there for as long as the disk does not take the change.
+            # They may exist for as long as the disk does not take the change.
             for queue in [each for each in self._collected() if each.key[0] == vhost]:
                 self.pause(queue)
             log.close(delete=delete)
             self.released()
 
     def remove_former(self, vhosts: Iterable[str]) -> None:
-        """Remove the logs of all vhosts but these, for a new one of such a name is another one."""
+        """Remove the logs of all vhosts except these, because a new vhost of an old name is another one."""
         for path in self._beside(vhosts):
             self._remove(path)
 
     def remove_closed(self, vhost: str) -> None:
-        """A vhost is gone: remove the log that it had while it was tagged, and one that is damaged."""
+        """Remove the log of a deleted vhost from the time of its tag, also a damaged one."""
         path = self._directory / directory_name(vhost)
         if vhost not in self.logs and path.exists():
             self._remove(path)
         self._broken.pop(vhost, None)
 
     def _beside(self, vhosts: Iterable[str]) -> list[Path]:
-        """Directories that are of none of these vhosts."""
+        """The directories that belong to none of these vhosts."""
         own = {directory_name(vhost) for vhost in vhosts}
         found = sorted(self._directory.iterdir()) if self._directory.exists() else []
         return [path for path in found if path.name not in own]
 
     def _remove(self, path: Path) -> None:
-        """Never fails the broker: the next start tries again."""
+        """Remove a log; a failure never fails the broker, because the next start tries again."""
         try:
             remove_log(self._tree, path)
         except (OSError, StorageError) as error:
             logger.error("outgoing_log_not_removed error=%s", error)
 
     def follow(self, queue: Queue) -> None:
-        """Collect this queue from now on, and beside live traffic what its log holds already."""
+        """Collect this queue from now on, and in parallel the earlier records of its log."""
         if queue not in self._following and queue not in self._catching_up and not self.has_resigned:
             task = asyncio.get_running_loop().create_task(self._catch_up(queue))
             self._catching_up[queue] = task
@@ -216,26 +216,26 @@ class Collector:
                 self._durable_end.pop(queue, None)
 
     async def complete(self, queue: Queue) -> None:
-        """As `catch_up`, but never fails: the queue's log still has everything, `resume` tries again."""
+        """As `catch_up`, but never fails: the queue's log has everything, and `resume` tries again."""
         try:
             await self.catch_up(queue)
         except StorageError as error:
             self._report_stopped(queue, error)
 
     def _report_stopped(self, queue: Queue, error: StorageError) -> None:
-        """The queue's log still has everything: `resume` takes collection up again from there."""
+        """Note that collecting stopped; `resume` continues it from the queue's log."""
         logger.error("collection_stopped vhost=%s queue=%s error=%s", *queue.key, error)
         if queue.key[0] in self.logs:
             self.logs[queue.key[0]].stopped.add(queue)
 
     async def catch_up(self, queue: Queue) -> None:
-        """Copy what the queue's log holds beyond the last copy, then collect live.
+        """Copy the queue's records behind the last copied one, then collect live.
 
-        Only what is durable is copied: the log's end of now, once the disk has it, then in small steps all
-        that became durable meanwhile, as `collect` noted. What is not durable then, `collect` will bring.
+        Only durable records are copied: up to the log's present end, once that is durable, then in small steps all
+        that became durable meanwhile, as `collect` noted. `collect` brings the later ones.
 
         Raises:
-            StorageError: a log cannot be read or written; nothing is skipped.
+            StorageError: a log cannot be read or written; no record is skipped.
         """
         outgoing = self.open_vhost(queue.key[0])
         log = self._queue_log(queue)
@@ -243,18 +243,18 @@ class Collector:
         position = outgoing.position_of(queue)
         last_position = outgoing.last_position_of(key)
         if last_position is not None and last_position > log.next_offset:
-            # The queue's log lost its end with the power (durability = os) and hands those offsets out again.
+            # The queue's log lost its end with the power (durability = os) and gives those offsets to other messages.
             outgoing.begin_incarnation(queue, renumbers=True)
             self._end(outgoing, key, last_position)
             key, position = outgoing.key_of(queue), 0
         first = log.first_offset if key in outgoing.positions else _first_wanted(queue, log)
         end = log.next_offset
         await self._durable()
-        # Many waited for the same round.
+        # Many wait for the same group commit.
         await others_first()
         if position < first and not outgoing.is_closed:
-            # All that is before was settled, and that is durable, but for what is stored again behind it: that is
-            # copied as it was. Then say so, a message of it may be out.
+            # Everything before is durably settled, except relocated messages: these are copied as they were. Then the
+            # log says so, because a downstream may have a message of it.
             position = await self._copy_relocated(queue, outgoing, log, position, first)
         while position < max(end, self._durable_end.get(queue, 0)) and not outgoing.is_closed:
             end = max(end, self._durable_end.get(queue, 0))
@@ -274,12 +274,14 @@ class Collector:
     async def _copy_relocated(
         self, queue: Queue, outgoing: OutgoingLog, log: Log, position: int, first: int
     ) -> int:
-        """Copy what is unsettled from `position` on and in front of `first`, settle the rest; where to go on.
+        """Copy the unsettled messages from `position` up to `first`, and settle the rest.
 
-        What was stored again and is settled since is settled behind that, by what is copied next.
+        Return the offset to go on at.
+
+        Relocated messages that were settled since then are settled by later records, which are copied next.
 
         Raises:
-            StorageError: it cannot be read or written.
+            StorageError: a log cannot be read or written.
         """
         besides = [(each.first, min(each.end, first)) for each in queue.relocated if each.first < first]
         for begin, end in list(queue.settled.gaps(position, first)):
@@ -304,9 +306,10 @@ class Collector:
         return first
 
     def unfollow(self, queues: Iterable[Queue], *, deleted: bool = False) -> None:
-        """Stop collecting; downstreams learn that nothing of the queues is to be recovered.
+        """Stop collecting the queues; downstreams learn that none of their messages is to be recovered.
 
-        The next incarnations of all of them are made durable together, which is a wait for the disk, before any end.
+        The next incarnations of all of them become durable together, with one wait for the disk, before any end is
+        logged.
         """
         ended: list[tuple[OutgoingLog, Key, int]] = []
         for queue in queues:
@@ -323,7 +326,7 @@ class Collector:
             self._end(*each)
 
     def pause(self, queue: Queue) -> None:
-        """Copy nothing more of the queue, until `follow` goes on where its copy ends."""
+        """Stop copying the queue, until `follow` continues at the end of its copy."""
         self._following.discard(queue)
         self._retained.pop(queue, None)
         if queue.key[0] in self.logs:
@@ -333,7 +336,7 @@ class Collector:
             catching_up.cancel()
 
     def _end(self, outgoing: OutgoingLog, key: Key, offset: int) -> None:
-        """End an incarnation in the log, later if the disk refuses it now."""
+        """Log the end of an incarnation, later if the disk refuses it now."""
         outgoing.positions.pop(key, None)
         try:
             outgoing.end(key, offset, self._clock_ms())
@@ -342,7 +345,7 @@ class Collector:
             outgoing.unended.append((key, offset))
 
     def close_missing(self, vhost: str, queues: list[Queue]) -> None:
-        """At start: end every queue that went while nobody could say so."""
+        """Log the ends, at the start, of queues that were deleted without an end."""
         outgoing = self.open_vhost(vhost)
         if not outgoing.incarnations:
             return
@@ -352,7 +355,7 @@ class Collector:
             self._end(outgoing, key, outgoing.last_position_of(key) or 0)
 
     def collect(self, queue: Queue, header: Header, data: bytes, trailer: bytes) -> None:
-        """A durable chunk of a replicated queue: copy it. Never fails the broker."""
+        """Copy a durable chunk of a replicated queue. Never fails the broker."""
         if queue not in self._following:
             if queue in self._catching_up:
                 self._durable_end[queue] = header.next_offset
@@ -364,10 +367,10 @@ class Collector:
             self._report_stopped(queue, error)
 
     def keep_from(self, queue: Queue) -> int:
-        """The first offset of the queue's log that is still needed here; where it ends, if nothing is."""
+        """The first offset of the queue's log that is needed here; its end if no record is."""
         outgoing = self.logs.get(queue.key[0])
         if outgoing is None:
-            # What is dropped before it could be copied was settled, or is stored again; `catch_up` sees to both.
+            # Records dropped before they could be copied were settled, or relocated; `catch_up` handles both.
             return queue.next_offset
         by_reference = outgoing.by_reference.first_of(queue.epoch)
         if queue.replicated:
@@ -378,22 +381,22 @@ class Collector:
         return queue.next_offset if by_reference is None else by_reference
 
     def needed_from(self, epoch: int, log: Log) -> int | None:
-        """The first offset of a deleted queue's log that is still needed here; None if it may go."""
+        """The first offset of a deleted queue's log that is needed here; None if the log may go."""
         needs = (each.needs_of(epoch, log, self._retain_bytes_max) for each in self.logs.values())
         return next((first for first in needs if first is not None), None)
 
     @property
     def epochs(self) -> set[int]:
-        """Of all queues that anything here knows of."""
+        """The epochs of all queues in any outgoing log."""
         return set().union(*(log.epochs for log in self.logs.values()))
 
     @property
     def by_reference_epochs(self) -> set[int]:
-        """Of all queues whose logs are needed here."""
+        """The epochs of all queues whose logs are needed here."""
         return set().union(*(log.by_reference.epochs for log in self.logs.values()))
 
     def resume(self, queues: list[Queue]) -> None:
-        """Begin to collect what should be and is not, such as what a full disk had stopped."""
+        """Begin to collect queues that should be collected and are not, such as after a full disk."""
         for outgoing in self.logs.values():
             unended, outgoing.unended = outgoing.unended, []
             for key, offset in unended:
@@ -416,7 +419,7 @@ class Collector:
             try:
                 pending = self._begin_commits()
             except StorageError as error:
-                # Such as when there are no descriptors for a moment. Nothing counts as synced: it is due again.
+                # Such as a moment without descriptors. Nothing counts as synced: it is due again.
                 if str(error) != refused:
                     refused = str(error)
                     logger.error("collected_not_synced error=%s action=retry", error)
@@ -427,16 +430,16 @@ class Collector:
                 try:
                     await loop.run_in_executor(self._executor, sync_descriptors, descriptors)
                 except OSError as error:
-                    # What was not synced may be gone from memory too: nothing more is served until a restart
-                    # has completed the outgoing logs from the queues' logs. The broker itself goes on.
+                    # Unsynced records may be gone from memory too: no more is served until a restart has completed
+                    # the outgoing logs from the queues' logs. The broker itself goes on.
                     logger.critical("outgoing_fdatasync_failed error=%s action=restart_the_node", error)
                     for log, *_ in pending:
                         with suppress(StorageError):
                             log.sync_failed()
                     self._stop_all()
                     return
-                # Not before followers in sync have it: who takes over completes its logs in an order of its own, and
-                # what had been served from offsets that come to mean something else would be missing at downstreams.
+                # Not before followers in sync have the records: a new leader completes its logs in an order of its
+                # own, so downstreams that had got offsets early would miss records.
                 try:
                     await self._shared()
                 except StorageError:
@@ -456,13 +459,13 @@ class Collector:
                     self._executor.submit(uncache, transferred)
 
     def _stop_all(self) -> None:
-        """Who has all that was committed is not to take it for all there is."""
+        """Tell downstreams that the logs have stopped: everything committed is no longer everything."""
         self._has_stopped = True
         for log in self.logs.values():
             log.has_stopped = True
 
     def _begin_commits(self) -> list[tuple[OutgoingLog, list[int], int, int]]:
-        """What each log has to sync, see `begin_commit`; of all or of none."""
+        """The pending syncs of each log, see `begin_commit`; of all logs or of none."""
         pending: list[tuple[OutgoingLog, list[int], int, int]] = []
         try:
             for log in self.logs.values():
@@ -474,7 +477,10 @@ class Collector:
         return pending
 
     def retain(self) -> None:
-        """Drop what is beyond the configured size or age, or is transferred; first keep how far downstreams are."""
+        """Drop records beyond the configured size or age, or transferred ones.
+
+        First store the downstreams' positions.
+        """
         before_ms = None if self._retain_ms is None else self._clock_ms() - self._retain_ms
         dropped = False
         for vhost, log in self.logs.items():
@@ -498,7 +504,7 @@ class Collector:
                 self._report_retained(queue)
 
     def count_missing(self) -> None:
-        """Have each log know how much its queues hold that retention has taken from it."""
+        """Have each log count the messages that its queues hold and that retention has dropped from it."""
         queues: dict[str, list[Queue]] = {vhost: [] for vhost in self.logs}
         for queue in self._collected():
             if queue.key[0] in queues:
@@ -507,11 +513,11 @@ class Collector:
             self.logs[vhost].count_missing(own)
 
     def _collected(self) -> list[Queue]:
-        """Every queue that is collected, or is being caught up with."""
+        """All queues that are collected, or are catching up."""
         return [*self._following, *self._catching_up]
 
     def _report_retained(self, stream: Stream) -> None:
-        """What a stream's own retention took is not to come back at the standby either."""
+        """Settle records that a stream's own retention dropped, so that they do not come back at the standby."""
         first = stream.log.first_offset
         if first <= self._retained.get(stream, 0):
             return
@@ -525,7 +531,7 @@ class Collector:
     # -- what an operator asks ----------------------------------------------------------------
 
     def note_downstream(self, vhost: str, reference: str, offset: int) -> None:
-        """A downstream has everything of a vhost before `offset`; one that begins too late is told of."""
+        """Note that a downstream has everything of a vhost before `offset`; one that begins too late is reported."""
         log = self.logs.get(vhost)
         if log is None:
             return
@@ -540,10 +546,11 @@ class Collector:
         self.known_downstreams.report_used_twice(log, reference)
 
     def begin_downstream(self, vhost: str, reference: str) -> int | None:
-        """Where a downstream begins that has nothing yet; None if nothing is collected of the vhost.
+        """The offset at which a new downstream begins; None if the vhost is not collected.
 
-        What its queues hold and retention has taken is collected anew for it, all of it: if retention leaves it
-        there, and no other downstream would miss what gives way to it. Else it is told how much is missing.
+        Messages that retention has dropped and queues still hold are collected anew for it, all of them, if retention
+        would keep them and no other downstream would miss the records that they displace. Otherwise it gets the
+        number of missing messages.
         """
         log = self.logs.get(vhost)
         if log is None:
@@ -565,16 +572,16 @@ class Collector:
         return log.first_offset
 
     def _would_stay(self, queues: list[Queue]) -> bool:
-        """Whether all that these queues hold could be retained, for some time.
+        """Whether all records of these queues could be retained for some time.
 
         Raises:
-            StorageError: the log of one cannot be read.
+            StorageError: the log of a queue cannot be read.
         """
         size = sum(_wanted_bytes(queue, self._queue_log(queue)) for queue in queues)
         return size <= self._retain_bytes_max * ANEW_SHARE
 
     def _begin_anew(self, log: OutgoingLog, queues: list[Queue]) -> None:
-        """Drop all that is in a log; these queues, which are all of its vhost, are collected no more until `resume`.
+        """Drop everything in a log; its queues are not collected until `resume`.
 
         Raises:
             StorageError: the disk refused it.
@@ -584,16 +591,16 @@ class Collector:
         log.begin_anew()
         for queue in queues:
             if not isinstance(queue, Stream) and not queue.settling and queue.damage is None:
-                # What is settled is not collected anew: it would only push out what is held.
+                # Settled messages are not collected anew: they would only displace unsettled ones.
                 with suppress(StorageError):
                     self._queue_log(queue).drop_before(queue.log_floor)
         self.released()
 
     def forget_downstream(self, name: str) -> bool:
-        """Keep nothing for a downstream any more, in any vhost; whether one is shown under this name.
+        """Forget a downstream in all vhosts; return whether one has this name.
 
         Raises:
-            PreconditionFailed: several have the name; it says what else they are called.
+            PreconditionFailed: several have the name; the text has their other names.
             StorageError: the disk refused it.
         """
         known = self.known_downstreams.forget(name)
@@ -601,7 +608,7 @@ class Collector:
         return known
 
     def delete_all(self, queues: list[Queue]) -> list[dict[str, Any]]:
-        """Delete every outgoing log; a tagged vhost's begins anew with what its queues hold now.
+        """Delete every outgoing log; a tagged vhost's begins anew with its queues' present messages.
 
         Returns:
             A row a vhost or directory of a previous one: vhost, bytes.
@@ -617,20 +624,20 @@ class Collector:
             size = sum(file.stat().st_size for file in path.iterdir())
             rows.append({"vhost": vhost_of_directory(path.name), "bytes": size})
             remove_log(self._tree, path)
-        # A damaged log is gone now, too.
+        # Damaged logs are gone now, too.
         self._broken.clear()
         self.resume(queues)
         return rows
 
     def close(self) -> None:
-        """Sync what is left and close."""
+        """Sync the rest, and close."""
         for log in self.logs.values():
             log.close(delete=False)
         self._executor.shutdown(wait=True)
 
 
 def _first_wanted(queue: Queue, log: Log) -> int:
-    """From which segment on a queue's log is what it needs for itself; those before it are kept for others."""
+    """The first offset of the log that the queue itself needs; earlier segments are kept for others."""
     if isinstance(queue, Stream) or queue.settling:
         return log.first_offset
     first = log.segment_before(min(queue.log_floor + 1, log.next_offset))
@@ -638,16 +645,16 @@ def _first_wanted(queue: Queue, log: Log) -> int:
 
 
 def _wanted_bytes(queue: Queue, log: Log) -> int:
-    """Octets of that."""
+    """The octets of a queue's log from there on."""
     return log.bytes_from(_first_wanted(queue, log))
 
 
 def _ignore() -> None:
-    """Nobody kept anything."""
+    """Do nothing."""
 
 
 def directory_name(vhost: str) -> str:
-    """A vhost's name as a directory name that tells it from all others, also from `.` and `..`."""
+    """A vhost's name as a directory name, different from all others, also from `.` and `..`."""
     quoted = quote(vhost, safe="").replace(".", "%2E") or "%"
     if len(quoted) <= 200:
         return quoted
@@ -655,5 +662,5 @@ def directory_name(vhost: str) -> str:
 
 
 def vhost_of_directory(name: str) -> str:
-    """The vhost that `directory_name` made this of; a name that is told by its digest only stays that."""
+    """The vhost of a directory's name; a digest stays a digest."""
     return "" if name == "%" else unquote(name)

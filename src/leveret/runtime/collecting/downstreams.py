@@ -19,16 +19,16 @@ from leveret.wire.record import named_downstream
 logger = logging.getLogger(__name__)
 
 DOWNSTREAMS_MAX: Final = 1000
-"""References that positions are kept for; whoever may read the log could make up any number of them."""
+"""The most references with a stored position, because a reader of the log could invent any number of them."""
 
 
 class Downstream(msgspec.Struct):
     """A downstream that transfers the log.
 
     Attributes:
-        offset: it has everything before.
-        seen_ms: when it said so last.
-        missing_messages: at most so many that the queues still hold were not in the log any more when it began.
+        offset: the offset up to which it has the log.
+        seen_ms: the time of its last report.
+        missing_messages: the most messages that the queues held and the log had dropped when it began.
     """
 
     offset: int
@@ -44,7 +44,7 @@ class Downstreams:
     """
 
     def __init__(self, file: StateFile) -> None:
-        """Read who has how much.
+        """Read the stored positions.
 
         Raises:
             StorageError: the file is damaged.
@@ -57,41 +57,43 @@ class Downstreams:
             raise StorageError(f"{file.path}: {error}; remove it, downstreams will tell again") from None
 
     def cut(self, end: int) -> None:
-        """The log ends there: what they have beyond is of another one, and nothing here is spared for it."""
+        """Lower the positions to the log's end: records beyond it were another log's, and need no protection here."""
         for each in self.by_reference.values():
             each.offset = min(each.offset, end)
 
     def clear(self) -> None:
-        """Nobody has anything of the log, which is another one."""
+        """Forget all, because the log is another one."""
         self.by_reference.clear()
 
     def note(
         self, reference: str, offset: int, now_ms: int, *, first: int, committed: int, missing_messages: int
     ) -> bool:
-        """A downstream has everything before `offset` of a log from `first` to `committed`; durable with `save`.
+        """Note that a downstream has everything before `offset` of a log from `first` to `committed`.
+
+        Durable with `save`.
 
         Returns:
-            Whether it begins, and lacks some of the `missing_messages` that queues hold and the log does not.
+            Whether it begins, and lacks some of the `missing_messages` that queues hold and the log lacks.
         """
         self.follow_name(reference)
         known = self.by_reference.get(reference)
         if offset > committed or (known is None and len(self.by_reference) >= DOWNSTREAMS_MAX):
             logger.warning("downstream_position_refused downstream=%r offset=%d", reference, offset)
             return False
-        # Who has something goes on behind it, or from where it is.
+        # A downstream with records goes on behind them, or at the log's begin.
         begins = offset == first and (known is None or known.offset != offset)
         missing = known.missing_messages if known is not None else 0
         if begins:
             missing = missing_messages
         elif offset >= committed:
-            # It has all that is here: it can lack no more than is not.
+            # It has everything here, so it lacks no more than the log does.
             missing = min(missing, missing_messages)
         self.by_reference[reference] = Downstream(offset, now_ms, missing)
         self._is_saved &= known is not None and (known.offset, known.missing_messages) == (offset, missing)
         return begins and missing > 0
 
     def follow_name(self, reference: str) -> None:
-        """A downstream that was renamed, or that told no id before, is the one it was; its former name goes."""
+        """Keep the position of a downstream that was renamed, or that had no id before; its previous name goes."""
         name, own_id = named_downstream(reference)
         if not own_id or reference in self.by_reference:
             return
@@ -102,7 +104,7 @@ class Downstreams:
                 return
 
     def forget(self, reference: str) -> None:
-        """Nothing is kept for that downstream any more.
+        """Forget a downstream.
 
         Raises:
             StorageError: the disk refused it.
@@ -122,11 +124,11 @@ class Downstreams:
             self._is_saved = True
 
     def all_have(self, default: int) -> int:
-        """All of them have everything before this; the default when none is known."""
+        """The offset before which all of them have everything; the default when none is known."""
         return min((each.offset for each in self.by_reference.values()), default=default)
 
     def others_have(self, reference: str, end: int) -> bool:
-        """Whether all but that one have everything before `end`."""
+        """Whether all except that one have everything before `end`."""
         return all(each.offset >= end for other, each in self.by_reference.items() if other != reference)
 
     @property

@@ -15,16 +15,16 @@ logger = logging.getLogger(__name__)
 
 
 class KnownDownstreams:
-    """See the module."""
+    """The downstreams of a node; see the module."""
 
     def __init__(self, logs: Mapping[str, OutgoingLog]) -> None:
-        """Of these logs, by vhost, which change."""
+        """Use these logs, by vhost; the mapping may change."""
         self._logs = logs
         self._overtaken: set[tuple[str, str]] = set()
         self._reported_twice: set[str] = set()
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row a vhost and known downstream: how far it is, and how much it misses that is retained no more."""
+        """A row a vhost and known downstream: its position, and the number of dropped records that it lacks."""
         names = self._shown_names()
         return [
             {
@@ -41,10 +41,10 @@ class KnownDownstreams:
         ]
 
     def forget(self, name: str) -> bool:
-        """Keep nothing for a downstream any more, in any vhost; whether one is shown under this name.
+        """Forget a downstream in all vhosts; return whether one has this name.
 
         Raises:
-            PreconditionFailed: several have the name; it says what else they are called.
+            PreconditionFailed: several have the name; the text has their other names.
             StorageError: the disk refused it.
         """
         found = [each for each, shown in self._shown_names().items() if name in (each, shown)]
@@ -58,7 +58,7 @@ class KnownDownstreams:
         return bool(found)
 
     def report_overtaken(self, vhost: str, log: OutgoingLog) -> None:
-        """Whom retention overtook misses something: say so once, not each time."""
+        """Log once that retention has dropped records that a downstream lacks."""
         for name, downstream in log.downstreams.by_reference.items():
             missing = log.first_offset - downstream.offset
             if missing <= 0:
@@ -74,7 +74,7 @@ class KnownDownstreams:
                 )
 
     def report_used_twice(self, log: OutgoingLog, reference: str) -> None:
-        """Warn once per name that two downstreams of a log have; nothing is lost by it."""
+        """Warn once for each name that two downstreams of a log have; no record is lost by it."""
         name = named_downstream(reference)[0]
         if name in self._reported_twice:
             return
@@ -89,7 +89,7 @@ class KnownDownstreams:
             )
 
     def _shown_names(self) -> dict[str, str]:
-        """By reference, the name of its cluster, or, if several have that name, the whole reference."""
+        """By reference, the name of its cluster or, if several have that name, the whole reference."""
         references = {each for log in self._logs.values() for each in log.downstreams.by_reference}
         names = {reference: named_downstream(reference)[0] for reference in references}
         counts = Counter(names.values())

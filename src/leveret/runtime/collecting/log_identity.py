@@ -18,7 +18,7 @@ from leveret.storage.state_file import StateFile
 
 ID_BITS: Final = 62
 LEADERSHIPS_MAX: Final = 1000
-"""Epochs that are told of; what is older was transferred long ago."""
+"""The most epochs in the file; older records were transferred long ago."""
 
 
 class _LedFrom(msgspec.Struct, frozen=True, array_like=True):
@@ -39,12 +39,12 @@ class OutgoingLogIdentity:
     """See the module.
 
     Attributes:
-        log_id: what the log is called.
-        is_new: whether it was called so just now: nobody has anything of it.
+        log_id: the name of the log.
+        is_new: whether the name is new, so that no downstream has records of it.
     """
 
     def __init__(self, file: StateFile, log: Log) -> None:
-        """Of a log that was read. One in which nothing is yet gets a name, as its segments may have been lost.
+        """Read the identity of a log; an empty log gets a new name, because its segments may have been lost.
 
         Raises:
             StorageError: the file is damaged, or the disk refused it.
@@ -54,7 +54,7 @@ class OutgoingLogIdentity:
             found = msgspec.convert(file.load(), _Saved)
         except msgspec.ValidationError as error:
             raise StorageError(f"{file.path}: {error}; remove the file, and downstreams begin anew") from None
-        # In what is not here any more nothing was served by this node: a leader before it may have done so.
+        # This node has served no dropped record; an earlier leader may have done so.
         self._leaderships = [
             leadership for leadership in found.leaderships if leadership.first < log.next_offset
         ][-LEADERSHIPS_MAX:]
@@ -65,7 +65,7 @@ class OutgoingLogIdentity:
             self._save()
 
     def begin_leadership(self) -> None:
-        """On disk, and on its way to followers, before anything is written in the log's epoch.
+        """Add the log's epoch, before any record is written in it; on disk, and on its way to followers.
 
         Raises:
             StorageError: the disk refused it.
@@ -78,7 +78,7 @@ class OutgoingLogIdentity:
         self._is_reported = True
 
     def epoch_before(self, offset: int) -> int | None:
-        """In which epoch the record before `offset` was written; None if that is not known."""
+        """The epoch in which the record before `offset` was written; None if unknown."""
         at = bisect_left(self._leaderships, offset, key=lambda leadership: leadership.first)
         return self._leaderships[at - 1].epoch if at else None
 

@@ -56,11 +56,11 @@ from leveret.wire.stream_entry import pack_entries
 logger = logging.getLogger(__name__)
 
 STATE_FILES: Final = ("lives.json", "failed_sync.json", "identity.json", "downstreams.json", "positions.json")
-"""Beside the segments: incarnations of queues, a failed sync, the log's name, how far downstreams and queues are."""
+"""The state files: incarnations, a failed sync, the log's name, and the positions of downstreams and queues."""
 _UNNAMED_BYTES_MAX: Final = 1024 * 1024
-"""Of what a queue holds behind what is named of it, so much is no reason yet to give that up."""
+"""The most octets of a queue behind its last reference that do not end the retention of its log."""
 _READ_BYTES: Final = 16 * 1024
-"""At once, of a log of which most chunks are named, or small."""
+"""The octets of one read, in a log whose chunks are mostly references, or small."""
 _GONE: Final = "the outgoing log is closed: its vhost is gone or is not tagged standby_replication"
 
 
@@ -68,21 +68,22 @@ class OutgoingLog(CommittedLog):
     """See the module.
 
     Attributes:
-        by_reference: what it holds without a copy, of the logs of its queues.
-        log_id: what the log is called; another one in its place is called otherwise.
-        writer: drawn each time that it is opened, so that none takes what another serves for the same.
+        by_reference: its references to chunks in its queues' logs.
+        log_id: the name of the log; a log that replaces it has another one.
+        writer: drawn at each opening, so that logs served by different writers are told apart.
         positions: by queue and incarnation, the offset up to which the queue is copied.
-        downstreams: how far each of them has the log.
-        missing_messages: how many its queues hold that are in it no more, as of the last `count_missing`.
-        has_stopped: an fdatasync failed, so nothing more is committed before a restart; what was is served.
-        stopped: queues whose copy a disk refused, until it is complete again.
-        unended: incarnations, and where they end, whose end a disk refused to log.
+        downstreams: the positions of its downstreams.
+        missing_messages: the messages that its queues hold and it has dropped, by the last `count_missing`.
+        has_stopped: whether an fdatasync failed, so that no more is committed before a restart; committed records are
+            served.
+        stopped: queues whose copy a disk refused, until their copy is complete again.
+        unended: incarnations whose end a disk refused to log, with their end offsets.
     """
 
     def __init__(self, tree: Tree, directory: Path, queues: QueueStore, *, segment_bytes_max: int) -> None:
-        """Recover the log, the position of every queue in it, and who has transferred how far.
+        """Recover the log, its position in every queue, and the positions of its downstreams.
 
-        What is named in it is read from the logs of `queues`, when it is asked for.
+        Referenced data are read from the logs of `queues` on demand.
 
         Raises:
             StorageError: the log, or a state file in its directory, is damaged.
@@ -108,7 +109,7 @@ class OutgoingLog(CommittedLog):
         def on_chunk(chunk: Chunk) -> None:
             nonlocal last_chunk_id
             last_chunk_id = chunk.header.chunk_id
-            # Of a log that was open already all is read, and the newest segment is not the one that is read.
+            # Of an already open log all chunks are read, and the newest segment is not the one being read.
             self._recovered(chunk, log.segment_with(chunk.header.chunk_id))
 
         cut_at = self._failed_file.load().get("committed_offset")
@@ -124,12 +125,12 @@ class OutgoingLog(CommittedLog):
         if self._identity.is_new:
             self.downstreams.clear()
         self.downstreams.cut(log.next_offset)
-        # What is older was hardly read at the start.
+        # The start hardly read older records.
         self._cached_from = self.log.next_offset
 
     @property
     def uncollected(self) -> int:
-        """About how many records of stopped queues are to come: who has all of the log is to know of these."""
+        """About the number of records to come from stopped queues, for downstreams that have all of the log."""
         records = sum(max(1, queue.next_offset - self.position_of(queue)) for queue in self.stopped)
         return records + len(self.unended)
 
@@ -144,7 +145,7 @@ class OutgoingLog(CommittedLog):
         It is 0 if no chunk ends there, and None if that chunk is not retained.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the chunk cannot be read.
         """
         if not self.log.first_offset < offset <= self.log.next_offset:
             return None
@@ -152,7 +153,7 @@ class OutgoingLog(CommittedLog):
         return fingerprint_of(header) if header.next_offset == offset else 0
 
     def epoch_before(self, offset: int) -> int | None:
-        """In which epoch the record before `offset` was written; None if that is not known."""
+        """The epoch in which the record before `offset` was written; None if unknown."""
         return self._identity.epoch_before(offset)
 
     def _recovered(self, chunk: Chunk, segment: int) -> None:
@@ -176,23 +177,23 @@ class OutgoingLog(CommittedLog):
 
     @property
     def epochs(self) -> set[int]:
-        """Of all queues that it knows of."""
+        """The epochs of all queues in the log."""
         return self.by_reference.epochs | {
             epoch_of(incarnation) for _, incarnation in (*self._lowest_offsets.keys, *self.incarnations)
         }
 
     @property
     def incarnations(self) -> set[Key]:
-        """Those that downstreams may have something of, and that have not ended."""
+        """The incarnations that have not ended, and of which downstreams may have records."""
         return self.positions.keys() | self._checkpoint.former.keys()
 
     def last_position_of(self, key: Key) -> int | None:
-        """Up to where downstreams may have the incarnation; None if it is not among `incarnations`."""
+        """The offset up to which downstreams may have the incarnation; None if it is not among `incarnations`."""
         last_position = max(self.positions.get(key, -1), self._checkpoint.former.get(key, -1))
         return last_position if last_position >= 0 else None
 
     def key_of(self, queue: Queue) -> Key:
-        """How the log names the queue: its name, and its incarnation."""
+        """The log's key for the queue: its name, and its incarnation."""
         return queue.name_octets, queue.epoch + (
             self._incarnations.get(str(queue.epoch), 0) << INCARNATION_BITS
         )
@@ -202,16 +203,16 @@ class OutgoingLog(CommittedLog):
         return self.positions.get(self.key_of(queue), 0)
 
     def begin_incarnation(self, queue: Queue, *, renumbers: bool = False) -> None:
-        """From now on the queue goes by a name that nothing here is settled under.
+        """Give the queue another incarnation, under which no message here is settled.
 
-        `renumbers` says that it may give offsets, that this log knows, to other messages.
+        `renumbers`: it may give offsets in this log to other messages.
         """
         count = self._incarnations.get(str(queue.epoch), 0)
         self._incarnations[str(queue.epoch)] = next_count(count, renumbers=renumbers)
         self._incarnations_saved = False
 
     def end(self, key: Key, offset: int, timestamp_ms: int) -> None:
-        """Settle everything of an incarnation that ended at `offset`; the next incarnation is durable before that.
+        """Settle everything of an incarnation that ended at `offset`; the next one is durable before that.
 
         Raises:
             StorageError: the disk refused it.
@@ -225,19 +226,19 @@ class OutgoingLog(CommittedLog):
     # -- what the collector appends -----------------------------------------------------------
 
     def copy(self, queue: Queue, header: Header, data: bytes, trailer: bytes, *, by_name: bool) -> None:
-        """Append a chunk of the queue's log unless it is here already; `by_name` without its data, if that is worth it.
+        """Append a chunk of the queue's log unless it is here already; `by_name` allows a reference.
 
-        A stream's entries are packed as messages (wire.stream_entry), and the stored positions of its readers and
-        publishers go along; where they have no message to ride on, with a settlement of nothing.
+        A stream's entries are packed as messages (wire.stream_entry), with the stored positions of its readers and
+        publishers; without a message, these go with a settlement of nothing.
 
         Raises:
-            StorageError: the disk refused it, or the stream's entries cannot be told from each other.
+            StorageError: the disk refused it, or the stream's entries cannot be separated.
         """
         key = self.key_of(queue)
         if header.chunk_id < self.positions.get(key, 0):
             return
         if self.by_reference.bytes_of.get(self.log.newest_segment, 0) >= self.log.segment_bytes_max:
-            # Its own octets are few: retention takes whole segments, with what they name.
+            # Its own octets are few: retention drops whole segments, with the referenced data.
             self.log.roll()
         entries, records = header.entries, header.records
         crc: int | None = header.crc
@@ -256,7 +257,7 @@ class OutgoingLog(CommittedLog):
             data, entries, records, crc = encode_entry(b""), 1, 1, None
         kind = header.type
         if kind == ChunkType.RELOCATION:
-            # Downstreams have its messages, at the same offsets, from where they stood before.
+            # Downstreams have its messages, at the same offsets, from their first place.
             kind, crc = ChunkType.TRACKING, None
             data = encode_entry(encode_settlements([Settlement(Reason.ACKED, header.chunk_id, 1)]))
         if not is_stream or header.type == ChunkType.USER or attributes:
@@ -288,7 +289,7 @@ class OutgoingLog(CommittedLog):
         at: int,
         besides: Iterable[tuple[int, int]] = (),
     ) -> None:
-        """Append a settlement of all offsets below `offset`, at the place `at` of the queue; not of those `besides`."""
+        """Append a settlement of all offsets below `offset` except `besides`, at the place `at` of the queue."""
         ranges, begin = [], 0
         for unsettled, behind in (*besides, (offset, offset)):
             ranges += [
@@ -322,24 +323,24 @@ class OutgoingLog(CommittedLog):
         self._checkpoint.note(key, self.log.newest_segment, offset + records)
 
     def count_missing(self, queues: Iterable[Queue]) -> None:
-        """Retention took something, or queues gave something: count what these hold and the log does not."""
+        """Count the messages that queues hold and the log lacks, after retention or deletions."""
         self.missing_messages = sum(map(self._missing_of, queues))
 
     def _missing_of(self, queue: Queue) -> int:
         key = self.key_of(queue)
         begin = self._lowest_offsets.begin_of(key)
-        # What is not copied yet is not missing: it is to come.
+        # Messages that are not copied yet are not missing.
         return count_unsettled_before(queue, self.positions.get(key, 0) if begin is None else begin)
 
     # -- what is read of it, and goes ---------------------------------------------------------
 
     @property
     def bytes(self) -> int:
-        """Octets retained, also those that are in the logs of queues for it."""
+        """The retained octets, also those in the logs of queues."""
         return self.log.size_bytes + self.by_reference.bytes
 
     def read(self, offset: int, bytes_max: int) -> list[octets_type | memoryview]:
-        """See CommittedLog; with all data, wherever it stands."""
+        """See CommittedLog; returns whole chunks, also referenced ones."""
         chunks: list[octets_type | memoryview] = []
         size = 0
         for header, octets in self._committed(offset, bytes_max, _READ_BYTES):
@@ -348,7 +349,7 @@ class OutgoingLog(CommittedLog):
             except StorageError:
                 if not chunks:
                     raise
-                # What is whole before it is served; who goes on behind that is told.
+                # Whole chunks are served first; a reader that goes on behind them gets the error.
                 break
             size += len(chunks[-1])
             if size >= bytes_max:
@@ -365,10 +366,10 @@ class OutgoingLog(CommittedLog):
             raise StorageError(f"outgoing log, offset {header.chunk_id}: {error}") from error
 
     def retain(self, *, bytes_max: int, written_before_ms: int | None, transferred: bool) -> None:
-        """Drop what is beyond a size or an age, or, if `transferred`, what all downstreams have.
+        """Drop records beyond a size or an age or, if `transferred`, those that all downstreams have.
 
-        Its age is not that of the messages: a queue may hold old ones when it comes to be collected, or when all is
-        collected anew, and downstreams have as long to transfer these as any others.
+        The age is counted from the collecting, not from the message: a queue may hold old messages when it is first
+        collected, or collected anew, and downstreams have as much time to transfer these.
 
         Raises:
             StorageError: the disk refused it.
@@ -388,10 +389,10 @@ class OutgoingLog(CommittedLog):
             self._forget_dropped()
 
     def needs_of(self, epoch: int, log: Log, bytes_max: int) -> int | None:
-        """From where on the log of a collected queue is still needed; None if it is not.
+        """The first offset of a collected queue's log that is needed; None if none is.
 
-        It is kept until every known downstream has what is named of it, unless it holds much besides from there on, or
-        more than is retained: an outgoing log that stands still, and drops nothing, must not fill the disk with it.
+        The log is kept until every known downstream has its referenced data, unless it holds much more from there on,
+        or more than is retained: an idle outgoing log, which drops nothing, must not fill the disk.
         """
         by_reference = self.by_reference
         first = by_reference.first_of(epoch)
@@ -410,7 +411,7 @@ class OutgoingLog(CommittedLog):
     # -- downstreams --------------------------------------------------------------------------
 
     def note_downstream(self, reference: str, offset: int, now_ms: int) -> bool:
-        """A downstream has everything before `offset`; see Downstreams.note."""
+        """Note that a downstream has everything before `offset`; see Downstreams.note."""
         return self.downstreams.note(
             reference,
             offset,
@@ -422,15 +423,15 @@ class OutgoingLog(CommittedLog):
 
     @property
     def transferred_offset(self) -> int:
-        """All known downstreams have everything before this; the begin of the log when none is known."""
+        """The offset before which all known downstreams have everything; the log's begin when none is known."""
         return self.downstreams.all_have(self.first_offset)
 
     def is_transferred_by_others(self, reference: str) -> bool:
-        """Whether all known downstreams but that one have everything, also what is not served yet."""
+        """Whether all known downstreams except that one have everything, also records that are not served yet."""
         return self.downstreams.others_have(reference, self.log.next_offset)
 
     def take_transferred(self) -> list[Extent]:
-        """What all known downstreams have since the last call: nobody will read it soon."""
+        """The extents that all known downstreams have got since the last call, which are unlikely to be read soon."""
         end = self.transferred_offset
         if end <= self._cached_from:
             return []
@@ -445,24 +446,25 @@ class OutgoingLog(CommittedLog):
     # -- durability ---------------------------------------------------------------------------
 
     def begin_commit(self) -> tuple[list[int], int, int]:
-        """Descriptors to sync, and the end and last chunk that are committed once that is done."""
+        """The descriptors to sync, and the end and last chunk that are committed after that."""
         return self.log.unsynced(), self.log.next_offset, self.last_appended_id
 
     def sync_failed(self) -> None:
-        """What is not committed may be anything on disk, and nobody was served it: let the next start cut it off.
+        """Record a failed sync, so that the next start cuts off the uncommitted records, of which none was served.
 
         Raises:
-            StorageError: the disk refuses to remember that, too.
+            StorageError: the disk refuses this record, too.
         """
         self._failed_file.save({"committed_offset": self.committed_offset})
 
     def begin_anew(self) -> None:
-        """Drop all that is in the log; offsets go on, so that who has it all misses nothing.
+        """Drop everything in the log; offsets go on, so that a downstream with all of it lacks nothing.
 
         Raises:
             StorageError: the disk refused it.
         """
-        # Before all is dropped: what downstreams have is to end there, and nothing else will say what it was.
+        # Before the drop: downstreams' copies of these incarnations must end, and no other record has their
+        # positions.
         try:
             self.log.sync()
         except OSError as error:
@@ -478,7 +480,7 @@ class OutgoingLog(CommittedLog):
         self._report()
 
     def close(self, *, delete: bool) -> None:
-        """Serve nothing more; with `delete` nothing is left of the log."""
+        """Serve nothing more; with `delete` remove the log."""
         if delete:
             try:
                 remove_log(self._tree, self.log.directory)
@@ -489,7 +491,7 @@ class OutgoingLog(CommittedLog):
         self.stop_serving()
 
     def _close_log(self) -> None:
-        """Whoever opens it again takes all that is in it for durable."""
+        """Close the log; the next opening takes all records in it for durable."""
         try:
             self.log.sync()
         except OSError as error:
@@ -497,13 +499,13 @@ class OutgoingLog(CommittedLog):
             with suppress(StorageError):
                 self.sync_failed()
         with suppress(StorageError):
-            # Downstreams tell again what could not be kept.
+            # Downstreams report their positions again if these cannot be stored.
             self.downstreams.save()
         self.log.close()
 
 
 def remove_log(tree: Tree, directory: Path) -> None:
-    """Remove an outgoing log and all beside it, damaged or not.
+    """Remove an outgoing log and its state files, damaged or not.
 
     Raises:
         StorageError: the disk refused it.
@@ -514,7 +516,7 @@ def remove_log(tree: Tree, directory: Path) -> None:
 
 
 def _stored_positions_of(trailer: bytes) -> list[bytes]:
-    """What readers and publishers of a stream stored, of a chunk's trailer."""
+    """The stored positions of a stream's readers and publishers in a chunk's trailer."""
     return [
         encode_attribute(*attribute)
         for attribute in decode_trailer(trailer)

@@ -30,7 +30,7 @@ from leveret.storage.state_file import StateFile
 
 
 class _Saved(msgspec.Struct, frozen=True):
-    """Where the log began, or was about to, and how far it had been with whom: name, incarnation, position."""
+    """The log's begin, present or next, and the positions: name, incarnation, position."""
 
     first: int = -1
     positions: list[tuple[bytes, int, int]] = []
@@ -38,14 +38,14 @@ class _Saved(msgspec.Struct, frozen=True):
 
 
 class PositionsCheckpoint:
-    """By queue and incarnation, what each segment of the log says of it, and what those before said.
+    """The positions in each segment of the log, by queue and incarnation, and those before its begin.
 
     Attributes:
-        former: up to where downstreams may have incarnations of which the log began anew; read only.
+        former: the offsets up to which downstreams may have incarnations from before the log began anew; read only.
     """
 
     def __init__(self, file: StateFile) -> None:
-        """Of a log that is yet to be read; `file` is the one beside it."""
+        """Begin with a log that is yet to be read; `file` is the one beside it."""
         self.former: dict[Key, int] = {}
         self._file = file
         self._before: dict[Key, int] = {}
@@ -53,15 +53,15 @@ class PositionsCheckpoint:
         self._said: dict[int, dict[Key, int | None]] = {}
 
     def note(self, key: Key, segment: int, position: int | None) -> None:
-        """A record in the newest segment says how far the queue is copied; None: that it ended."""
+        """Note a record in the newest segment: the position of a queue's copy, or None for its end."""
         said = self._said.setdefault(segment, {})
-        # A settlement of what was dropped stands at a place that is copied already.
+        # A settlement of dropped messages is at a position that is copied already.
         said[key] = None if position is None else max(position, said.get(key) or 0)
         if position is None:
             self.former.pop(key, None)
 
     def load(self, log: Log) -> dict[Key, int]:
-        """All positions in a log that was read: how far it has each queue that has not ended.
+        """All positions of a log that was read, of queues that have not ended.
 
         Raises:
             StorageError: the file is damaged.
@@ -81,31 +81,33 @@ class PositionsCheckpoint:
         return self._up_to(log.next_offset + 1)
 
     def save(self, first: int) -> None:
-        """The log is about to begin with the segment at `first`. Blocks for the disk.
+        """Store the positions before the log begins with the segment at `first`. Blocks for the disk.
 
         Raises:
-            StorageError: the disk refused it; what is before is not to be dropped.
+            StorageError: the disk refused it; earlier segments must not be dropped.
         """
         self._write(first, self._up_to(first), self._former_up_to(first))
 
     def forget_before(self, first: int) -> None:
-        """The log begins with the segment at `first` now."""
+        """Note that the log begins with the segment at `first` now."""
         if any(segment < first for segment in self._said):
             self._before, self._former_before = self._up_to(first), self._former_up_to(first)
             self._said = {segment: said for segment, said in self._said.items() if segment >= first}
 
     def begin_anew(self, first: int) -> None:
-        """The log, all of which is on disk, is about to drop that and to go on at `first`. Blocks for the disk.
+        """Store the positions before the log, which is durable, drops everything and goes on at `first`.
+
+        Blocks for the disk.
 
         Raises:
-            StorageError: the disk refused it; nothing is to be dropped.
+            StorageError: the disk refused it; nothing must be dropped.
         """
         for key, position in self._up_to(first + 1).items():
             self.former[key] = max(position, self.former.get(key, 0))
         self._write(first, {}, self.former)
 
     def clear(self) -> None:
-        """The log is empty."""
+        """Note that the log is empty."""
         self._before, self._former_before, self._said = {}, dict(self.former), {}
 
     def _write(self, first: int, positions: dict[Key, int], former: dict[Key, int]) -> None:
@@ -113,7 +115,7 @@ class PositionsCheckpoint:
         self._file.replace(msgspec.json.encode(_Saved(first, *rows)))
 
     def _up_to(self, end: int) -> dict[Key, int]:
-        """What is said by all segments that begin before an offset."""
+        """The positions in all segments that begin before an offset."""
         positions = dict(self._before)
         for key, position in self._said_before(end):
             if position is None:
@@ -123,7 +125,7 @@ class PositionsCheckpoint:
         return positions
 
     def _former_up_to(self, end: int) -> dict[Key, int]:
-        """Of the incarnations of before, those that no segment which begins before an offset says to have ended."""
+        """The earlier incarnations without an end in the segments that begin before an offset."""
         ended = {key for key, position in self._said_before(end) if position is None}
         return {key: position for key, position in self._former_before.items() if key not in ended}
 

@@ -1,4 +1,4 @@
-"""The untransferred tail: records of the outgoing logs that the node which replaced this one does not have."""
+"""The untransferred tail: records of the outgoing logs that the node that replaced this one lacks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _READ_BYTES: Final = 4 * 1024 * 1024
 async def first_untransferred(log: OutgoingLog, position: int) -> dict[Key, int] | None:
     """The first offset of each queue incarnation in the log from `position` on; None if the log cannot tell.
 
-    Nobody can where the log begins behind `position` or ends before it, where a downstream began without what retention
-    had taken, and where the log cannot be read.
+    It cannot if it begins behind `position` or ends before it, if a downstream began without records that retention
+    had dropped, or if it cannot be read.
     """
     found: dict[Key, int] = {}
     if position <= 0 or not log.downstreams.lack_nothing:
@@ -36,10 +36,10 @@ async def first_untransferred(log: OutgoingLog, position: int) -> dict[Key, int]
 
 
 def _note_untransferred(log: OutgoingLog, position: int, found: dict[Key, int]) -> int:
-    """Some of that; up to where. Also of what is not served yet, for it counts as collected.
+    """Note some untransferred records, also ones that are not served yet; return the offset behind them.
 
     Raises:
-        StorageError, ChunkError: it cannot be read.
+        StorageError, ChunkError: the log cannot be read.
     """
     begin = position
     for header, octets in log.log.read_raw(position, _READ_BYTES):

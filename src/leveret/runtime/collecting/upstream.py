@@ -43,12 +43,12 @@ def _collected(vhost: str, log: OutgoingLog, queues: int) -> dict[str, Any]:
 
 
 class UpstreamCollection:
-    """Has the collector keep an outgoing log for each vhost that is tagged; see runtime.collecting.collector."""
+    """Keeps an outgoing log for each tagged vhost; see runtime.collecting.collector."""
 
     def __init__(
         self, broker: Broker, collector: Collector, stores: LogStore, clock_ms: Callable[[], int]
     ) -> None:
-        """Collect nothing yet."""
+        """Begin without logs."""
         self._broker = broker
         self._collector = collector
         self._stores = stores
@@ -59,23 +59,23 @@ class UpstreamCollection:
         self._vhosts: set[str] = set()
 
     def be_one_of_many(self) -> None:
-        """Other nodes lead some of the queues."""
+        """Note that other nodes lead some of the queues."""
         self._is_one_of_many = True
 
     # -- which vhosts -------------------------------------------------------------------------
 
     def open_logs(self) -> None:
-        """Know what the outgoing logs hold, before the queues are recovered; one that is damaged stays down."""
+        """Recover the outgoing logs before the queues; a damaged one stays down."""
         for vhost in self._tagged():
             with suppress(StorageError):
                 self._collector.open_vhost(vhost)
 
     async def restore(self, queues: Sequence[Queue]) -> None:
-        """Complete the outgoing logs, which are open, from the logs of these queues, which are recovered."""
+        """Complete the open outgoing logs from the logs of these recovered queues."""
         self._broker.replication_changes.clear()
         self._vhosts = self._existing()
         if self._vhosts and not self._is_one_of_many:
-            # Not where none is known yet: a cluster may have them, or definitions that are to be brought back.
+            # Not if no vhost is known yet: the definitions may come from a cluster, or be restored later.
             self._collector.remove_former(self._vhosts)
         for vhost in list(self._collector.logs):
             own = [queue for queue in queues if queue.key[0] == vhost]
@@ -86,10 +86,10 @@ class UpstreamCollection:
         self._collector.count_missing()
 
     def follow_tags(self) -> None:
-        """Vhosts gain and lose their outgoing log with their tag."""
+        """Open and close outgoing logs as vhosts gain and lose the tag."""
         collector, tagged = self._collector, set(self._tagged())
         if self._is_one_of_many:
-            # Each node would collect what it leads, and a downstream that asks one of them would miss the rest.
+            # Each node would collect the queues that it leads, and a downstream of one node would miss the rest.
             for name in tagged - self._not_collected:
                 logger.error("standby_not_collected vhost=%s reason=node_of_a_cluster", name)
             self._not_collected, tagged = tagged, set()
@@ -102,7 +102,7 @@ class UpstreamCollection:
         self._follow_deletions()
 
     def untagged(self) -> list[str]:
-        """Vhosts with a policy that has queues replicated, where nothing is: they do not have the tag."""
+        """Vhosts with a policy for replicated queues, but without the tag, so that none is replicated."""
         by_kind = self._broker.definitions.by_kind
         requests = {
             policy.vhost
@@ -116,7 +116,7 @@ class UpstreamCollection:
         )
 
     def _report_untagged(self) -> None:
-        """Once, as it comes to be so: whoever set the policy believes that there is a copy."""
+        """Warn once for each such vhost, because its policy's author expects a copy."""
         before, self._asked_in_vain = self._asked_in_vain, set(self.untagged())
         for name in sorted(self._asked_in_vain - before):
             logger.warning(
@@ -126,7 +126,7 @@ class UpstreamCollection:
             )
 
     def _follow_deletions(self) -> None:
-        """Of a vhost that is gone nothing stays, was it tagged or not; one that is not tagged keeps its log."""
+        """Remove the logs of deleted vhosts, tagged or not; an untagged vhost keeps its log."""
         before, self._vhosts = self._vhosts, self._existing()
         if not self._is_one_of_many:
             for name in before - self._vhosts:
@@ -136,7 +136,7 @@ class UpstreamCollection:
         return {name for (name,) in self._broker.definitions.by_kind["vhosts"]}
 
     def _tagged(self) -> list[str]:
-        """Vhosts to collect."""
+        """The vhosts to collect."""
         if self._collector.has_resigned:
             return []
         vhosts = self._broker.definitions.by_kind["vhosts"]
@@ -145,7 +145,7 @@ class UpstreamCollection:
     # -- how it stands: management.node.UpstreamOperations ------------------------------------
 
     def metrics(self) -> list[dict[str, Any]]:
-        """One row a replicated queue: when its oldest message arrived, and how much is collected."""
+        """A row a replicated queue: its oldest message's time of arrival, and its collected part."""
         return list(self._rows())
 
     def _rows(self) -> Iterator[dict[str, Any]]:
@@ -169,10 +169,10 @@ class UpstreamCollection:
         """A row a vhost that is collected.
 
         Returns:
-            virtual_host; queues: those that are replicated; records: all that were ever collected, of which so many
-            are kept, in so many bytes; oldest_ms, newest_ms: when the oldest and the newest of those came to their
-            queues (None: there are none); downstreams: how many are known; slowest_lag_records: of one of them;
-            missing_messages: see Collector; error.
+            virtual_host; queues: the replicated ones; records: the number ever collected, of which `kept` records in
+            `bytes` octets are retained; oldest_ms, newest_ms: the arrival times, at their queues, of the oldest and
+            newest retained ones (None without any); downstreams: the number of known ones; slowest_lag_records: the
+            largest lag of one of them; missing_messages: see Collector; error.
         """
         by_vhost: dict[str, int] = {}
         for (vhost, _), queue in self._broker.queues.items():
@@ -191,7 +191,7 @@ class UpstreamCollection:
         return self._collector.forget_downstream(name)
 
     def delete_logs(self) -> list[dict[str, Any]]:
-        """Delete what is collected for downstreams; see Collector."""
+        """Delete the outgoing logs; see Collector."""
         rows = self._collector.delete_all(self._broker.led_queues())
         self.follow_tags()
         return rows

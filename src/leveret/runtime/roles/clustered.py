@@ -1,4 +1,4 @@
-"""A node of a cluster: it enters the cluster at its start, and again whenever it was lost."""
+"""A node's membership in a cluster: entered at its start, and again whenever its lease was lost."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ logger = logging.getLogger(__name__)
 
 
 class NodeHost(Protocol):
-    """Who builds and ends nodes: runtime.roles.roles."""
+    """Builds and ends nodes: runtime.roles.roles."""
 
     failed: asyncio.Event
-    """To be set when the process must end."""
+    """Set when the process must end."""
 
     async def serve_with(self, attach: Callable[[Node], Coordinator]) -> None:
         """Build a node, attach it to the cluster before it recovers, and open its listeners."""
 
     async def fence(self) -> None:
-        """Serve nobody."""
+        """Serve no client any more."""
 
 
 class Clustered:
     """See the module.
 
     Attributes:
-        coordinator: of the node that serves now; None while none does.
+        coordinator: the serving node's coordinator; None while no node serves.
     """
 
     def __init__(self, config: Config, data_dir: Path, node_id: str, secret: Secret, host: NodeHost) -> None:
-        """Enter nothing yet."""
+        """Begin outside of the cluster."""
         self.coordinator: Coordinator | None = None
         self._config = config
         self._data_dir = data_dir
@@ -60,10 +60,10 @@ class Clustered:
         self._is_stopping = False
 
     async def start(self) -> None:
-        """Serve as one of the cluster's nodes; waits for etcd if need be.
+        """Serve as one of the cluster's nodes; waits for etcd if necessary.
 
         Raises:
-            LeveretError: this node cannot be one of them; says what to do.
+            LeveretError: this node cannot be one of them; the text gives the remedy.
         """
         failures = 0
         while not await self._try():
@@ -74,7 +74,7 @@ class Clustered:
         self._watching = asyncio.get_running_loop().create_task(self._watch(self._lost))
 
     async def _try(self) -> bool:
-        """Enter once; whether this node serves now. False: the lease was lost on the way, or etcd does not answer."""
+        """Enter the cluster once; return whether this node serves, which a lost lease or a silent etcd prevents."""
         loop = asyncio.get_running_loop()
         lost = self._lost = asyncio.Event()
         self._member = ClusterMember(
@@ -107,7 +107,7 @@ class Clustered:
         return self.coordinator
 
     async def _watch(self, lost: asyncio.Event) -> None:
-        """Begin anew when the lease is lost; nothing was promised since (replication_port.ClusterBarrier)."""
+        """Enter anew when the lease is lost; no promise was kept since then (replication_port.ClusterBarrier)."""
         await lost.wait()
         if self._is_stopping:
             return
@@ -126,24 +126,24 @@ class Clustered:
             await member.leave()
 
     def suspended(self) -> Suspended:
-        """What is shown of the cluster while this node serves nobody."""
+        """The view of the cluster while this node serves no client."""
         state = self._member.state if self._member is not None else ClusterState(ClusterKeys.under(""))
         return Suspended(self._config.node_name, self._config.etcd, state)
 
     async def hand_over(self) -> None:
-        """The node is about to stop in order."""
+        """Hand over the node's queues before an orderly stop."""
         self._is_stopping = True
         if self.coordinator is not None:
             await self.coordinator.hand_over_all()
 
     async def detach(self) -> None:
-        """The node has stopped, or is to serve nobody: it decides nothing more."""
+        """Stop the coordinator, because the node has stopped, or must serve no client."""
         if self.coordinator is not None:
             await self.coordinator.stop()
             self.coordinator = None
 
     async def stop(self) -> None:
-        """Leave."""
+        """Leave the cluster."""
         self._is_stopping = True
         if self._watching is not None:
             self._watching.cancel()

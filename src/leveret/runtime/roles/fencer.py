@@ -1,4 +1,4 @@
-"""Tells a previous leader of its replacement, and of the new leader, until it follows or the process ends."""
+"""Reports the new leader to a previous one, until that follows or the process ends."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from leveret.wire.link import Type
 logger = logging.getLogger(__name__)
 
 EVERY_S: Final = 0.5
-"""A leader that comes back may confirm for so long what will be divergent; `replication.min_in_sync` forbids that."""
+"""A returning leader may confirm divergent messages for so long; `replication.min_in_sync` prevents that."""
 _TIMEOUT_S: Final = 3.0
 
 
 class Fencer:
-    """See the module."""
+    """Reports to one previous leader; see the module."""
 
     def __init__(self, uri: NodeUri, own: LinkEnd) -> None:
-        """Tell nobody yet."""
+        """Begin without a report."""
         self._uri = uri
         self._own = own
         self._is_notified = False
 
     async def run(self, heard: Callable[[ProvenLeader], None]) -> None:
-        """Tell it, again and again: it may come back at any time, from a copy of its disk as well.
+        """Report again and again, because the node may return at any time, from a copy of its disk as well.
 
-        `heard` is told what it knows.
+        `heard` gets its answers.
         """
         while True:
             try:
@@ -59,10 +59,10 @@ class Fencer:
             await asyncio.sleep(EVERY_S)
 
     async def notify(self) -> ProvenLeader:
-        """Tell it once; who it is, and the latest leadership that it knows of.
+        """Report once; return its identity and the latest leadership that it knows.
 
         Raises:
-            OSError: it is not there.
+            OSError: the node cannot be reached.
             LeveretError: it has another secret, or is no such node.
         """
         return await _Notifying(self).notify()
@@ -99,7 +99,7 @@ class Fencer:
 
 
 class _Notifying:
-    """One conversation."""
+    """One report over one connection."""
 
     def __init__(self, fencer: Fencer) -> None:
         self._fencer = fencer
@@ -110,7 +110,7 @@ class _Notifying:
         self._proven = False
 
     async def notify(self) -> ProvenLeader:
-        """The previous leader has taken note; what it knows."""
+        """Wait until the previous leader has taken the report; return its answer."""
         self._handshake = await self._fencer.connect(self._peer)
         try:
             self._peer.say(self._handshake.hello())

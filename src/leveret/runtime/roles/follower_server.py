@@ -1,7 +1,7 @@
-"""The server for followers of this node, whether the node leads or follows, and a leader's duty to its followers.
+"""The server for followers of this node, whether it leads or follows, and a leader's promises to them.
 
-A leader's promises wait for its followers as soon as the listener is made, which is before clients
-are let in. A follower's own followers are sent the changes that it applies; it promises nothing.
+A leader's promises wait for its followers as soon as the listener is made, which is before clients are admitted. A
+follower sends its own followers the changes that it applies; it makes no promises.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class FollowerServer:
     """See the module.
 
     Attributes:
-        feed: what is sent to all that follow.
-        listener: where they connect.
+        feed: the changes for all followers.
+        listener: the listener for their connections.
     """
 
     def __init__(
@@ -54,18 +54,18 @@ class FollowerServer:
         met: Callable[[ProvenFollower], bool],
         answer: Callable[[str, dict[str, Any]], dict[str, Any]],
     ) -> None:
-        """Have the node's promises wait from now on; let nobody in yet.
+        """Make the node's promises wait from now on; accept no follower yet.
 
         Args:
-            node: the one that is followed; another one of the same tree may take its place.
-            config: of the process.
-            leads: whether the node does; else it follows.
-            own: what the node proves, and followers have to.
-            elected: where etcd decides who leads: the record of who is in sync is kept there.
-            recorded: whom that names; promises wait for them too.
-            unreadable: names of logs that cannot be read.
-            met: told of every node that comes; returns whether that, or whom it follows, leads in this node's place.
-            answer: answers what followers ask.
+            node: returns the followed node; another one of the same tree may replace it.
+            config: the process's settings.
+            leads: whether the node leads; otherwise it follows.
+            own: the node's end of links, with the secret that followers have to prove.
+            elected: the election in etcd, if there is one; it stores the in-sync record.
+            recorded: the nodes in that record; promises wait for them too.
+            unreadable: the names of logs that cannot be read.
+            met: called with every connecting node; returns whether it, or the node it follows, replaced this one.
+            answer: answers the followers' questions.
         """
         settings = config.followers
         self._node = node
@@ -113,29 +113,29 @@ class FollowerServer:
         )
 
     async def open(self, ip: str) -> None:
-        """Let followers in.
+        """Accept followers.
 
         Raises:
-            LeveretError: the address cannot be had, or a certificate cannot be used.
+            LeveretError: the address, or a certificate, cannot be used.
         """
         settings = self._settings
         tls = server_context(settings.tls, TLS) if settings.tls.certfile else None
         await self.listener.start(ip, settings.port, tls)
 
     async def close(self) -> None:
-        """Send all followers away; what is still heard of them counts for nothing."""
+        """Disconnect all followers; later acks of them do not count."""
         self._is_closed = True
         await self.listener.stop()
 
     # -- what a leader promises ---------------------------------------------------------------
 
     def _may_promise(self) -> bool:
-        """Whether nobody has taken this node's place, as far as can be known at this moment."""
+        """Whether no other node has replaced this one, as far as it can know at this moment."""
         is_elected = self._elected is None or self._elected.may_promise()
         return is_elected and not self._identity.identity.is_fenced
 
     def _noticed(self) -> None:
-        """Publishers are blocked, or their publishes refused, while too few followers are in sync."""
+        """Block publishers, or refuse their publishes, while too few followers are in sync."""
         if not self._leads or self._is_closed:
             return
         node, in_sync = self._node(), self.feed.in_sync
@@ -148,7 +148,7 @@ class FollowerServer:
             node.commits.give_up()
 
     def _hand_over(self, follower: ProvenFollower, epoch: int) -> None:
-        """See outbound.Leading: what was received is appended, and goes to the follower with the next cut."""
+        """See outbound.Leading: append everything received, so that the follower gets it with the next cut."""
         if not self._leads:
             raise PreconditionFailed("this node does not lead")
         self._node().engine.flush()
@@ -162,7 +162,10 @@ class FollowerServer:
         return self._unreadable | {log_name(queue) for queue in queues if queue.damage is not None}
 
     def _log_unreadable(self, name: str, error: StorageError) -> None:
-        """See outbound.Leading: a queue or stream is taken down; without any other log a follower is no copy."""
+        """See outbound.Leading: take an unreadable queue or stream down.
+
+        Without any other log a follower is no copy.
+        """
         node = self._node()
         for queue in node.broker.queues.values():
             if log_name(queue) == name:
@@ -173,7 +176,7 @@ class FollowerServer:
 
 
 def uri_of(settings: Followers, address: Address | None) -> str:
-    """Where other nodes find a listener at that address; empty if there is none, or nobody says where."""
+    """The URI of this node for other nodes; empty without a listener, or if its host is not configured."""
     if settings.advertised_uri is not None:
         return str(settings.advertised_uri)
     if address is None or ip_address(address.ip).is_unspecified:

@@ -40,10 +40,10 @@ class FollowerRole:
     """See the module; inbound.Followed.
 
     Attributes:
-        uri: of the leader.
-        node: shows what was followed so far.
-        inbound: the link; there once this has started.
-        delaying: holds back what came, in front of the node; None for one that applies everything at once.
+        uri: the leader's URI.
+        node: shows the data followed so far.
+        inbound: the link; set by `start`.
+        delaying: holds changes back before the node applies them; None without a delay.
     """
 
     inbound: Inbound
@@ -59,16 +59,16 @@ class FollowerRole:
         took: Callable[[Node], None],
         send_away: Callable[[str], None],
     ) -> None:
-        """Follow nobody yet.
+        """Begin without a link.
 
         Args:
-            uri: of the leader.
-            node: what is to follow it; it is shown.
-            config: of the process.
-            own: what the node proves.
-            succession: remembers the leader.
-            took: told of the node that takes the place of `node`, before it shows anything.
-            send_away: sends those away who follow this node, which may come again; told why.
+            uri: the leader's URI.
+            node: the following node; it is shown.
+            config: the process's settings.
+            own: the node's end of links.
+            succession: records the leader.
+            took: called with the node that replaces `node`, before it shows its data.
+            send_away: disconnects this node's own followers, with a reason; they may return.
         """
         self.uri = uri
         self.node = node
@@ -91,12 +91,13 @@ class FollowerRole:
         *,
         is_fetching_again: bool = False,
     ) -> None:
-        """Make the link, of which `run` is to be called; `answer` and `on_hopeless` are as it says.
+        """Make the link, whose `run` is to be called; `answer` and `on_hopeless` are the link's.
 
-        `is_fetching_again`: it had joined before, and lacks a log since: a delayed follower goes on to hold back.
+        `is_fetching_again`: it had joined before, and has lost a log since then; a delayed follower goes on with its
+        delay.
 
         Raises:
-            StorageError: what waits from before cannot be read, or the disk refuses it.
+            StorageError: delayed changes cannot be read, or the disk refuses them.
         """
         identity, settings = self._identity.identity, self._config.followers
         data = await follower_data(
@@ -126,11 +127,11 @@ class FollowerRole:
         logger.info("following leader=%s node_id=%s epoch=%d", self.uri, identity.node_id, identity.epoch)
 
     def damaged(self, error: Corrupt) -> None:
-        """A log that is here cannot be gone on with: nothing is acked any more, see roles."""
+        """Stop acking for good, because a log here is unusable; see roles."""
         self.node.commits.fail(error)
 
     async def stop(self) -> None:
-        """End the link, and apply nothing more."""
+        """End the link, and apply no more changes."""
         if self._watching is not None:
             self._watching.cancel()
         self.inbound.stop()
@@ -138,7 +139,7 @@ class FollowerRole:
             await self.delaying.stop()
 
     async def _watch(self) -> None:
-        """The directory of a log may go while nothing is written to it."""
+        """Check for removed directories of logs, also while no record is written to them."""
         while True:
             await asyncio.sleep(_WATCH_EVERY_S)
             node = self.node
@@ -153,7 +154,7 @@ class FollowerRole:
                 return
 
     def _few_logs(self, node: Node) -> list[Log]:
-        """All logs but those of queues and streams, which may be thousands."""
+        """All logs except those of queues and streams, which may be thousands."""
         found = [log for name, log in node.tree.logs.items() if not name.startswith(_MANY_LOGS)]
         return [*found, self.delaying.log] if self.delaying is not None else found
 
@@ -164,7 +165,7 @@ class FollowerRole:
         return [name for name, _ in self.node.tree.files()]
 
     def leader_epoch(self, leader: ProvenLeader) -> None:
-        """See inbound.Followed: from here on its chunks may come."""
+        """See inbound.Followed: record the leader; its chunks may come from now on."""
         self._succession.followed(leader, self.uri)
 
     # -- what is applied ----------------------------------------------------------------------
@@ -173,17 +174,17 @@ class FollowerRole:
         self.node.read_only_view.replayed(name, log, chunk)
 
     def _rewriting(self) -> None:
-        """Durable before a log is touched: until the join ends this node is no copy of anything that was promised."""
+        """Record durably, before a log is touched, that this node is no copy of promised data until the join ends."""
         self._identity.identity.rewriting = True
         self._identity.save()
         self._send_away("it is being brought in line with its leader")
 
     def _joining(self, leader: ProvenLeader) -> None:
-        """What this leader makes superfluous is kept."""
+        """Begin a quarantine for the records that this leader lacks."""
         self._applier.quarantine = self._quarantine(leader)
 
     def _quarantine(self, leader: ProvenLeader, logs_dir: Path | None = None) -> Quarantine:
-        """Keeps what this node has, and the leader has not."""
+        """The quarantine of records that this node has and the leader lacks."""
         identity = self._identity.identity
         return Quarantine(
             self.node.data_dir,
@@ -198,7 +199,7 @@ class FollowerRole:
         )
 
     def _joined(self, leader: ProvenLeader) -> None:
-        """All that this node has is the leader's."""
+        """Record that this node has the leader's data alone."""
         identity, applier = self._identity.identity, self._applier
         if isinstance(applier.quarantine, Quarantine):
             report = applier.quarantine.finish()
@@ -218,7 +219,7 @@ class FollowerRole:
             self._show_anew()
 
     def _show_anew(self) -> None:
-        """What was shown may be of chunks that are gone."""
+        """Build the node anew, because the earlier view may show chunks that are gone."""
         self.node = holding.build_anew(self.node)
         self._took(self.node)
         self.node.show()
@@ -226,10 +227,10 @@ class FollowerRole:
     # -- to be promoted -----------------------------------------------------------------------
 
     async def end_delay(self, until_ms: int, epoch: int) -> str | None:
-        """Apply what was cut until a time, and quarantine the rest, as this node is to lead in `epoch`; the link ends.
+        """End the link, apply the changes cut until a time, and quarantine the rest, before this node leads in `epoch`.
 
         Returns:
-            The id of the report of what was quarantined; None if nothing was, or nothing is held back.
+            The id of the quarantine's report; None without a delay, or if nothing was quarantined.
 
         Raises:
             StorageError: the disk refuses it.
@@ -248,5 +249,5 @@ class FollowerRole:
 
 
 def _is_gone(log: Log) -> bool:
-    """Whether its directory is not there any more."""
+    """Whether a log's directory is gone."""
     return not log.directory.exists()

@@ -1,6 +1,6 @@
-"""A node that holds all data and serves no client: the node of a follower, and of a leader that was replaced.
+"""Builds nodes that hold all data and serve no client: a follower's, and a replaced leader's.
 
-Damage does not keep it from showing the rest, nor from following: it gets a damaged log anew from its leader.
+Such a node shows its whole logs despite damage, and follows: it gets a damaged log anew from its leader.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ def build(
     replication: object = None,
     cluster: object = None,
 ) -> Node:
-    """A node that is to be shown.
+    """Build a node that will be shown.
 
     Args:
-        config: of the process.
-        data_dir: where the data are.
+        config: the process's settings.
+        data_dir: the data directory.
         stamp: the epoch of its chunks.
         failed: set when the disk fails for good.
-        damaged: told of a log whose files are damaged or gone. Either way its group commit keeps no promise any more.
+        damaged: called with a log whose files are damaged or gone; the group commit keeps no promise from then on.
         replication: see Node.
         cluster: see Node.
 
     Raises:
-        StorageError: what is damaged cannot be put away.
+        StorageError: a damaged log cannot be moved away.
     """
 
     def disk_failed(error: BaseException) -> None:
@@ -80,7 +80,7 @@ def build(
 
 
 def build_anew(old: Node) -> Node:
-    """A node of the same logs, of which some are not what they were when the old one read them."""
+    """A node of the same logs, some of which changed since the old one read them."""
     return Node(
         old.config,
         old.data_dir,
@@ -93,13 +93,13 @@ def build_anew(old: Node) -> Node:
 
 
 def show(node: Node, *, is_ones_own: bool = False) -> None:
-    """Read all it has.
+    """Read all logs of a node.
 
-    What is damaged is put away: it comes anew from a leader. Not what is the node's own, or counted on to be here by
-    others, who hear of the damage first (runtime.cluster.placement_controller): that stays as it is.
+    A damaged log is moved away, because it comes anew from a leader. It stays if it is the node's own, or if other
+    nodes count on it, which are notified of the damage first (runtime.cluster.placement_controller).
 
     Raises:
-        StorageError: what is damaged cannot be put away.
+        StorageError: a damaged log cannot be moved away.
     """
     node.show()
     for name, damage in node.tree.open_all().items():
@@ -110,7 +110,7 @@ def show(node: Node, *, is_ones_own: bool = False) -> None:
 
 
 def put_away(data_dir: Path, name: str, error: StorageError) -> None:
-    """What is left of a damaged log, which nothing has open, is kept.
+    """Move the rest of a damaged log, which is not open, to the quarantine.
 
     Raises:
         StorageError: the disk refuses it.
@@ -123,6 +123,6 @@ def put_away(data_dir: Path, name: str, error: StorageError) -> None:
 
 
 async def settle(node: Node) -> None:
-    """Return once what was applied is durable, or a disk that is slow has had its time."""
+    """Return once all applied changes are durable, or after a time limit for slow disks."""
     with suppress(TimeoutError):
         await asyncio.wait_for(node.commits.settle(), _SETTLE_S)

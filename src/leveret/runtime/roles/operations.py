@@ -1,4 +1,4 @@
-"""Replication as an operator sees and controls it (management.node.ReplicationOperations)."""
+"""The operators' view of replication, and their commands (management.node.ReplicationOperations)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ReplicationCommands:
     """See the module."""
 
     def __init__(self, roles: Roles) -> None:
-        """Of the process with these roles."""
+        """Use the roles of this process."""
         self._roles = roles
 
     # -- how it is ----------------------------------------------------------------------------

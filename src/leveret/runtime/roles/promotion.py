@@ -8,7 +8,7 @@ from leveret.runtime.roles.following import FollowerRole
 
 
 def undecided(following: FollowerRole | None, apply_until_ms: int | None) -> str:
-    """Why it is not clear, or not possible, what is to become of what this node holds back; empty if it is."""
+    """The reason why the delayed changes of this node need a decision of the operator; empty if they need none."""
     if following is not None and following.delaying is not None:
         return following.delaying.why_not(apply_until_ms)
     is_in_vain = apply_until_ms is not None and apply_until_ms < ALL_MS
@@ -18,7 +18,7 @@ def undecided(following: FollowerRole | None, apply_until_ms: int | None) -> str
 def why_not(
     role: str, identity: NodeIdentity, following: FollowerRole | None, apply_until_ms: int | None
 ) -> str:
-    """Why a promotion needs force, empty if it does not."""
+    """The reason why a promotion needs force; empty if it needs none."""
     if role == "fenced":
         return "this node was replaced by another leader: what that has taken since would be lost"
     if identity.followed_epoch == 0:

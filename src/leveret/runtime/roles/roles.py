@@ -16,10 +16,10 @@ Each change ends the present node and builds another one of the same directory; 
 on disk, a node is built from the logs and its listeners open. So a promotion uses the code that every restart tests,
 and every state after a crash in between is a state of a restart.
 
-**Fencing.** The order of a promotion is: no more changes are taken from the old leader; the higher epoch is
-durable; only then is a client served. The node then tells its previous leader of the epoch until that follows. A leader
-that receives a higher epoch writes it down, promises nothing from that instant on (`Feed.may_promise`, asked at
-each promise), and only then closes its listeners. It stays fenced over restarts.
+**Fencing.** The order of a promotion is: no more changes are taken from the old leader; the higher epoch is durable;
+only then is a client served. The node then tells its previous leader of the epoch until that follows. A leader that
+receives a higher epoch writes it down, promises nothing from that instant on (`Feed.may_promise`, asked at each
+promise), and only then closes its listeners. It stays fenced across restarts.
 """
 
 from __future__ import annotations
@@ -71,24 +71,24 @@ class Roles:
     """See the module.
 
     Attributes:
-        node: what is served or shown now.
+        node: the node that is served or shown now.
         role: leader, follower, fenced or suspended.
-        follower_server: where others follow it, if they may.
-        following: of a follower.
-        elected: where etcd decides who leads.
-        inspection: of its data.
-        on_node: called with the node whenever it is another one.
+        follower_server: the server for this node's followers; None without one.
+        following: a follower's link and logs; None in other roles.
+        elected: the election in etcd; None without one.
+        inspection: the checks of its data.
+        on_node: called with each new node.
         failed: set when the process must end.
-        failure: why, if that is the operator's to put right.
+        failure: the reason for that, if an operator can remove it.
     """
 
     def __init__(self, config: Config, data_dir: Path, commands: Callable[[Roles], object]) -> None:
-        """Read who this node is; serve nobody yet.
+        """Read the node's identity; serve no client yet.
 
         Args:
-            config: of the process.
-            data_dir: where the data are.
-            commands: makes what its nodes offer operators for these roles.
+            config: the process's settings.
+            data_dir: the data directory.
+            commands: makes the operators' commands for these roles.
 
         Raises:
             StorageError: `replication.json` is damaged.
@@ -111,7 +111,7 @@ class Roles:
         self._commands = commands(self)
         self.elected: Elected | None = None
         if config.is_elected:
-            # An HTTP client is a tenth of a second to import, which a start without etcd need not take.
+            # Importing an HTTP client takes a tenth of a second, which a start without etcd saves.
             from leveret.runtime.coordination.elected import Elected
 
             self.elected = Elected(config.etcd, self)
@@ -138,10 +138,10 @@ class Roles:
     # -- life ---------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Become what the configuration and the past say.
+        """Take the role that the settings and the stored identity define.
 
         Raises:
-            LeveretError: a log is damaged, an address cannot be had, the secret is missing.
+            LeveretError: a log is damaged, an address cannot be used, the secret is missing.
         """
         identity = self.identity
         if self._clustered is None:
@@ -163,7 +163,7 @@ class Roles:
             )
             await self._show("fenced")
         else:
-            # A promotion as LavinMQ does it: the follower is started again, with the leader's flags.
+            # A promotion as in LavinMQ: the follower is started again, with the leader's flags.
             if identity.rewriting:
                 raise PreconditionFailed(
                     f"{self.data_dir}: this node was being brought in line with its leader and does not have all "
@@ -175,14 +175,14 @@ class Roles:
         self._spawn(self._hold_reserve())
 
     async def _hold_reserve(self) -> None:
-        """Whoever leads holds the reserve of its disk (node.alarms); so does who may come to lead, on a full one."""
+        """Hold the disk's reserve while this node does not lead; a leader does so itself (node.alarms)."""
         while True:
             await asyncio.sleep(RESERVE_EVERY_S)
             if hasattr(self, "node") and not self.node.is_open:
                 await self.node.alarms.hold_reserve()
 
     def _make_room(self) -> None:
-        """Give up the reserve of a full disk: that this node leads has to be written down before it does."""
+        """Give up the reserve of a full disk, because the promotion must be recorded before this node leads."""
         size_bytes = self.config.storage.reserve_bytes
         if Reserve(self.data_dir, size_bytes).give_up(free_disk_bytes(self.data_dir)):
             logger.warning("disk_reserve_given_up size_bytes=%d reason=promotion", size_bytes)
@@ -193,7 +193,7 @@ class Roles:
         task.add_done_callback(self._tasks.discard)
 
     async def stop(self) -> None:
-        """End in order: what was received is durable, and with the followers that are in sync."""
+        """Stop in order, once all received changes are durable here and at the followers in sync."""
         self.inspection.stop()
         for task in list(self._tasks):
             task.cancel()
@@ -201,13 +201,13 @@ class Roles:
         async with self._changing:
             await self._close(in_order=True)
         if self.elected is not None:
-            # Only now: what was received is with the followers, and one of them may lead.
+            # Last: the followers have all changes by now, and one of them may lead.
             await self.elected.stop()
         if self._clustered is not None:
             await self._clustered.stop()
 
     async def _close(self, *, in_order: bool) -> None:
-        """Whatever this node is, it is no more."""
+        """End the present role and its node."""
         self._succession.stop()
         following, self.following = self.following, None
         if following is not None:
@@ -217,7 +217,7 @@ class Roles:
         if self.role != "leader":
             if in_order:
                 await holding.settle(self.node)
-            # Another one than before, if a join ended with that.
+            # A join may have replaced the node.
             self.node.close()
         elif in_order and self.node.is_open:
             if self._clustered is not None:
@@ -237,7 +237,7 @@ class Roles:
     async def _lead(
         self, *, raises_epoch: bool, epoch: int = 0, recorded: frozenset[str] = frozenset()
     ) -> None:
-        """Serve; in the epoch that was won, if one was, and then promises wait for those that are recorded."""
+        """Lead, in the epoch won in an election if there is one; promises also wait for the recorded nodes."""
         self._make_room()
         self._succession.take_lead(raises_epoch=raises_epoch, epoch=epoch)
         node = self._take(self._build(), "leader")
@@ -258,7 +258,7 @@ class Roles:
             self._succession.take_lead(raises_epoch=False, epoch=0)
             self.node, self.role = self._build(), "leader"
             coordinator = attach(self.node)
-            # Only now: it has a cluster, whose other nodes are to be answered.
+            # Last: the node has a cluster, whose other nodes expect answers.
             self.on_node(self.node)
             await self.node.recover()
             await coordinator.begin()
@@ -267,9 +267,9 @@ class Roles:
     async def _lead_or_end(
         self, *, raises_epoch: bool, epoch: int = 0, recorded: frozenset[str] = frozenset()
     ) -> None:
-        """As `_lead`, of a node that is no follower any more: if it cannot lead it is nothing, and ends.
+        """As `_lead`, after the end of following: if the node cannot lead, the process ends.
 
-        So its service manager starts it again; until then it does not look like a leader, nor holds a lease.
+        Its service manager starts it again; until then it neither looks like a leader nor holds a lease.
         """
         try:
             await self._lead(raises_epoch=raises_epoch, epoch=epoch, recorded=recorded)
@@ -279,7 +279,7 @@ class Roles:
             raise
 
     def _build(self) -> Node:
-        """A node that is to serve."""
+        """Build a node that will serve."""
         tree = Tree(
             self.data_dir,
             epoch=self.identity.stamp,
@@ -293,7 +293,7 @@ class Roles:
         return node
 
     async def _listen(self, ip: str, *, recorded: frozenset[str], unreadable: set[str]) -> None:
-        """Let followers in."""
+        """Accept followers."""
         self.follower_server = FollowerServer(
             lambda: self.node,
             self.config,
@@ -308,12 +308,12 @@ class Roles:
         await self.follower_server.open(ip)
 
     def _secret(self, *, role: str) -> Secret:
-        """A leader makes one if there is none. With etcd nobody knows beforehand who leads first."""
+        """The secret; a leader makes a missing one. With etcd the first leader is unknown, so every node does."""
         makes = role == "leader" or self.elected is not None
         return make_or_read(self.data_dir) if makes else read(self.data_dir)
 
     def own_uri(self) -> str:
-        """Where other nodes follow this one; empty if they cannot, or nobody says where."""
+        """The URI at which other nodes follow this one; empty if they cannot, or if its host is not configured."""
         return uri_of(self._settings, self.listener.address if self.listener is not None else None)
 
     # -- to follow ----------------------------------------------------------------------------
@@ -344,12 +344,12 @@ class Roles:
             self.listener.send_away_all(why)
 
     def _give_up(self, error: LeveretError) -> None:
-        """No further attempt can mend it."""
+        """End the process, because no further attempt can succeed."""
         self.failure = SecretError(f"{self.data_dir / SECRET_FILE}: {error}")
         self.failed.set()
 
     async def _show(self, role: str) -> None:
-        """Hold everything, serve nobody."""
+        """Hold the data without serving clients."""
         clustered = self._clustered
         node = holding.build(
             self.config,
@@ -373,15 +373,15 @@ class Roles:
         return self.node.copy_gone(log, error)
 
     def _damaged_copy(self, commits: GroupCommit, error: Corrupt) -> None:
-        """A log of this follower is damaged or gone, and nothing is acked any more."""
+        """Fetch a log of this follower again that is damaged or gone; acks have ended."""
         logger.error("damaged_copy log=%s error=%s action=fetch_again", error.log, error)
         self._spawn(self._fetch_again(commits, error))
 
     async def _fetch_again(self, commits: GroupCommit, error: Corrupt) -> None:
-        """Put away what is left of a damaged log, and follow as from a start: the leader sends what is missing.
+        """Move the rest of a damaged log away, and follow as after a start: the leader sends the missing records.
 
-        Until that has come this node does not have all, and says so to whoever would promote it. That is on disk before
-        anything else, so it holds after a crash as well.
+        Until these have come this node is incomplete, and a promotion needs force. That is recorded on disk first, so
+        it holds after a crash as well.
         """
         async with self._changing:
             if self.role != "follower" or self.node.commits is not commits:
@@ -406,14 +406,14 @@ class Roles:
     # -- to be replaced, and to replace -------------------------------------------------------
 
     def _met(self, other: ProvenFollower) -> bool:
-        """A node came to the listener; tell whether it, or whom it knows, has replaced this one."""
+        """Take note of a connecting node; return whether it, or a node that it knows, has replaced this leader."""
         if not self._succession.met(other):
             return False
         self._replaced(other)
         return self.role == "leader"
 
     def _replaced(self, other: ProvenFollower | ProvenLeader) -> None:
-        """See Succession: what it tells of is on disk."""
+        """See Succession: the later leadership is on disk."""
         if self.role == "leader":
             logger.error(
                 "replaced epoch=%d by_epoch=%d by=%s uri=%s action=stop_serving",
@@ -425,7 +425,7 @@ class Roles:
             self._spawn(self.fence())
 
     async def fence(self) -> None:
-        """Stop serving; another node leads."""
+        """Stop serving, because another node leads."""
         async with self._changing:
             if self.role == "leader":
                 await self._close(in_order=False)
@@ -467,7 +467,7 @@ class Roles:
         return Fencer(uri, self._link_end(role="leader"))
 
     def _link_end(self, *, role: str) -> LinkEnd:
-        """What this node proves in that role, and tells of itself."""
+        """This node's end of links in that role: its proof, and its facts for peers."""
         return LinkEnd(
             secret=self._secret(role=role),
             identity=self._identity,
@@ -484,14 +484,14 @@ class Roles:
             raise PreconditionFailed("this node leads already")
 
     async def take_over(self, until_ms: int) -> str | None:
-        """Lead in an epoch of its own; of what is held back with what was cut until a time.
+        """Lead in an epoch of its own; a delayed follower first applies the changes cut until a time.
 
         Returns:
-            The id of the report of the rest, which is quarantined; None if there is none.
+            The id of the report of the quarantined rest; None if there is none.
 
         Raises:
-            LeveretError: it leads already; or what is held back cannot be applied, and it follows as before; or it
-                cannot lead, and the process ends.
+            LeveretError: the node leads already; or the delayed changes cannot be applied, and it follows as before; or
+                it cannot lead, and the process ends.
         """
         async with self._changing:
             self.refuse_if_leading()
@@ -505,9 +505,9 @@ class Roles:
         return report
 
     async def _end_following(self, following: FollowerRole, until_ms: int) -> str | None:
-        """Have all that the leader has, and of what is held back what was cut until a time; see `take_over`."""
+        """Receive all changes of the leader, and apply the delayed ones cut until a time; see `take_over`."""
         if following.delaying is not None:
-            # The leader serves as long as this takes.
+            # The leader serves meanwhile.
             await following.delaying.apply_only_until(until_ms)
         await following.inbound.take_over(self._next_epoch())
         try:
@@ -525,22 +525,22 @@ class Roles:
 
     @property
     def listener(self) -> ReplicationListener | None:
-        """Where followers connect, if they may."""
+        """The listener for followers, None for none."""
         return self.follower_server.listener if self.follower_server is not None else None
 
     @property
     def inbound(self) -> Inbound | None:
-        """The link to the leader, of a follower."""
+        """A follower's link to its leader, None in other roles."""
         return self.following.inbound if self.following is not None else None
 
     @property
     def identity(self) -> NodeIdentity:
-        """Who this node is, and was."""
+        """The identity and the history of this node."""
         return self._identity.identity
 
     @property
     def state(self) -> str:
-        """What a follower is at; else the role."""
+        """A follower's state; in other roles the role."""
         return self.inbound.state if self.inbound is not None else self.role
 
     def _is_down(self, vhost: str, name: str) -> bool:

@@ -13,7 +13,7 @@ _HEARD_MS: Final = 2_500
 
 
 def leader_status(follower_server: FollowerServer | None) -> dict[str, Any]:
-    """Position, followers and who of them is in sync."""
+    """Position, followers, and which of them are in sync."""
     feed = follower_server.feed if follower_server is not None else None
     rows = [link.row() for link in follower_server.listener.followers] if follower_server is not None else []
     in_sync = [row["name"] for row in rows if row["in_sync"]]
@@ -30,7 +30,7 @@ def leader_status(follower_server: FollowerServer | None) -> dict[str, Any]:
 def follower_status(
     inbound: Inbound | None, identity: NodeIdentity, apply_delay_ms: int, now_ms: int
 ) -> dict[str, Any] | None:
-    """How far this node is behind its leader; of a fenced one only who that is; None without one."""
+    """The lag of this node behind its leader; for a fenced node only the leader; None without one."""
     if inbound is None:
         return _replacement(identity) if identity.is_fenced else None
     progress = inbound.progress
@@ -90,9 +90,9 @@ def _shown(**known: Any) -> dict[str, Any]:
 
 
 def lag_s(inbound: Inbound, now_ms: int) -> float | None:
-    """How old what was applied last is, by the leader's clock; None if nothing ever was.
+    """The age of the last applied change, by the leader's clock; None without any.
 
-    Of a delayed follower, when the first thing was done that it has not applied.
+    For a delayed follower, the age of the first change that it has not applied.
     """
     progress = inbound.progress
     delayed = inbound.delayed_changes()
@@ -101,13 +101,13 @@ def lag_s(inbound: Inbound, now_ms: int) -> float | None:
     if not progress.cut_at_ms:
         return None
     if progress.state == "streaming" and now_ms - progress.cut_at_ms < _HEARD_MS:
-        # The leader says every second where it is, and this node was there.
+        # The leader reports its position every second, and this node was there.
         return 0.0
     return max(0, now_ms - progress.cut_at_ms) / 1000
 
 
 def delayed_changes(delayed: WaitingChanges) -> dict[str, Any]:
-    """What a delayed follower has received and not applied."""
+    """The changes that a delayed follower has received and not applied."""
     return {
         "messages": delayed.messages,
         "records": delayed.records,
@@ -118,7 +118,7 @@ def delayed_changes(delayed: WaitingChanges) -> dict[str, Any]:
 
 
 def would_lose(inbound: Inbound | None, now_ms: int) -> dict[str, Any]:
-    """What a promotion now would lose of what the leader has; not `known` when the leader cannot be asked."""
+    """The changes of the leader that a promotion now would lose; not `known` if the leader cannot be asked."""
     if inbound is None:
         return {"known": False, "messages": None, "bytes": None, "seconds": None}
     progress = inbound.progress

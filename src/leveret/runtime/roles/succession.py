@@ -23,7 +23,7 @@ _ASK_TIMEOUT_S: Final = 1.0
 
 
 class Succession:
-    """See the module."""
+    """The recorded leaderships of a node; see the module."""
 
     def __init__(
         self,
@@ -31,9 +31,9 @@ class Succession:
         fencer: Callable[[NodeUri], Fencer],
         replaced: Callable[[ProvenLeader], None],
     ) -> None:
-        """`fencer` makes what tells the node at a URI of this one's epoch; it may know of a later one itself.
+        """`fencer` makes the Fencer for the node at a URI, which may know a later leadership itself.
 
-        Of that `replaced` is told, once it is on disk.
+        Such a leadership is passed to `replaced`, once it is on disk.
         """
         self._identity = identity
         self._fencer = fencer
@@ -43,7 +43,7 @@ class Succession:
     # -- to lead ------------------------------------------------------------------------------
 
     def take_lead(self, *, raises_epoch: bool, epoch: int) -> None:
-        """This node leads from now on; in that epoch, if one was won.
+        """Record that this node leads from now on, in the epoch that it won if there is one.
 
         Raises:
             StorageError: the disk refuses it.
@@ -61,12 +61,12 @@ class Succession:
             identity.starts, identity.had_followers, identity.followers = 0, False, []
         identity.role, identity.led, identity.replaced_by = "leader", True, ""
         identity.rewriting = False
-        # On disk before anything is appended in this epoch.
+        # On disk before any record is appended in this epoch.
         self._identity.save()
         logger.info("leading epoch=%d node_id=%s", identity.epoch, identity.node_id)
 
     def notify_former_leaders(self, own_uri: str) -> None:
-        """Tell all that led before this node, for as long as it leads: one may come back at any time."""
+        """Report to all previous leaders for as long as this node leads, because one may return at any time."""
         for uri in self._identity.identity.former_leaders:
             if uri == own_uri:
                 continue
@@ -78,18 +78,19 @@ class Succession:
             self._telling.append(asyncio.get_running_loop().create_task(fencer.run(self._heard)))
 
     def stop(self) -> None:
-        """Tell nobody any more."""
+        """End all reports."""
         for task in self._telling:
             task.cancel()
         self._telling.clear()
 
     async def leads_on(self, uri: NodeUri) -> bool:
-        """Whether a node that was promoted and is started to follow its previous leader again leads instead.
+        """Whether a promoted node leads although it is started to follow its previous leader again.
 
-        Its service manager knows of no promotion, and has `--follow` on the command line still. But the same is said
-        to a node that another one has replaced meanwhile. So all nodes that may know are asked: if one knows of a later
-        leadership, this node does not lead. A previous leader that does not answer may be the leader only if a follower
-        of this node could take over, so if there ever was one; then serving is left to the operator's word.
+        Its service manager does not know of the promotion, and still has `--follow` on the command line. But a node
+        that another one has replaced meanwhile is started in the same way. So all nodes that may know are asked: if
+        one knows a later leadership, this node does not lead. A previous leader that does not answer may lead again
+        only if a follower of this node could take over, so only if there ever was one; then the operator has to
+        decide.
         """
         identity = self._identity.identity
         is_successor = identity.role == "leader" and str(uri) in identity.former_leaders
@@ -114,11 +115,11 @@ class Succession:
         return True
 
     async def is_replaced(self) -> bool:
-        """Whether a node that led, and is started to lead again, was replaced meanwhile; that is on disk then.
+        """Whether a node that led, and is started to lead again, was replaced meanwhile; records that on disk.
 
-        One of its followers may have been promoted, and tells this node only once its listener is open: until then it
-        would confirm what is divergent. So all nodes that may know are asked first. Where none answers in time nothing
-        is known, and it leads as before: two nodes without a third cannot tell which of them is left.
+        A promoted follower reports to this node only once this node's listener is open: until then it would confirm
+        divergent messages. So all nodes that may know are asked first. If none answers in time, it leads as before:
+        of two nodes without a third, neither can know whether the other one runs.
         """
         identity = self._identity.identity
         if not identity.is_fenced and not identity.rewriting:
@@ -126,10 +127,10 @@ class Succession:
         return identity.is_fenced
 
     async def _ask_all(self) -> set[str]:
-        """Ask every follower and every previous leader who leads; the latest leadership is on disk then.
+        """Ask every follower and every previous leader for the leader, and record the latest leadership on disk.
 
-        A follower that was promoted is told of by itself, or by a previous leader that it has told; not by this node's
-        previous leader alone, which may have been away then.
+        A promoted follower answers itself, or a previous leader answers that got its report. This node's own previous
+        leader alone is not enough, because it may have been away then.
 
         Returns:
             The URIs of the nodes that answered.
@@ -145,7 +146,7 @@ class Succession:
         return set(answers)
 
     async def _ask(self, uri: str) -> ProvenLeader | None:
-        """What the node there knows; None if it does not say."""
+        """The leadership that the node at a URI knows; None if it does not answer."""
         try:
             async with asyncio.timeout(_ASK_TIMEOUT_S):
                 return await self._fencer(parse_node_uri(uri)).notify()
@@ -156,7 +157,7 @@ class Succession:
     # -- to be replaced -----------------------------------------------------------------------
 
     def followed(self, leader: ProvenLeader, at: NodeUri) -> None:
-        """This node follows that leader: the one to be told, with those before it, should this one lead one day.
+        """Record the leader that this node follows; if this node ever leads, it reports to it and to those before it.
 
         Raises:
             StorageError: the disk refuses it.
@@ -167,7 +168,7 @@ class Succession:
         self._identity.save()
 
     def took_over_from(self, uri: str) -> None:
-        """The node at that URI is to be told; not on disk before `take_lead`."""
+        """Record the previous leader that will get reports; `take_lead` makes it durable."""
         self._note_former([uri, *self._identity.identity.former_leaders])
 
     def _note_former(self, uris: list[str]) -> None:
@@ -175,7 +176,7 @@ class Succession:
         self._identity.identity.former_leaders = others[:FORMER_LEADERS_MAX]
 
     def _heard(self, other: ProvenLeader) -> None:
-        """A previous leader was told; it may know of a leader that came after this one."""
+        """Take the answer of a previous leader, which may know a leader after this one."""
         identity = self._identity.identity
         if other.leadership > identity.leadership:
             self._see(other.leadership, other.uri if other.leader_id == other.node_id else "")
@@ -186,17 +187,17 @@ class Succession:
         if leadership > identity.seen:
             identity.see(leadership)
             identity.replaced_by = uri
-            # Before anything else happens: nothing is promised from here on, nor after a restart.
+            # First of all: no promise is kept from here on, nor after a restart.
             self._identity.save()
 
     def met(self, other: ProvenFollower) -> bool:
-        """Another node has come, of which this one knows now; tell whether that, or whom it follows, replaces this.
+        """Record a connecting node; return whether it, or the leader that it follows, replaces this node.
 
         Raises:
             StorageError: the disk refuses it.
         """
         own = self._identity.identity.leadership
-        # Who comes to follow in the same epoch does not lead any more, whoever it was or followed.
+        # A node that comes to follow in the same epoch does not lead, whatever it was or followed.
         is_later = other.leadership > own if other.kind == "fence" else other.epoch > own.epoch
         if is_later:
             self._see(other.leadership, other.uri)

@@ -1,1 +1,1 @@
-"""Standby: the downstream of message replication - the transfer, promotion, rehearsal and the way back."""
+"""Standby: the downstream of message replication - transfer, promotion, rehearsal and rejoin."""

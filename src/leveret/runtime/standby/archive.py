@@ -1,7 +1,7 @@
-"""The archive of a downstream: inspected and deleted by pipeline processes of their own.
+"""The archive of a downstream, which pipeline processes read and delete.
 
-The archive may be in a store on other machines; this node never touches it itself. An inspection is cheap (it reads the
-manifest alone), and yet a process: so its last answer is reused for a moment.
+The archive may be in a store on other machines; this node never touches it itself. An inspection is cheap (it reads
+the manifest alone), but needs a process: so its last answer is reused for a moment.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class StandbyArchive:
     """The archive of a downstream.
 
     Attributes:
-        place: what every job on it says of where it is.
+        place: the fields of every job that say where the archive is.
     """
 
     def __init__(self, data_dir: str, work_dir: Path, node_name: str, spark: dict[str, Any]) -> None:
-        """In `data_dir`, a path or URI, of the node of this name; nothing is read yet.
+        """Use the archive in `data_dir`, a path or URI, of the node of this name; reads nothing yet.
 
-        `work_dir` is for locks, logs and Spark's scratch if the archive is in a store; `spark` is for the pipeline
-        (SparkSettings).
+        `work_dir` is for locks, logs and Spark's scratch files if the archive is in a store; `spark` are the
+        pipeline's SparkSettings.
         """
         work = str(work_dir) if "://" in data_dir else data_dir
         self.place: Final = {"data_dir": data_dir, "work_dir": work}
@@ -36,7 +36,7 @@ class StandbyArchive:
         self._contents: tuple[float, Event] = (0.0, {})
 
     async def list_vhosts_available(self) -> list[str]:
-        """Vhosts with data to recover."""
+        """The vhosts with data to recover."""
         return [row["vhost"] for row in (await self.contents())["vhosts"] if row["records"]]
 
     async def metrics(self) -> list[dict[str, Any]]:
@@ -58,26 +58,26 @@ class StandbyArchive:
         ]
 
     async def inspect(self, report: Callable[[Event], None]) -> list[dict[str, Any]]:
-        """Messages by vhost, exchange and routing key; reads all that was transferred, and tells how far it is.
+        """Messages by vhost, exchange and routing key; reads the whole archive, and reports progress.
 
         Raises:
-            PipelineFailed: why they cannot be counted.
+            PipelineFailed: they cannot be counted; the text says why.
         """
         job = {**self.place, "spark": self._spark}
         rows: list[dict[str, Any]] = (await ask("inspect", job, report))["rows"]
         return rows
 
     async def unfinished_plans(self) -> list[Event]:
-        """A row for each plan of a promotion that is frozen and not carried out: vhost, plan_id, queues.
+        """A row for each frozen plan of a promotion that was not carried out: vhost, plan_id, queues.
 
         Raises:
-            PipelineFailed: why they cannot be read.
+            PipelineFailed: they cannot be read; the text says why.
         """
         rows: list[Event] = (await ask("plans", self.place))["rows"]
         return rows
 
     async def missing(self) -> dict[str, dict[str, int]]:
-        """By vhost, what never came because the upstream retained it no longer: missing_records, missing_messages."""
+        """By vhost, the numbers that the upstream dropped before their transfer: missing_records, missing_messages."""
         rows = await self._vhosts()
         return {
             row["vhost"]: {"missing_records": row["missing"], "missing_messages": row["missing_messages"]}
@@ -85,15 +85,15 @@ class StandbyArchive:
         }
 
     async def orphans(self, wanted: Collection[str]) -> list[str]:
-        """Vhosts that there is data of, and that are not `wanted` or are other ones at the upstream by now."""
+        """Archived vhosts that are not `wanted`, or that were made anew at the upstream."""
         rows = await self._vhosts()
         return [row["vhost"] for row in rows if row["vhost"] not in wanted or row["is_replaced"]]
 
     async def forget(self, vhosts: list[str]) -> list[dict[str, Any]]:
-        """Delete the data of these vhosts, while nothing is transferred; a row each: vhost, bytes.
+        """Delete the data of these vhosts, while no transfer runs; a row each: vhost, bytes.
 
         Raises:
-            PipelineFailed: why they are not deleted.
+            PipelineFailed: they are not deleted; the text says why.
         """
         done = await ask("forget", {**self.place, "vhosts": vhosts})
         self._contents = (0.0, {})
@@ -101,30 +101,30 @@ class StandbyArchive:
         return rows
 
     async def delete_all(self) -> None:
-        """Delete everything, while nothing is transferred.
+        """Delete everything, while no transfer runs.
 
         Raises:
-            PipelineFailed: why not all of it is deleted.
+            PipelineFailed: not all of it is deleted; the text says why.
         """
         await ask("delete", self.place)
         self._contents = (0.0, {})
 
     async def keep_former(self, at_ms: int) -> None:
-        """Move everything to `former/<at_ms>` in it, while nothing is transferred; nothing reads it there.
+        """Move everything to `former/<at_ms>` in the archive, where it is not read, while no transfer runs.
 
         Raises:
-            PipelineFailed: why it is still where it was, or in part.
+            PipelineFailed: it was not moved, or in part; the text says why.
         """
         await ask("set_aside", {**self.place, "at_ms": at_ms})
         self._contents = (0.0, {})
 
     async def _vhosts(self) -> list[Event]:
-        """A row a vhost, as of now; without the queues, of which there may be very many."""
+        """The present rows of vhosts, without queues, of which there may be very many."""
         rows: list[Event] = (await ask("contents", {**self.place, "with_queues": False}))["vhosts"]
         return rows
 
     async def contents(self, *, fresh: bool = False) -> Event:
-        """What the manifest says; a moment old, unless `fresh`."""
+        """The content of the manifest; a moment old, unless `fresh`."""
         at_s, found = self._contents
         if fresh or not found or time.monotonic() - at_s > _CACHE_S:
             found = await ask("contents", self.place)

@@ -1,4 +1,4 @@
-"""Run-time decisions on the standby side - mode, link off, promotions - in a state file.
+"""Run-time decisions of the standby - mode, link off, promotions - in a state file.
 
 The file wins over the configuration, also after a restart. A promotion is recorded here from its begin on, with its
 request, so that an interrupted promotion is finished and no link begins meanwhile. A finished promotion stays recorded:
@@ -25,20 +25,20 @@ logger = logging.getLogger(__name__)
 
 _DOWNSTREAM_ID_BYTES: Final = 6
 _LACKS: Final = ("unreadable_records", "missing_records", "missing_messages")
-"""What a promotion's summary counts of a vhost that is not here although it lies before what was transferred."""
+"""The counts, in a promotion's summary, of a vhost's earlier records that are not here."""
 
 
 class PromotionAttempt(msgspec.Struct, kw_only=True):
     """One attempt to promote, from its begin on.
 
     Attributes:
-        wanted: what it was asked to recover.
+        wanted: the requested recovery.
         summary: a row for each vhost once it is done.
-        transferred: by vhost, the id of the previous upstream's outgoing log, and up to which offset it is here.
-        marks: by vhost, the mark (`wire.chunk.fingerprint_of`) of the last chunk of that.
-        left_out: a row a vhost of what it was not asked for and a later one would recover: virtual_host, queues,
-            messages, unreadable_records; None: it is not counted.
-        error: why it stopped short.
+        transferred: by vhost, the id of the previous upstream's outgoing log, and the offset up to which it is here.
+        marks: by vhost, the fingerprint (`wire.chunk.fingerprint_of`) of the last chunk before that offset.
+        left_out: a row a vhost with the messages that were not requested and that a later promotion would recover:
+            virtual_host, queues, messages, unreadable_records; None if they were not counted.
+        error: the reason why it did not finish.
     """
 
     begun_ms: int
@@ -51,22 +51,22 @@ class PromotionAttempt(msgspec.Struct, kw_only=True):
     error: str = ""
 
     def log_id(self, vhost: str) -> int | None:
-        """The id of the vhost's outgoing log that it recovered from; None for none."""
+        """The id of the vhost's recovered outgoing log; None for none."""
         return self.transferred[vhost][0] if vhost in self.transferred else None
 
     def lacks(self, vhost: str) -> bool:
-        """Whether it did without something of the vhost that stood before what was transferred."""
+        """Whether it lacked some earlier records of the vhost."""
         rows = [row for row in self.summary if row["virtual_host"] == vhost]
         return any(row.get(name) for row in rows for name in _LACKS)
 
     def is_whole(self) -> bool:
-        """Whether it was asked for all that was transferred."""
+        """Whether the request was for everything transferred."""
         wanted = self.wanted
         return not wanted.queues and not wanted.exclude and wanted.as_of_ms is None
 
 
 class _Content(msgspec.Struct, kw_only=True):
-    """Of the state file; without a mode that of the configuration holds."""
+    """The content of the state file; without a mode the configured one applies."""
 
     operating_mode: OperatingMode | None = None
     connected: bool = True
@@ -78,32 +78,32 @@ class _Content(msgspec.Struct, kw_only=True):
 
 
 class StandbyDecided:
-    """See the module; who changes an attribute calls `save`.
+    """The decisions; after a change of an attribute call `save`.
 
     Attributes:
-        mode_at_run_time: set at run time; None: that of the configuration holds.
+        mode_at_run_time: the mode set at run time; None if the configured one applies.
         connected: whether the link is wanted.
-        promoting: the promotion that has begun.
-        promotions: those that came to their end, oldest first.
-        is_partial: whether one of them may have left a plan behind that it was not asked to carry out.
-        deleted: by vhost, queue and reference, up to which number a queue had a plan's messages when it was deleted;
-            as long as a plan may go on.
-        downstream_id: what tells this downstream from others of its upstream that have the same name; "" before
-            `identify` drew it. It stays if transferred data is deleted: the upstream would keep records for the former.
+        promoting: the unfinished promotion.
+        promotions: the finished promotions, oldest first.
+        is_partial: whether one of them may have left a plan that its request excluded.
+        deleted: by vhost, queue and reference, the last number of a plan's messages in a queue when the queue was
+            deleted; kept while a plan may go on.
+        downstream_id: distinguishes this downstream from others of the same name; "" before `identify` has drawn it. It
+            stays when the transferred data are deleted, because the upstream would keep records for the previous id.
     """
 
     def __init__(self, state_file: StateFile, configured: OperatingMode) -> None:
-        """Read what was decided before.
+        """Read the earlier decisions.
 
         Raises:
             StorageError: the state file is damaged.
-            InvalidCommand: it says what cannot be.
+            InvalidCommand: it has an impossible value.
         """
         self._state_file = state_file
         self.configured = configured
         kept = state_file.load()
         if kept.get("operating_mode") == "":
-            # As it was written before there was None for it.
+            # Earlier versions wrote this instead of None.
             del kept["operating_mode"]
         try:
             content = msgspec.convert(kept, _Content)
@@ -119,11 +119,11 @@ class StandbyDecided:
 
     @property
     def mode(self) -> OperatingMode:
-        """Which side this node is."""
+        """The node's operating mode."""
         return self.mode_at_run_time or self.configured
 
     def save(self) -> None:
-        """Keep it over restarts.
+        """Make the decisions durable.
 
         Raises:
             StorageError: the disk refused it.
@@ -155,7 +155,7 @@ class StandbyDecided:
         return self.downstream_id
 
     def finish(self, promotion: PromotionAttempt) -> None:
-        """It came to its end: this node is an upstream. One that was asked for all has carried out every plan.
+        """Record a finished promotion: this node is an upstream. If all was requested, every plan is carried out.
 
         Raises:
             StorageError: the disk refused it.
@@ -165,7 +165,7 @@ class StandbyDecided:
         self.end_promoting(is_partial=not promotion.is_whole())
 
     def end_promoting(self, *, is_partial: bool) -> None:
-        """None goes on; unless `is_partial` there are no plans any more, or all are carried out.
+        """Record that no promotion is unfinished; unless `is_partial`, no plan is left.
 
         Raises:
             StorageError: the disk refused it.
@@ -177,7 +177,7 @@ class StandbyDecided:
         self.save()
 
     def left_out(self) -> dict[str, Any] | None:
-        """What promotions leave to a later one, as the last of them was asked; None if nothing is left so."""
+        """The messages that the last promotion left to a later one; None for none."""
         last = self.promoting or (self.promotions[-1] if self.is_partial and self.promotions else None)
         if last is None or last.is_whole():
             return None
@@ -192,8 +192,8 @@ class StandbyDecided:
     def transferred(self, vhost: str, log_id: int) -> int | None:
         """The offset up to which the queues have a previous upstream's outgoing log; None if none has this log.
 
-        0 says that nobody can tell, and what is before that is lost if it is not kept there: where a promotion, be it
-        the last one or not, did without something of the log, or none was asked for all of it.
+        0 means that the offset is unknown, so the previous upstream has to keep everything: some promotion lacked
+        records of the log, or none was requested for all of it.
         """
         promotions = self.promotions
         if (
@@ -206,12 +206,12 @@ class StandbyDecided:
         return 0 if last is None else last.transferred[vhost][1]
 
     def transferred_fingerprint(self, vhost: str, log_id: int) -> int | None:
-        """The mark of the last chunk of that; None: there is none, or it was not kept."""
+        """The fingerprint of the last chunk before that offset; None if there is none, or it was not stored."""
         last = self._furthest(vhost, log_id) if self.transferred(vhost, log_id) else None
         return None if last is None else last.marks.get(vhost) or None
 
     def _furthest(self, vhost: str, log_id: int) -> PromotionAttempt | None:
-        """The promotion that recovered all of a log up to the highest offset; None if nobody can tell."""
+        """The promotion that recovered all of a log up to the highest offset; None if that is unknown."""
         own = [each for each in self.promotions if each.log_id(vhost) == log_id]
         if any(each.lacks(vhost) for each in own):
             return None
@@ -219,15 +219,16 @@ class StandbyDecided:
         return max(whole, key=lambda each: each.transferred[vhost][1], default=None)
 
     def promotion_summary(self) -> list[dict[str, Any]]:
-        """What promotions recovered, oldest first; rows as `promote` returns them."""
+        """The results of promotions, oldest first; rows as `promote` returns them."""
         found = [row for promotion in self.promotions for row in reported_rows(promotion.summary)]
         recovered = [row for row in found if row["message_count"]]
         return recovered or found[-1:]
 
     def note_deleted(self, queues: list[Queue]) -> None:
-        """While plans may go on, keep how far queues are that are deleted: it would go with them.
+        """Keep the recovered numbers of deleted queues while plans may go on, because their logs go.
 
-        What a client consumed and deleted must not come back. Of a queue that another node of a cluster leads it does.
+        Messages that a client consumed, in a queue that it deleted, must not come back. They do if another node of a
+        cluster leads the queue.
         """
         if self.promoting is None and not self.is_partial:
             return
@@ -250,7 +251,7 @@ class StandbyDecided:
 
 
 def _recovered_numbers(queue: Queue) -> dict[str, int]:
-    """By reference, up to which number a queue has messages of recoveries; a rehearsal's go with its vhosts."""
+    """The last number of each recovery in a queue; none for a rehearsal's queues, which go with their vhosts."""
     if queue.key[0].startswith(REHEARSAL_VHOSTS):
         return {}
     return {name.decode(): last for name, last in queue.sequences.logged.items() if is_recovery(name)}

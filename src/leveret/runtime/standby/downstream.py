@@ -1,15 +1,15 @@
 """The downstream side of message replication: transfer while the upstream works, promotion when it is lost.
 
-The work is done by pipeline processes (`python -m leveret.pipeline`), which this module starts, listens to
-and ends; the node's own loop only reads their lines. Run-time decisions of an operator - mode, link
-off, a promotion begun - are kept in a state file and win over the configuration, also after a restart.
+Pipeline processes (`python -m leveret.pipeline`) do the work. This module starts them, reads their lines and ends
+them. Run-time decisions of an operator - mode, link off, a promotion begun - are in a state file and override the
+configuration, also after a restart.
 
     downstream, connected --disconnect--> downstream, disconnected
     downstream --promote--> promoting --done--> upstream
     promoting --killed, failed--> promotion interrupted: no transfer starts; promote again continues it
 
-A promotion ends both links, and turns schema replication too: a node that applications use must not have its
-definitions taken back by an upstream that returns.
+A promotion ends both links, of messages and of definitions: an upstream that returns must not take back the
+definitions of a node that applications use.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _LOSS: Final = (
     "last_timestamp",
     "newest_age_ms",
 )
-"""What is told of each vhost before a promotion."""
+"""The fields about each vhost that are logged before a promotion."""
 Progress = Callable[[Event], None]
 
 
 class StandbyNode(RecoveringNode, Protocol):
-    """What is needed of the node."""
+    """The node, as this module uses it."""
 
     data_dir: Path
     schema_sync: SchemaSync
@@ -79,7 +79,7 @@ class StandbyDownstream:
     def __init__(
         self, node: StandbyNode, state_file: StateFile, drain_timeout_s: float = DRAIN_TIMEOUT_S
     ) -> None:
-        """Read what was decided before; do nothing yet.
+        """Read the earlier decisions; start nothing yet.
 
         Raises:
             StorageError: the state file is damaged.
@@ -101,11 +101,11 @@ class StandbyDownstream:
 
     @property
     def mode(self) -> OperatingMode:
-        """Which side this node is."""
+        """The node's operating mode."""
         return self.decided.mode
 
     async def start(self) -> None:
-        """Follow, if that is what this node is for."""
+        """Follow, if the mode and the decisions say so."""
         if self.mode is not self.decided.configured:
             logger.info(
                 "standby_mode_set_at_run_time mode=%s configured=%s", self.mode, self.decided.configured
@@ -119,14 +119,14 @@ class StandbyDownstream:
             await self._transfer.start()
 
     async def stop(self) -> None:
-        """End the link; what is recorded stays."""
+        """End the link; the decisions stay."""
         await self.recoveries.give_way()
         await self._transfer.stop()
 
     # -- the operator's commands --------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Begin to follow; kept over restarts.
+        """Begin to follow; applies across restarts.
 
         Raises:
             PreconditionFailed: this node is not a downstream, or its promotion has begun.
@@ -139,7 +139,7 @@ class StandbyDownstream:
             await self._transfer.start()
 
     async def disconnect(self) -> None:
-        """Follow no more; kept over restarts.
+        """Stop following; applies across restarts.
 
         Raises:
             PreconditionFailed: this node is not a downstream.
@@ -151,7 +151,7 @@ class StandbyDownstream:
             await self._transfer.stop()
 
     async def set_mode(self, mode: str) -> None:
-        """Become an `upstream` or a `downstream`, or neither; kept over restarts.
+        """Become an `upstream` or a `downstream`, or neither; applies across restarts.
 
         Raises:
             InvalidCommand: there is no such mode.
@@ -173,16 +173,16 @@ class StandbyDownstream:
     async def promote(
         self, wanted: RecoveryRequest = EVERYTHING, on_progress: Progress | None = None
     ) -> list[dict[str, Any]]:
-        """Take the upstream's place: publish what it had not settled, and be an upstream.
+        """Take the upstream's place: publish its unsettled messages, and become an upstream.
 
         Returns:
             A row a vhost: first_timestamp, last_timestamp (text, UTC), message_count, virtual_host, queues.
 
         Raises:
-            PreconditionFailed: this node is not a downstream and never was promoted; nothing listens that
-                the recovery could publish to.
-            InvalidCommand: a vhost or queue is named that there is not.
-            PipelineFailed: the recovery did not get to its end; promoting again goes on from there.
+            PreconditionFailed: this node is not a downstream and never was promoted; or it has no listener for the
+                recovery.
+            InvalidCommand: a named vhost or queue does not exist.
+            PipelineFailed: the recovery did not finish; another promotion goes on from there.
         """
         async with self._changing("promote"):
             if not self.decided.promotions and self.decided.promoting is None:
@@ -211,7 +211,7 @@ class StandbyDownstream:
             return reported_rows(promotion.summary)
 
     async def delete_all_data(self) -> None:
-        """Erase what was transferred; a link that is up starts over from what the upstream has."""
+        """Delete the transferred data; a running link starts again with everything that the upstream has."""
         async with self._changing("delete the data"):
             follows = self._transfer.runs
             await self._transfer.stop()
@@ -223,7 +223,7 @@ class StandbyDownstream:
                 await self.start()
 
     async def keep_former_archive(self) -> None:
-        """Put what was transferred at an earlier time out of the way, for another upstream's to come."""
+        """Move the data of an earlier time out of the way, before another upstream's come."""
         async with self._changing("keep the previous data"):
             await self._transfer.stop()
             self._transfer.forget()
@@ -232,15 +232,15 @@ class StandbyDownstream:
             self._give_up_promotion()
 
     async def delete_orphaned_data(self) -> list[dict[str, Any]]:
-        """Erase what was transferred of vhosts that are not this node's to recover: gone, untagged, or made anew.
+        """Delete the transferred data of vhosts that this node would not recover: gone, untagged, or made anew.
 
         Returns:
             A row a vhost: vhost, bytes.
 
         Raises:
-            PreconditionFailed: a promotion has begun; or nothing was found, and the upstream was not heard, which alone
-                shows whether the data of a vhost is of another one.
-            NotAllowed: a recovery reads what is here.
+            PreconditionFailed: a promotion has begun; or none was found while the upstream is silent, which alone knows
+                whether a vhost was made anew.
+            NotAllowed: a recovery reads the data.
         """
         async with self._changing("delete orphaned data"):
             if self.decided.promoting is not None:
@@ -267,7 +267,7 @@ class StandbyDownstream:
     # -- looking ------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
-        """Mode, state, endpoints, and a row a vhost; quick."""
+        """Mode, state, endpoints, and a row a vhost, without a process."""
         promoting = self.decided.promoting
         upstream, error = self.upstream
         state = "running" if self.mode is OperatingMode.UPSTREAM else "disconnected"
@@ -295,7 +295,7 @@ class StandbyDownstream:
         }
 
     def _promotion(self) -> dict[str, Any] | None:
-        """How far the promotion is that has begun, and is not done; `is_running` unless it was cut short."""
+        """The unfinished promotion and its progress; `is_running` unless it was interrupted."""
         promoting, progress = self.decided.promoting, self._progress
         if promoting is None:
             return None
@@ -308,7 +308,7 @@ class StandbyDownstream:
         }
 
     async def details(self) -> dict[str, Any]:
-        """The status, and of a promotion that has begun a row a vhost of how much it has to recover (`amounts`)."""
+        """The status with, for an unfinished promotion, a row a vhost of the messages to recover (`amounts`)."""
         status = self.status()
         if status["promotion"] is not None:
             status["promotion"] |= await self._amounts()
@@ -332,19 +332,19 @@ class StandbyDownstream:
         return {"vhosts": found, "plans_error": error}
 
     def _recovered(self, key: tuple[str, str], reference: str) -> int:
-        """How many of a plan's messages a queue has, or had when it was deleted."""
+        """The number of a plan's messages that a queue has, or had when it was deleted."""
         queue = self._node.broker.queues.get(key)
         there = 0 if queue is None else queue.sequences.logged.get(reference.encode(), 0)
         return max(there, self.decided.deleted_at(key, reference))
 
     def promotion_summary(self) -> list[dict[str, Any]]:
-        """What promotions recovered, oldest first; rows as `promote` returns them."""
+        """The results of promotions, oldest first; rows as `promote` returns them."""
         return self.decided.promotion_summary()
 
     # -- inside -------------------------------------------------------------------------------
 
     def _note_left_out(self, promotion: PromotionAttempt, rows: list[dict[str, Any]]) -> None:
-        """Keep the count over restarts; a full disk stops no promotion for that, as its end is saved again."""
+        """Store the count durably; a full disk does not stop the promotion, whose end is stored again."""
         promotion.left_out = rows
         try:
             self.decided.save()
@@ -355,8 +355,8 @@ class StandbyDownstream:
         """End both links and recover."""
         process = await self._transfer.drain(self._drain_timeout_s)
         try:
-            # For good, and before anything is recovered: an upstream that came back would delete what was
-            # declared here since.
+            # For good, and before any message is recovered: a returning upstream would delete definitions made here
+            # since then.
             if self._node.schema_sync.mode is OperatingMode.DOWNSTREAM:
                 await self._node.schema_sync.set_mode("upstream")
             await self._recover(promotion, endpoint, process, report)
@@ -371,7 +371,7 @@ class StandbyDownstream:
     async def _recover(
         self, promotion: PromotionAttempt, endpoint: str, process: PipelineProcess | None, report: Progress
     ) -> None:
-        """Recover; by the process that transferred so far, if it is there: it has Spark running."""
+        """Recover, in the transfer's process if it is there, because it has Spark running."""
         with self._node.internal_user("recovery") as (username, password):
             job = {
                 **self.archive.place,
@@ -389,7 +389,7 @@ class StandbyDownstream:
     def _finish(self, promotion: PromotionAttempt) -> None:
         promotion.done_ms = clock_ms()
         for queue in self._node.broker.queues.values():
-            # Applications come only now: no queue is to expire before they had the time for it.
+            # Applications come only now: no queue may expire before they had time to use it.
             queue.touch()
         self.decided.finish(promotion)
         logger.info("standby_mode_decided mode=upstream")
@@ -417,7 +417,7 @@ class StandbyDownstream:
                 )
 
     def _job(self) -> tuple[dict[str, Any] | None, str]:
-        """What the transfer process is to do, or why it cannot do anything."""
+        """The job of the transfer process, or the reason why there is none."""
         upstream, error = self.upstream
         vhosts = self._vhosts()
         if upstream is None:
@@ -442,7 +442,7 @@ class StandbyDownstream:
 
     @property
     def _reference(self) -> str:
-        """What this downstream is called by its upstream."""
+        """The name of this downstream at its upstream."""
         return downstream_reference(self._node.config.cluster_name, self.decided.downstream_id)
 
     def _check_heard(self) -> None:
@@ -456,7 +456,7 @@ class StandbyDownstream:
                 )
 
     def link_job(self, upstream: StandbyUpstreamParameter) -> dict[str, Any]:
-        """How a pipeline process reaches the upstream."""
+        """A pipeline process's fields for its link to the upstream."""
         return {
             "endpoints": upstream.endpoints,
             "credentials": {"username": upstream.username, "password": upstream.password},
@@ -469,7 +469,7 @@ class StandbyDownstream:
 
     @property
     def upstream(self) -> tuple[StandbyUpstreamParameter | None, str]:
-        """Whom this node is to follow, or why nobody."""
+        """The upstream to follow, or the reason why there is none."""
         entity = self._node.broker.definitions.by_kind["global_parameters"].get((UPSTREAM_PARAMETER,))
         if not isinstance(entity, GlobalParameter):
             return None, "no upstream: set its endpoints with set_standby_replication_upstream_endpoints"
@@ -483,11 +483,11 @@ class StandbyDownstream:
         return sorted(each.name for each in vhosts if isinstance(each, Vhost) and STANDBY_TAG in each.tags)
 
     async def _losses(self) -> list[dict[str, Any]]:
-        """A row a vhost: what the upstream is known to have, or to have had, beyond what was transferred.
+        """A row a vhost: the known records of the upstream, present or past, that were not transferred.
 
-        What its retention took is told by what was transferred, too: also while nothing is heard of the upstream.
+        Records that its retention dropped are known from the transferred ones, also while the upstream is silent.
 
-        None once this node is an upstream itself: who follows nobody lags behind nobody.
+        None once this node is an upstream itself, which has no lag.
         """
         if self.mode is not OperatingMode.DOWNSTREAM:
             return []
@@ -507,7 +507,7 @@ class StandbyDownstream:
             )
 
     def _give_up_promotion(self) -> None:
-        """Forget one that has begun, once its plans are gone: the next one would carry them out first."""
+        """Forget an unfinished promotion whose plans are gone; otherwise the next one would carry them out first."""
         self._interrupted = None
         self.decided.end_promoting(is_partial=False)
 
@@ -523,7 +523,7 @@ class StandbyDownstream:
 
 
 class _Alone:
-    """One operator's command at a time; a second one is told, not queued."""
+    """Runs one operator's command at a time; a second one is refused, not queued."""
 
     def __init__(self, lock: asyncio.Lock, what: str) -> None:
         self._lock = lock
@@ -539,7 +539,7 @@ class _Alone:
 
 
 def _tls_of(options: TlsOptions) -> dict[str, Any] | None:
-    """For the pipeline's links; None: nothing is set, so they are not encrypted."""
+    """The TLS fields for the pipeline's links; None without TLS."""
     if options == TlsOptions():
         return None
     return {
@@ -554,14 +554,14 @@ def _tls_of(options: TlsOptions) -> dict[str, Any] | None:
 
 
 def _ignore(event: Event) -> None:
-    """Nobody asked for news."""
+    """Do nothing."""
 
 
 def refuse_member(config: Config) -> None:
-    """A downstream of a standby is one node: those of a cluster would each recover into their own queues only.
+    """Refuse a node of a cluster: each node would recover only into the queues that it leads.
 
     Raises:
-        PreconditionFailed: this node is one of a cluster.
+        PreconditionFailed: this node is in a cluster.
     """
     if config.cluster.is_member:
         raise PreconditionFailed("a node of a cluster cannot be a standby: only a node alone can")

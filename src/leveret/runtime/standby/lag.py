@@ -10,20 +10,22 @@ from __future__ import annotations
 from typing import Final
 
 HEARD_MS: Final = 5_000
-"""An upstream that is well says where it is every second or so; a large batch may take longer."""
+"""A healthy upstream reports its position every second or so; a large batch may take longer."""
 
 
 class VhostLag:
-    """One vhost. `now_s` is by a clock that nobody sets; stamps in ms are the upstream's, and this node's for `now_ms`.
+    """The lag of one vhost. `now_s` is from a monotonic clock, `now_ms` from this node's.
+
+    Other times are the upstream's.
 
     Attributes:
-        transferred: all before this offset of the upstream's log is here.
-        newest_ms: when the newest record that is here came to the upstream; None if nothing is here.
-        is_read: whether it was said what is here, be it nothing.
+        transferred: the offset up to which the upstream's log is here.
+        newest_ms: the time at which the newest transferred record came to the upstream; None without records.
+        is_read: whether the archive's content is known, even if it is empty.
     """
 
     def __init__(self, now_s: float) -> None:
-        """It is not known what is here, and nothing was heard."""
+        """Begin without reports on the archive and the upstream."""
         self.transferred = 0
         self.is_read = False
         self.newest_ms: int | None = None
@@ -32,22 +34,22 @@ class VhostLag:
         self.forget_upstream()
 
     def forget_upstream(self) -> None:
-        """It may be another one from now on."""
+        """Forget the upstream's reports, because it may be another one from now on."""
         self._heard_s: float | None = None
         self._committed = self._committed_ms = 0
 
     @property
     def is_known(self) -> bool:
-        """Whether the upstream was heard."""
+        """Whether the upstream has reported."""
         return self._heard_s is not None
 
     def heard(self, committed: int, committed_ms: int, now_s: float) -> None:
-        """The upstream says that it has all before an offset, and when the last of that came."""
+        """Take a report of the upstream: it has everything before an offset, and the last record came at that time."""
         self._committed, self._committed_ms, self._heard_s = committed, committed_ms, now_s
         self._note_whole()
 
     def stored(self, transferred: int, newest_ms: int | None = None) -> None:
-        """All before an offset is here, with the stamp of its newest record."""
+        """Note that everything before an offset is here, and the time of its newest record."""
         self.is_read = True
         self.transferred = max(self.transferred, transferred)
         self.newest_ms = self.newest_ms if newest_ms is None else newest_ms
@@ -59,18 +61,18 @@ class VhostLag:
 
     @property
     def records(self) -> int:
-        """So many records that the upstream had when it was last heard are not here."""
+        """The number of records, at the upstream's last report, that are not here."""
         return max(0, self._committed - self.transferred)
 
     def heard_ago_ms(self, now_s: float) -> int | None:
-        """For how long the upstream was not heard; None if it never was."""
+        """The time since the upstream's last report; None without one."""
         return None if self._heard_s is None else round((now_s - self._heard_s) * 1000)
 
     def newest_age_ms(self, now_s: float, now_ms: int) -> int | None:
-        """How old the newest record is that is here, by both sites' clocks.
+        """The age of the newest transferred record, by both sites' clocks.
 
-        By the upstream's alone it is so old at least as what came there until it was heard last, and the time since:
-        so where this node's clock is behind, the age is too small by no more than that leaves open.
+        By the upstream's clock alone, the age is at least the time from the record to the upstream's last record,
+        plus the time since its last report. So if this node's clock is slow, the error of the age is bounded.
         """
         if self.newest_ms is None:
             return None
@@ -78,11 +80,13 @@ class VhostLag:
         return max(0, now_ms - self.newest_ms, by_theirs_ms)
 
     def time_ms(self, now_s: float, now_ms: int) -> int:
-        """How long ago, at most, this node had all that the upstream had; 0 while that is heard and all is here.
+        """The longest possible time since this node had every record of the upstream.
 
-        All was here when the upstream was heard last of which all is here now. It was, too, when the newest record that
-        is here came to the upstream: that tells while a backlog comes, and after a start. Where nothing is here and
-        nothing ever was, it is how long this has been waited for.
+        0 while it has them and hears reports.
+
+        It is counted from the last report whose records are all here. While a backlog comes, and after a start, it is
+        counted from the time at which the newest transferred record came to the upstream. If nothing was ever
+        transferred, it is the time of waiting.
         """
         heard_ago_ms, newest_age_ms = self.heard_ago_ms(now_s), self.newest_age_ms(now_s, now_ms)
         if heard_ago_ms is not None and heard_ago_ms < HEARD_MS and not self.records:

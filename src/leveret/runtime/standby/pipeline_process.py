@@ -1,4 +1,4 @@
-"""A pipeline process as the node sees it: started with a job, read line by line, ended with the node.
+"""Runs a pipeline process for the node: starts it with a job, reads its lines, ends it with the node.
 
 The job, credentials included, is written to standard input. The process ends by itself at the end of that input, so a
 killed node leaves no process behind.
@@ -20,16 +20,16 @@ from leveret.model.errors import LeveretError
 
 Event = dict[str, Any]
 _LINE_BYTES_MAX: Final = 256 * 1024 * 1024
-"""A row for each of two million queues, about; memory is taken only for what is said."""
+"""The longest line: a row for each of two million queues, about; memory is used only for actual lines."""
 _STOP_TIMEOUT_S: Final = 10.0
 
 
 class PipelineFailed(LeveretError):
-    """A pipeline process could not do its task; the text is its own."""
+    """A pipeline process could not finish its task; the text is its own."""
 
 
 class PipelineProcess:
-    """One process, running."""
+    """One running process."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         """Take over a started process; use `start`."""
@@ -38,7 +38,7 @@ class PipelineProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """The process id."""
         return self._process.pid
 
     @classmethod
@@ -52,7 +52,7 @@ class PipelineProcess:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LINE_BYTES_MAX,
-            # A Ctrl-C in the node's terminal is the node's to handle.
+            # The node handles a Ctrl-C in its terminal.
             start_new_session=True,
         )
         running = cls(process)
@@ -60,17 +60,17 @@ class PipelineProcess:
         return running
 
     async def send(self, line: Mapping[str, Any]) -> None:
-        """Send one line; nothing happens when the process has ended."""
+        """Send one line; does nothing if the process has ended."""
         assert self._process.stdin is not None
         with contextlib.suppress(ConnectionError):
             self._process.stdin.write(msgspec.json.encode(line) + b"\n")
             await self._process.stdin.drain()
 
     async def events(self) -> AsyncIterator[Event]:
-        """What the process says, until it ends; a last `failed` is kept in `error`.
+        """Yield the process's events until it ends; the text of a last `failed` goes to `error`.
 
         Raises:
-            PipelineFailed: a line is not what a pipeline process says.
+            PipelineFailed: a line is no event.
         """
         while line := await self._line():
             try:
@@ -94,7 +94,7 @@ class PipelineProcess:
             ) from None
 
     async def stop(self) -> None:
-        """End it, and wait until it has ended; what it had not recorded is done again next time."""
+        """End the process and wait for that; the next run repeats its unrecorded work."""
         if self._process.returncode is None:
             assert self._process.stdin is not None
             self._process.stdin.close()
@@ -112,12 +112,12 @@ async def ask(
     report: Callable[[Event], None] | None = None,
     process: PipelineProcess | None = None,
 ) -> Event:
-    """Run a task to its end, telling what it says on the way; returns its `done`.
+    """Run a task to its end, reporting its events; return its `done` event.
 
-    In a process of its own, or the last one of a process that waits for something to do.
+    It runs in a process of its own, or as the last task of a waiting process.
 
     Raises:
-        PipelineFailed: it did not get there.
+        PipelineFailed: the task did not finish.
     """
     if process is None:
         process = await PipelineProcess.start(task, job)

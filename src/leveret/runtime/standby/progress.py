@@ -13,14 +13,14 @@ from leveret.runtime.standby.pipeline_process import Event
 from leveret.wire.record import RECOVERY_REFERENCE_PREFIX
 
 _QUEUES_A_STEP: Final = 5_000
-"""So many queues are looked at before the event loop does something else."""
+"""The most queues examined in one step of the event loop."""
 
 
 _AMOUNTS: Final = ("queues", "messages", "queues_left", "messages_left")
 
 
 class PlannedMessages(NamedTuple):
-    """A frozen plan: its vhost and reference (`RecoveryPlan.reference`), and how many messages each queue gets."""
+    """A frozen plan: its vhost and reference (`RecoveryPlan.reference`), and the number of messages for each queue."""
 
     vhost: str
     reference: str
@@ -28,25 +28,25 @@ class PlannedMessages(NamedTuple):
 
     @classmethod
     def of(cls, row: Event) -> PlannedMessages:
-        """From what a pipeline process says of it."""
+        """Make it from a row of a pipeline process."""
         return cls(row["vhost"], RECOVERY_REFERENCE_PREFIX + row["plan_id"], row["queues"])
 
 
 class PromotionProgress:
-    """What the pipeline of a promotion that runs has said so far.
+    """The reports of a running promotion's pipeline.
 
     Attributes:
-        step: what it does now, in words.
-        plans: those that are frozen.
+        step: its present step, in words.
+        plans: the frozen plans.
     """
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Begin without reports."""
         self.step = "ending the links"
         self.plans: list[PlannedMessages] = []
 
     def take(self, event: Event) -> None:
-        """Take what the pipeline said."""
+        """Take an event of the pipeline."""
         match event.get("event"):
             case "started":
                 self.step = "looking for unconsumed messages"
@@ -58,11 +58,11 @@ class PromotionProgress:
 def amounts(
     plans: Iterable[PlannedMessages], recovered: Callable[[tuple[str, str], str], int]
 ) -> Iterator[list[dict[str, Any]]]:
-    """Count in bounded steps how much plans are to recover, and how much of that is left; the last rows are the answer.
+    """Count, in bounded steps, the messages of plans, and those that are left; the last rows are the answer.
 
     Args:
-        plans: those that are frozen.
-        recovered: how many of the messages of a reference a queue has.
+        plans: the frozen plans.
+        recovered: returns the number of a reference's messages that a queue has.
 
     Yields:
         A row a vhost: virtual_host; queues, messages (in all); queues_left, messages_left.

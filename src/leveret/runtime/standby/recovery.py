@@ -1,9 +1,9 @@
 """Recoveries from a downstream's data that change nothing at this node: dry runs, rehearsals, other brokers.
 
 A dry run counts the messages that a promotion would recover. A rehearsal recovers them into scratch vhosts of this
-node, compares every message with the archive, and removes the vhosts. The archive can also be recovered into any
-AMQP 0-9-1 broker. The transfer and all else go on meanwhile. One of these recoveries runs at a time; a promotion does
-not wait for it but ends it.
+node, compares every message with the archive, and removes the vhosts. The archive can also be recovered into any AMQP
+0-9-1 broker. The transfer goes on meanwhile. One of these recoveries runs at a time; a promotion ends it instead of
+waiting for it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _VERIFY: Final = {"verify_peer": True, "verify_none": False}
 
 
 class RecoveryRequest(msgspec.Struct, kw_only=True, frozen=True):
-    """Which messages are to be recovered; see `pipeline.jobs.job.RecoverJob`."""
+    """The messages to recover; see `pipeline.jobs.job.RecoverJob`."""
 
     start_from_scratch: bool = False
     all_available: bool = False
@@ -67,32 +67,32 @@ class RecoveryTarget(msgspec.Struct, kw_only=True, frozen=True):
         return f"Target({self.username}@{self.host}:{self.port})"
 
     def job(self, queues: dict[str, dict[str, dict[str, Any]]] | None = None) -> dict[str, Any]:
-        """For a pipeline process."""
+        """The fields for a pipeline process."""
         fields: dict[str, Any] = msgspec.structs.asdict(self)
         credentials = {name: fields.pop(name) for name in ("username", "password")}
         return {**fields, "credentials": credentials, "queues": queues or {}}
 
 
 class RecoveryListener(Protocol):
-    """What is needed of a listener."""
+    """A listener, as this module uses it."""
 
     @property
     def addresses(self) -> list[Address]:
-        """Where it listens."""
+        """The addresses."""
 
     @property
     def tls_addresses(self) -> list[Address]:
-        """Those of them that speak TLS."""
+        """The addresses with TLS."""
 
 
 class RecoveringNode(Protocol):
-    """What is needed of the node."""
+    """The node, as this module uses it."""
 
     config: Config
 
     @property
     def broker(self) -> Broker:
-        """Its definitions."""
+        """The broker with its definitions."""
 
     @property
     def amqp(self) -> RecoveryListener:
@@ -110,7 +110,7 @@ class RecoveringNode(Protocol):
 
 
 class Recoveries:
-    """Runs them, one at a time."""
+    """Runs recoveries, one at a time."""
 
     def __init__(
         self,
@@ -118,7 +118,7 @@ class Recoveries:
         archive: StandbyArchive,
         losses: Callable[[], Awaitable[list[dict[str, Any]]]],
     ) -> None:
-        """`losses` gives a row a vhost: what the upstream is known to have beyond what was transferred."""
+        """`losses` gives a row a vhost: the known records of the upstream that were not transferred."""
         self._node = node
         self._archive = archive
         self._losses = losses
@@ -130,15 +130,15 @@ class Recoveries:
     async def dry_run(
         self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Progress
     ) -> dict[str, Any]:
-        """What a recovery would bring back; changes nothing, here or there.
+        """Count the messages of a recovery, without any change here or at the target.
 
         Returns:
             `queues`: virtual_host, queue, message_count, first_timestamp, last_timestamp (text, UTC);
-            `vhosts`: what would be lost, as far as it is known; `took_s`.
+            `vhosts`: the known losses; `took_s`.
 
         Raises:
-            InvalidCommand: a vhost or queue is named that there is not.
-            PipelineFailed: why it cannot be told.
+            InvalidCommand: a named vhost or queue does not exist.
+            PipelineFailed: they cannot be counted; the text says why.
         """
         await self.check_wanted(wanted)
         job = self._job(wanted) | {"dry_run": True, "scratch": _scratch(), "to": self._to(target)}
@@ -148,14 +148,14 @@ class Recoveries:
     async def into(
         self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
     ) -> list[dict[str, Any]]:
-        """Recover into another broker; done again it brings what is new since.
+        """Recover into another broker; a second run brings the messages that are new since then.
 
         Returns:
-            A row a vhost, as of a promotion, and `in_doubt`: so many messages may be there twice.
+            A row a vhost, as `promote` returns, and `in_doubt`: the number of messages that may be there twice.
 
         Raises:
-            InvalidCommand: a vhost or queue is named that there is not.
-            PipelineFailed: it did not get to its end; the next time it goes on from there.
+            InvalidCommand: a named vhost or queue does not exist.
+            PipelineFailed: it did not finish; the next run goes on from there.
         """
         await self.check_wanted(wanted)
         logger.info("standby_recovery_begun to=%s:%d", target.host, target.port)
@@ -179,19 +179,20 @@ class Recoveries:
             As `dry_run`, and `recovered_s`, `compared_s`, `compared` (messages).
 
         Raises:
-            PreconditionFailed: nothing listens on loopback that the recovery could publish to; nothing was transferred.
-            InvalidCommand: a vhost or queue is named that there is not.
-            PipelineFailed: a promotion would have failed as well, and why.
+            PreconditionFailed: no listener on loopback for the recovery; or nothing was transferred.
+            InvalidCommand: a named vhost or queue does not exist.
+            PipelineFailed: a promotion would have failed as well; the text says why.
         """
         await self.check_wanted(wanted)
         return await self._run_alone(self._rehearse(wanted, report))
 
     async def check_wanted(self, wanted: RecoveryRequest) -> None:
-        """See that what an operator names is there, vhosts, queues and a moment: a slip must not pass for a wish.
+        """Check that the named vhosts, queues and moment exist, so that a typing error recovers nothing wrong.
 
         Raises:
-            InvalidCommand: nothing was transferred of one of them, and this node does not have it either.
-            PreconditionFailed: how the queues stood at the moment is not known; the earliest one is named.
+            InvalidCommand: one of them is neither in the archive nor at this node.
+            PreconditionFailed: the state of the queues at the moment is unknown; the text names the earliest known
+                moment.
         """
         if not wanted.exclude and not wanted.queues and wanted.as_of_ms is None:
             return
@@ -215,7 +216,7 @@ class Recoveries:
 
     @asynccontextmanager
     async def paused(self, by: str) -> AsyncIterator[None]:
-        """End what goes on, and refuse what would begin, while `by` ("a promotion") is under way."""
+        """End a running recovery, and refuse others while `by` ("a promotion") runs."""
         self._paused_by = by
         try:
             await self.give_way()
@@ -224,23 +225,23 @@ class Recoveries:
             self._paused_by = ""
 
     def check_idle(self) -> None:
-        """See that nothing goes on.
+        """Check that no recovery runs.
 
         Raises:
-            NotAllowed: something does.
+            NotAllowed: one runs.
         """
         if self._task is not None:
             raise NotAllowed("a dry run, a rehearsal or a recovery into another broker is under way already")
 
     async def give_way(self) -> None:
-        """End what goes on."""
+        """End a running recovery."""
         if self._task is not None:
             self._task.cancel()
             with suppress(asyncio.CancelledError, Exception):
                 await self._task
 
     async def clear_up(self) -> None:
-        """At start: remove what a rehearsal left when its node was killed; not what one works with."""
+        """Remove, at the start, scratch vhosts of a rehearsal whose node was killed, unless a client uses them."""
         if self._task is not None:
             return
         left = [
@@ -281,7 +282,7 @@ class Recoveries:
 
     @asynccontextmanager
     async def _scratch_vhosts(self, name: str, vhosts: list[str]) -> AsyncIterator[dict[str, str]]:
-        """A vhost for each of these, with its queues: durable, and without anything that a queue does by itself."""
+        """A scratch vhost for each of these, with its queues: durable, and without expiry, limits and dead letters."""
         places = {vhost: f"{REHEARSAL_VHOSTS}{name}.{number}" for number, vhost in enumerate(vhosts)}
         broker = self._node.broker
         queues = [each for each in broker.definitions.by_kind["queues"].values() if isinstance(each, Queue)]
@@ -313,7 +314,7 @@ class Recoveries:
         }
 
     def _to(self, target: RecoveryTarget | None) -> dict[str, Any] | None:
-        """The target, with what its queues are to be like that are not there yet."""
+        """The target, with the properties of the queues that it lacks."""
         if target is None:
             return None
         queues: dict[str, dict[str, dict[str, Any]]] = {}
@@ -357,7 +358,7 @@ class Recoveries:
 
 
 def _check_moment(wanted: RecoveryRequest, as_of_ms: int, contents: Event) -> None:
-    """See that it is not before all that is known. A vhost, or a queue, that is younger than another one may be."""
+    """Check that a moment is not before all known ones. A vhost, or a queue, may be younger than another one."""
     vhosts = [row for row in contents["vhosts"] if row["vhost"] not in wanted.exclude]
     names = {row["vhost"] for row in vhosts}
     known_from_ms = max((row["known_from_ms"] for row in vhosts), default=0)
@@ -382,10 +383,10 @@ def _check_moment(wanted: RecoveryRequest, as_of_ms: int, contents: Event) -> No
 
 
 def own_endpoint(node: RecoveringNode, protocol: str) -> str:
-    """Where a pipeline reaches this node by `stream` or `amqp`; its user is let in from loopback only.
+    """The endpoint of this node for a pipeline, by `stream` or `amqp`; its user may log in from loopback only.
 
     Raises:
-        PreconditionFailed: nothing listens there.
+        PreconditionFailed: there is no such listener.
     """
     listener = node.streams if protocol == "stream" else node.amqp
     for address in listener.addresses:
@@ -406,7 +407,7 @@ def parse_target(uri: str, password: str) -> RecoveryTarget:
     """A target from an AMQP URI without a password, and the password.
 
     Raises:
-        InvalidCommand: says what is wrong; never repeats the URI, which may have a password after all.
+        InvalidCommand: the URI is invalid; the text never repeats it, because it may have a password.
     """
     try:
         parts = urlsplit(uri)
@@ -443,7 +444,7 @@ def parse_moment(text: str, now_ms: int) -> int:
     """A moment in the past, as `2026-11-21 14:00:00`, with `T`, fractions and an offset if wanted, UTC without; in ms.
 
     Raises:
-        InvalidCommand: it is none.
+        InvalidCommand: the text is no moment in the past.
     """
     try:
         at_ms = moment_ms(text.strip())
@@ -463,7 +464,7 @@ def reported_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def text_of(timestamp_ms: int | None) -> str:
-    """A time as RabbitMQ's summary has it, UTC; empty for none."""
+    """A time in the form of RabbitMQ's summary, UTC; empty for none."""
     if timestamp_ms is None:
         return ""
     return datetime.fromtimestamp(timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,24 +1,25 @@
-"""An upstream that lost its place comes back as a standby of the node that took it, and is not wiped.
+"""The rejoin of an upstream that lost its place: it follows the node that took it, and keeps its own records.
 
-What it holds that the new upstream never saw is reported and kept: the tails of its queues' logs are quarantined
-as those of a follower that had gone its own way are (storage.quarantine), and `list_divergent_messages` shows them.
-All before that is the new upstream's by now, and is served there. So the replicated queues are deleted here, and
-the schema sync makes them anew, empty; whatever is not replicated stays. A queue that the new upstream does not know,
-made here when it was one already, the schema sync deletes, replicated or not: it is quarantined before.
+Records that the new upstream never had are reported and kept: the tails of queues' logs are quarantined as a diverged
+follower's are (storage.quarantine), and `list_divergent_messages` shows them. The new upstream has all earlier
+records and serves them. So the replicated queues are deleted here, and the schema sync makes them anew, empty; other
+queues stay. The schema sync also deletes queues that the new upstream does not know, replicated or not: these are
+quarantined before.
 
     clients sent away -> tails quarantined, durably -> previous archive put away -> rejoin.json -> queues deleted
     -> both modes downstream -> rejoin.json emptied -> clients let in, both links
 
-Between rejoin.json and the deletion it ceases to be an upstream for other downstreams of its own: its definitions are
-served no more, its outgoing logs are gone, and what comes after them is another log. So nobody learns of the emptying.
+Between rejoin.json and the deletion it ceases to be an upstream for its own downstreams: its definitions are no
+longer served, its outgoing logs are gone, and later ones have another identity. So the emptying reaches no
+downstream.
 
-Where it is not known what the new upstream has of a vhost, all that its queues hold is quarantined: too much is safe.
+If the new upstream's position in a vhost is unknown, all messages of its queues are quarantined: too many are safe.
 
-A node that fails or is killed on the way is an upstream as before if nothing is in rejoin.json. Else there is no way
-but forward: it goes on before it lets anybody in when it starts, and tries again until it is done. Messages may come
-to a queue as long as there is one, those that die in another one for instance; so rejoin.json says up to where each
-was quarantined, and what came since follows in the very moment in which the queue is deleted.
-An archive of its own from an earlier time as a standby is kept too, under another name.
+A node that fails or is killed on the way is an upstream as before if rejoin.json is empty. Otherwise the rejoin
+cannot be undone: a start continues it before clients are admitted, and tries again until it is done. Messages may
+come to a queue until it is deleted, such as dead letters of another one. So rejoin.json has the offset up to which
+each queue was quarantined, and later records follow in the same step as the deletion. An archive of its own from an
+earlier time as a standby is kept too, under another name.
 """
 
 from __future__ import annotations
@@ -61,21 +62,21 @@ logger = logging.getLogger(__name__)
 STATE_FILE: Final = "rejoin.json"
 CLIENTS_TIMEOUT_S: Final = 10.0
 RETRY_S: Final = 5.0
-"""After which it is tried again to end what was begun."""
+"""The wait before another try to finish a rejoin."""
 _POLL_S: Final = 0.05
 _HOLDING: Final = ("queues", "vhosts")
-"""Kinds of definitions that messages go with."""
+"""The kinds of definitions whose deletion deletes messages."""
 
 _FAILURES: Final = (LeveretError, OSError)
 
 Place: TypeAlias = tuple[str, ...]
-"""A queue, or a vhost, by its key."""
+"""The key of a queue, or of a vhost."""
 
 
 class KeptQueue(msgspec.Struct, array_like=True):
-    """A queue that is to be deleted: all that the new upstream lacks of it before `next_offset` is quarantined.
+    """A queue to be deleted, whose records before `next_offset` are quarantined if the new upstream lacks them.
 
-    With another epoch it is another queue, of which nothing is.
+    A queue of the same name with another epoch is another one, without quarantined records.
     """
 
     vhost: str
@@ -85,13 +86,13 @@ class KeptQueue(msgspec.Struct, array_like=True):
 
 
 class Begun(msgspec.Struct, kw_only=True):
-    """The state file."""
+    """The content of the state file."""
 
     queues: list[KeptQueue] = []
 
 
 class RejoiningNode(Protocol):
-    """What is needed of the node (runtime.node.node), which is a floor above this."""
+    """The node (runtime.node.node), which is a floor above this, as this module uses it."""
 
     config: Config
     data_dir: Path
@@ -112,38 +113,40 @@ class RejoiningNode(Protocol):
 
 
 class Seen(NamedTuple):
-    """How much of an outgoing log a new upstream has: up to `position`; the mark of the chunk before, if known."""
+    """The new upstream's part of an outgoing log: up to `position`; `mark`: the fingerprint before it, if known."""
 
     position: int
     mark: int | None
 
 
 class Rejoin:
-    """One node's way back."""
+    """The rejoin of one node."""
 
     def __init__(self, node: RejoiningNode, state_file: StateFile) -> None:
-        """Read nothing yet."""
+        """Begin without reading the state file."""
         self._node = node
         self._state_file = state_file
         self._lock = asyncio.Lock()
         self._retrying: asyncio.Task[None] | None = None
 
     async def rejoin(self, *, set_all_aside: bool = False) -> dict[str, Any]:
-        """Come back as a downstream.
+        """Become a downstream of the new upstream.
 
         Args:
-            set_all_aside: follow also a node that was no standby of this one, as one that took the place of the node
-                that took this one's: nobody can tell what it has, so all that is replicated is quarantined.
+            set_all_aside: follow also a node that was no standby of this one, such as the successor of this one's
+                successor. Its position is unknown, so all replicated queues are quarantined.
 
         Returns:
-            upstream_endpoints, report (its id, empty if there was nothing to keep), reports (all of them: of what came
-            while it was under way is another one), messages, settlements_lost, queues: a row each: virtual_host,
-            queue, messages, settlements_lost.
+            upstream_endpoints, report (its id, empty without quarantined records), reports (all of them: records that
+            came meanwhile have another one), messages, settlements_lost, queues: a row each: virtual_host, queue,
+            messages, settlements_lost.
 
         Raises:
-            PreconditionFailed: this node is no upstream, knows no new one, or that was no standby of this node.
-            PipelineFailed: the new upstream cannot be asked, or a previous archive cannot be put away.
-            StorageError: what it never saw cannot be kept; this node is an upstream as before, or says that it goes on.
+            PreconditionFailed: this node is no upstream, has no endpoint of the new one, or that was no standby of this
+                node.
+            PipelineFailed: the new upstream cannot be asked, or a previous archive cannot be moved.
+            StorageError: records cannot be quarantined; this node is an upstream as before, or says that it tries
+                again.
         """
         if self._lock.locked():
             raise PreconditionFailed("this node is coming back already")
@@ -170,7 +173,7 @@ class Rejoin:
         self, positions: dict[str, Seen], unknown: Container[Place]
     ) -> list[DivergentReport]:
         begun, reports = await self._quarantine(positions, unknown)
-        # While this node still can stay what it is.
+        # At this point the node can still stay an upstream.
         await self._node.standby.keep_former_archive()
         self._state_file.save(msgspec.to_builtins(begun))
         try:
@@ -183,9 +186,9 @@ class Rejoin:
             ) from error
 
     async def resume(self) -> None:
-        """At start, before anybody is let in: finish what was begun.
+        """Finish an interrupted rejoin, at the start, before clients are admitted.
 
-        Should that fail, nobody is until it is done: it is tried again beside all else.
+        If that fails, no client is admitted until a later try succeeds.
         """
         if not self._is_begun():
             return
@@ -198,7 +201,7 @@ class Rejoin:
             self._retry_later()
 
     async def stop(self) -> None:
-        """Try no more; the next start does."""
+        """End the tries; the next start continues."""
         retrying, self._retrying = self._retrying, None
         if retrying is not None:
             retrying.cancel()
@@ -209,7 +212,7 @@ class Rejoin:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether there is no way but forward, as far as can be told: nothing is to be collected any more."""
+        """Whether a rejoin cannot be undone any more, so that no record is collected."""
         try:
             return self._load() is not None
         except StorageError:
@@ -217,7 +220,7 @@ class Rejoin:
             return False
 
     def _is_begun(self) -> bool:
-        """Whether the state file says so, or nobody can tell."""
+        """Whether the state file has a rejoin, or cannot be read."""
         try:
             return bool(self._state_file.load())
         except StorageError:
@@ -229,7 +232,7 @@ class Rejoin:
             await self._finish(begun)
 
     def _load(self) -> Begun | None:
-        """What was begun, if anything was.
+        """The interrupted rejoin, None for none.
 
         Raises:
             StorageError: the state file cannot be read.
@@ -247,7 +250,7 @@ class Rejoin:
             self._retrying = asyncio.create_task(self._retry(), name="rejoin")
 
     async def _retry(self) -> None:
-        """Until it is done and clients are let in."""
+        """Try again until the rejoin is done and clients are admitted."""
         while True:
             await asyncio.sleep(RETRY_S)
             try:
@@ -278,7 +281,7 @@ class Rejoin:
         return upstream
 
     async def _check_definitions(self) -> set[Place]:
-        """See that the schema sync will bring the queues back; the queues and vhosts that it will delete."""
+        """Check that the schema sync will make the queues again; return the queues and vhosts that it will delete."""
         try:
             rows = await self._node.schema_sync.diff()
         except Refusal as error:
@@ -291,12 +294,12 @@ class Rejoin:
     async def _ask_positions(
         self, upstream: StandbyUpstreamParameter, *, set_all_aside: bool
     ) -> dict[str, Seen]:
-        """By vhost, how much of our outgoing log the new upstream has; 0 if it, or nobody, can tell."""
+        """The new upstream's part of each of our outgoing logs, by vhost; 0 if it is unknown."""
         logs = {vhost: log.log_id for vhost, log in self._node.collector.logs.items()}
         job = {**self._node.standby.link_job(upstream), "logs": logs}
         answer = await ask("positions", job)
         found = answer["positions"]
-        # Where nothing is held nothing can be lost, whoever is followed: nobody needs to know that vhost.
+        # An empty vhost has nothing to lose, so the new upstream need not know it.
         unknown = sorted(vhost for vhost in logs if found.get(vhost) is None and self._holds_any(vhost))
         if unknown and not set_all_aside:
             raise PreconditionFailed(
@@ -308,7 +311,7 @@ class Rejoin:
         return {vhost: Seen(found.get(vhost) or 0, answer["marks"].get(vhost)) for vhost in logs}
 
     def _holds_any(self, vhost: str) -> bool:
-        """Whether there are messages in the replicated queues of a vhost, as far as can be told."""
+        """Whether the replicated queues of a vhost have messages, or may have."""
         queues = self._node.broker.queues.values()
         return any(
             queue.message_count or queue.damage
@@ -321,7 +324,7 @@ class Rejoin:
     async def _quarantine(
         self, positions: dict[str, Seen], unknown: Container[Place]
     ) -> tuple[Begun, list[DivergentReport]]:
-        """Keep what the new upstream never saw, durably; up to where of which queues that is."""
+        """Quarantine, durably, the records that the new upstream lacks; return the queues and the ends of that."""
         await self._wait_for_quiet()
         quarantine, begun = _RejoinQuarantine(self._node), Begun()
         begins = self._begins_of_unknown(unknown)
@@ -336,7 +339,7 @@ class Rejoin:
         return begun, await quarantine.finish()
 
     def _begins_of_unknown(self, unknown: Container[Place]) -> dict[Queue, int]:
-        """The same as `_begins` of what is not replicated, and is deleted because the new upstream does not have it."""
+        """As `_begins`, for queues that are not replicated and that the schema sync will delete."""
         queues = self._node.broker.queues.values()
         return {
             queue: self._begin_of_all(queue)
@@ -348,13 +351,13 @@ class Rejoin:
         }
 
     async def _begins(self, vhost: str, log: OutgoingLog, seen: Seen) -> dict[Queue, int]:
-        """From where on the new upstream, which has so much of a log, lacks the queues that are in it.
+        """The first offset of each queue in an outgoing log that the new upstream lacks.
 
-        It may have had that from another writer, where this node was a follower that had not all of it: then it is not
-        known what it has of what this node wrote in its place.
+        It may have that part of the log from another writer, if this node was a follower without all of it: then it
+        is unknown which of this node's later records it has.
 
-        Nothing is awaited between looking at the log and at how far it has each queue: what is collected meanwhile
-        would be in neither.
+        There is no await between reading the log and reading its positions: a record collected in between would be in
+        neither.
         """
         position, own = seen.position, log.fingerprint_before(seen.position)
         is_other = seen.mark is not None and own is not None and seen.mark != own
@@ -366,14 +369,14 @@ class Rejoin:
         return {queue: untransferred.get(log.key_of(queue), log.position_of(queue)) for queue in queues}
 
     def _begin_of_all(self, queue: Queue) -> int:
-        """From where on it is quarantined if nobody has any of it: a queue that holds nothing has nothing to keep."""
+        """The begin of a quarantine of the whole queue; an empty queue has nothing to quarantine."""
         return 0 if queue.message_count else self._end_of(queue)
 
     def _end_of(self, queue: Queue) -> int:
         return self._node.log_store.log(queue).next_offset
 
     async def _wait_for_quiet(self) -> None:
-        """Until nobody is connected and all is durable: the logs do not change any more."""
+        """Wait until no client is connected and everything is durable, so that the logs do not change."""
         deadline_s = time.monotonic() + CLIENTS_TIMEOUT_S
         while self._node.amqp.peers:
             if time.monotonic() > deadline_s:
@@ -390,10 +393,10 @@ class Rejoin:
     # -- following --------------------------------------------------------------------------------
 
     async def _finish(self, begun: Begun) -> list[DivergentReport]:
-        """From the state file on; the reports of what came since.
+        """Carry out the rejoin after its state file is written; return the reports of records that came since then.
 
-        Other downstreams of this node keep what they have, messages and definitions: before anything is deleted it is
-        no upstream for them any more.
+        Other downstreams of this node keep their messages and definitions: this node ceases to be their upstream
+        before anything is deleted.
         """
         node = self._node
         await node.schema_sync.set_mode("none")
@@ -403,7 +406,7 @@ class Rejoin:
             await self._delete(kept, quarantine)
         reports = await quarantine.finish()
         await node.commit()
-        # Last, for it declares them again.
+        # Last, because it declares the queues again.
         await node.standby.set_mode("downstream")
         await node.schema_sync.set_mode("downstream")
         self._state_file.save({})
@@ -413,24 +416,25 @@ class Rejoin:
         return reports
 
     async def _delete(self, kept: KeptQueue, quarantine: _RejoinQuarantine) -> None:
-        """Delete a queue, and nothing of it that is not set aside.
+        """Delete a queue once all its records are quarantined.
 
-        What came since it was is quarantined first, without stopping the others, for it may be much; then what came
-        during that, and with it in one go the queue is deleted. One that cannot be read stays.
+        Records that came since the quarantine are added first, with others served in between, because they may be
+        many. Then records that came during that are added, and the queue is deleted, in one step. An unreadable queue
+        stays.
         """
         queue = self._flushed(kept)
         if queue is not None and (begin := _begin_of(queue, kept)) < (end := self._end_of(queue)):
             await asyncio.to_thread(quarantine.add, queue, begin, end)
             kept = KeptQueue(kept.vhost, kept.name, queue.epoch, end)
             queue = self._flushed(kept)
-        # Nothing is awaited from here on.
+        # No await from here on.
         if queue is None:
             return
         quarantine.add(queue, _begin_of(queue, kept), self._end_of(queue))
         self._node.broker.apply(Delete("queues", queue.key))
 
     def _flushed(self, kept: KeptQueue) -> Queue | None:
-        """The queue, whose log has all that came so far; None if it is gone, or cannot be read."""
+        """The queue, with everything appended to its log; None if it is gone, or cannot be read."""
         self._node.engine.flush()
         queue = self._node.broker.queues.get((kept.vhost, kept.name))
         return queue if queue is not None and queue.damage is None else None
@@ -441,12 +445,12 @@ def _place_of(queue: Queue) -> tuple[str, str]:
 
 
 def _begin_of(queue: Queue, kept: KeptQueue) -> int:
-    """From where on nothing of the queue is quarantined."""
+    """The offset from which on the queue's records are not quarantined."""
     return kept.next_offset if queue.epoch == kept.epoch else 0
 
 
 class _RejoinQuarantine:
-    """What is being quarantined, and in which reports: more of a queue of which there is something goes to another."""
+    """The quarantine of the rejoin, and its reports: further records of a queue go to another report."""
 
     def __init__(self, node: RejoiningNode) -> None:
         upstream, _ = node.standby.upstream
@@ -463,7 +467,7 @@ class _RejoinQuarantine:
         )
 
     def add(self, queue: Queue, begin: int, end: int) -> None:
-        """What the queue's log holds from `begin` up to before `end`; blocks for the disk.
+        """Quarantine the queue's records from `begin` up to `end`; blocks for the disk.
 
         Raises:
             StorageError: the disk refused it; the queue must stay.
@@ -476,7 +480,7 @@ class _RejoinQuarantine:
             self._reports[self._log_quarantine.report.id] = self._log_quarantine.report
 
     async def finish(self) -> list[DivergentReport]:
-        """The reports, which are told of.
+        """Log the reports, and return them.
 
         Raises:
             StorageError: the disk refused it.

@@ -1,4 +1,4 @@
-"""Supervision of the transfer process, and its last report.
+"""Supervises the transfer process, and keeps its last report.
 
 One process serves all vhosts of a downstream. A change of endpoints, credentials or vhosts is handed to the
 running process; only its death costs another start of Spark.
@@ -32,12 +32,12 @@ LAG_SAMPLES_MAX: Final = 4096
 LAG_LOGGED_MS: Final = 10_000
 LAG_LOG_INTERVAL_S: Final = 60.0
 SILENT_S: Final = 30.0
-"""A transfer that goes on says something every second or two; for a large batch in a slow store it may take longer."""
+"""A running transfer reports every second or two; a large batch in a slow store may take longer."""
 _DRAIN_MARGIN_S: Final = 10.0
 
 
 class StandbyUpstreamParameter(msgspec.Struct, frozen=True):
-    """Value of the global parameter: where the upstream is and who to log in as."""
+    """The value of the global parameter: the upstream's endpoints, and the user to log in as."""
 
     endpoints: list[str]
     username: str
@@ -63,11 +63,11 @@ class TransferSupervisor:
     """Runs the transfer process while it is wanted.
 
     Attributes:
-        error: why nothing is transferred, empty when something is.
+        error: the reason why nothing is transferred, empty if the transfer works.
     """
 
     def __init__(self, job: Callable[[], tuple[Job | None, str]]) -> None:
-        """`job` says what there is to do now, or why nothing can be done; it is asked again and again."""
+        """`job` returns the present job, or the reason why there is none; it is called again and again."""
         self._wanted_job = job
         self.error = ""
         self._task: asyncio.Task[None] | None = None
@@ -98,7 +98,7 @@ class TransferSupervisor:
         )
 
     async def start(self) -> None:
-        """Begin; a second call does nothing."""
+        """Start the process; a second call does nothing."""
         if self._task is None:
             self._draining = False
             self._ended_by = ""
@@ -121,15 +121,15 @@ class TransferSupervisor:
         self.error = ""
 
     def forget(self, vhosts: Iterable[str] | None = None) -> None:
-        """What was transferred of these vhosts, or of all, is not here any more; only while nothing is transferred."""
+        """Forget the positions of these vhosts, or of all, whose data were deleted; only while no transfer runs."""
         for vhost in [*self._lags] if vhosts is None else vhosts:
             self._lags.pop(vhost, None)
 
     async def drain(self, timeout_s: float) -> PipelineProcess | None:
-        """Let the process store what the upstream still gives, no longer than `timeout_s`; follow no more.
+        """Let the process store the upstream's remaining records, for at most `timeout_s`, and end the link.
 
         Returns:
-            The process, if it is well: it waits for what else there is to do, with Spark running. Now the caller's.
+            The process, if it works: it waits for another task, with Spark running, and belongs to the caller.
         """
         if self._task is not None and self._process is not None:
             self._draining = True
@@ -140,18 +140,18 @@ class TransferSupervisor:
         return drained
 
     def lag_ms(self, quantile: float) -> int | None:
-        """Time from a message's chunk at the upstream to its being durable here, of the last few thousand."""
+        """The time from a message's chunk at the upstream to its durability here, of the last few thousand messages."""
         if not self._lags_ms:
             return None
         ordered = sorted(self._lags_ms)
         return ordered[min(len(ordered) - 1, int(quantile * len(ordered)))]
 
     def rows(self, vhosts: list[str]) -> list[dict[str, Any]]:
-        """A row a vhost, from what the process last said."""
+        """A row a vhost, from the process's last report."""
         return [self._row(vhost) for vhost in vhosts]
 
     def has_heard(self, vhost: str) -> bool:
-        """Whether the upstream has said what it has of a vhost, since this node started or follows it."""
+        """Whether the upstream has reported its position in a vhost since this node started or follows it."""
         return self._lag_of(vhost).is_known
 
     def _lag_of(self, vhost: str) -> VhostLag:
@@ -177,12 +177,12 @@ class TransferSupervisor:
         }
 
     def _state_of(self, link: Event) -> str:
-        """What a link said last; but nobody is known to be connected of whom nothing is heard."""
+        """The last state of a link; without recent reports it is not "connected"."""
         state = str(link.get("state", "connecting" if self.runs else "disconnected"))
         return "connecting" if state == "connected" and self._silence() else state
 
     def _silence(self) -> str:
-        """For how long the process, which is there and said something, has said nothing more, if that is too long."""
+        """A text about a process without reports for too long, empty otherwise."""
         silent_s = time.monotonic() - self._said_s
         if not self._links or silent_s < SILENT_S:
             return ""
@@ -203,7 +203,7 @@ class TransferSupervisor:
                 self.error = str(error)
             if self._draining:
                 return
-            # Told until the next one works: most of the time is spent on starting Spark again.
+            # Shown until the next one works: most of the time passes in starting Spark again.
             self._ended_by = self.error
             if time.monotonic() - begun_s > BACKOFF_MAX_S:
                 backoff_s = BACKOFF_MIN_S
@@ -212,7 +212,7 @@ class TransferSupervisor:
             backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
 
     async def _run(self, job: Job) -> None:
-        """One life of the process."""
+        """Run one process until it ends."""
         self._begin_job(job)
         self._process = await PipelineProcess.start("transfer", job)
         watch = asyncio.create_task(self._watch(self._process), name="standby transfer watch")
@@ -231,12 +231,12 @@ class TransferSupervisor:
                 await process.stop()
 
     async def _watch(self, process: PipelineProcess) -> None:
-        """Hand on what the operator, or the schema sync, changes."""
+        """Pass changes by an operator, or by the schema sync, on to the process."""
         while True:
             await asyncio.sleep(WATCH_INTERVAL_S)
             job, why_not = self._wanted_job()
             if job is None and self._job is not None:
-                # Nothing to transfer, such as after the last vhost was deleted; Spark keeps warm meanwhile.
+                # Nothing to transfer, such as after the deletion of the last vhost; Spark stays warm meanwhile.
                 job = self._job | {"vhosts": []}
             if job is not None and job != self._job:
                 self._begin_job(job)
@@ -246,7 +246,7 @@ class TransferSupervisor:
             self._log_silence()
 
     def _begin_job(self, job: Job) -> None:
-        """What was heard of other endpoints may be of another upstream."""
+        """Begin a job: reports about other endpoints may concern another upstream."""
         if self._job is not None and self._job["endpoints"] != job["endpoints"]:
             for lag in self._lags.values():
                 lag.forget_upstream()
@@ -254,12 +254,12 @@ class TransferSupervisor:
         self._links.clear()
 
     def _works(self) -> None:
-        """Something was stored, or nothing is left to be: what stopped the transfer before is of the past."""
+        """Clear the last error, because data were stored, or none are left."""
         if self._ended_by:
             self._ended_by = self.error = ""
 
     def _log_lags(self, now_s: float) -> None:
-        """Tell, now and then, of vhosts whose transfer does not keep up."""
+        """Log, now and then, vhosts whose transfer does not keep up."""
         if now_s - self._lag_logged_s < LAG_LOG_INTERVAL_S:
             return
         for row in self.rows(sorted(self._links)):
@@ -273,7 +273,7 @@ class TransferSupervisor:
                 )
 
     def _log_silence(self) -> None:
-        """Once, when it begins."""
+        """Log a silence once, when it begins."""
         silence = self._silence()
         if silence and not self._is_silent:
             logger.warning("standby_transfer_silent error=%s", silence)
@@ -283,7 +283,7 @@ class TransferSupervisor:
         self._said_s = time.monotonic()
         match event["event"]:
             case "link" if self._job is not None and event["vhost"] not in self._job["vhosts"]:
-                pass  # It was under way when the vhost left the job: nothing would ever take its place.
+                pass  # It was in flight when the vhost left the job; no later report would replace it.
             case "link":
                 before = self._links.get(event["vhost"], {})
                 self._links[event["vhost"]] = event
@@ -291,7 +291,8 @@ class TransferSupervisor:
                 if "transferred" in event:
                     lag.stored(event["transferred"])
                 if "committed" in event:
-                    # An upstream that is away says no more what it has: what is not here of that is lost with it.
+                    # A lost upstream no longer reports; records of its last report that are not here are lost with
+                    # it.
                     lag.heard(event["committed"], event["committed_ms"], self._said_s)
                 lag_records = lag.records
                 if event["state"] == "connected" and not lag_records:
@@ -325,13 +326,13 @@ class TransferSupervisor:
             case "compaction_failed":
                 logger.warning("standby_compaction_failed error=%s", event["error"])
             case "restarting":
-                # Such as where the disk is full: the links are well, and nothing comes.
+                # Such as a full disk: the links work, and no data are stored.
                 self._ended_by = self.error = event["error"]
                 logger.warning("standby_transfer_restarting error=%s", event["error"])
 
 
 async def _warm() -> None:
-    """Have what makes Spark start sooner made, if it is not there: a promotion will be in a hurry."""
+    """Make Spark's class archive if it is missing, so that a promotion starts faster."""
     try:
         await ask("warm", {})
     except LeveretError as error:
