@@ -1,7 +1,7 @@
 """`python -m leveret.pipeline TASK` (see `TASKS`): job on standard input, events on standard output.
 
-Exit status 0 after success; after a failure 1, with a last line `{"event": "failed", "error": ...}`. A drained
-transfer waits for `{"command": "recover", "job": {...}}`, for which Spark is running already, or for the end of its
+The exit status is 0 after success and 1 after a failure, whose last line is `{"event": "failed", "error": ...}`. A
+drained transfer keeps Spark running and waits for `{"command": "recover", "job": {...}}`, or for the end of its
 input.
 """
 
@@ -51,7 +51,7 @@ USAGE: Final = f"usage: python -m leveret.pipeline {'|'.join(TASKS)}, with a job
 
 
 def main() -> None:
-    """Run what the first argument names."""
+    """Run the task that the first argument names."""
     task = sys.argv[1] if len(sys.argv) == 2 else ""
     if task not in TASKS:
         sys.exit(USAGE)
@@ -65,11 +65,11 @@ def main() -> None:
         console.say("failed", error=f"the job on standard input is malformed: {error}")
         console.leave(1)
     except OSError as error:
-        # A directory that is not to be made, a disk that is full: told without a stack.
+        # A directory that cannot be made, or a full disk, is reported without a stack trace.
         console.say("failed", error=_of_a_file(error))
         console.leave(1)
     except Exception as error:
-        # Before the stack: the log may lie on the full disk that this is about.
+        # Reported before the stack trace, because the log may be on the full disk that failed.
         console.say("failed", error=f"{type(error).__name__}: {cause_of(error)}")
         with suppress(OSError):
             traceback.print_exc()
@@ -84,12 +84,12 @@ def _of_a_file(error: OSError) -> str:
 
 
 def run(task: str, console: Console) -> None:
-    """Do the task; Spark and Arrow are imported only by those that need them."""
+    """Run a task; Spark and Arrow are imported only by tasks that need them."""
     if task == "warm":
         if console.read_line():
             console.end_with_parent()
         console.chatter_to(Path(os.devnull))
-        os.nice(19)  # a node that serves clients began this
+        os.nice(19)  # a node that serves clients started this process
         from leveret.pipeline.transfer.warm import make_archive
 
         console.say("done", archive=str(make_archive()))
@@ -100,7 +100,7 @@ def run(task: str, console: Console) -> None:
 
 
 def _answer(task: str, line: bytes) -> dict[str, Any]:
-    """What a task without Spark has to say when it is done."""
+    """The result of a task without Spark."""
     if task == "contents":
         from leveret.pipeline.archive.contents import contents
 
@@ -148,7 +148,7 @@ def _run_with_spark(task: str, console: Console) -> None:
 
 
 def _recover_on_command(console: Console, spark: SparkSession) -> None:
-    """A promotion comes right behind the end of the transfer, and is in a hurry."""
+    """Wait for a promotion, which follows the end of the transfer and must start fast."""
     from leveret.pipeline.recovery.driver import run_recovery
 
     command = console.next_command()

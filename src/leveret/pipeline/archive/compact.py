@@ -39,7 +39,7 @@ from leveret.pipeline.files.files import Place, keep, name_in, opened, sync_dire
 FILES_MIN: Final = 32
 FILES_MANY: Final = 1000
 BYTES_MIN: Final = 64_000_000
-"""Fewer files, or octets, are not worth the work; many files are, whatever is in them."""
+"""The least size that is worth a compaction; many files are worth one at any size."""
 COMPACTED: Final = ".compacted.parquet"
 
 Masks = dict[QueueIncarnation, Mask]
@@ -48,7 +48,7 @@ Masks = dict[QueueIncarnation, Mask]
 def due(
     manifest: Manifest, vhost: str, now_ms: int, *, bytes_max: int | None, retain_ms: int | None
 ) -> list[StoredFile]:
-    """The oldest files of a vhost that are beyond the limits, none if compacting them is not worth it."""
+    """The oldest files of a vhost that are beyond the limits, none if compacting them is not worthwhile."""
     files = manifest.files_of(vhost)
     over = 0 if bytes_max is None else sum(file.bytes for file in files) - bytes_max
     older_ms = -1 if retain_ms is None else now_ms - retain_ms
@@ -66,15 +66,15 @@ def due(
 
 
 def known_since_ms(manifest: Manifest, files: list[StoredFile], now_ms: int) -> int:
-    """Since when it is known how queues stood once these files, the oldest of a vhost, are compacted."""
+    """The time since when the state of queues is known, once these oldest files of a vhost are compacted."""
     stored = manifest.files_of(files[0].vhost)
     return max(_came_ms(stored, now_ms)[: len(files)])
 
 
 def _came_ms(files: list[StoredFile], now_ms: int) -> list[int]:
-    """When the last of each of these files of a vhost had come, by the upstream's clock.
+    """The times at which the last records of a vhost's files had come, by the upstream's clock.
 
-    Where that was ahead for a moment, a file claims a time that is yet to come; it came before the one behind it.
+    If that clock was fast for a moment, a file has a time in the future; it came no later than the next file.
     """
     came: list[int] = []
     for file in reversed(files):
@@ -84,7 +84,7 @@ def _came_ms(files: list[StoredFile], now_ms: int) -> list[int]:
 
 
 def _is_worth_it(is_past: list[StoredFile]) -> bool:
-    """What was compacted before is written again: only for as much that is new, or settles as much of it."""
+    """Whether new or newly settled records are as many as the earlier compacted ones, which are written again."""
     fresh = [file for file in is_past if not file.history_from_ms]
     before = [file for file in is_past if file.history_from_ms]
     size = sum(file.bytes for file in fresh)
@@ -96,12 +96,12 @@ def _is_worth_it(is_past: list[StoredFile]) -> bool:
 
 
 def compact(data_dir: Place, files: list[StoredFile], since_ms: int | None = None) -> StoredFile:
-    """Write what takes the place of these files, the oldest of a vhost; on disk when this returns.
+    """Write the file that replaces these oldest files of a vhost; on disk when this returns.
 
-    Only the manifest makes it count. `since_ms` is what `known_since_ms` says; by default that of the files' own times.
+    Only the manifest makes it count. `since_ms` is from `known_since_ms`; the default is that of the files' own times.
 
     Raises:
-        StorageError: a file cannot be read, or the disk declines.
+        StorageError: a file cannot be read, or the disk refuses.
     """
     vhost = files[0].vhost
     try:
@@ -147,7 +147,7 @@ def compact(data_dir: Place, files: list[StoredFile], since_ms: int | None = Non
 
 
 def _settled(data_dir: Place, files: list[StoredFile]) -> tuple[Masks, pa.Table]:
-    """What the files settle: to ask, and as a sidecar, ranges that touch joined."""
+    """The settlements of the files: as masks, and as a sidecar with adjacent ranges joined."""
     ranges = SettledRanges()
     for file in files:
         if file.settlements:
@@ -172,7 +172,7 @@ def _settled(data_dir: Place, files: list[StoredFile]) -> tuple[Masks, pa.Table]
 
 
 def _parts(files: list[StoredFile]) -> dict[tuple[str, int], QueuePart]:
-    """By queue and epoch, all that was ever seen of it, and no messages yet."""
+    """A QueuePart for each queue and epoch, with all its ranges and without messages."""
     parts: dict[tuple[str, int], QueuePart] = {}
     for part in (part for file in files for part in file.queues):
         known = parts.get((part.queue, part.epoch))
@@ -191,7 +191,7 @@ def _parts(files: list[StoredFile]) -> dict[tuple[str, int], QueuePart]:
 
 
 def _kept(data_dir: Place, files: list[StoredFile], masks: Masks) -> Iterator[pa.Table]:
-    """The unsettled messages, a row group at a time; files and groups without any are not read whole."""
+    """Yield the unsettled messages, a row group at a time; files and groups without any are not read whole."""
     for file in files:
         place = data_dir / file.path
         with (
@@ -208,7 +208,7 @@ def _kept(data_dir: Place, files: list[StoredFile], masks: Masks) -> Iterator[pa
 
 @contextmanager
 def _read(place: Place) -> Iterator[None]:
-    """Name the file that cannot be read."""
+    """Add the file's name to an error of reading it."""
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:

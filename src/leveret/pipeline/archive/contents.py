@@ -1,4 +1,7 @@
-"""The transferred records by queue and by vhost, from the manifest alone, fast enough for metrics; and frozen plans."""
+"""The transferred records by queue and by vhost, from the manifest alone, fast enough for metrics.
+
+Also frozen plans.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +14,15 @@ from leveret.pipeline.files.files import Place
 
 
 def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dict[str, Any]]]:
-    """What there is; `queues` is empty unless `with_queues`.
+    """The transferred records; `queues` is empty unless `with_queues`.
 
     Returns:
-        `queues`: queue, vhost, timestamp (of the newest record, ms), oldest_ms, messages, settled (offsets that
-        settlements name; settlements of what was never transferred included);
-        `vhosts`: vhost, bytes, files, records, transferred (offset in the upstream's outgoing log), missing
-        (records that the upstream retained no longer than that), missing_messages (at most so many of its queues'
-        were in its log no more when the transfer began), is_replaced (it has another log by now), known_from_ms (how
-        its queues stood before that is not known; 0: it is known from the begin).
+        `queues`: queue, vhost, timestamp (of the newest record, ms), oldest_ms, messages, settled (offsets in
+        settlements, also offsets of messages that were never transferred); `vhosts`: vhost, bytes, files, records,
+        transferred (offset in the upstream's outgoing log), missing (records that the upstream dropped before their
+        transfer), missing_messages (the most messages of its queues that its log had dropped when the transfer began),
+        is_replaced (it has another log by now), known_from_ms (the time before which the state of its queues is
+        unknown; 0: it is known from the begin).
     """
     queues: dict[tuple[str, str], dict[str, Any]] = {}
     vhosts: dict[str, dict[str, Any]] = {}
@@ -67,10 +70,10 @@ def contents(data_dir: Place, *, with_queues: bool = True) -> dict[str, list[dic
 
 
 def unfinished_plans(data_dir: Place) -> list[dict[str, Any]]:
-    """A row for each plan of a promotion that is frozen and not carried out: vhost, plan_id, queues (messages of each).
+    """A row for each unfinished plan of a promotion: vhost, plan_id, queues (the number of messages of each).
 
     Raises:
-        StorageError: one cannot be read.
+        StorageError: a plan cannot be read.
     """
     plans = [directory.load() for directory in unfinished(data_dir)]
     return [{"vhost": plan.vhost, "plan_id": plan.plan_id, "queues": plan.queues} for plan in plans]

@@ -1,12 +1,12 @@
-"""Outgoing chunks -> Arrow: one row a record, and what the settlement records say.
+"""Decodes outgoing chunks to Arrow: one row a record, and the ranges of the settlement records.
 
 A row is a record of a queue's log: a message (`kind` MESSAGE), or the settlement record itself
 (`kind` SETTLEMENT, its octets in `body`, empty exchange, key and properties), so that a table holds
 all that the upstream collected. The position in the outgoing log is not kept: identity is
 (vhost, queue, queue_epoch, queue_offset).
 
-Nothing here runs once a message except the walk over the lengths: the data of many chunks are joined, unless they
-lie in one block of memory already, numpy finds where each field of each entry begins, and Arrow gathers the slices.
+Only the walk over the lengths runs once a message. The data of many chunks are joined, unless they lie in one block
+of memory already; numpy finds the begin of each field of each entry; Arrow gathers the slices.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Int64s = npt.NDArray[np.int64]
 MESSAGE: Final = 0
 SETTLEMENT: Final = 1
 NO_MESSAGE: Final = 255
-"""Reason under which a settlement record's own offset counts as settled: it is not a message."""
+"""The reason under which a settlement record's own offset counts as settled: it is not a message."""
 POSITION_MAX: Final = (1 << 62) - 1
-"""Of an epoch or offset: columns have 63 bits, and what a chunk holds is counted on from there."""
+"""The highest epoch or offset: columns have 63 bits, and the records of a chunk are counted on from its offset."""
 
 _NAMES: Final = pa.dictionary(pa.int32(), pa.string())
 RECORDS: Final = pa.schema(
@@ -63,20 +63,20 @@ _LENGTH: Final = struct.Struct(">I")
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A run of chunks as columns: `records` after RECORDS, `settlements` after SETTLEMENTS."""
+    """A run of chunks as columns: `records` with the schema RECORDS, `settlements` with SETTLEMENTS."""
 
     records: pa.RecordBatch
     settlements: pa.RecordBatch
 
 
 class Decoder:
-    """Decodes the chunks of one vhost's outgoing log, run after run, and counts what goes by.
+    """Decodes the chunks of one vhost's outgoing log, run after run, and counts their records.
 
     Attributes:
         parts: by (queue, epoch), in order of first appearance.
-        stored_positions: what the chunks say that readers and publishers of streams stored.
-        first: offset in the outgoing log of the first record seen, -1 before any.
-        next: offset in the outgoing log after the last record seen.
+        stored_positions: the stored positions of streams' readers and publishers in the chunks.
+        first: the offset in the outgoing log of the first record, -1 before any.
+        next: the offset in the outgoing log after the last record.
     """
 
     def __init__(self, vhost: str) -> None:
@@ -89,11 +89,11 @@ class Decoder:
         self.records = 0
 
     def decode(self, chunks: Iterable[bytes | memoryview]) -> Decoded:
-        """Decode whole chunks, in log order, that continue those decoded before.
+        """Decode whole chunks, in log order, that continue the earlier ones.
 
         Raises:
-            ChunkError: a chunk is damaged, does not continue the one before, has no identity in its
-                trailer, or holds entries that are no simple ones.
+            ChunkError: a chunk is damaged, does not continue the one before, has no identity in its trailer, or holds
+                sub-batches.
         """
         taken = [self._take(raw) for raw in chunks]
         run = _Run(taken)
@@ -154,7 +154,7 @@ def _queue_name(chunk: Chunk, name: bytes) -> str:
 
 
 class _Run:
-    """Chunks side by side: one buffer with their data, where in it each begins, and a row of numpy arrays a field."""
+    """Chunks side by side: one buffer with their data, the begin of each, and a row of numpy arrays for each field."""
 
     def __init__(self, placed: list[_Placed]) -> None:
         self.placed = placed
@@ -176,7 +176,7 @@ class _Run:
         self.starts, self.ends = self._bounds()
 
     def _bounds(self) -> tuple[Int64s, Int64s]:
-        """Where each entry begins and ends in the joined data."""
+        """The begin and end of each entry in the joined data."""
         starts: list[Int64s] = []
         for each, base in zip(self.placed, self.places.tolist(), strict=True):
             header = each.chunk.header
@@ -189,7 +189,7 @@ class _Run:
         return begin, end
 
     def records(self, vhost: str) -> pa.RecordBatch:
-        """Rows after RECORDS."""
+        """Rows with the schema RECORDS."""
         row_is_message = np.repeat(self.is_message, self.entries)
         exchange, key, properties, body = self._fields(row_is_message)
         rows = len(row_is_message)
@@ -234,7 +234,7 @@ class _Run:
         return [(start + is_message, exchange_end), (key_start, key_end), (properties, body), (body, end)]
 
     def settlements(self) -> pa.RecordBatch:
-        """Rows after SETTLEMENTS, neighbours of one reason joined; counts them into their parts too."""
+        """Rows with the schema SETTLEMENTS, adjacent ranges of one reason joined; also counts them into their parts."""
         rows = np.cumsum(self.entries) - self.entries
         found = [self._settled(int(at), int(rows[at])) for at in np.flatnonzero(~self.is_message)]
         if not found:
@@ -271,7 +271,7 @@ class _Run:
 
 
 def _side_by_side(pieces: list[bytes | memoryview]) -> tuple[bytes | memoryview, Int64s]:
-    """One piece of memory with all of these in it, in order, and where in it each begins."""
+    """One block of memory with all these pieces in order, and the begin of each."""
     blocks = [_block_of(piece) for piece in pieces]
     block = blocks[0] if blocks else None
     if block is not None and all(each is block for each in blocks):
@@ -283,7 +283,7 @@ def _side_by_side(pieces: list[bytes | memoryview]) -> tuple[bytes | memoryview,
 
 
 def _block_of(piece: bytes | memoryview) -> npt.NDArray[np.uint8] | None:
-    """The array that a piece, which is not empty, is a part of."""
+    """The array that a piece is a part of; None for an empty piece, or another kind of memory."""
     block: object = piece.obj if isinstance(piece, memoryview) and len(piece) else None
     return block if isinstance(block, np.ndarray) else None
 
@@ -293,7 +293,7 @@ def _address(array: npt.NDArray[np.uint8]) -> int:
 
 
 def _entry_starts(data: bytes | memoryview, base: int, size: int, entries: int, chunk_id: int) -> Int64s:
-    """Where the bodies of a chunk's entries begin."""
+    """The begins of the bodies of a chunk's entries."""
     end = base + size
     if entries and size >= 4:
         (length,) = _LENGTH.unpack_from(data, base)
@@ -315,7 +315,7 @@ def _entry_starts(data: bytes | memoryview, base: int, size: int, entries: int, 
 
 
 def _all_equal(data: bytes | memoryview, base: int, stride: int, entries: int) -> bool:
-    """Whether the length of every entry is that of the first."""
+    """Whether all entries have the length of the first."""
     rows = np.frombuffer(data, np.uint8, stride * entries, base).reshape(entries, stride)
     return bool(np.all(rows[:, :4] == rows[0, :4]))
 

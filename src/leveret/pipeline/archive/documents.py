@@ -1,4 +1,4 @@
-"""The archive's documents: JSON behind its checksum, so that octets which the disk altered are noticed.
+"""The archive's documents: JSON behind its checksum, so that octets that the disk altered are noticed.
 
     +---------------+-------+------+----+
     | CRC-32 of the | space | JSON | LF |
@@ -29,10 +29,10 @@ def line_of(value: object) -> bytes:
 
 
 def value_of(line: bytes, type: type[T]) -> T:
-    """What a line says, with or without its end.
+    """The value in a line, with or without the line's end.
 
     Raises:
-        msgspec.DecodeError: it is not what was written, or nothing of that type.
+        msgspec.DecodeError: the line is damaged, or its value has another type.
     """
     body = line[_CRC_CHARS + 1 :].removesuffix(b"\n")
     if line[: _CRC_CHARS + 1] != b"%08x " % zlib.crc32(body):
@@ -41,10 +41,10 @@ def value_of(line: bytes, type: type[T]) -> T:
 
 
 def write_document(place: Place, value: object) -> None:
-    """Put a value at `place`, durably: whoever reads finds what was there before, or this.
+    """Put a value at `place`, durably: readers find the old document or the new one.
 
     Raises:
-        StorageError: the disk, or the store, declines.
+        StorageError: the disk, or the store, refuses.
     """
     write_durably(place, line_of(value))
 
@@ -53,7 +53,7 @@ def read_document(place: Place, type: type[T]) -> T:
     """The value at `place`.
 
     Raises:
-        OSError, msgspec.DecodeError: it is not there, or not as it was written.
+        OSError, msgspec.DecodeError: it is missing, or damaged.
     """
     octets = place.read_bytes()
     if octets.startswith(b"{"):

@@ -19,7 +19,7 @@ UPSTREAM_IDENTITIES: Final = "origins.json"
 
 
 class AnotherLog(PreconditionFailed):
-    """The upstream's outgoing log is not the one that was transferred from."""
+    """The upstream's outgoing log is another one than that of the transferred records."""
 
     def __init__(self, vhost: str) -> None:
         super().__init__(
@@ -30,7 +30,7 @@ class AnotherLog(PreconditionFailed):
 
 
 class OtherEnd(PreconditionFailed):
-    """The upstream's outgoing log is the one that was transferred from, and has lost the end of what is here."""
+    """The upstream's outgoing log is that of the transferred records, but has lost the end of them."""
 
     def __init__(self, vhost: str, stored: int) -> None:
         super().__init__(
@@ -45,11 +45,11 @@ class UpstreamIdentity(msgspec.Struct):
     """The origin of a vhost's data.
 
     Attributes:
-        log_id: what the upstream calls the log, 0 when it does not say.
-        missing: records that the upstream retains no more and that never came.
-        missing_messages: at most so many that its queues still hold were in its log no more when the transfer began.
-        history_from_ms: when the transfer began, by the clock here, if the log did not go back to its begin; else 0.
-            How queues stood before is not known: what was settled by then never came.
+        log_id: the log's name at the upstream, 0 if unknown.
+        missing: the number of records that the upstream dropped before their transfer.
+        missing_messages: the most messages of its queues that its log had dropped when the transfer began.
+        history_from_ms: the time of the transfer's begin, by the clock here, if the log had dropped records by then;
+            else 0. The state of queues before that is unknown, because settlements are missing.
         is_replaced: whether the upstream has another log by now, or one with another end.
     """
 
@@ -61,13 +61,13 @@ class UpstreamIdentity(msgspec.Struct):
 
 
 class UpstreamIdentities:
-    """The file's content; whoever transfers is the only one to write it."""
+    """The content of the file; only the transfer writes it."""
 
     def __init__(self, data_dir: Place) -> None:
-        """Read it.
+        """Read the file.
 
         Raises:
-            StorageError: it is damaged.
+            StorageError: the file is damaged.
         """
         self._path: Place = data_dir / UPSTREAM_IDENTITIES
         try:
@@ -78,17 +78,18 @@ class UpstreamIdentities:
             raise StorageError(f"{self._path}: {error}; remove it and connect again") from error
 
     def check(self, vhost: str, log_id: int, *, has_data: bool, lost_after: int | None = None) -> None:
-        """Compare what the upstream calls its log; without data of the vhost, take its name over.
+        """Compare the log's name at the upstream with the stored one; without data of the vhost, take the new one.
 
         Args:
-            vhost: whose log.
-            log_id: what the upstream calls it.
-            has_data: whether anything came of it yet.
-            lost_after: it is here up to that offset, and others are at the end of that by now; None: the same are.
+            vhost: the log's vhost.
+            log_id: the log's name at the upstream.
+            has_data: whether records of it are here.
+            lost_after: the offset up to which it is here, if the upstream's has other records at that end; None
+                otherwise.
 
         Raises:
-            AnotherLog: what is here came from another one.
-            OtherEnd: it lost the end of what is here.
+            AnotherLog: the records here are another log's.
+            OtherEnd: it lost the end of the records here.
         """
         known = self.by_vhost.setdefault(vhost, UpstreamIdentity())
         before = msgspec.structs.replace(known)
@@ -104,37 +105,40 @@ class UpstreamIdentities:
             raise OtherEnd(vhost, lost_after)
 
     def log_id(self, vhost: str) -> int:
-        """What the upstream calls the log that the data of a vhost came from; 0 if that is not known."""
+        """The name, at the upstream, of the log that a vhost's data came from; 0 if unknown."""
         return self.by_vhost.get(vhost, UpstreamIdentity()).log_id
 
     def note_missing(self, vhost: str, missing: int) -> None:
-        """So many records in front of what the upstream retains never came."""
+        """Note the number of records that the upstream dropped before their transfer."""
         known = self.by_vhost.setdefault(vhost, UpstreamIdentity())
         if known.missing != missing:
             known.missing = missing
             self._save()
 
     def missing(self, vhost: str) -> int:
-        """So many records in front of what the upstream retains never came, when it was last heard."""
+        """The number of records that the upstream had dropped before their transfer, by its last report."""
         return self.by_vhost.get(vhost, UpstreamIdentity()).missing
 
     def missing_messages(self, vhost: str) -> int:
-        """At most so many messages of the upstream's queues are not here, and do not come."""
+        """The most messages of the upstream's queues that are not here, and will not come."""
         return self.by_vhost.get(vhost, UpstreamIdentity()).missing_messages
 
     def note_missing_messages(self, vhost: str, messages: int) -> None:
-        """At most so many messages that the upstream's queues hold are in its log no more, nor here."""
+        """Note the most messages of the upstream's queues that are neither in its log nor here."""
         known = self.by_vhost.setdefault(vhost, UpstreamIdentity())
         if known.missing_messages != messages:
             known.missing_messages = messages
             self._save()
 
     def history_from_ms(self, vhost: str) -> int:
-        """How a vhost's queues stood before this never came; 0: what came goes back to the log's begin."""
+        """The time before which the state of a vhost's queues never came.
+
+        0: the transfer has the log from its begin.
+        """
         return self.by_vhost.get(vhost, UpstreamIdentity()).history_from_ms
 
     def note_begin(self, vhost: str, at_ms: int, *, is_whole: bool) -> None:
-        """The transfer begins now, with a log that goes back to its begin or with the rest of one."""
+        """Note the begin of the transfer, of a whole log or of the rest of one."""
         known = self.by_vhost.setdefault(vhost, UpstreamIdentity())
         history_from_ms = 0 if is_whole else at_ms
         if known.history_from_ms != history_from_ms:
@@ -142,7 +146,7 @@ class UpstreamIdentities:
             self._save()
 
     def forget(self, vhosts: list[str]) -> None:
-        """There is no data of these any more."""
+        """Forget these vhosts, whose data are deleted."""
         gone = [vhost for vhost in vhosts if self.by_vhost.pop(vhost, None) is not None]
         if gone:
             self._save()

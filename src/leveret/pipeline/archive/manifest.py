@@ -30,9 +30,9 @@ class TransferGap(StorageError):
     """A file does not continue what the manifest has.
 
     Attributes:
-        vhost: whose outgoing log.
-        have: offset up to which the manifest has it.
-        offered: first offset of the file.
+        vhost: the outgoing log's vhost.
+        have: the offset up to which the manifest has the log.
+        offered: the first offset of the file.
     """
 
     def __init__(self, vhost: str, have: int, offered: int) -> None:
@@ -46,7 +46,7 @@ class TransferGap(StorageError):
 
 
 class ForgottenSince(StorageError):
-    """A writer began before a vhost was forgotten, and offers what it had of the log from then."""
+    """A writer began before its vhost was forgotten, and offers records from before that."""
 
     def __init__(self, vhost: str, begun: int, forgotten: int) -> None:
         super().__init__(
@@ -60,7 +60,7 @@ class QueuePart(msgspec.Struct):
 
     Attributes:
         messages: number of messages.
-        settled: number of offsets that settlements name; some of them may be no messages.
+        settled: number of offsets in settlements; some of them may be no messages.
         ranges: (first offset, count) of the records, in order of arrival, neighbours joined.
         min_ms: timestamp of the oldest chunk.
         max_ms: timestamp of the newest chunk.
@@ -75,7 +75,7 @@ class QueuePart(msgspec.Struct):
     max_ms: int = 0
 
     def count(self, first: int, records: int, timestamp_ms: int, is_message: bool) -> None:
-        """Take in one chunk."""
+        """Add one chunk."""
         self.min_ms = min(self.min_ms, timestamp_ms) if self.ranges else timestamp_ms
         self.max_ms = max(self.max_ms, timestamp_ms)
         if self.ranges and sum(self.ranges[-1]) == first:
@@ -91,11 +91,10 @@ class StoredFile(msgspec.Struct, kw_only=True):
     Attributes:
         first: offset in the outgoing log of the first record.
         next: offset after the last one.
-        settlements: path of the sidecar, empty when there is nothing settled.
-        stored_positions: path of what readers and publishers of streams stored (`stored_positions`), empty for nothing.
-        bytes: of all its files.
-        mark, epoch: of the last chunk (`LastChunk`).
-        history_from_ms: from a compaction: how queues stood before this is not known any more.
+        settlements: path of the sidecar, empty without settlements.
+        stored_positions: path of the stored positions of streams' readers and publishers, empty without any.
+        bytes: the octets of all its files. mark, epoch: the fingerprint and epoch of the last chunk (`LastChunk`).
+        history_from_ms: from a compaction: the time before which the state of queues is unknown.
     """
 
     vhost: str
@@ -120,14 +119,14 @@ class StoredFile(msgspec.Struct, kw_only=True):
 
 
 class LastChunk(NamedTuple):
-    """The fingerprint of a chunk (`wire.chunk.fingerprint_of`) and its writer's epoch; 0 if not known."""
+    """The fingerprint of a chunk (`wire.chunk.fingerprint_of`) and its writer's epoch; 0 if unknown."""
 
     mark: int
     epoch: int
 
 
 class ManifestState(msgspec.Struct, kw_only=True):
-    """What all entries before came to: those may go that are in a log of their own."""
+    """The sum of all earlier entries; a log of their own may be deleted."""
 
     files: list[StoredFile]
     next_by_vhost: dict[str, int]
@@ -135,11 +134,11 @@ class ManifestState(msgspec.Struct, kw_only=True):
 
 
 class ManifestEntry(msgspec.Struct, kw_only=True):
-    """One line: files added, paths of files taken away, vhosts of which everything is to be forgotten.
+    """One line: added files, paths of removed files, and vhosts that are forgotten as a whole.
 
     Attributes:
-        writer: tells entries of two processes apart that say the same.
-        state: a log begins with it that stands for those before it.
+        writer: distinguishes equal entries of two processes.
+        state: the sum of all earlier entries, at the begin of a log.
     """
 
     number: int
@@ -155,13 +154,13 @@ class Manifest:
     """The manifest of one data directory, as far as it has been read.
 
     Attributes:
-        entries: in order; all of them, or those from the last on that has a state.
-        next_by_vhost: offset up to which each vhost's outgoing log is stored.
-        forgotten_by_vhost: number of the last entry that forgot it; of before that nothing of the vhost counts.
+        entries: in order; all of them, or those from the last one with a state on.
+        next_by_vhost: the offset up to which each vhost's outgoing log is stored.
+        forgotten_by_vhost: the number of the last entry that forgot a vhost; its earlier files do not count.
     """
 
     def __init__(self, data_dir: Place) -> None:
-        """Read what there is; a data directory that does not exist is empty.
+        """Read the manifest; a data directory that does not exist is empty.
 
         Raises:
             ManifestDamaged: naming file and line.
@@ -185,24 +184,26 @@ class Manifest:
         return self.entries[-1].number if self.entries else 0
 
     def files(self) -> list[StoredFile]:
-        """The files that there are, in order of vhost and offset."""
+        """The present files, in order of vhost and offset."""
         return sorted(self._files.values(), key=lambda file: (file.vhost, file.first))
 
     def files_of(self, vhost: str) -> list[StoredFile]:
-        """Those of one vhost, in order of offset."""
+        """The present files of one vhost, in order of offset."""
         return [file for file in self.files() if file.vhost == vhost]
 
     def last_chunk(self, vhost: str) -> LastChunk:
-        """The last chunk that is stored of a vhost's log."""
+        """The last stored chunk of a vhost's log."""
         end = self.next_by_vhost.get(vhost)
         last = (file for file in self._files.values() if (file.vhost, file.next) == (vhost, end))
         return next((LastChunk(file.mark, file.epoch) for file in last), LastChunk(0, 0))
 
     def ever_added(self, vhost: str, up_to: int) -> Iterator[StoredFile]:
-        """Files added to `vhost` up to entry `up_to` since it was forgotten, those taken away since included.
+        """Files added to `vhost`, since it was last forgotten, up to entry `up_to`.
 
-        Of what came before the last state those that it has, which name all that was ever seen of a queue (`compact`);
-        none if `up_to` is before it.
+        Also ones that were removed since then.
+
+        Earlier files than the last state are those in it, which name all records of a queue (`compact`); none if
+        `up_to` is before it.
         """
         since = self.forgotten_by_vhost.get(vhost, 0)
         for entry in self.entries:
@@ -211,17 +212,17 @@ class Manifest:
                 yield from (file for file in added if file.vhost == vhost)
 
     def added_since(self, number: int) -> list[StoredFile] | None:
-        """Files added after entry `number`; None if not all of those entries are known any more."""
+        """Files added after entry `number`; None if some of those entries are gone."""
         if self.entries and number < self.entries[0].number - 1:
             return None
         return [file for entry in self.entries if entry.number > number for file in entry.added]
 
     def history_from_ms(self, vhost: str) -> int:
-        """How a vhost's queues stood at moments before this is not known any more; 0: as far back as there is data."""
+        """The time before which the state of a vhost's queues is unknown; 0: as far back as there are data."""
         return max((file.history_from_ms for file in self.files_of(vhost)), default=0)
 
     def check(self) -> None:
-        """See that the manifest can be kept here as it must be.
+        """Check that the store can keep the manifest.
 
         Raises:
             StorageError: the store cannot be used for it.
@@ -229,20 +230,20 @@ class Manifest:
         self._log.check()
 
     def refresh(self) -> None:
-        """Read what was appended since, by whichever process."""
+        """Read the entries that any process appended since the last call."""
         self._log.read(self._take_line)
 
     def append(
         self, added: Iterable[StoredFile], removed: Iterable[str] = (), *, begun: int | None = None
     ) -> list[StoredFile]:
-        """Make files part of the truth; those already covered are left out. Returns those that are new.
+        """Append an entry that adds and removes files; files already covered are skipped. Return the new ones.
 
-        `begun`: number of the last entry when it was decided what to offer; by default when this manifest was opened.
+        `begun`: the number of the last entry when the files were chosen; by default when this manifest was opened.
 
         Raises:
             ForgottenSince: a file's vhost was forgotten since then.
-            TransferGap: a file leaves a gap; the vhost's files before it were recorded, and those of all others.
-            StorageError: a file is not there, or the manifest was deleted since then, or cannot be written.
+            TransferGap: a file leaves a gap; the vhost's earlier files, and all other vhosts' files, were recorded.
+            StorageError: a file is missing, or the manifest was deleted since then, or cannot be written.
         """
         files, gone = list(added), list(removed)
         with self.locked():
@@ -257,7 +258,7 @@ class Manifest:
         return fresh
 
     def forget(self, vhosts: Iterable[str]) -> list[StoredFile]:
-        """Take away all of these vhosts, as if nothing of them had ever come. Returns the files, now nobody's.
+        """Forget these vhosts, as if none of their records had ever come. Return their files, which are unused now.
 
         Raises:
             StorageError: the manifest cannot be written.
@@ -274,13 +275,13 @@ class Manifest:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep others from appending, and be up to date."""
+        """Exclude other writers, and read the latest entries."""
         with self._log.locked():
             self.refresh()
             yield
 
     def _check_remembered(self, files: list[StoredFile], begun: int) -> None:
-        """The process may have been ended before the vhost was forgotten: what came since is not what it continues."""
+        """Check that no vhost was forgotten since its files were chosen, which would not continue the later ones."""
         if begun > self.number:
             raise StorageError(
                 f"{self.data_dir / 'manifest'}: was deleted after its entry {begun}, when this was begun; nothing was "
@@ -291,7 +292,7 @@ class Manifest:
                 raise ForgottenSince(vhost, begun, forgotten)
 
     def _check_there(self, files: list[StoredFile]) -> None:
-        """A file may have been swept away as an orphan while the process that wrote it seemed dead."""
+        """Check that the files exist: they may have been swept as orphans while their writer seemed dead."""
         for name in (name for file in files for name in file.names):
             if not (self.data_dir / name).exists():
                 raise StorageError(
@@ -301,7 +302,7 @@ class Manifest:
     def _continuing(
         self, added: Iterable[StoredFile], replacing: bool
     ) -> tuple[list[StoredFile], TransferGap | None]:
-        """The files that are new and continue what there is, and the first gap; one vhost's does not cost another's."""
+        """The new files that continue the manifest's, and the first gap; a gap of one vhost does not affect others."""
         fresh: list[StoredFile] = []
         gaps: dict[str, TransferGap] = {}
         ends = dict(self.next_by_vhost)
@@ -352,7 +353,7 @@ class Manifest:
         removed: list[str] | None = None,
         forgotten: list[str] | None = None,
     ) -> bool:
-        """Append an entry; false: another process was faster, and its entry is read."""
+        """Append an entry; return False if another process was faster, whose entry is read then."""
         self._shorten()
         entry = self._entry(added=added or [], removed=removed or [], forgotten=forgotten or [])
         if not self._log.append(entry.number, line_of(entry)):
@@ -363,7 +364,7 @@ class Manifest:
         return True
 
     def _shorten(self) -> None:
-        """Now and then one entry says what all came to: those before it cost each reader time and memory."""
+        """Now and then write one entry with the sum of all, because old entries cost each reader time and memory."""
         made: list[ManifestEntry] = []
 
         def line() -> bytes:

@@ -1,21 +1,21 @@
-"""What the manifest is written in: lines in files on this machine, or objects in a store.
+"""Stores the manifest's lines: in files on this machine, or as objects in a store.
 
-On this machine, `manifest/<number of its first entry>.log`, lines appended with one write and one `fdatasync` under
-a lock; a torn line can only be the last: readers stop before it, the next writer cuts it off. A log that has grown
-long gives way to one that begins with what all before it came to. Once that is on disk, those before it are deleted.
+On this machine, `manifest/<number of its first entry>.log`, lines appended with one write and one `fdatasync` under a
+lock; a torn line can only be the last: readers stop before it, the next writer cuts it off. A long log is replaced by
+one that begins with the sum of all earlier entries. Once that is on disk, the earlier logs are deleted.
 
 A store has no append and no lock, but an object that is created only if there is none of its name:
 
     manifest/entries/<number>.entry   one line
-    manifest/logs/<first>.log         FOLD_ENTRIES lines, whole ones: what the entries say that are deleted a day later
-    manifest/begins/<number>.begin    the entry of this number says what all before it came to
+    manifest/logs/<first>.log         FOLD_ENTRIES whole lines, of entries that are deleted a day later
+    manifest/begins/<number>.begin    the entry of this number has the sum of all earlier ones
 
-The entry of a number is created once, by whichever process comes first; the other one reads it and thinks again. A
-number is not free again when its entry is deleted: a request to create is valid for minutes, not for a day.
-That rests on the store, so it is tried when a transfer starts (`check`).
+The first process creates the entry of a number; another one reads it and decides again. A number does not become free
+when its entry is deleted, because a request to create is valid for minutes, not for a day. All this depends on the
+store, so the start of a transfer tests it (`check`).
 
-Who reads for the first time begins at the newest begin. Of what is before one, all is deleted a day later; a store
-tells nobody of that, so who found nothing new for so long that it may have happened looks for a begin ahead of it.
+A first read starts at the newest begin. Everything before a begin is deleted a day later. A reader does not notice
+that; so if it found no new entry for so long that it may have happened, it looks for a later begin.
 """
 
 from __future__ import annotations
@@ -45,19 +45,19 @@ from leveret.pipeline.files.objects import ObjectPath
 LOG_BYTES_MAX: Final = 8_000_000
 FOLD_ENTRIES: Final = 1000
 BEGIN_ENTRIES: Final = 20 * FOLD_ENTRIES
-"""How far begins are apart, some 8 MB; they are firsts of logs, so that a log can be written by who began there."""
+"""The distance of begins, some 8 MB; they are firsts of logs, so that a reader that began there can write a log."""
 FOLDED_KEPT_S: Final = 86_400.0
 BEHIND_S: Final = 3600.0
-"""Who came upon nothing new for so long may be at an entry that was deleted; much less than `FOLDED_KEPT_S`."""
+"""A reader without new entries for so long may wait for a deleted one; much less than `FOLDED_KEPT_S`."""
 _LOCK_TIMEOUT_S: Final = 30.0
 _READERS: Final = 16
 
 Take: TypeAlias = Callable[[bytes], bool]
-"""Given the next line, without its end; false when it is not the next one, or damaged."""
+"""Takes the next line, without its end; returns False if it is not the next one, or is damaged."""
 
 
 class ManifestDamaged(StorageError):
-    """A line that is not the last one does not match its check."""
+    """A line other than the last one does not match its check."""
 
     def __init__(self, where: str) -> None:
         super().__init__(
@@ -70,33 +70,36 @@ class ManifestLog(Protocol):
     """Lines, numbered from 1."""
 
     def check(self) -> None:
-        """See that what is appended can be kept as it must be.
+        """Check that the store can keep appended lines.
 
         Raises:
-            StorageError: the store does not do what the manifest rests on.
+            StorageError: the store lacks a property that the manifest needs.
         """
 
     def shorten(self, number: int, line: Callable[[], bytes]) -> bool:
-        """If it has grown long, begin with a line of this number that stands for all before it; whether it did."""
+        """If the log is long, begin another one with a line of this number for all earlier ones.
+
+        Return whether it did.
+        """
 
     def read(self, take: Take) -> None:
-        """Hand over the lines that came since the last call; instead of those that went, the one that stands for them.
+        """Pass on the lines since the last call; one line replaces those that were folded.
 
         Raises:
             ManifestDamaged: naming file and line.
         """
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep others from appending, if that is how they are kept."""
+        """Exclude other writers, if the storage works by locks."""
 
     def append(self, number: int, line: bytes) -> bool:
-        """Append the line of this number; false: there is one by now, to be read."""
+        """Append the line of this number; return False if there is one by now, which is to be read."""
 
     def fold(self, first: int, number: int, lines: Callable[[int, int], bytes]) -> None:
-        """Tidy up after line `number`.
+        """Fold and delete earlier lines, after line `number`.
 
-        `lines` gives those from a number to another, with their ends; it knows them from `first` on, which is 1 or the
-        number of a line that stands for all before it.
+        `lines` gives the lines between two numbers, with their ends, from `first` on, which is 1 or the number of a
+        line for all earlier ones.
         """
 
 
@@ -110,9 +113,9 @@ class FileManifestLog:
         self._first_line_bytes = 0
 
     def check(self) -> None:
-        """Make durable what was read: who wrote it may have been killed before it was.
+        """Make the read lines durable, because their writer may have been killed before its sync.
 
-        The upstream is about to be told that it may let go of that.
+        The upstream will get their positions next, and may drop its records.
         """
         with self.locked():
             logs = sorted(self._directory.glob("*.log"))
@@ -122,9 +125,9 @@ class FileManifestLog:
                 sync_directory(self._directory)
 
     def read(self, take: Take) -> None:
-        """Read on in the last log, and those that came after it."""
+        """Read on in the last log, and in later ones."""
         while True:
-            # A log that goes between being listed and being opened has given way to another one.
+            # A log that goes between being listed and being opened has been replaced by another one.
             with suppress(FileNotFoundError):
                 return self._read(take)
 
@@ -141,15 +144,15 @@ class FileManifestLog:
             self._read_log(log, take, is_last=log == logs[-1])
 
     def shorten(self, number: int, line: Callable[[], bytes]) -> bool:
-        """Readers that are behind find all of it in the new log, which is on disk before the others go."""
-        # By so much longer that writing again what it begins with is little in comparison.
+        """Begin a new log; it is on disk before the others go, so readers that are behind find everything in it."""
+        # The threshold grows with the first line, so that writing that line again costs little in comparison.
         if self._log_bytes <= LOG_BYTES_MAX + 2 * self._first_line_bytes:
             return False
         self._cut_torn_line()
         before = sorted(self._directory.glob("*.log"))
         self._begin(number)
         self.append(number, line())
-        # The newest first, one by one: what is left of them if this is cut short follows from the oldest on.
+        # The newest first: if this is interrupted, the remaining logs are contiguous from the oldest on.
         for log in reversed(before):
             log.unlink()
             sync_directory(self._directory)
@@ -160,7 +163,7 @@ class FileManifestLog:
         return locked(self._directory / "lock", _LOCK_TIMEOUT_S, "writing the manifest")
 
     def append(self, number: int, line: bytes) -> bool:
-        """Durable when this returns."""
+        """Append durably."""
         self._cut_torn_line()
         if self._log is None:
             self._begin(number)
@@ -172,7 +175,7 @@ class FileManifestLog:
                     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._log))
                 os.fdatasync(file.fileno())
             except OSError:
-                # Nobody is to read what may be gone after a loss of power.
+                # Readers must not see a line that a loss of power may undo.
                 with suppress(OSError):
                     file.truncate(self._log_bytes)
                 raise
@@ -190,7 +193,7 @@ class FileManifestLog:
         self._first_line_bytes = self._first_line_bytes or line_bytes
 
     def fold(self, first: int, number: int, lines: Callable[[int, int], bytes]) -> None:
-        """Nothing to tidy up."""
+        """Do nothing."""
 
     def _read_log(self, log: Path, take: Take, is_last: bool) -> None:
         with log.open("rb") as file:
@@ -199,8 +202,8 @@ class FileManifestLog:
         lines = octets.split(b"\n")
         for index, line in enumerate(lines[:-1]):
             if not take(line):
-                # A line that is whole but for pages that never arrived, which are zero. One of which nothing is missing
-                # was altered since: its files are not to be taken for nobody's.
+                # A line that is complete except for pages that never arrived, which are zero, is torn. A complete
+                # line was altered later: its files must not be taken for unused.
                 if is_last and index == len(lines) - 2 and not lines[-1] and b"\0" in line:
                     return
                 raise ManifestDamaged(f"{log}: the line at byte {self._log_bytes}")
@@ -225,7 +228,7 @@ class ObjectLog:
         self._changed_s = time.time()
 
     def check(self) -> None:
-        """Try whether an object can be created twice; remove what writers that died left."""
+        """Test whether an object can be created twice; remove unfinished objects of dead writers."""
         self._probe.sweep(ORPHAN_AGE_S)
         probe = self._probe / secrets.token_hex(8)
         probe.create(b"1")
@@ -240,11 +243,11 @@ class ObjectLog:
             probe.unlink(missing_ok=True)
 
     def read(self, take: Take) -> None:
-        """Read what there is: at first by listing it, then by asking for the next."""
+        """Read all entries: at first by a listing, then one by one."""
         before, begin = self._next, None
         if before == 1:
             begin = self._go_to_begin()
-            # What is folded and deleted meanwhile is read in what follows.
+            # Entries that are folded and deleted meanwhile are read in the next step.
             with suppress(FileNotFoundError):
                 self._read_listed(take)
         while True:
@@ -280,7 +283,7 @@ class ObjectLog:
         return True
 
     def _go_to_begin(self) -> int | None:
-        """Read on at the newest begin, if that is ahead; its number, None if it is not."""
+        """Read on at the newest begin, if it is ahead; return its number, None if it is not."""
         newest = _newest(self._begins.iterdir())
         if newest <= self._next:
             return None
@@ -288,7 +291,7 @@ class ObjectLog:
         return newest
 
     def shorten(self, number: int, line: Callable[[], bytes]) -> bool:
-        """The entry first: that there is a begin is said of what is there."""
+        """Write the entry first, because a begin must name an existing entry."""
         if number % FOLD_ENTRIES != 1 or number == 1:
             return False
         newest = _newest(self._begins.iterdir())
@@ -298,11 +301,11 @@ class ObjectLog:
         return True
 
     def locked(self) -> AbstractContextManager[None]:
-        """Nobody is kept from trying."""
+        """Do nothing: writers may try concurrently."""
         return nullcontext()
 
     def append(self, number: int, line: bytes) -> bool:
-        """Durable when this returns true."""
+        """Create the entry; durable when this returns True."""
         entry = self._entry(number)
         if not entry.create(line) and entry.read_bytes() != line:
             return False
@@ -310,7 +313,7 @@ class ObjectLog:
         return True
 
     def fold(self, first: int, number: int, lines: Callable[[int, int], bytes]) -> None:
-        """Write whole logs of what they are not written of yet, and delete what those, or a begin, made superfluous."""
+        """Write whole logs of entries that are in none yet, and delete entries that a log, or a begin, replaces."""
         if number % FOLD_ENTRIES:
             return
         written = {_number_of(log) for log in self._logs.iterdir()}
@@ -319,7 +322,7 @@ class ObjectLog:
                 self._log_with(each).create(lines(each, each + FOLD_ENTRIES - 1))
                 written.add(each)
         if first > 1:
-            # Whoever wrote the entry may have died before it said so.
+            # The entry's writer may have died before it wrote the begin.
             self._say_begin(first)
         begin = _newest(self._begins.older_than(FOLDED_KEPT_S))
         for place in (*self._begins.iterdir(), *self._logs.iterdir()):
@@ -333,7 +336,7 @@ class ObjectLog:
         self._begin(number).create(b"")
 
     def _read_listed(self, take: Take) -> None:
-        """Everything there is from the next one on, many at a time."""
+        """Read everything from the next entry on, many at a time."""
         logs = [log for log in self._logs.iterdir() if _number_of(log) >= self._next]
         last = _number_of(logs[-1]) + FOLD_ENTRIES - 1 if logs else self._next - 1
         entries = self._entries.listed_after(self._entry(last).name)
@@ -356,19 +359,19 @@ class ObjectLog:
         return self._begins / f"{number:020}.begin"
 
     def _log_with(self, number: int) -> ObjectPath:
-        """The log that has, or is to have, the entry of this number."""
+        """The log that has, or will have, the entry of this number."""
         first = (number - 1) // FOLD_ENTRIES * FOLD_ENTRIES + 1
         return self._logs / f"{first:020}.log"
 
 
 def delete_manifest(directory: Place) -> None:
-    """Delete all of it, its begin first: what is left if that is cut short is damaged, and not one that knows less.
+    """Delete the manifest, its begin first: after an interruption it is damaged, rather than a shorter valid one.
 
     Raises:
-        StorageError: something stays.
+        StorageError: some of it stays.
     """
     for begin in matching(directory, "begins/*.begin")[-1:]:
-        # In this order: as long as there is either of them, all that follows is there, too.
+        # In this order: while one of the two exists, everything behind it exists, too.
         delete(directory / "entries" / f"{begin.name.partition('.')[0]}.entry")
         delete(directory / "logs" / f"{begin.name.partition('.')[0]}.log")
     for pattern in ("*.log", "logs/*.log", "entries/*.entry"):
@@ -383,10 +386,10 @@ def _number_of(place: ObjectPath) -> int:
 
 
 def _newest(begins: Iterable[ObjectPath]) -> int:
-    """The highest number of these, 1 for none."""
+    """The highest number of these begins, 1 for none."""
     return max(map(_number_of, begins), default=1)
 
 
 def _lines(octets: bytes) -> Iterator[bytes]:
-    """Lines without their ends; an object appears whole."""
+    """Yield lines without their ends; an object is always whole."""
     return iter(octets.removesuffix(b"\n").split(b"\n"))

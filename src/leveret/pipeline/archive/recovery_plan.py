@@ -1,23 +1,22 @@
-"""A recovery plan: what to publish, frozen before the first message is.
+"""A recovery plan: the messages to publish, frozen before the first is published.
 
     plans/vhost-<vhost>/<plan id>/
         runs/<n>.arrow   unsettled messages of some files, a record batch a queue, after UNSETTLED
         plan.json        the plan; without it the rest counts for nothing
-        recovered.arrow  what the runs name, as ranges after RECOVERED
+        recovered.arrow  the messages of the runs, as ranges after RECOVERED
         DONE             the outcome; with it the runs are gone
 
-A plan is of one vhost and pins the manifest at one entry. Order and content follow from it alone: a
-queue's unsettled messages sorted by (incarnation, offset), each identity once; the n-th has publishing id n. So a plan
-that was interrupted goes on where the broker says it is, whichever process does. Its runs and the Parquet files that
-it names are all it needs: those are kept until it is finished, whatever takes their place in the manifest (`pinned`).
+A plan is of one vhost and pins the manifest at one entry. Order and content follow from it alone: a queue's unsettled
+messages sorted by (incarnation, offset), each identity once; the n-th has publishing id n. So any process can
+continue an interrupted plan at the position that the broker reports. The plan needs only its runs and the Parquet
+files that it names: these are kept until it is finished, even if other files replace them in the manifest (`pinned`).
 
-What a finished plan saw is covered: its messages are settled or were recovered, and no later plan takes
-them up again, wherever they turn up. That is told by identity, not by time. A plan of some queues only, or
-of the queues as they stood at some time, covers no more than what it recovered. Identities are those of one
-upstream: when the manifest has forgotten the vhost, the plans that pin an earlier entry count for nothing.
+A finished plan covers its entry of the manifest: all messages are settled or were recovered, and no later plan has
+them again, in whatever file they are. Identity decides that, not time. A plan of some queues only, or of a moment,
+covers only the messages that it recovered. Identities belong to one upstream: after the manifest has forgotten the
+vhost, plans of earlier entries do not count.
 
-Plans of one directory (`plans`, or one of its own for each other broker that messages are recovered into)
-know nothing of those of another.
+Plans of one directory (`plans`, or one for each other broker as a target) are independent of those of another.
 """
 
 from __future__ import annotations
@@ -92,10 +91,10 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: the manifest entry that the plan pins.
-        files: Parquet files that unsettled messages refer to by their place here, in the order of the log.
-        unreadable: how many records of files could not be read, and are left out.
-        messages: unsettled messages of each queue, each counted once; empty in plans of before there was a count.
-        stored_positions: what readers and publishers of the streams among the queues stored.
+        files: the Parquet files with the messages, which refer to them by index; in the order of the log.
+        unreadable: the numbers of records, by file, that could not be read and are left out.
+        messages: the number of each queue's unsettled messages, each counted once; empty in plans of earlier versions.
+        stored_positions: the stored positions of the streams' readers and publishers.
     """
 
     plan_id: str
@@ -110,7 +109,7 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def queues(self) -> dict[str, int]:
-        """Unsettled messages of each queue; without a count of `messages`, one that is stored twice counts twice."""
+        """The number of each queue's messages; without `messages`, one that is stored twice counts twice."""
         if self.messages:
             return self.messages
         totals: dict[str, int] = {}
@@ -120,12 +119,12 @@ class RecoveryPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reference(self) -> str:
-        """The publisher reference under which the broker keeps how far the plan is."""
+        """The publisher reference under which the broker stores the plan's progress."""
         return RECOVERY_REFERENCE_PREFIX + self.plan_id
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """Of what `plan.json` holds the files alone: its parts are many more, and of no use to who deletes."""
+    """The files of a `plan.json` alone: its parts are many more, and a deletion does not need them."""
 
     files: list[str]
 
@@ -134,10 +133,10 @@ class QueueOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """A queue of a finished plan; times are those of its oldest and newest message.
 
     Attributes:
-        in_doubt: so many of them may be there twice; never in a node of our own.
-        reader_offsets: of a stream: so many readers go on where they were.
-        clamped_offsets: so many of those had stored an offset beyond the end, and go on there.
-        publisher_ids: of a stream: so many publishers' last ids are known.
+        in_doubt: the number that may be there twice; 0 at a node of our own.
+        reader_offsets: for a stream, the number of readers that continue at their message.
+        clamped_offsets: the number of these readers whose offset was beyond the end, at which they continue.
+        publisher_ids: for a stream, the number of publishers whose last id is known.
     """
 
     queue: str
@@ -154,8 +153,8 @@ class PlanOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The content of `DONE`.
 
     Attributes:
-        unreadable_records: so many could not be read, and were left out; some of them may be settled.
-        is_cut_short: the rest of the plan is another plan's.
+        unreadable_records: the number that could not be read and was left out; some of them may be settled.
+        is_cut_short: whether the rest belongs to another plan.
     """
 
     plan_id: str
@@ -169,12 +168,12 @@ class PlanOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def saw_all(self) -> bool:
-        """Whether nothing that it did not recover is left to be recovered."""
+        """Whether it left no message to a later plan."""
         return self.selection.is_of_all and not self.is_cut_short and not self.unreadable_records
 
     @property
     def totals(self) -> dict[str, int]:
-        """Messages of each queue."""
+        """The number of each queue's messages."""
         return {queue.queue: queue.messages for queue in self.queues}
 
     def rows(self) -> list[dict[str, Any]]:
@@ -219,19 +218,19 @@ class PlanDirectory:
 
     @classmethod
     def new(cls, data_dir: Place, vhost: str, plans: str = PLANS) -> PlanDirectory:
-        """A directory for a plan to be made, below `plans`, a path within the data directory."""
+        """Make the directory of a new plan below `plans`, a path within the data directory."""
         directory = cls(data_dir, data_dir / plans / vhost_directory(vhost) / secrets.token_hex(8))
         make_directory(directory.runs)
         return directory
 
     @property
     def runs(self) -> Place:
-        """Where the runs are."""
+        """The directory of the runs."""
         return self.path / "runs"
 
     @property
     def progress(self) -> Place:
-        """Where it is kept how far each queue is, if the broker does not keep that."""
+        """The directory of the queues' progress, for a broker that does not store it."""
         return self.path / "progress"
 
     @property
@@ -241,7 +240,7 @@ class PlanDirectory:
 
     @property
     def is_done(self) -> bool:
-        """Whether all of it is in the broker."""
+        """Whether all its messages are in the broker."""
         return (self.path / _DONE).exists()
 
     @property
@@ -249,42 +248,42 @@ class PlanDirectory:
         """The manifest entry that the plan pins, if it is frozen.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the plan cannot be read.
         """
         return self.outcome().number if self.is_done else self.load().number
 
     def freeze(self, plan: RecoveryPlan) -> None:
-        """Make the plan the one to carry out."""
+        """Write the plan, so that it will be carried out."""
         write_document(self.path / _PLAN, plan)
 
     def load(self) -> RecoveryPlan:
         """The frozen plan.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the plan cannot be read.
         """
         return self._read(_PLAN, RecoveryPlan)
 
     @property
     def files(self) -> list[str]:
-        """The files that the frozen plan's messages are in.
+        """The files with the frozen plan's messages.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the plan cannot be read.
         """
         return self._read(_PLAN, _Named).files
 
     def finish(self, outcome: PlanOutcome) -> None:
-        """Record that what the outcome says is in the broker, and let go of what is not needed any more."""
+        """Record that the messages of the outcome are in the broker, and delete the runs."""
         self._keep_identities(outcome.totals)
         write_document(self.path / _DONE, outcome)
         delete_tree(self.runs)
 
     def outcome(self) -> PlanOutcome:
-        """How it ended.
+        """The outcome of a finished plan.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the outcome cannot be read.
         """
         return self._read(_DONE, PlanOutcome)
 
@@ -296,10 +295,10 @@ class PlanDirectory:
             raise _unreadable(path, error) from error
 
     def recovered(self) -> pa.Table:
-        """Which messages a finished plan recovered, after RECOVERED.
+        """The messages that a finished plan recovered, after RECOVERED.
 
         Raises:
-            StorageError: it cannot be read.
+            StorageError: the file cannot be read.
         """
         path = self.path / _RECOVERED
         try:
@@ -323,7 +322,7 @@ def _unreadable(path: Place, error: Exception) -> StorageError:
 
 
 def plan_directories(data_dir: Place, plans: str = PLANS) -> Iterator[PlanDirectory]:
-    """Every plan, in whatever state."""
+    """Every plan, in any state."""
     for path in matching(data_dir / plans, "*/*"):
         yield PlanDirectory(data_dir, path)
 
@@ -334,14 +333,13 @@ def unfinished(data_dir: Place, plans: str = PLANS) -> list[PlanDirectory]:
 
 
 def pinned(data_dir: Place) -> set[str]:
-    """The files that plans of any directory, which are not carried out yet, go on with, whoever else names them.
+    """The files that unfinished plans of any directory need, whether or not the manifest names them.
 
-    Their sidecars and stored positions are not among them: what is settled is out of the unsettled messages, what was
-    stored is in the plan. Nor is what a plan that is being made looks at, or one that was never complete: see to it
-    that nobody makes one meanwhile.
+    Sidecars and stored positions are not among them, because a plan contains their result. Files that a plan in the
+    making reads are not either: the caller must exclude that no plan is made meanwhile.
 
     Raises:
-        StorageError: a plan cannot be read, so nobody knows which files it names.
+        StorageError: a plan cannot be read, so its files are unknown.
     """
     found: set[str] = set()
     for plans in (PLANS, EXPORTS, SCRATCH):
@@ -353,10 +351,10 @@ def pinned(data_dir: Place) -> set[str]:
 
 
 def finished(manifest: Manifest, vhost: str, plans: str = PLANS) -> list[PlanDirectory]:
-    """Plans of a vhost that were carried out, since it was forgotten if it was.
+    """The finished plans of a vhost, since it was last forgotten.
 
     Raises:
-        StorageError: it cannot be read when one was.
+        StorageError: an outcome cannot be read.
     """
     directory, forgotten = vhost_directory(vhost), manifest.forgotten_by_vhost.get(vhost, 0)
     return [
@@ -367,20 +365,20 @@ def finished(manifest: Manifest, vhost: str, plans: str = PLANS) -> list[PlanDir
 
 
 def covered_number(manifest: Manifest, vhost: str, plans: str = PLANS) -> int:
-    """The last manifest entry of which a finished plan of this vhost saw all, 0 when there is none.
+    """The last manifest entry that a finished plan of this vhost covers, 0 without one.
 
     Raises:
-        StorageError: it cannot be read how one ended.
+        StorageError: an outcome cannot be read.
     """
     outcomes = [each.outcome() for each in finished(manifest, vhost, plans)]
     return max((each.number for each in outcomes if each.saw_all), default=0)
 
 
 def cut_from_scratch(manifest: Manifest, vhost: str, plans: str = PLANS) -> list[PlanDirectory]:
-    """Plans from scratch that were cut short, and whose rest no other plan has taken.
+    """Plans from scratch that were cut short, and whose rest is in no other plan.
 
     Raises:
-        StorageError: it cannot be read how one ended.
+        StorageError: an outcome cannot be read.
     """
     ended = [(each.outcome(), each) for each in finished(manifest, vhost, plans)]
     ended.sort(key=lambda pair: (pair[0].number, pair[0].finished_ms), reverse=True)
@@ -389,7 +387,7 @@ def cut_from_scratch(manifest: Manifest, vhost: str, plans: str = PLANS) -> list
 
 
 def delete_plans(data_dir: Place, vhosts: Iterable[str]) -> None:
-    """Delete all plans of vhosts that the manifest has forgotten; one that stays counts for nothing."""
+    """Delete all plans of vhosts that the manifest has forgotten; one that stays does not count."""
     directories = {vhost_directory(vhost) for vhost in vhosts}
     for plans in _all_plans(data_dir):
         for directory in directories:
@@ -397,12 +395,12 @@ def delete_plans(data_dir: Place, vhosts: Iterable[str]) -> None:
 
 
 def delete_forgotten(manifest: Manifest) -> None:
-    """Delete plans, of every target, that saw nothing of what the manifest has: their vhosts were forgotten since.
+    """Delete plans, of every target, whose vhosts were forgotten since.
 
-    One that cannot be read stays: whoever needs it says so.
+    An unreadable one stays, and is reported where it is needed.
 
     Raises:
-        StorageError: one cannot be deleted.
+        StorageError: a plan cannot be deleted.
     """
     data_dir = manifest.data_dir
     numbers = {vhost_directory(vhost): number for vhost, number in manifest.forgotten_by_vhost.items()}
@@ -415,7 +413,7 @@ def delete_forgotten(manifest: Manifest) -> None:
 
 
 def _all_plans(data_dir: Place) -> list[str]:
-    """Where plans are that are to be carried out: of promotions, and of each other broker."""
+    """The directories of plans: of promotions, and of each other broker."""
     return [PLANS, *(f"{EXPORTS}/{place.name}" for place in matching(data_dir / EXPORTS, "*"))]
 
 
@@ -425,7 +423,7 @@ def _is_before(directory: PlanDirectory, forgotten: int) -> bool:
 
 
 def delete_unfrozen(data_dir: Place, plans: str = PLANS) -> None:
-    """Delete plans that were never complete: nothing of them was published."""
+    """Delete plans that were never complete, of which no message was published."""
     for each in plan_directories(data_dir, plans):
         if not each.is_frozen:
             delete_tree(each.path)
@@ -435,10 +433,10 @@ class QueueOrder:
     """A queue's unsettled messages in the order in which they are published; the n-th, from 1, has publishing id n.
 
     Attributes:
-        places: file << 32 | row of each.
-        timestamps: of their chunks, in ms.
-        epochs: of the queue's incarnations, one a message.
-        offsets: in the queue.
+        places: file << 32 | row, of each message.
+        timestamps: the times of their chunks, in ms.
+        epochs: the queue's incarnation, one a message.
+        offsets: the offsets in the queue.
     """
 
     def __init__(self, unsettled: pa.Table) -> None:
@@ -447,8 +445,8 @@ class QueueOrder:
         places = (
             unsettled.column("file").to_numpy().astype(np.int64) << 32 | unsettled.column("row").to_numpy()
         )
-        # Plans that are under way are numbered by this. It is not the order of the numbers themselves, which it was
-        # once, for queues alone that have several epochs and lost their policy in between.
+        # Unfinished plans are numbered in this order. It differs from the order of the numbers themselves, which
+        # earlier versions used, only for queues with several epochs whose policy was removed in between.
         order = np.lexsort((places, offsets, in_order(epochs)))
         epochs, offsets = epochs[order], offsets[order]
         fresh = np.ones(len(order), np.bool_)
@@ -459,13 +457,13 @@ class QueueOrder:
         self.timestamps: Int64s = unsettled.column("timestamp_ms").to_numpy()[order][fresh]
 
     def __len__(self) -> int:
-        """How many messages the queue gets."""
+        """The number of messages for the queue."""
         return len(self.places)
 
     def sweeps(self, after: int) -> list[npt.NDArray[np.int64]]:
-        """Cut the ids above `after` so that in each piece places rise: a file need not be opened twice.
+        """Cut the ids above `after` into pieces with rising places, so that no file is opened twice for one piece.
 
-        Almost always one piece: the outgoing log has a queue's chunks in their order.
+        There is almost always one piece, because the outgoing log has a queue's chunks in their order.
         """
         cuts = np.flatnonzero(np.diff(self.places[after:]) <= 0) + 1
         ids = np.arange(after + 1, len(self) + 1, dtype=np.int64)
@@ -473,10 +471,10 @@ class QueueOrder:
 
 
 def read_order(runs: Place, parts: Iterable[RunPart]) -> QueueOrder:
-    """The order of the queue whose parts these are.
+    """The order of the queue with these parts.
 
     Raises:
-        StorageError: a run cannot be read, or is not as it was written.
+        StorageError: a run cannot be read, or is damaged.
     """
     batches = []
     for part in parts:
@@ -493,10 +491,10 @@ def read_order(runs: Place, parts: Iterable[RunPart]) -> QueueOrder:
 
 
 def unsettled_crc32(batch: pa.RecordBatch) -> int:
-    """Of the values of a batch after UNSETTLED.
+    """The CRC-32 of the values of a batch after UNSETTLED.
 
     Raises:
-        pa.ArrowInvalid: some are null, which none is that was written.
+        pa.ArrowInvalid: some values are null, which are never written.
     """
     crc = 0
     for column in batch.columns:

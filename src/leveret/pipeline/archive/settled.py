@@ -64,7 +64,7 @@ class Mask:
 
 
 class SettledRanges:
-    """Ranges of many queues, gathered, then made into masks."""
+    """Collects ranges of many queues, and makes masks of them."""
 
     def __init__(self) -> None:
         self._firsts: defaultdict[QueueIncarnation, list[Int64s]] = defaultdict(list)
@@ -73,25 +73,25 @@ class SettledRanges:
     def add(
         self, incarnation: QueueIncarnation, firsts: Iterable[int] | Int64s, counts: Iterable[int] | Int64s
     ) -> None:
-        """Take in ranges of one queue."""
+        """Add ranges of one queue."""
         self._firsts[incarnation].append(np.asarray(firsts, np.int64))
         self._counts[incarnation].append(np.asarray(counts, np.int64))
 
     def add_settlements(self, vhost: str, settlements: pa.Table) -> None:
-        """Take in a sidecar (decode.SETTLEMENTS)."""
+        """Add a sidecar (decode.SETTLEMENTS)."""
         firsts = settlements.column("first").to_numpy()
         counts = settlements.column("count").to_numpy()
         for incarnation, rows in rows_by_incarnation(vhost, settlements):
             self.add(incarnation, firsts[rows], counts[rows])
 
     def merged(self) -> Iterator[tuple[QueueIncarnation, Int64s, Int64s]]:
-        """For each queue that has any range: starts and ends of disjoint intervals, in order."""
+        """Yield, for each queue with ranges, the starts and ends of disjoint intervals, in order."""
         for incarnation, firsts in self._firsts.items():
             starts = np.concatenate(firsts)
             yield incarnation, *_merged(starts, starts + np.concatenate(self._counts[incarnation]))
 
     def masks(self) -> dict[QueueIncarnation, Mask]:
-        """A mask for each queue that has any range."""
+        """A mask for each queue with ranges."""
         return {
             incarnation: Mask(np.concatenate(firsts), np.concatenate(self._counts[incarnation]))
             for incarnation, firsts in self._firsts.items()
@@ -99,7 +99,7 @@ class SettledRanges:
 
 
 def rows_by_incarnation(vhost: str, table: pa.Table) -> Iterator[tuple[QueueIncarnation, Int64s]]:
-    """Group the rows of a table with columns `queue` (a dictionary) and `queue_epoch`; order is kept."""
+    """Group the rows of a table with columns `queue` (a dictionary) and `queue_epoch`; keeps the order."""
     if not table.num_rows:
         return
     queue = table.column("queue").unify_dictionaries().combine_chunks()
@@ -115,7 +115,7 @@ def rows_by_incarnation(vhost: str, table: pa.Table) -> Iterator[tuple[QueueInca
 
 
 def _merged(starts: Int64s, ends: Int64s) -> tuple[Int64s, Int64s]:
-    """Disjoint intervals, none touching the next, in order."""
+    """Disjoint intervals, none adjacent to the next, in order."""
     order = np.argsort(starts, kind="stable")
     starts, ends = starts[order], np.maximum.accumulate(ends[order])
     if not len(starts):

@@ -1,10 +1,10 @@
-"""Storing a range of an outgoing log: Parquet of its records, and a sidecar of what they settle.
+"""Stores a range of an outgoing log: Parquet of its records, and a sidecar of their settlements.
 
 `<data_dir>/data/vhost-<vhost>/<first>-<next>.parquet` after decode.RECORDS, zstd level 1, and
 `...settled`, an Arrow file after decode.SETTLEMENTS; of streams also `...books` (see `stored_positions`). The name
 follows from the content, so storing a range again writes the same file again. Only the manifest makes a file count.
 
-Knows no Spark and no network: chunks come in, files come out.
+This module uses neither Spark nor the network: chunks come in, files come out.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ SETTLED: Final = ".settled"
 
 
 def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview]) -> StoredFile | None:
-    """Store chunks that continue each other; on disk when this returns, unless there were none.
+    """Store contiguous chunks; on disk when this returns; None without chunks.
 
-    Memory is bounded by a run of 16 MB, however long the range.
+    Memory is bounded by a run of 16 MB, for any length of the range.
 
     Raises:
         ChunkError: the chunks are damaged or leave a gap.
-        StorageError: the disk declines.
+        StorageError: the disk refuses.
     """
     runs = _runs(chunks)
     first = next(runs, None)
@@ -90,7 +90,7 @@ def store_range(data_dir: Place, vhost: str, chunks: Iterable[bytes | memoryview
 
 
 def delete_orphans(manifest: Manifest, pinned: Collection[str] = ()) -> int:
-    """Delete files that neither the manifest nor `pinned` names; only while no transfer runs. Returns how many."""
+    """Delete files that neither the manifest nor `pinned` names; only while no transfer runs. Return their number."""
     with manifest.locked():
         known = {name for file in manifest.files() for name in file.names}.union(pinned)
         present = sweepable(manifest.data_dir / DATA)
@@ -101,7 +101,7 @@ def delete_orphans(manifest: Manifest, pinned: Collection[str] = ()) -> int:
 
 
 def records_writer(path: Path) -> pq.ParquetWriter:
-    """Writes a file after RECORDS."""
+    """A writer of a file with the schema RECORDS."""
     return pq.ParquetWriter(
         path,
         RECORDS,
@@ -119,7 +119,7 @@ def records_writer(path: Path) -> pq.ParquetWriter:
 
 
 def _write_records(path: Path, decoder: Decoder, runs: Iterable[list[bytes | memoryview]]) -> pa.Table:
-    """Write all runs; returns their settlements."""
+    """Write all runs; return their settlements."""
     settled: list[pa.RecordBatch] = []
     with records_writer(path) as writer:
         for run in runs:
@@ -130,7 +130,7 @@ def _write_records(path: Path, decoder: Decoder, runs: Iterable[list[bytes | mem
 
 
 def _runs(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryview]]:
-    """Cut into runs of bounded size, and where a block of memory ends: what is in one is decoded where it lies."""
+    """Cut chunks into runs of bounded size, and at the ends of memory blocks, whose chunks are decoded in place."""
     run: list[bytes | memoryview] = []
     size = 0
     for raw in chunks:
@@ -147,5 +147,5 @@ def _runs(chunks: Iterable[bytes | memoryview]) -> Iterator[list[bytes | memoryv
 
 
 def _memory_of(raw: bytes | memoryview) -> object:
-    """The block of memory that a chunk stands in; None for one that has its own."""
+    """The block of memory that a chunk is in; None for a chunk with memory of its own."""
     return raw.obj if isinstance(raw, memoryview) and isinstance(raw.obj, np.ndarray) else None

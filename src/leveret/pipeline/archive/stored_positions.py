@@ -34,9 +34,9 @@ STORED_POSITIONS: Final = pa.schema(
         pa.field("value", pa.uint64(), nullable=False),
     ]
 )
-"""`queue_offset` and `timestamp_ms` are those of the chunk; `kind` is a wire.chunk.Attribute."""
+"""`queue_offset` and `timestamp_ms` are the chunk's; `kind` is a wire.chunk.Attribute."""
 PUBLISHERS_MAX: Final = 254
-"""Of a stream that are handed over: it knows one more (core.queues.sequences), and that is the recovery itself."""
+"""The most publishers of a stream that are recovered: the stream keeps one more, which is the recovery itself."""
 _READERS: Final = 8
 Incarnation = tuple[str, int]
 _Row = tuple[str, int, int, int, int, bytes, int]
@@ -44,12 +44,12 @@ _Page = tuple[str, int, int, bytes]
 
 
 class StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
-    """Of one incarnation of a stream, what is stored at some moment.
+    """The stored positions of one incarnation of a stream at some moment.
 
     Attributes:
-        sequences: (publisher's reference, its last publishing id), who was heard of last is last.
+        sequences: (publisher's reference, its last publishing id), the most recent publisher last.
         offsets: (reader's reference, its offset).
-        clamped: so many of the offsets were beyond the stream's end, and are that end here.
+        clamped: the number of offsets that were beyond the stream's end, and are that end here.
     """
 
     queue: str
@@ -60,13 +60,13 @@ class StoredPositions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bookkeeper:
-    """Takes down what chunks say; what is said again is taken once, so is what changes within a millisecond.
+    """Collects the stored positions in chunks; a repeated one once, and only the last one of a millisecond.
 
-    Rows are in the order in which they were said last: a stream with too many publishers forgets who comes first.
+    Rows are in the order of their last occurrence: a stream with too many publishers forgets the first ones.
     """
 
     def __init__(self) -> None:
-        """Nothing was said yet."""
+        """Begin without positions."""
         self._rows: dict[int, _Row] = {}
         self._last: dict[_Page, int] = {}
         self._next_number = 0
@@ -74,7 +74,7 @@ class Bookkeeper:
     def note(
         self, incarnation: Incarnation, offset: int, timestamp_ms: int, said: Iterable[tuple[int, bytes, int]]
     ) -> None:
-        """A chunk of this incarnation, at this offset and time, has these attributes."""
+        """Take the attributes of a chunk of this incarnation, at this offset and time."""
         for kind, name, value in said:
             if kind not in (Attribute.SEQUENCE, Attribute.OFFSET):
                 continue
@@ -90,7 +90,7 @@ class Bookkeeper:
             self._next_number += 1
 
     def table(self) -> pa.Table:
-        """After STORED_POSITIONS."""
+        """The table after STORED_POSITIONS."""
         return _table(list(self._rows.values()))
 
 
@@ -103,9 +103,9 @@ def _table(rows: list[_Row]) -> pa.Table:
 
 
 def last_stored_positions(data_dir: Place, files: Iterable[StoredFile]) -> pa.Table:
-    """What was stored last of all that these files of one vhost, in their order, say.
+    """The last stored positions in these files of one vhost, in their order.
 
-    Incarnations that are over, as the queue has a later one, are left out.
+    Incarnations that the queue has left for a later one are left out.
 
     Raises:
         StorageError: a file cannot be read.
@@ -116,7 +116,7 @@ def last_stored_positions(data_dir: Place, files: Iterable[StoredFile]) -> pa.Ta
 def stored_positions_at(
     manifest: Manifest, vhost: str, as_of_ms: int | None = None
 ) -> dict[Incarnation, StoredPositions]:
-    """What was stored in the streams of a vhost, at that moment, or last.
+    """The stored positions of a vhost's streams, at a moment or at the end.
 
     Raises:
         StorageError: a file cannot be read.
@@ -130,7 +130,7 @@ def stored_positions_at(
         if kind == Attribute.SEQUENCE:
             book.sequences.append((name, row[6]))
             continue
-        # Who stored it had read no further than the stream went then.
+        # At that moment the reader had read no further than the stream's end.
         book.offsets.append((name, min(row[6], row[2])))
         if row[6] > row[2]:
             found[queue, epoch] = msgspec.structs.replace(book, clamped=book.clamped + 1)
@@ -140,7 +140,7 @@ def stored_positions_at(
 
 
 def _last_rows(data_dir: Place, files: Iterable[StoredFile], as_of_ms: int | None) -> dict[_Page, _Row]:
-    """The last row of each page of the incarnations that go on, who was heard of last is last."""
+    """The last row of each page of the present incarnations, the most recent publisher last."""
     wanted = [
         file for file in files if file.stored_positions and (as_of_ms is None or file.min_ms <= as_of_ms)
     ]
@@ -152,7 +152,7 @@ def _last_rows(data_dir: Place, files: Iterable[StoredFile], as_of_ms: int | Non
             columns = (column.to_pylist() for column in table.columns)
             for queue, epoch, offset, at_ms, kind, name, value in zip(*columns, strict=True):
                 if kind == Attribute.SEQUENCE and is_recovery(name):
-                    # No publisher of the applications', and no plan of here.
+                    # The publisher is a plan of another node's recovery, no application.
                     continue
                 if as_of_ms is None or file.history_from_ms or at_ms <= as_of_ms:
                     found.pop((queue, epoch, kind, name), None)

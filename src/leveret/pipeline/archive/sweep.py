@@ -22,21 +22,21 @@ RECOVERY_LOCK: Final = "recovery.lock"
 def sweep(manifest: Manifest, work: Path) -> None:
     """Delete files that no manifest entry names and no recovery needs; only while no transfer runs.
 
-    `work` is the job's.
+    `work` is the job's working directory.
     """
     with suppress(StorageError), locked(work / RECOVERY_LOCK, 0, "recovering"):
         sweep_alone(manifest)
 
 
 def sweep_alone(manifest: Manifest) -> None:
-    """As `sweep`, for who holds the recovery's lock."""
+    """As `sweep`, for a caller that holds the recovery's lock."""
     needed = _needed(manifest)
     if needed is not None:
         delete_orphans(manifest, needed)
 
 
 def delete_unread(manifest: Manifest, work: Path, places: list[Place]) -> list[Place]:
-    """Delete those of these that no recovery needs: no manifest entry names them any more. Returns the others."""
+    """Delete those of these places that no recovery needs and no manifest entry names; return the others."""
     with suppress(StorageError), locked(work / RECOVERY_LOCK, 0, "recovering"):
         needed = _needed(manifest)
         if needed is not None:
@@ -49,8 +49,8 @@ def delete_unread(manifest: Manifest, work: Path, places: list[Place]) -> list[P
 
 
 def _needed(manifest: Manifest) -> set[str] | None:
-    """Files that recoveries go on with later, None if that cannot be told; asked under the recovery's lock."""
-    # Left by rehearsals and dry runs that were ended: nobody rehearses now.
+    """The files that unfinished recoveries need, None if unknown; call under the recovery's lock."""
+    # Left by rehearsals and dry runs that were killed: none runs now.
     delete_tree(manifest.data_dir / SCRATCH)
     with suppress(StorageError):
         delete_forgotten(manifest)

@@ -1,4 +1,4 @@
-"""Reads the archive's Arrow and Parquet files, so that every octet which the disk altered is noticed.
+"""Reads the archive's Arrow and Parquet files, so that every octet that the disk altered is noticed.
 
 Messages are Parquet. Its pages carry checksums that are checked only on demand. Small tables are Arrow files, which
 have no checksum; so one of ours follows each.
@@ -26,19 +26,19 @@ _ARROW: Final = b"ARROW1"
 RESTORE: Final = (
     "restore the file from a copy and promote again, or add --all-available to recover all that can be read"
 )
-"""What to do about a file of messages that is damaged."""
+"""The remedy for a damaged file of messages."""
 
 
 def messages_in(source: pa.NativeFile, *, dictionaries: Iterable[str]) -> pq.ParquetFile:
-    """A file of messages; these columns are read as dictionaries. What is read raises OSError where it is damaged."""
+    """A file of messages; these columns are read as dictionaries. Reading raises OSError at damage."""
     return pq.ParquetFile(source, read_dictionary=[*dictionaries], page_checksum_verification=True)
 
 
 def write_table(place: Place, table: pa.Table, *, compressed: bool = True) -> int:
-    """Put a small table at `place`, whole; returns its octets. Durable when its directory is synced.
+    """Write a small table to `place` as a whole; return its octets. Durable when its directory is synced.
 
     Raises:
-        StorageError: the disk, or the store, declines.
+        StorageError: the disk, or the store, refuses.
     """
     sink = pa.BufferOutputStream()
     options = pa.ipc.IpcWriteOptions(compression="zstd" if compressed else None)
@@ -56,7 +56,7 @@ def read_table(place: Place) -> pa.Table:
     """The table at `place`.
 
     Raises:
-        OSError, pa.ArrowInvalid: it is not there, or not as it was written.
+        OSError, pa.ArrowInvalid: it is missing, or damaged.
     """
     with loaded(place) as source, pa.ipc.open_file(pa.BufferReader(_checked(source.read_buffer()))) as reader:
         return reader.read_all()

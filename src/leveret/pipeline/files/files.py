@@ -1,4 +1,4 @@
-"""The archive's files, on this machine, in an object store or in an HDFS, that survive a power loss.
+"""The archive's files, on this machine, in an object store or in an HDFS, durable across power loss.
 
 On this machine a durable file is written beside its place, synced and renamed, and the directory is synced. For a
 store it is written in Spark's scratch directory, then uploaded in one step. Only this module and the manifest's log
@@ -28,16 +28,16 @@ from leveret.pipeline.files.objects import ObjectPath
 Place: TypeAlias = Path | ObjectPath
 TEMPORARY: Final = ".tmp"
 ORPHAN_AGE_S: Final = 3600.0
-"""In a store that another machine may write to, a younger file may be one that is about to be recorded."""
+"""In a store with other writers, a younger file may be one that will be recorded soon."""
 _POLL_S: Final = 0.05
 _VHOST: Final = "vhost-"
 _DIGEST: Final = "sha256-"
 _NAME_OCTETS_MAX: Final = 255
-"""Of a name in any file system. Archives have plans under names as long as that: a name that fits stays as it is."""
+"""The limit of any file system. Archives have plans under names as long as that: a name that fits stays unchanged."""
 
 
 def place_of(name: str) -> Place:
-    """The place that a path or a URI names.
+    """The place of a path or a URI.
 
     Raises:
         StorageError: no archive can be kept there.
@@ -50,16 +50,16 @@ def place_of(name: str) -> Place:
 
 
 def vhost_directory(vhost: str) -> str:
-    """A directory name for a vhost, which no other has: readable where it is not too long, never `.`, `..` or empty."""
+    """A unique directory name for a vhost: readable if it is not too long, never `.`, `..` or empty."""
     quoted = quote(vhost, safe="")
-    # A vhost may be called as the digest of another is.
+    # A vhost may have the digest of another one's name as its name.
     if len(_VHOST + quoted) <= _NAME_OCTETS_MAX and not quoted.startswith(_DIGEST):
         return _VHOST + quoted
     return _VHOST + _DIGEST + hashlib.sha256(vhost.encode()).hexdigest()
 
 
 def name_in(above: Place, place: Place) -> str:
-    """The name of `place` as seen from `above`, which is of the same kind and above it."""
+    """The name of `place` relative to `above`, a place of the same kind above it."""
     if isinstance(above, ObjectPath):
         assert isinstance(place, ObjectPath)
         return str(place.relative_to(above))
@@ -82,7 +82,7 @@ def sync_directory(directory: Place) -> None:
 
 
 def make_directory(directory: Place) -> None:
-    """Make `directory` and what leads to it, durable and for this user alone; it may exist."""
+    """Make `directory` and its parents, durable and for this user alone; it may exist."""
     if isinstance(directory, ObjectPath):
         return
     missing = [each for each in (directory, *directory.parents) if not each.exists()]
@@ -92,7 +92,7 @@ def make_directory(directory: Place) -> None:
 
 
 def sync_file(path: Path) -> int:
-    """Make the content of `path` durable; returns its octets."""
+    """Make the content of `path` durable; return its octets."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fdatasync(descriptor)
@@ -102,7 +102,7 @@ def sync_file(path: Path) -> int:
 
 
 def uncache(place: Place) -> None:
-    """Let the system use the memory in which it holds a copy of a durable file that nobody will read soon."""
+    """Release the page cache of a durable file that is not read soon."""
     if isinstance(place, Path):
         with suppress(OSError):
             descriptor = os.open(place, os.O_RDONLY)
@@ -114,12 +114,12 @@ def uncache(place: Place) -> None:
 
 @contextmanager
 def written_beside(directory: Place) -> Iterator[Path]:
-    """A file to write what is then to be kept in `directory` (`keep`); gone afterwards.
+    """Yield a scratch file for content that `keep` puts into `directory`; it is removed afterwards.
 
-    Two writers do not disturb each other.
+    Concurrent writers get different files.
 
     Raises:
-        StorageError: the disk is full or may not be written, or the store declines.
+        StorageError: the disk is full or read-only, or the store refuses.
     """
     scratch = _scratch() if isinstance(directory, ObjectPath) else directory
     beside = scratch / f"{os.getpid()}-{os.urandom(4).hex()}{TEMPORARY}"
@@ -132,9 +132,9 @@ def written_beside(directory: Place) -> Iterator[Path]:
 
 
 def keep(beside: Path, place: Place) -> int:
-    """Put what was written beside where it belongs, whole, in place of what was there; returns its octets.
+    """Put a scratch file at its place, as a whole, replacing an old one; return its octets.
 
-    Durable when `sync_directory` returns for the directory.
+    Durable after `sync_directory` of the directory.
     """
     if isinstance(place, ObjectPath):
         place.upload(beside)
@@ -145,7 +145,7 @@ def keep(beside: Path, place: Place) -> int:
 
 
 def write_durably(place: Place, octets: bytes) -> None:
-    """Put `octets` at `place`: whoever reads finds what was there before or all of them."""
+    """Put `octets` at `place`: readers find the old content or all of the new one."""
     with written_beside(place.parent) as beside:
         if isinstance(place, ObjectPath):
             place.write_bytes(octets)
@@ -156,7 +156,7 @@ def write_durably(place: Place, octets: bytes) -> None:
 
 
 def delete_tree(place: Place) -> None:
-    """Delete all below `place`, which need not be there; what cannot be deleted stays."""
+    """Delete everything below `place`, which may be missing; errors are ignored."""
     if isinstance(place, ObjectPath):
         with suppress(OSError):
             place.delete_tree()
@@ -165,10 +165,10 @@ def delete_tree(place: Place) -> None:
 
 
 def delete(place: Place) -> None:
-    """Delete a file, or a directory and all below it; it need not be there.
+    """Delete a file, or a directory with everything below it; it may be missing.
 
     Raises:
-        StorageError: something stays.
+        StorageError: some of it stays.
     """
     try:
         if isinstance(place, ObjectPath):
@@ -183,10 +183,10 @@ def delete(place: Place) -> None:
 
 
 def move(place: Place, target: Place) -> None:
-    """Move a file, or a directory and all below it, to where nothing is; it need not be there.
+    """Move a file, or a directory with everything below it, to a free place; it may be missing.
 
     Raises:
-        StorageError: some of it is still where it was.
+        StorageError: some of it was not moved.
     """
     try:
         if isinstance(place, ObjectPath):
@@ -202,7 +202,7 @@ def move(place: Place, target: Place) -> None:
 
 
 def remove_if_empty(directory: Place) -> None:
-    """Remove a directory with nothing in it; stores have none."""
+    """Remove an empty directory; stores have none."""
     if isinstance(directory, Path) and directory.exists() and not any(directory.iterdir()):
         directory.rmdir()
 
@@ -211,22 +211,22 @@ def remove_if_empty(directory: Place) -> None:
 
 
 def opened(place: Place) -> pa.NativeFile:
-    """To read here and there: a large object is fetched as far as it is read."""
+    """Open a file for random access: a large object is fetched as far as it is read."""
     return pa.PythonFile(place.open(), "r") if isinstance(place, ObjectPath) else pa.memory_map(str(place))
 
 
 def loaded(place: Place) -> pa.NativeFile:
-    """To read all of."""
+    """Open a file to read all of it."""
     return pa.BufferReader(place.read_bytes()) if isinstance(place, ObjectPath) else pa.memory_map(str(place))
 
 
 def matching(directory: Place, pattern: str) -> list[Place]:
-    """What is below that matches, in order; `*` is all of a part of a name."""
+    """The matching places below a directory, in order; `*` is all of a part of a name."""
     return [*sorted(directory.glob(pattern))] if isinstance(directory, Path) else [*directory.glob(pattern)]
 
 
 def sweepable(directory: Place) -> list[Place]:
-    """What is in the directories in `directory`, and may be deleted if nothing needs it."""
+    """The places in the directories in `directory` that may be deleted if they are not needed."""
     if isinstance(directory, ObjectPath):
         return list(directory.older_than(ORPHAN_AGE_S))
     return list(directory.glob("*/*"))
@@ -234,7 +234,7 @@ def sweepable(directory: Place) -> list[Place]:
 
 @contextmanager
 def locked(path: Path, timeout_s: float, what: str) -> Iterator[None]:
-    """Hold the lock file `path`; it is free again when this process ends, however it ends.
+    """Hold the lock file `path`; the end of this process, of any kind, releases it.
 
     Raises:
         StorageError: another process holds it longer than `timeout_s`.
@@ -259,6 +259,6 @@ def locked(path: Path, timeout_s: float, what: str) -> Iterator[None]:
 
 
 def _scratch() -> Path:
-    """Where Spark keeps what need not last, or the system does."""
+    """The directory for Spark's scratch files, or the system's for temporary files."""
     mine = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0]
     return Path(mine) if mine and Path(mine).is_dir() else Path(tempfile.gettempdir())

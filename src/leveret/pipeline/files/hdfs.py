@@ -34,13 +34,13 @@ _PIECE_BYTES: Final = 8_000_000
 # For this user alone, like an archive on a disk.
 _FILE_MODE: Final = 0o600
 _DIRECTORY_MODE: Final = 0o700
-# Two namenodes are asked twice each; Spark does a task again, and the transfer its query.
+# Two namenodes get two tries each; Spark retries a task, and the transfer its query.
 _SETTINGS: Final = {
     "dfs.client.failover.max.attempts": "4",
     "dfs.client.failover.sleep.base.millis": "250",
     "dfs.client.failover.sleep.max.millis": "2000",
 }
-# What the client says of an answer that it has no exception for: Kind("java.class.Name", "text\n\tat ...
+# The client's text for an answer without an exception of its own: Kind("java.class.Name", "text\n\tat ...
 _REFUSAL: Final = re.compile(r'\w+\("(?:[\w$]+\.)*([\w$]+)", "(.*)')
 
 T = TypeVar("T")
@@ -63,7 +63,7 @@ class HdfsStore:
         return False
 
     def read(self, key: str, bytes_max: int | None) -> bytes | int:
-        """Its blocks are asked for at the namenode, then read."""
+        """One call for its blocks at the namenode, then reads."""
         path = self._path(key)
 
         def read(client: Client) -> bytes | int:
@@ -77,14 +77,14 @@ class HdfsStore:
             raise FileNotFoundError(path) from None
 
     def read_range(self, key: str, first: int, end: int) -> bytes:
-        """As far as it is asked for."""
+        """Reads only the asked part."""
         path = self._path(key)
         return self._ask(lambda client: client.read(path).read_range(first, end - first))
 
     def below(self, key: str, after: str) -> list[tuple[str, float]]:
-        """A call a thousand names, and one a directory."""
+        """One call for a thousand names, and one for each directory."""
         path = self._path(key)
-        # Of a file HDFS lists the file itself.
+        # For a file, HDFS lists the file itself.
         found = (each for each in self._listed(path) if not each.isdir and each.path != path)
         unfinished = f"{WRITING}/"
         return [
@@ -94,18 +94,18 @@ class HdfsStore:
         ]
 
     def put(self, key: str, content: bytes | Path) -> None:
-        """Written beside and renamed."""
+        """Writes beside and renames."""
         beside = self._written(content)
         try:
             with self._gone_if_it_fails(beside):
                 self._rename(beside, self._path(key), overwrite=True)
         except FileNotFoundError:
-            # What was written beside is not there: it was renamed, and the answer was lost.
+            # The file beside is missing: it was renamed, and the answer was lost.
             if not self.has(key):
                 raise
 
     def create(self, key: str, octets: bytes) -> bool:
-        """Written beside and renamed, if there is nothing."""
+        """Writes beside and renames, if there is no file of the name."""
         beside, path = self._written(octets), self._path(key)
         try:
             with self._gone_if_it_fails(beside):
@@ -113,14 +113,14 @@ class HdfsStore:
         except FileExistsError:
             return False
         except FileNotFoundError:
-            # As above; whoever asked reads whose it is.
+            # As above; the caller reads the file for its writer.
             if not self.has(key):
                 raise
             return False
         return True
 
     def move(self, key: str, to: str) -> None:
-        """One change, whatever is below."""
+        """One change, for any content."""
         path = self._path(key)
         try:
             self._ask(lambda client: client.get_file_info(path))
@@ -130,7 +130,7 @@ class HdfsStore:
         self._rename(path, self._path(to), overwrite=False)
 
     def delete(self, key: str) -> None:
-        """One call; `FileNotFoundError` if it was not there."""
+        """One call; `FileNotFoundError` if it is missing."""
         self._delete(self._path(key))
 
     def tidy(self, key: str) -> None:
@@ -140,12 +140,12 @@ class HdfsStore:
         files = [each.path for each in found if not each.isdir]
         for directory in sorted([path, *(each.path for each in found if each.isdir)], reverse=True):
             if not any(file == path or file.startswith(directory + "/") for file in files):
-                # Somebody may have put a file there by now, which keeps it.
+                # Another process may have put a file there by now, which keeps the directory.
                 with suppress(OSError):
                     self._delete(directory)
 
     def sweep(self, age_s: float) -> None:
-        """Delete what is in `.writing`."""
+        """Deletes old files in `.writing`."""
         until_ms = (time.time() - age_s) * 1000
         for each in self._listed(self._path(WRITING)):
             if each.modification_time <= until_ms and not each.isdir:
@@ -156,7 +156,7 @@ class HdfsStore:
         return f"{self._base}/{key}" if key else self._base or "/"
 
     def _listed(self, path: str) -> list[FileStatus]:
-        """What is below a directory, which need not be there."""
+        """The files below a directory, which may be missing."""
         try:
             return self._ask(lambda client: list(client.list_status(path, recursive=True)))
         except FileNotFoundError:
@@ -167,7 +167,7 @@ class HdfsStore:
             raise FileNotFoundError(path)
 
     def _rename(self, path: str, to: str, *, overwrite: bool) -> None:
-        """Raises FileExistsError, or FileNotFoundError if `path` is not there."""
+        """Raises FileExistsError, or FileNotFoundError if `path` is missing."""
         try:
             self._ask(lambda client: client.rename(path, to, overwrite))
         except FileNotFoundError:
@@ -176,7 +176,7 @@ class HdfsStore:
             self._ask(lambda client: client.rename(path, to, overwrite))
 
     def _written(self, content: bytes | Path) -> str:
-        """Where it was written, for now; on the disks of all who have it."""
+        """Write a file under a temporary name, and return that; on the disks of all its datanodes."""
         path = self._path(f"{WRITING}/{uuid4().hex}")
         options = WriteOptions(permission=_FILE_MODE, overwrite=False, create_parent=False)
         try:
@@ -201,10 +201,10 @@ class HdfsStore:
             raise
 
     def _ask(self, call: Callable[[Client], T]) -> T:
-        """The answer to one call, in bounded time: the client waits for ever for a namenode that is silent.
+        """Call the client, in bounded time, because it waits for ever for a silent namenode.
 
         Raises:
-            OSError: in the words of HDFS, of a kind that says what is the matter if there is one.
+            OSError: in the words of HDFS, of a fitting subclass if there is one.
         """
         client = self._client_now = self._client_now or _client(self._host)
         answers: SimpleQueue[tuple[T | None, BaseException | None]] = SimpleQueue()
@@ -212,7 +212,7 @@ class HdfsStore:
         def ask() -> None:
             try:
                 answers.put((call(client), None))
-            # A panic of the client's is no `Exception`.
+            # A panic of the client is no `Exception`.
             except BaseException as error:
                 answers.put((None, error))
 
@@ -220,7 +220,7 @@ class HdfsStore:
         try:
             answer, error = answers.get(timeout=ANSWER_TIMEOUT_S)
         except Empty:
-            # Its connection may be one that is dead.
+            # Its connection may be dead.
             self._client_now = None
             raise TimeoutError(f"no answer from HDFS for {ANSWER_TIMEOUT_S:.0f} s") from None
         if error is not None:
@@ -229,7 +229,7 @@ class HdfsStore:
 
 
 def _client(host: str) -> Client:
-    """Of a namenode, a name service, or for no host the file system that is the configuration's default."""
+    """A client of a namenode, a name service or, without a host, the configured default file system."""
     try:
         return Client(f"hdfs://{host}" if host else None, _SETTINGS)
     except RuntimeError as error:
@@ -244,7 +244,7 @@ def _write(writer: FileWriter, piece: bytes, _client: Client) -> None:
 
 
 def _finish(writer: FileWriter, _client: Client) -> None:
-    # Closing a file leaves it in the memory of the datanodes. One that is erasure-coded has no other way.
+    # A closed file is in the datanodes' memory. An erasure-coded one has no other way.
     with suppress(NotImplementedError):
         writer.hsync()
     writer.close()
@@ -260,7 +260,7 @@ def _pieces(content: bytes | Path) -> Iterator[bytes]:
 
 
 def _in_words(error: BaseException) -> OSError:
-    """The first sentence; a Java stack trace follows it."""
+    """An error's first sentence; a Java stack trace follows it."""
     text = re.split(r"\n|\\n", str(error), maxsplit=1)[0]
     if isinstance(error, OSError):
         return type(error)(text)

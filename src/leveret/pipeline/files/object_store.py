@@ -19,51 +19,51 @@ from obstore.store import from_url
 if TYPE_CHECKING:
     from obstore.store import ClientConfig, RetryConfig
 
-# Without TLS only if whoever names the endpoint says http.
+# Without TLS only if the endpoint's URI says http.
 _CLIENT: Final[ClientConfig] = {"timeout": "60s", "connect_timeout": "5s", "allow_http": True}
-# Spark does a task again, and the transfer its query.
+# Spark retries a task, and the transfer its query.
 _RETRIES: Final[RetryConfig] = {"max_retries": 2}
 
 
 class StoredObjects(Protocol):
-    """Objects that appear whole, and are durable when the call that wrote them returns."""
+    """Objects that appear whole, and are durable when the call that writes them returns."""
 
     def has(self, key: str) -> bool:
         """Whether there is an object of this name."""
 
     def read(self, key: str, bytes_max: int | None) -> bytes | int:
-        """All of it; of one larger than `bytes_max` its size."""
+        """The whole object; for one larger than `bytes_max`, its size."""
 
     def read_range(self, key: str, first: int, end: int) -> bytes:
-        """The octets from `first` up to before `end`, which is not beyond its size."""
+        """The octets from `first` up to `end`, which is not beyond its size."""
 
     def below(self, key: str, after: str) -> list[tuple[str, float]]:
-        """Objects below `key`, in any order, with the time each was written (s since 1970).
+        """Objects below `key`, in any order, with the time of writing (s since 1970).
 
-        Only those whose whole names come after `after`; both may be empty, for all.
+        Only those whose whole names sort after `after`; both may be empty, for all.
         """
 
     def put(self, key: str, content: bytes | Path) -> None:
-        """Put octets, or a file's, there, in place of what was."""
+        """Write octets, or a file's content, replacing an old object."""
 
     def create(self, key: str, octets: bytes) -> bool:
-        """Put `octets` there if nothing is; False also if they are there by a request whose answer was lost."""
+        """Write `octets` if there is no object; also False if they are there by a request whose answer was lost."""
 
     def move(self, key: str, to: str) -> None:
-        """Move an object, or all below `key`, to where nothing is; it need not be there."""
+        """Move an object, or everything below `key`, to a free name; it may be missing."""
 
     def delete(self, key: str) -> None:
-        """Delete it; a store need not say whether it was there."""
+        """Delete an object; a store need not report whether it existed."""
 
     def tidy(self, key: str) -> None:
-        """Remove what is below `key` and is no object, as far as nothing is in it."""
+        """Remove empty directories below `key`."""
 
     def sweep(self, age_s: float) -> None:
-        """Remove what writers that died left unfinished, if it is older."""
+        """Remove unfinished writes of dead writers that are older than that."""
 
 
 class RemoteStore:
-    """S3 and what speaks it, Google Cloud Storage, Azure; a place in one of them."""
+    """A place in S3 or a compatible store, Google Cloud Storage, or Azure."""
 
     def __init__(self, root: str) -> None:
         self._store = from_url(root, client_options=_CLIENT, retry_config=_RETRIES)
@@ -76,7 +76,7 @@ class RemoteStore:
         return False
 
     def read(self, key: str, bytes_max: int | None) -> bytes | int:
-        """One request; its answer has the size in front."""
+        """One request; its answer begins with the size."""
         with _failing():
             found = obstore.get(self._store, key)
             size = found.meta["size"]
@@ -88,7 +88,7 @@ class RemoteStore:
             return bytes(obstore.get_range(self._store, key, start=first, end=end))
 
     def below(self, key: str, after: str) -> list[tuple[str, float]]:
-        """A request a thousand names."""
+        """One request for a thousand names."""
         prefix = f"{key}/" if key else None
         with _failing():
             return [
@@ -98,12 +98,12 @@ class RemoteStore:
             ]
 
     def put(self, key: str, content: bytes | Path) -> None:
-        """Large ones in parts."""
+        """Large content goes in parts."""
         with _failing():
             obstore.put(self._store, key, content)
 
     def create(self, key: str, octets: bytes) -> bool:
-        """By the store's own condition."""
+        """Uses the store's own condition."""
         with _failing():
             try:
                 obstore.put(self._store, key, octets, mode="create")
@@ -112,7 +112,7 @@ class RemoteStore:
         return True
 
     def move(self, key: str, to: str) -> None:
-        """Copied in the store, object by object, and deleted when all are there."""
+        """Copies in the store, object by object, and deletes when all copies exist."""
         names = [name for name, _ in self.below(key, "")]
         with _failing():
             for name in names:
@@ -124,20 +124,20 @@ class RemoteStore:
                 self.delete(name)
 
     def delete(self, key: str) -> None:
-        """One request; S3 does not say whether it was there."""
+        """One request; S3 does not report whether it existed."""
         with _failing():
             obstore.delete(self._store, key)
 
     def tidy(self, key: str) -> None:
-        """There is nothing but objects."""
+        """Does nothing: there are only objects."""
 
     def sweep(self, age_s: float) -> None:
-        """What was not finished is seen by nobody, and forgotten by the store."""
+        """Does nothing: unfinished writes are invisible, and the store forgets them."""
 
 
 @contextmanager
 def _failing() -> Iterator[None]:
-    """What the library raises beyond `OSError`, as one."""
+    """Convert the library's other errors to `OSError`."""
     try:
         yield
     except OSError:

@@ -26,11 +26,11 @@ from leveret.pipeline.files.hdfs import HdfsStore
 from leveret.pipeline.files.object_store import RemoteStore, StoredObjects
 
 WHOLE_BYTES_MAX: Final = 8_000_000
-"""An object up to this size is read at once; of a larger one, what is asked for."""
+"""An object up to this size is read at once; a larger one only as far as it is read."""
 
 
 class StoreFailed(OSError):
-    """The object store is not to be reached, or declines; in its own words, without the rest of its reply."""
+    """The object store cannot be reached, or refuses; the first line of its own text."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -38,7 +38,7 @@ class ObjectPath:
     """A name in an object store; it can be sent to other processes.
 
     Attributes:
-        root: URI of the archive, without a slash at its end.
+        root: the URI of the archive, without a slash at its end.
         key: the name below it, empty for the archive itself.
     """
 
@@ -58,15 +58,15 @@ class ObjectPath:
 
     @property
     def parent(self) -> ObjectPath:
-        """What is in front of it; the archive's own is itself."""
+        """The name without its last part; the archive's parent is itself."""
         return ObjectPath(self.root, self.key.rpartition("/")[0])
 
     def with_suffix(self, suffix: str) -> ObjectPath:
-        """The name with another ending."""
+        """The name with another suffix."""
         return self.parent / str(PurePosixPath(self.name).with_suffix(suffix))
 
     def relative_to(self, above: ObjectPath) -> PurePosixPath:
-        """The name as seen from `above`."""
+        """The name relative to `above`."""
         return PurePosixPath(self.key).relative_to(above.key)
 
     # -- reading -------------------------------------------------------------------------------------
@@ -80,10 +80,10 @@ class ObjectPath:
             return any(True for _ in self._below())
 
     def read_bytes(self) -> bytes:
-        """All of it.
+        """The whole content.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is no such object.
         """
         with _failing(self):
             octets = _store(self.root).read(self.key, None)
@@ -91,18 +91,18 @@ class ObjectPath:
         return octets
 
     def open(self) -> io.RawIOBase | io.BytesIO:
-        """To read here and there."""
+        """Open it for random access."""
         with _failing(self):
             found = _store(self.root).read(self.key, WHOLE_BYTES_MAX)
         return io.BytesIO(found) if isinstance(found, bytes) else _RangeReader(self, found)
 
     def read_range(self, first: int, end: int) -> bytes:
-        """The octets from `first` up to before `end`."""
+        """The octets from `first` up to `end`."""
         with _failing(self):
             return _store(self.root).read_range(self.key, first, end)
 
     def glob(self, pattern: str) -> Iterator[ObjectPath]:
-        """Names below that match, in order: of objects, and of what stands for directories. `*` is all of a part."""
+        """Matching names below, in order, of objects and of directories. `*` is all of a part."""
         parts = pattern.split("/")
         depth = len(parts)
         seen = set()
@@ -117,20 +117,20 @@ class ObjectPath:
         return (self / found for found, _ in self._below() if found.name == name)
 
     def iterdir(self) -> Iterator[ObjectPath]:
-        """What is directly below."""
+        """The names directly below."""
         return self.glob("*")
 
     def listed_after(self, name: str) -> list[ObjectPath]:
-        """Objects directly below whose names come after `name`, in order; others are not asked for."""
+        """Objects directly below whose names sort after `name`, in order; others are not listed."""
         return [self / found for found, _ in self._below(name)]
 
     def older_than(self, age_s: float) -> list[ObjectPath]:
-        """All objects below that were written at least so long ago, in order."""
+        """All objects below of at least that age, in order."""
         until_s = time.time() - age_s
         return [self / found for found, written_s in self._below() if written_s <= until_s]
 
     def _below(self, after: str = "") -> Iterator[tuple[PurePosixPath, float]]:
-        """Every object below, seen from here, in order, with the time it was written (s since 1970)."""
+        """Every object below, relative to this, in order, with its time of writing (s since 1970)."""
         prefix = f"{self.key}/" if self.key else ""
         with _failing(self):
             found = _store(self.root).below(self.key, prefix + after if after else "")
@@ -140,30 +140,30 @@ class ObjectPath:
     # -- writing -------------------------------------------------------------------------------------
 
     def write_bytes(self, octets: bytes) -> None:
-        """Put `octets` there, in place of what was."""
+        """Write `octets`, replacing an old object."""
         with _failing(self):
             _store(self.root).put(self.key, octets)
 
     def create(self, octets: bytes) -> bool:
-        """Put `octets` there if nothing is; whether that is how it was.
+        """Write `octets` if there is no object; return whether it was written.
 
-        False may also be the answer to what succeeded and was tried again because its first answer was lost.
+        A write that succeeded may also return False, if its answer was lost and it was tried again.
         """
         with _failing(self):
             return _store(self.root).create(self.key, octets)
 
     def upload(self, file: Path) -> None:
-        """Put the content of `file` there, in place of what was."""
+        """Write the content of `file`, replacing an old object."""
         with _failing(self):
             _store(self.root).put(self.key, file)
 
     def move(self, other: ObjectPath) -> None:
-        """Move it, or all below, to another name of the same archive, where nothing is; it need not be there."""
+        """Move it, or everything below, to a free name of the same archive; it may be missing."""
         with _failing(self):
             _store(self.root).move(self.key, other.key)
 
     def unlink(self, missing_ok: bool = False) -> None:
-        """Delete it; a store does not say whether it was there."""
+        """Delete it; a store does not report whether it existed."""
         with _failing(self):
             try:
                 _store(self.root).delete(self.key)
@@ -172,20 +172,20 @@ class ObjectPath:
                     raise
 
     def delete_tree(self) -> None:
-        """Delete all below, the last in order first: what is numbered stays a beginning while that goes on."""
+        """Delete everything below, in reverse order, so that numbered objects stay contiguous from the first on."""
         for found in reversed(list(self._below())):
             (self / found[0]).unlink(missing_ok=True)
         with _failing(self):
             _store(self.root).tidy(self.key)
 
     def sweep(self, age_s: float) -> None:
-        """Remove what writers anywhere in this archive left unfinished at least so long ago."""
+        """Remove unfinished writes of at least that age anywhere in this archive."""
         with _failing(self):
             _store(self.root).sweep(age_s)
 
 
 class _RangeReader(io.RawIOBase):
-    """A large object, of which only what is read is fetched."""
+    """A large object, fetched only as far as it is read."""
 
     def __init__(self, path: ObjectPath, size: int) -> None:
         super().__init__()
@@ -217,13 +217,13 @@ class _RangeReader(io.RawIOBase):
 
 @contextmanager
 def _failing(path: ObjectPath) -> Iterator[None]:
-    """Make one kind of error of all that a store has, but for an object that is not there."""
+    """Convert all errors of a store to one kind, except for a missing object."""
     try:
         yield
     except FileNotFoundError:
         raise FileNotFoundError(f"{path}: there is no such object") from None
     except OSError as error:
-        # After a blank line follow the reply's headers and the library's own state.
+        # A blank line separates the reply's headers and the library's own state.
         raise StoreFailed(f"{path}: {str(error).partition(chr(10))[0]}") from error
 
 

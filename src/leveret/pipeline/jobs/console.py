@@ -1,4 +1,4 @@
-"""A pipeline process's own input and output: JSON lines, kept apart from what Spark and Java print."""
+"""A pipeline process's own input and output: JSON lines, separate from the output of Spark and Java."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from leveret.pipeline.jobs.progress import Event, remove_addresses
 
 
 class Console:
-    """Talks to the process that started this one, and ends with it."""
+    """Exchanges lines with the parent process, and ends with it."""
 
     def __init__(self) -> None:
         self._in: BinaryIO = os.fdopen(os.dup(0), "rb")
         self._out: BinaryIO = os.fdopen(os.dup(1), "wb", buffering=0)
         self._commands: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        # Children (the JVM, workers) must not hold the parent's pipes open, nor read from them.
+        # Children (the JVM, workers) must neither hold the parent's pipes open nor read from them.
         nothing = os.open(os.devnull, os.O_RDONLY)
         os.dup2(nothing, 0)
         os.close(nothing)
 
     def read_line(self) -> bytes:
-        """The next line of input: the job."""
+        """The first line of input: the job."""
         return self._in.readline()
 
     def chatter_to(self, log_file: Path) -> None:
-        """Send everything else that is printed, by Java too, to a file."""
+        """Send all other output, also Java's, to a file."""
         make_directory(log_file.parent)
         log = os.open(log_file, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         sys.stdout.flush()
@@ -43,11 +43,11 @@ class Console:
         os.close(log)
 
     def end_with_parent(self) -> None:
-        """From now on gather commands, and end this process at once when the input ends."""
+        """Collect commands from now on, and end this process at once when the input ends."""
         threading.Thread(target=self._listen, name="console", daemon=True).start()
 
     def commands(self) -> list[Event]:
-        """Commands that came since the last call."""
+        """The commands since the last call."""
         found = []
         with contextlib.suppress(queue.Empty):
             while True:
@@ -55,22 +55,22 @@ class Console:
         return found
 
     def next_command(self) -> Event:
-        """Wait for the next command; this process ends when there is none to come."""
+        """Wait for the next command; the end of the input ends this process."""
         return self._commands.get()
 
     def say(self, event: str, **details: object) -> None:
-        """Tell the parent."""
+        """Report an event to the parent."""
         self.pass_on({"event": event, **details})
 
     def pass_on(self, event: Event) -> None:
-        """Tell the parent what somebody else reported."""
+        """Pass another process's event on to the parent."""
         try:
             self._out.write(msgspec.json.encode(event) + b"\n")
         except BrokenPipeError:
             self.leave(0)
 
     def leave(self, status: int) -> None:
-        """End without Spark's slow farewell: the JVM ends when this process has."""
+        """End without Spark's slow shutdown: the JVM ends with this process."""
         remove_addresses()
         os._exit(status)
 

@@ -1,6 +1,6 @@
 """A job: the instruction to a pipeline process, one JSON line on its standard input.
 
-The job is the only place of credentials: they are not in arguments, the environment, files or logs.
+Only the job has credentials: arguments, the environment, files and logs never do.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class SparkSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The place of Spark; without any, this machine and all its cores.
 
     Attributes:
-        master: as `spark-submit --master`; None leaves it to Spark's own configuration.
-        conf: any of Spark's settings; they win over ours.
-        python: of workers on other machines; None leaves it to Spark's own configuration.
+        master: as in `spark-submit --master`; None leaves it to Spark's own configuration.
+        conf: settings of Spark, which override ours.
+        python: the Python of workers on other machines; None leaves it to Spark's own configuration.
     """
 
     master: str | None = None
@@ -45,14 +45,13 @@ class LoginCredentials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, frozen=True, kw_only=True):
-    """The messages that a recovery is to recover.
+    """The messages that a recovery includes.
 
     Attributes:
-        start_from_scratch: settled and already recovered messages too.
-        all_available: go on when it cannot be read what is settled, which then counts as unsettled, and without
-            messages that cannot be read.
-        queues: by name; none means all.
-        as_of_ms: as the queues stood at that time: what came or was settled later counts for nothing.
+        start_from_scratch: include settled and already recovered messages.
+        all_available: count messages with unreadable settlements as unsettled, and leave out unreadable messages.
+        queues: the included queues' names; none means all.
+        as_of_ms: the state of the queues at that time, without later messages and settlements.
     """
 
     start_from_scratch: bool = False
@@ -62,11 +61,11 @@ class Selection(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_of_all(self) -> bool:
-        """Whether nothing that is not settled is left out."""
+        """Whether it includes every unsettled message."""
         return not self.queues and self.as_of_ms is None
 
     def wants(self, queue: str) -> bool:
-        """Whether the queue is one of them."""
+        """Whether it includes a queue."""
         return not self.queues or queue in self.queues
 
 
@@ -77,11 +76,11 @@ class AmqpTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A broker that speaks AMQP 0-9-1.
 
     Attributes:
-        vhost: where everything goes; None: messages of a vhost go to the one of that name.
-        tls: speak TLS; the server's certificate is verified unless `verify` is false.
-        cacertfile: of the authorities to trust instead of the system's.
-        queues: by vhost and queue, arguments for queues that are not there yet.
-        auto_delete: by vhost, which of those go with their last consumer.
+        vhost: the target of all messages; None: messages of a vhost go to the one of that name.
+        tls: use TLS; the server's certificate is verified unless `verify` is false.
+        cacertfile: the authorities to trust instead of the system's.
+        queues: by vhost and queue, the arguments of queues that must be made.
+        auto_delete: by vhost, those of them that go with their last consumer.
     """
 
     host: str
@@ -95,15 +94,15 @@ class AmqpTarget(msgspec.Struct, frozen=True, kw_only=True):
     auto_delete: dict[str, list[str]] = {}
 
     def is_auto_delete(self, vhost: str, queue: str) -> bool:
-        """Whether a queue goes with its last consumer, if it is to be made."""
+        """Whether a queue that must be made goes with its last consumer."""
         return queue in self.auto_delete.get(vhost, ())
 
     def place_of(self, vhost: str) -> str:
-        """The vhost that messages of `vhost` go to."""
+        """The target vhost of messages of `vhost`."""
         return vhost if self.vhost is None else self.vhost
 
     def digest_of(self, vhost: str) -> str:
-        """Tells where messages of `vhost` go from every other place, without credentials."""
+        """A digest of the target of messages of `vhost`, without credentials."""
         place = f"{self.host}\n{self.port}\n/{self.place_of(vhost)}"
         return hashlib.sha256(place.encode()).hexdigest()[:16]
 
@@ -113,7 +112,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         data_dir: a path, or the URI of a place in a store.
-        work_dir: a path, for locks, logs and Spark's scratch; empty for the data directory.
+        work_dir: a path, for locks, logs and Spark's scratch files; empty for the data directory.
     """
 
     data_dir: str
@@ -130,10 +129,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def work(self) -> Path:
-        """Where this machine keeps what need not last.
+        """The directory for temporary files on this machine.
 
         Raises:
-            StorageError: that is nowhere.
+            StorageError: there is none.
         """
         found = place_of(self.work_dir or self.data_dir)
         if not isinstance(found, Path):
@@ -142,16 +141,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TransferJob(Job, frozen=True, kw_only=True):
-    """Follow an upstream until told to stop.
+    """Follow an upstream until a command ends it.
 
     Attributes:
-        reference: under which the upstream keeps the position of this downstream (`wire.record.downstream_reference`).
+        reference: the name of this downstream's position at the upstream (`wire.record.downstream_reference`).
         endpoints: `host:port` of the upstream's stream listeners; the first one reachable is used.
-        tls: how the connections are encrypted; None: they are not.
-        batch_bytes_max: most octets of the outgoing logs in one micro-batch.
-        retain_bytes_max, retain_ms_max: how much history is kept of a vhost; see `compact`.
-        compact_interval_s: how often to look whether there is more.
-        batch_interval_ms: least time between the beginnings of two micro-batches; fewer, larger files.
+        tls: the TLS settings of the connections; None without TLS.
+        batch_bytes_max: the most octets of the outgoing logs in one micro-batch. retain_bytes_max, retain_ms_max: the
+            limits of a vhost's history; see `compact`.
+        compact_interval_s: the interval of checks against these limits.
+        batch_interval_ms: the least time between the begins of two micro-batches; more makes fewer, larger files.
     """
 
     reference: str
@@ -169,21 +168,20 @@ class TransferJob(Job, frozen=True, kw_only=True):
 
 
 class RecoverJob(Job, frozen=True, kw_only=True):
-    """Publish what is unsettled, to the node itself or to a broker of any make.
+    """Publish the unsettled messages, to the node itself or to any other broker.
 
     Attributes:
         endpoint: `host:port` of the node's stream listener.
-        start_from_scratch: settled and already recovered messages too.
-        all_available: go on when it cannot be read what is settled, which then counts as unsettled, and without
-            messages that cannot be read.
-        exclude: vhosts to leave alone.
-        queues: the only ones to recover; none means all.
-        as_of_ms: recover the queues as they stood at that time.
-        dry_run: say what would be recovered, and leave everything as it is.
+        start_from_scratch: include settled and already recovered messages.
+        all_available: count messages with unreadable settlements as unsettled, and leave out unreadable messages.
+        exclude: the excluded vhosts.
+        queues: the included queues; none means all.
+        as_of_ms: recover the state of the queues at that time.
+        dry_run: count the messages, without any change.
         to: recover into this broker instead, by AMQP 0-9-1.
-        scratch: name of a dry run or rehearsal; its plans are forgotten afterwards.
-        vhosts: where messages of a vhost go; others are left alone. None: all go to the one of that name.
-        compare: take the messages out of this broker again and compare them with the archive.
+        scratch: the name of a dry run or rehearsal; its plans are deleted afterwards.
+        vhosts: the target vhosts by vhost; others are excluded. None: all go to the one of the same name.
+        compare: consume the messages from this broker again and compare them with the archive.
     """
 
     endpoint: str
@@ -202,26 +200,26 @@ class RecoverJob(Job, frozen=True, kw_only=True):
     timeout_s: float = 60.0
 
     def plans_of(self, vhost: str) -> str:
-        """Where a vhost's plans are kept, within the data directory: each target knows only its own."""
+        """The directory of a vhost's plans, within the data directory; each target has its own."""
         if self.to is not None:
             return f"{EXPORTS}/{self.to.digest_of(vhost)}"
         return PLANS
 
     def new_plans_of(self, vhost: str) -> str:
-        """Where new plans of a vhost are made, within the data directory."""
+        """The directory of a vhost's new plans, within the data directory."""
         return f"{SCRATCH}/{self.scratch}" if self.scratch else self.plans_of(vhost)
 
     def wants(self, vhost: str) -> bool:
-        """Whether the vhost is one of those that are asked for."""
+        """Whether the vhost is included."""
         return vhost not in self.exclude and (self.vhosts is None or vhost in self.vhosts)
 
     def place_of(self, vhost: str) -> str:
-        """The vhost that messages of `vhost`, which is wanted, go to: a rehearsal's never to the one of that name."""
+        """The target of messages of `vhost`, which is included; in a rehearsal never the vhost itself."""
         return vhost if self.vhosts is None else self.vhosts[vhost]
 
     @property
     def selection(self) -> Selection:
-        """Which messages are asked for."""
+        """The included messages."""
         return Selection(
             start_from_scratch=self.start_from_scratch,
             all_available=self.all_available,
@@ -231,27 +229,27 @@ class RecoverJob(Job, frozen=True, kw_only=True):
 
 
 class ForgetJob(Job, frozen=True, kw_only=True):
-    """Delete what was transferred of these vhosts."""
+    """Delete the transferred data of these vhosts."""
 
     vhosts: list[str]
 
 
 class DeleteJob(Job, frozen=True, kw_only=True):
-    """Delete all that was transferred."""
+    """Delete all transferred data."""
 
 
 class RetireArchiveJob(Job, frozen=True, kw_only=True):
-    """Move all that was transferred to where nothing reads it, named by a time."""
+    """Move all transferred data to a directory named by a time, where they are not read."""
 
     at_ms: int
 
 
 class PositionsJob(msgspec.Struct, frozen=True, kw_only=True):
-    """Ask a promoted node how far it has outgoing logs.
+    """Ask a promoted node for its positions in outgoing logs.
 
     Attributes:
         endpoints: `host:port` of its stream listeners.
-        logs: ids of the logs, by vhost.
+        logs: the ids of the logs, by vhost.
     """
 
     endpoints: list[str]
@@ -262,16 +260,16 @@ class PositionsJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InspectJob(Job, frozen=True, kw_only=True):
-    """Count all messages that were transferred."""
+    """Count all transferred messages."""
 
     spark: SparkSettings = SparkSettings()
 
 
 class ContentsJob(Job, frozen=True, kw_only=True):
-    """Look at what was transferred, without Spark.
+    """List the transferred data, without Spark.
 
     Attributes:
-        with_queues: whether there is to be a row for each queue, too, of which there may be very many.
+        with_queues: whether to list each queue, too, of which there may be very many.
     """
 
     with_queues: bool = True

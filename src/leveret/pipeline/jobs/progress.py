@@ -25,7 +25,7 @@ class Inbox:
     """The receiver of progress reports; `address` is for `report`."""
 
     def __init__(self) -> None:
-        # Not in the data directory: a socket's path may have 107 octets.
+        # Outside of the data directory, because a socket's path is limited to 107 octets.
         self._directory = Path(tempfile.mkdtemp(prefix="leveret-"))
         _directories.add(self._directory)
         self.address = str(self._directory / "news")
@@ -33,7 +33,7 @@ class Inbox:
         self._socket.bind(self.address)
 
     def wait(self, timeout_s: float) -> list[Event]:
-        """All news there are, at most `timeout_s` after the call; empty when none came."""
+        """All reports that arrived, at most `timeout_s` after the call; empty if none came."""
         events: list[Event] = []
         self._socket.settimeout(timeout_s)
         with contextlib.suppress(BlockingIOError, TimeoutError):
@@ -58,13 +58,13 @@ class Inbox:
 
 
 def remove_addresses() -> None:
-    """Remove the addresses of this process's inboxes; for one that ends without closing them."""
+    """Remove the addresses of this process's inboxes, if the process ends without closing them."""
     for directory in list(_directories):
         shutil.rmtree(directory, ignore_errors=True)
 
 
 def report(address: str, event: str, **details: object) -> None:
-    """Send one piece of news; silently nothing when nobody is there."""
+    """Send a report; does nothing if there is no receiver."""
     octets = msgspec.json.encode({"event": event, **details})
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)

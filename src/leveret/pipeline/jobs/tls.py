@@ -17,11 +17,11 @@ PREFIX: Final = "standby.replication.downstream.ssl_options"
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of that prefix; files are paths, empty for none.
+    """The settings with that prefix; files are paths, empty for none.
 
     Attributes:
         verify: the server's certificate must be signed by an authority of `cacertfile` and name the host.
-        password: of the private key.
+        password: the password of the private key.
     """
 
     verify: bool = False
@@ -39,7 +39,7 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def client_context(settings: TlsSettings) -> ssl.SSLContext:
-    """For one connection: renewed files count from the next one on.
+    """The TLS context for one connection; renewed files are used from the next one on.
 
     Raises:
         ConfigError: a file is missing or does not fit, or settings contradict each other.
@@ -57,7 +57,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
 
 
 def reason_of(error: OSError) -> str:
-    """Why there is no connection, in words."""
+    """The reason of a failed connection, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"TLS: its certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
@@ -67,7 +67,7 @@ def reason_of(error: OSError) -> str:
 
 def _load_own(context: ssl.SSLContext, settings: TlsSettings) -> None:
     try:
-        # A callable, or OpenSSL would ask on the terminal where a password is needed and none was given.
+        # A callable, because OpenSSL would ask on the terminal for a missing password.
         context.load_cert_chain(settings.certfile, settings.keyfile or None, lambda: settings.password)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(

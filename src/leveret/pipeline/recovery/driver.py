@@ -87,7 +87,7 @@ _POLL_S: Final = 0.1
 
 
 class ScanTask(NamedTuple):
-    """Files of one vhost to look for unsettled messages in."""
+    """Files of one vhost to search for unsettled messages."""
 
     vhost: str
     run: Place
@@ -95,7 +95,7 @@ class ScanTask(NamedTuple):
 
 
 class CountTask(NamedTuple):
-    """A queue whose messages tasks may have found twice, to be counted by one task."""
+    """A queue whose messages several tasks may have found, to be counted by one task."""
 
     vhost: str
     queue: str
@@ -104,7 +104,7 @@ class CountTask(NamedTuple):
 
 
 class PublishTask(NamedTuple):
-    """Queues of one plan that one task owns."""
+    """Queues of one plan that one task publishes."""
 
     directory: PlanDirectory
     vhost: str
@@ -113,10 +113,10 @@ class PublishTask(NamedTuple):
 
 
 def run_recovery(job: RecoverJob, console: Console, spark: SparkSession | None = None) -> None:
-    """Recover and say `done`; with this session, or one that is started if there is anything to recover.
+    """Recover and report `done`, with this session or with one that is started if there are messages.
 
     Raises:
-        LeveretError: what stands in the way; the next attempt goes on from there.
+        LeveretError: the recovery failed; the next attempt goes on from there.
     """
     make_directory(job.root)
     with locked(job.work / RECOVERY_LOCK, LOCK_TIMEOUT_S, "recovering"), Inbox() as inbox:
@@ -140,7 +140,7 @@ class RecoveryRun:
             self._spark_start.set_result(spark)
 
     def run(self) -> None:
-        """Finish what is unfinished, then recover what is new."""
+        """Finish earlier plans, then recover the new messages."""
         job = self._job
         delete_tree(job.root / SCRATCH)
         begun_s = time.monotonic()
@@ -178,7 +178,7 @@ class RecoveryRun:
             delete_tree(job.root / SCRATCH)
 
     def _transferred(self) -> dict[str, tuple[int, int]]:
-        """By vhost, the id of the upstream's outgoing log, and up to which offset it was transferred."""
+        """By vhost, the id of the upstream's outgoing log, and the offset up to which it was transferred."""
         identities = UpstreamIdentities(self._job.root).by_vhost
         return {
             vhost: (identities[vhost].log_id, next_offset)
@@ -187,15 +187,15 @@ class RecoveryRun:
         }
 
     def _left(self) -> list[PlanDirectory]:
-        """Plans to be finished first."""
+        """The unfinished plans, which are finished first."""
         job = self._job
         left: list[PlanDirectory] = []
-        # Before `unfinished`: their files are gone, or are another upstream's of the same name.
+        # Before `unfinished`: their files are gone, or belong to another upstream of the same name.
         delete_forgotten(self._manifest)
         for plans in sorted({job.plans_of(vhost) for vhost in self._manifest.next_by_vhost}):
             delete_unfrozen(job.root, plans)
             for each in unfinished(job.root, plans):
-                # Of the vhosts whose plans are there some may go elsewhere with this job.
+                # Some of the vhosts with plans may have another target in this job.
                 vhost = each.load().vhost
                 if self._wanted(vhost) and job.plans_of(vhost) == plans:
                     left.append(each)
@@ -218,18 +218,18 @@ class RecoveryRun:
         return outcomes + self._publish([each for each in plans if not self._ends(each[1])])
 
     def _ends(self, plan: RecoveryPlan) -> bool:
-        """Whether a plan that was interrupted goes no further: a new one takes of its rest what is asked for.
+        """Whether an interrupted plan ends, so that a new one includes the requested part of its rest.
 
-        Settled messages are in no new plan, so one from scratch is carried out whole unless that cannot be.
+        A plan from scratch is carried out whole if possible, because no new plan has its settled messages.
         """
         if self._job.all_available:
             return True
         return not plan.selection.start_from_scratch and not all(map(self._job.selection.wants, plan.queues))
 
     def _cut_short(self, directory: PlanDirectory, plan: RecoveryPlan) -> PlanOutcome:
-        """End a plan where it is: what it was to publish next may be what cannot be read.
+        """End a plan at its present position, because its next message may be unreadable.
 
-        Nobody publishes for it any more: the processes that did ended with the attempt that held the lock before this.
+        No process publishes for it any more: its publishers ended with the attempt that held the lock before.
         """
         published: list[QueueOutcome] = []
         client: IngestClient | None = None
@@ -258,7 +258,7 @@ class RecoveryRun:
         return self._job.wants(vhost)
 
     def _has_new_messages(self, vhost: str) -> bool:
-        """Whether there probably is something to recover; a guess, so as to start Spark early."""
+        """Whether there probably are messages to recover; a guess, to start Spark early."""
         if self._job.start_from_scratch or self._job.as_of_ms is not None:
             return True
         covered = max(
@@ -292,7 +292,7 @@ class RecoveryRun:
         return spark
 
     def _plan(self, vhosts: list[str]) -> list[tuple[PlanDirectory, RecoveryPlan]]:
-        """Find the unsettled messages of each vhost and freeze its plan; those without any are finished at once."""
+        """Find the unsettled messages of each vhost and freeze its plan; an empty plan is finished at once."""
         drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]] = {}
         selection = self._job.selection
         for vhost in vhosts:
@@ -334,7 +334,7 @@ class RecoveryRun:
     def _counted(
         self, found: dict[str, tuple[PlanDirectory, UnsettledMessages]]
     ) -> dict[str, dict[str, int]]:
-        """By vhost, the messages of each queue; those that tasks may have found twice are read again by one task."""
+        """By vhost, the number of each queue's messages; one task counts again those that several may have found."""
         counts: dict[str, dict[str, int]] = {}
         tasks: list[CountTask] = []
         for vhost, (directory, unsettled) in found.items():
@@ -351,7 +351,7 @@ class RecoveryRun:
         return counts
 
     def _left_out(self) -> list[dict[str, Any]]:
-        """A row a vhost of what this promotion leaves to a later one (`count_rests`)."""
+        """A row a vhost of the messages that this promotion leaves to a later one (`count_rests`)."""
         found = rests(self._manifest, self._job)
         if not found:
             return []
@@ -368,7 +368,7 @@ class RecoveryRun:
         return count_rests(found, split, lambda parts: self._run(parts, count, tuple[str, UnsettledMessages]))
 
     def _stored_positions(self, vhost: str, queues: set[str]) -> list[StoredPositions]:
-        """What goes along with these queues; no broker but ours takes it."""
+        """The stored positions for these queues; only a node of our own takes them."""
         if self._job.to is not None:
             return []
         found = stored_positions_at(self._manifest, vhost, self._job.as_of_ms)
@@ -377,7 +377,7 @@ class RecoveryRun:
     def _scan(
         self, drafts: dict[str, tuple[PlanDirectory, list[StoredFile], Masks]]
     ) -> dict[str, UnsettledMessages]:
-        """Run the tasks that look for unsettled messages; what they found, by vhost."""
+        """Run the tasks that search for unsettled messages; return their results by vhost."""
         found = {vhost: UnsettledMessages([], {}) for vhost in drafts}
         if not drafts:
             return found
@@ -399,9 +399,9 @@ class RecoveryRun:
         return found
 
     def _publish(self, plans: list[tuple[PlanDirectory, RecoveryPlan]]) -> list[PlanOutcome]:
-        """Publish plans and mark them as done."""
+        """Publish plans and mark them as finished."""
         job, inbox = self._job, self._inbox.address
-        # A rehearsal recovers entries of streams into queues, to take them out again as they are.
+        # A rehearsal recovers entries of streams into queues, to compare them unchanged.
         numbers_streams = job.to is None and job.compare is None
 
         def publish(task: PublishTask) -> tuple[str, list[QueueOutcome]]:
@@ -443,7 +443,7 @@ class RecoveryRun:
         return outcome
 
     def _estimate(self, directory: PlanDirectory, plan: RecoveryPlan) -> PlanOutcome:
-        """What publishing a plan would bring back."""
+        """The outcome that publishing a plan would have."""
         parts: dict[str, list[RunPart]] = {}
         for part in plan.parts:
             parts.setdefault(part.queue, []).append(part)
@@ -453,7 +453,7 @@ class RecoveryRun:
     def _compare(
         self, plans: list[tuple[PlanDirectory, RecoveryPlan]], outcomes: list[PlanOutcome]
     ) -> dict[str, int]:
-        """Take what was recovered out again, and see that it is what the plans say."""
+        """Consume the recovered messages again, and compare them with the plans."""
         job, inbox = self._job, self._inbox.address
         totals = {each.plan_id: each.totals for each in outcomes}
         self._console.say("comparing")
@@ -471,7 +471,7 @@ class RecoveryRun:
         return {"messages": sum(self._run(self._tasks(plans), compare, int))}
 
     def _check_target(self, vhosts: Iterable[str]) -> None:
-        """Fail in the broker's own words, while Java starts, when a vhost is not there."""
+        """Fail in the broker's own words, while Java starts, if a vhost does not exist."""
         job = self._job
         for vhost in vhosts:
             if job.to is not None:
@@ -480,7 +480,7 @@ class RecoveryRun:
                 _node_client(job, vhost).close()
 
     def _check_queues(self, by_vhost: Mapping[str, Iterable[str]]) -> None:
-        """See that no queue of another broker gets the messages of two, which are not told apart there."""
+        """Check that no queue of another broker gets the messages of two, which could not be told apart there."""
         to = self._job.to
         if to is None:
             return
@@ -498,9 +498,9 @@ class RecoveryRun:
                 )
 
     def _run(self, tasks: list[Any], work: Callable[[Any], Any], result: Any) -> Iterator[Any]:
-        """Do `work` for each of `tasks` in a Spark task of its own; pass on news meanwhile.
+        """Run `work` for each of `tasks` in a Spark task of its own; pass on reports meanwhile.
 
-        By Spark's core alone: its SQL would take a second to get ready for a handful of rows.
+        It uses Spark's core alone, because its SQL would take a second to start for a handful of rows.
         """
         if not tasks:
             return
@@ -526,7 +526,7 @@ class RecoveryRun:
 
 
 def client_of(job: RecoverJob, vhost: str, directory: PlanDirectory, *, sends: bool = True) -> IngestClient:
-    """A connection to where a plan's messages go; to another broker, unless it `sends`, to see what is there."""
+    """A connection to a plan's target; another broker's, without `sends`, only looks at the present messages."""
     if job.to is None:
         return _node_client(job, vhost)
     totals = directory.load().queues
@@ -534,12 +534,12 @@ def client_of(job: RecoverJob, vhost: str, directory: PlanDirectory, *, sends: b
 
 
 def _last_there(client: IngestClient, directory: PlanDirectory, plan: RecoveryPlan, queue: str) -> int:
-    """The last of a queue's messages that is where it goes."""
+    """The last of a queue's messages that is at the target."""
     if not isinstance(client, amqp_publish.AmqpClient):
         return client.declare_publisher(plan.reference, RECOVERY_STREAM_PREFIX + queue).last_sequence
     path = amqp_publish.progress_path(directory.progress, queue)
     if not path.exists():
-        return 0  # It may be one that the broker refuses.
+        return 0  # The broker may refuse this message.
     try:
         publisher = client.declare_publisher(plan.reference, RECOVERY_STREAM_PREFIX + queue)
     except (Refusal, MessageDeclined):
@@ -564,7 +564,7 @@ def _node_client(job: RecoverJob, vhost: str) -> IngestClient:
 def in_doubt_counted(
     job: RecoverJob, directory: PlanDirectory, queues: list[QueueOutcome]
 ) -> list[QueueOutcome]:
-    """With what may be there twice; in a node of our own that is nothing."""
+    """The outcomes with the numbers of possible duplicates; 0 at a node of our own."""
     if job.to is None:
         return queues
     counted = []
@@ -576,7 +576,7 @@ def in_doubt_counted(
 
 
 def _grouped(files: list[tuple[int, StoredFile]], groups: int) -> Iterator[list[tuple[int, StoredFile]]]:
-    """Cut into at most `groups` runs of neighbours with about as many records each."""
+    """Cut into at most `groups` runs of adjacent files with about as many records each."""
     target = -(-sum(file.records for _, file in files) // groups)
     group: list[tuple[int, StoredFile]] = []
     records = 0
@@ -591,7 +591,7 @@ def _grouped(files: list[tuple[int, StoredFile]], groups: int) -> Iterator[list[
 
 
 def _shared(queues: dict[str, int], tasks: int) -> list[list[str]]:
-    """Deal queues out to `tasks` tasks, the largest first, each to the one with the least."""
+    """Distribute queues to `tasks` tasks, the largest first, each to the least loaded task."""
     heap: list[tuple[int, int, list[str]]] = [(0, index, []) for index in range(min(tasks, len(queues)))]
     for queue in sorted(queues, key=lambda name: (-queues[name], name)):
         load, index, mine = heapq.heappop(heap)

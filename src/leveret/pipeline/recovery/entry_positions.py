@@ -1,10 +1,10 @@
-"""Where entries of a stream were, on their way back, and what readers and publishers had stored there.
+"""The marks of recovered stream entries: their original offsets, and the stored positions of readers and publishers.
 
-A stream's offsets jump where something else than a message took one, where retention took the begin, and behind
-batches. Only where they do has the receiver to be told one: behind that its own run in step. Such a place is the first
-message of a *stretch*. What a reader stored goes along with the first message of the stretch that it points into, so
-it stands in the chunk that has the message and is exact whatever the offsets are here. What publishers stored goes
-along with the first of all: they are told from the begin on what is coming.
+A stream's offsets jump where another record than a message took one, where retention dropped the begin, and behind
+batches. Only there does the receiver need an offset; behind it, its own offsets run in step. The first message behind
+a jump begins a *stretch*. A reader's stored offset goes with the first message of the stretch that it points into, so
+it is in that message's chunk, and exact for any offsets at the receiver. Publishers' stored ids go with the very
+first message, because they must be known before any message.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EntryPositions:
     """The marks of one stream's messages, by their publishing ids."""
 
     def __init__(self, order: QueueOrder, stored_positions: list[StoredPositions]) -> None:
-        """`stored_positions`: of the incarnations of this stream; those of the last one count."""
+        """Use the `stored_positions` of this stream's incarnations; those of the last one count."""
         begins = np.ones(len(order), np.bool_)
         begins[1:] = (np.diff(order.epochs) != 0) | (np.diff(order.offsets) != 1)
         firsts = np.flatnonzero(begins)
@@ -48,7 +48,7 @@ class EntryPositions:
             self._stored[first_id].append(encode_attribute(Attribute.OFFSET, name, offset))
 
     def runs(self, messages: pa.Table, first_id: int) -> Iterator[MessageRun]:
-        """As `message_runs`, of entries of a stream, each marked one by itself."""
+        """As `message_runs`, for entries of a stream; each marked entry is a run by itself."""
         at = 0
         begin, end = np.searchsorted(self._ids, [first_id, first_id + messages.num_rows])
         for place in range(int(begin), int(end)):
@@ -72,6 +72,6 @@ def is_of_stream(messages: pa.Table) -> bool:
 
 
 def _is_entry(messages: pa.Table, row: int) -> bool:
-    """An application may call its message one, too; but what reached a queue has an exchange or a routing key."""
+    """Whether a message is an entry; an application's lookalike in a queue has an exchange or a routing key."""
     exchange, key, properties, body = (messages.column(name)[row].as_py() for name in (*SHAPE, BODY))
     return not exchange and not key and properties == PROPERTIES and is_entry(body)

@@ -21,21 +21,21 @@ _LOCK_TIMEOUT_S: Final = 30.0
 _MANIFEST: Final = "manifest"
 _DELETED: Final = (PLANS, EXPORTS, SCRATCH, DATA, UPSTREAM_IDENTITIES)
 _MOVED: Final = (DATA, PLANS, EXPORTS, SCRATCH, _MANIFEST, UPSTREAM_IDENTITIES)
-"""In this order: a manifest without its plans would have everything recovered once more, one without its files
-nothing; and as long as there is one, no transfer takes the files for nobody's."""
+"""In this order: a manifest without its plans would recover everything once more, and one without its files nothing.
+While there is a manifest, no transfer takes the files for unused."""
 FORMER: Final = "former"
 
 
 def forget_vhosts(data_dir: Place, work: Path, vhosts: list[str]) -> list[dict[str, Any]]:
-    """Delete all data of these vhosts: first the manifest forgets them, so that no reader finds half of it.
+    """Delete all data of these vhosts; the manifest forgets them first, so that no reader finds a part of them.
 
-    Where that is cut short, what is left of their plans counts for nothing, and the next transfer sweeps the files.
+    After an interruption, the rest of their plans does not count, and the next transfer sweeps the files.
 
     Returns:
-        A row a vhost that had any: vhost, bytes.
+        A row a vhost with data: vhost, bytes.
 
     Raises:
-        StorageError: a transfer or a recovery goes on, or the disk declines.
+        StorageError: a transfer or a recovery runs, or the disk refuses.
     """
     if not data_dir.exists():
         return []
@@ -56,16 +56,16 @@ def forget_vhosts(data_dir: Place, work: Path, vhosts: list[str]) -> list[dict[s
 
 
 def delete_all(data_dir: Place, work: Path) -> None:
-    """Delete everything, what was set aside excepted.
+    """Delete everything except retired archives.
 
-    Where that is cut short, the manifest has nothing, or cannot be read: nothing comes back a second time, and what
-    comes then is not hidden by what was here.
+    After an interruption, the manifest is empty or unreadable: no message is recovered twice, and no later one is
+    hidden by the old ones.
 
     Raises:
-        StorageError: a transfer or a recovery goes on, or not all of it can be deleted.
+        StorageError: a transfer or a recovery runs, or not all of it can be deleted.
     """
     with _alone(work):
-        # A manifest that is damaged, and a full disk, are what this is asked for, too.
+        # The command also has to work on a damaged manifest, and on a full disk.
         with suppress(StorageError, OSError):
             _forget_all(Manifest(data_dir))
         for name in _DELETED:
@@ -74,10 +74,10 @@ def delete_all(data_dir: Place, work: Path) -> None:
 
 
 def retire(data_dir: Place, work: Path, at_ms: int) -> None:
-    """Move everything to where nobody reads it, and nobody deletes it.
+    """Move everything to a directory that is neither read nor deleted.
 
     Raises:
-        StorageError: a transfer or a recovery goes on, or not all of it can be moved.
+        StorageError: a transfer or a recovery runs, or not all of it can be moved.
     """
     with _alone(work):
         for name in _MOVED:
@@ -91,7 +91,7 @@ def _forget_all(manifest: Manifest) -> None:
 
 @contextmanager
 def _alone(work: Path) -> Iterator[None]:
-    """While nobody transfers, and nobody reads what would be deleted, or would find another file of its name."""
+    """Exclude transfers, and readers of the deleted files."""
     with (
         locked(work / "transfer.lock", _LOCK_TIMEOUT_S, "transferring"),
         locked(work / RECOVERY_LOCK, _LOCK_TIMEOUT_S, "recovering"),

@@ -49,11 +49,11 @@ _NAMES: Final = ["exchange", "routing_key"]
 _COUNTED: Final = [*_NAMES, "kind"]
 _IDENTITY: Final = ["queue", "queue_epoch", "queue_offset"]
 _PAIRS_A_ROW: Final = 4
-"""So many pairs of names a row are counted in an array with a place for each; more are sorted."""
+"""Up to so many possible pairs of names a row, counting uses an array with a place for each; otherwise it sorts."""
 
 
 def run_inspection(job: InspectJob, console: Console) -> None:
-    """Count and say `done`; Spark is not started when there is nothing to count.
+    """Count and report `done`; Spark is not started without messages.
 
     Raises:
         LeveretError: as `count_messages`; Spark does not start.
@@ -77,10 +77,10 @@ def run_inspection(job: InspectJob, console: Console) -> None:
 
 
 def count_messages(spark: SparkSession, manifest: Manifest, inbox: str = "") -> list[dict[str, Any]]:
-    """Rows of vhost, exchange, routing_key and messages, sorted; octets that are no UTF-8 are replaced.
+    """Sorted rows of vhost, exchange, routing_key and messages; octets that are no UTF-8 are replaced.
 
-    How far it is goes to `inbox`, if one is named. If the transfer put other files in the place of some meanwhile and
-    deleted them, all are counted once more.
+    Progress is reported to `inbox`, if one is named. If a compaction replaced and deleted files meanwhile, all are
+    counted once more.
 
     Raises:
         StorageError: a file cannot be read.
@@ -99,7 +99,7 @@ def count_messages(spark: SparkSession, manifest: Manifest, inbox: str = "") -> 
 
 
 def has_replaced(manifest: Manifest, files: Iterable[StoredFile]) -> bool:
-    """Whether the manifest, which is read on, does not name some of these files any more."""
+    """Whether the manifest, which is refreshed, no longer names some of these files."""
     manifest.refresh()
     return not {file.path for file in files} <= {file.path for file in manifest.files()}
 
@@ -136,7 +136,7 @@ def _count_files(
         if trouble:
             raise StorageError(trouble)
         for vhost, exchange, routing_key, count in msgspec.msgpack.decode(bytes(rows)):
-            # Names that differ only in octets that are no UTF-8 look the same.
+            # Names that differ only in octets that are no UTF-8 have the same text.
             counts[vhost, _text(exchange), _text(routing_key)] += count
     return [
         {"vhost": vhost, "exchange": exchange, "routing_key": routing_key, "messages": messages}
@@ -145,9 +145,9 @@ def _count_files(
 
 
 def collected_again(files: Sequence[StoredFile]) -> dict[str, dict[QueueIncarnation, Mask]]:
-    """By path of those files that have a message again: the offsets that files before it have, or it has itself.
+    """By path, for files with repeated messages, the masks of the offsets that earlier files, or the file itself, have.
 
-    Of each queue that has any; almost always there is none.
+    Only queues with repeated messages are in it; almost always there is none.
     """
     ranges = SettledRanges()
     records: Counter[QueueIncarnation] = Counter()
@@ -183,14 +183,14 @@ def _text(octets: bytes) -> str:
 
 
 class Tally:
-    """Messages by vhost, exchange and routing key, counted a batch of rows at a time."""
+    """Counts messages by vhost, exchange and routing key, a batch of rows at a time."""
 
     def __init__(self) -> None:
         self._numbers: dict[bytes, int] = {}
         self._found: dict[str, list[tuple[Int64s, Int64s]]] = {}
 
     def count(self, vhost: str, batch: pa.RecordBatch) -> int:
-        """Take in the rows of a batch that are messages, and say how many; its names are dictionaries."""
+        """Count the messages in a batch, whose names are dictionaries; return their number."""
         exchanges, keys = (batch.column(name) for name in _NAMES)
         is_message = batch.column("kind").to_numpy() == MESSAGE
         width = len(keys.dictionary)
@@ -208,7 +208,7 @@ class Tally:
         return len(pairs)
 
     def rows(self) -> list[tuple[str, bytes, bytes, int]]:
-        """What was counted: vhost, exchange, routing key, messages; each once."""
+        """The counts: vhost, exchange, routing key, messages; each once."""
         names = list(self._numbers)
         rows = []
         for vhost, found in self._found.items():
@@ -230,7 +230,7 @@ class Tally:
 def _counted(
     data_dir: Place, files: Iterable[tuple[str, str, dict[QueueIncarnation, Mask]]], inbox: str
 ) -> tuple[Tally, str]:
-    """The messages in files (vhost, path, `collected_again`), and what is wrong with one if that is so."""
+    """The messages in files (vhost, path, `collected_again`), and the error of a file if there is one."""
     tally = Tally()
     for vhost, path, again in files:
         place: Place = data_dir / path
@@ -256,7 +256,7 @@ def _all(parquet: pq.ParquetFile) -> Iterator[pa.RecordBatch]:
 def _each_once(
     parquet: pq.ParquetFile, vhost: str, again: dict[QueueIncarnation, Mask]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a file without those that were there already; all at once: bodies are not read."""
+    """The rows of a file without repeated ones; read at once, because bodies are not read."""
     rows = parquet.read([*_COUNTED, *_IDENTITY])
     offsets = rows.column("queue_offset").to_numpy()
     is_new = np.ones(len(offsets), np.bool_)

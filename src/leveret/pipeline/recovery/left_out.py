@@ -36,7 +36,7 @@ class VhostRest(NamedTuple):
     """The files of a vhost that may have left-out messages.
 
     Attributes:
-        selection: what is asked for of the vhost; None: nothing.
+        selection: the requested part of the vhost; None for nothing.
     """
 
     vhost: str
@@ -46,15 +46,15 @@ class VhostRest(NamedTuple):
 
 
 def leaves_out(job: RecoverJob) -> bool:
-    """Whether a job is a promotion of less than all."""
+    """Whether a job is a promotion of less than everything."""
     return job.to is None and not job.scratch and bool(job.exclude or not job.selection.is_of_all)
 
 
 def rests(manifest: Manifest, job: RecoverJob) -> list[VhostRest]:
-    """The vhosts of which something may be left out.
+    """The vhosts that may have left-out messages.
 
     Raises:
-        StorageError: it cannot be read how an earlier plan ended.
+        StorageError: an earlier plan's outcome cannot be read.
     """
     found = []
     for vhost in sorted(manifest.next_by_vhost):
@@ -81,7 +81,7 @@ def _may_be_left(file: StoredFile, selection: Selection | None) -> bool:
 
 
 def count_left_out(data_dir: Place, rest: VhostRest) -> UnsettledMessages:
-    """The spans of what is left out of a vhost in these files; of one that cannot be read, how many records it has."""
+    """The spans of a vhost's left-out messages in these files; for an unreadable file, the number of its records."""
     offsets: dict[tuple[str, int], list[Int64s]] = {}
     unreadable: dict[str, int] = {}
     for file in rest.files:
@@ -97,7 +97,7 @@ def count_left_out(data_dir: Place, rest: VhostRest) -> UnsettledMessages:
 
 
 def _left_of(keys: pa.Table, rest: VhostRest) -> Iterator[tuple[QueueIncarnation, Int64s]]:
-    """The offsets that are left out, by incarnation."""
+    """The left-out offsets, by incarnation."""
     is_message = keys.column("kind").to_numpy() == MESSAGE
     offsets, timestamps = (keys.column(name).to_numpy() for name in ("queue_offset", "timestamp_ms"))
     for incarnation, rows in rows_by_incarnation(rest.vhost, keys):
@@ -114,10 +114,10 @@ def count_rests(
     split: Callable[[VhostRest], Iterable[VhostRest]],
     count: Callable[[list[VhostRest]], Iterable[tuple[str, UnsettledMessages]]],
 ) -> list[dict[str, Any]]:
-    """Count by tasks, each of a part of the files; what two tasks may both have found is counted again by one.
+    """Count by tasks, each with a part of the files; one task counts again the messages that two may both have found.
 
     Args:
-        found: where to look.
+        found: the vhosts and files to search.
         split: makes the parts.
         count: runs the tasks, `count_left_out` each; results come with their vhosts.
 

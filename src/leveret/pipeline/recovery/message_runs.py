@@ -18,14 +18,14 @@ from leveret.wire.record import content_header, message_head
 from leveret.wire.stream.publish import RUN_RECORDS_MAX, MessageRun
 
 SHAPE: Final = ["exchange", "routing_key", "properties"]
-"""Columns that most messages share; dictionaries."""
+"""The columns that most messages share, as dictionaries."""
 BODY: Final = "body"
 RUN_BYTES_MAX: Final = 262_144
-"""Of one run, but for a message that is larger by itself: little enough to stay in a processor's own memory."""
+"""The most octets of a run, except for a single larger message: it fits a processor's cache."""
 
 
 def message_runs(messages: pa.Table, first_id: int) -> Iterator[MessageRun]:
-    """Messages (columns SHAPE and BODY), numbered from `first_id` on, as they stand in a log."""
+    """Yield messages (columns SHAPE and BODY), numbered from `first_id` on, in their form in a log."""
     for batch in messages.to_batches():
         for run in _Bodies(batch).runs(first_id):
             yield run
@@ -33,7 +33,7 @@ def message_runs(messages: pa.Table, first_id: int) -> Iterator[MessageRun]:
 
 
 class _Bodies:
-    """A batch, taken apart into its buffers."""
+    """The buffers of a batch."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         body = batch.column(BODY)
@@ -46,7 +46,7 @@ class _Bodies:
         self._heads: dict[tuple[int, ...], bytes] = {}
 
     def runs(self, first_id: int) -> Iterator[MessageRun]:
-        """All of it, in order."""
+        """Yield all messages, in order."""
         pieces: list[npt.NDArray[np.uint8]] = []
         count = size = 0
         for begin, end in self._alike():
@@ -66,7 +66,7 @@ class _Bodies:
             yield _run(first_id, count, pieces)
 
     def _alike(self) -> Iterator[tuple[int, int]]:
-        """(first, last + 1) of rows that share all but their bodies."""
+        """Yield (first, last + 1) of rows that differ in their bodies alone."""
         sizes = np.diff(self._offsets)
         differ = np.diff(sizes) != 0
         for indices in self._indices:
@@ -75,7 +75,7 @@ class _Bodies:
         return pairwise(bounds)
 
     def _head(self, row: int, body_bytes: int) -> bytes:
-        """What precedes the body: the entry's length, and all of the message but the body."""
+        """The octets before the body: the entry's length, and the message's head."""
         shape = (*(int(indices[row]) for indices in self._indices), body_bytes)
         head = self._heads.get(shape)
         if head is None:
@@ -87,7 +87,7 @@ class _Bodies:
         return head
 
     def _joined(self, head: bytes, begin: int, end: int) -> npt.NDArray[np.uint8]:
-        """Rows that share `head`, side by side."""
+        """Rows with the same `head`, side by side."""
         bodies = self._octets[self._offsets[begin] : self._offsets[end]].reshape(end - begin, -1)
         joined = np.empty((end - begin, len(head) + bodies.shape[1]), np.uint8)
         joined[:, : len(head)] = np.frombuffer(head, np.uint8)

@@ -11,11 +11,11 @@ import msgspec
 from leveret.pipeline.archive.recovery_plan import PlanOutcome, QueueOutcome, RecoveryPlan
 
 _ADDED: Final = ("in_doubt", "reader_offsets", "publisher_ids", "unreadable_records")
-"""What the rows of several plans of a vhost come to together."""
+"""The fields that are summed over the plans of a vhost."""
 
 
 def _with_stored_positions(plan: RecoveryPlan, queue: QueueOutcome) -> QueueOutcome:
-    """With how many readers and publishers of a stream go on where they were."""
+    """The outcome with the numbers of a stream's recovered readers and publishers."""
     stored_positions = [book for book in plan.stored_positions if book.queue == queue.queue]
     return msgspec.structs.replace(
         queue,
@@ -26,7 +26,7 @@ def _with_stored_positions(plan: RecoveryPlan, queue: QueueOutcome) -> QueueOutc
 
 
 def outcome_of(plan: RecoveryPlan, queues: list[QueueOutcome], *, is_cut_short: bool = False) -> PlanOutcome:
-    """What a plan comes to of which that much is there; of one that is cut short another one tells what was stored."""
+    """The outcome of a plan with these queues; after a cut the next plan has the stored positions."""
     if not is_cut_short:
         queues = [_with_stored_positions(plan, queue) for queue in queues]
     return PlanOutcome(
@@ -42,7 +42,7 @@ def outcome_of(plan: RecoveryPlan, queues: list[QueueOutcome], *, is_cut_short: 
 
 
 def summarise(outcomes: list[PlanOutcome], vhosts: Iterable[str]) -> list[dict[str, Any]]:
-    """One row a vhost: what was recovered, or that nothing was."""
+    """One row a vhost: the recovered messages, or that there were none."""
     rows: dict[str, dict[str, Any]] = {}
     for vhost in vhosts:
         rows[vhost] = PlanOutcome(plan_id="", vhost=vhost, number=0, finished_ms=0, queues=[]).summary()

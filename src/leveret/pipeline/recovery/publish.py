@@ -30,9 +30,9 @@ from leveret.wire.stream.publish import MessageRun
 PUBLISHERS_PER_CLIENT: Final = 200
 CONFIRM_TIMEOUT_S: Final = 60.0
 GROUPS_UNDER_WAY: Final = 2
-"""Row groups whose confirms are not yet waited for: the broker syncs one while the next is read."""
+"""The row groups whose confirms are in flight: the broker syncs one while the next is read."""
 FILES_KEPT: Final = 4
-"""Files behind the one that is read that stay in memory where another task reads them too, maybe a little later."""
+"""The files behind the present one that stay in memory, because another task may read them a little later."""
 _PROGRESS_INTERVAL_S: Final = 0.2
 
 
@@ -59,8 +59,8 @@ class PlanPublisher:
 
     Args:
         connect: makes a connection to the plan's vhost; called once for every 200 queues.
-        progress: told now and then how many messages were sent since.
-        numbers_streams: tell a node where entries of streams were, and what was stored there (`entry_positions`).
+        progress: called now and then with the number of messages sent since the last call.
+        numbers_streams: mark entries of streams for a node (`entry_positions`).
     """
 
     def __init__(
@@ -83,10 +83,10 @@ class PlanPublisher:
         self._reported_s = time.monotonic()
 
     def publish(self, queues: list[str]) -> list[QueueOutcome]:
-        """Publish what is left of these queues; all of it is durable in the broker when this returns.
+        """Publish the rest of these queues; all of it is durable in the broker when this returns.
 
         Raises:
-            LeveretError: the broker went away or declines; what was confirmed stays.
+            LeveretError: the broker is gone or refuses; confirmed messages stay.
             StorageError: a file cannot be read.
         """
         if len(queues) == len(self._plan.queues):
@@ -105,10 +105,10 @@ class PlanPublisher:
         return [queue_outcome(queue, order) for queue, order in zip(queues, orders, strict=True)]
 
     def pass_to(self, publisher: IngestPublisher, queue: str) -> None:
-        """Pass what is left of a queue to a publisher that is there already.
+        """Pass the rest of a queue to an existing publisher.
 
         Raises:
-            LeveretError: it wants no more, or a file cannot be read.
+            LeveretError: it takes no more, or a file cannot be read.
         """
         order = read_order(self._directory.runs, [part for part in self._plan.parts if part.queue == queue])
         self._sweep([queue], [order], [publisher])
@@ -156,7 +156,7 @@ class PlanPublisher:
     def _row_groups(
         self, orders: list[QueueOrder], pieces: list[tuple[int, Int64s]]
     ) -> Iterator[list[tuple[int, int, pa.Table]]]:
-        """Of one row group at a time: queue (its index), first id, messages whose ids go on from there."""
+        """Yield, for one row group at a time, (queue's index, first id, messages with consecutive ids)."""
         ids = np.concatenate([piece for _, piece in pieces])
         queues = np.concatenate([np.full(len(piece), index, np.int64) for index, piece in pieces])
         places = np.concatenate([orders[index].places[piece - 1] for index, piece in pieces])
@@ -173,7 +173,7 @@ class PlanPublisher:
                 yield list(_by_queue(queues[at], ids[at], messages))
             been_read.append(path)
             if len(been_read) > self._files_kept:
-                # The broker finds place there for what it writes: memory that is new costs it as much as all else.
+                # The broker gets the memory for its writes: new memory would cost it as much as all other work.
                 uncache(been_read.popleft())
 
     def _report(self, now: bool = False) -> None:
@@ -188,7 +188,7 @@ def _wait(publishers: list[IngestPublisher], last_ids: dict[int, int]) -> None:
 
 
 def _by_queue(queues: Int64s, ids: Int64s, messages: pa.Table) -> Iterator[tuple[int, int, pa.Table]]:
-    """Messages of each queue, in order, cut where ids do not follow each other: (queue, first id, messages)."""
+    """Yield the messages of each queue, in order, cut where ids are not consecutive: (queue, first id, messages)."""
     for queue in np.unique(queues).tolist():
         rows = np.flatnonzero(queues == queue)
         mine = messages if len(rows) == len(queues) else messages.take(pa.array(rows))
@@ -198,7 +198,7 @@ def _by_queue(queues: Int64s, ids: Int64s, messages: pa.Table) -> Iterator[tuple
 
 
 def _messages(path: Place, rows: Int64s) -> Iterator[tuple[int, int, pa.Table]]:
-    """Messages of ascending rows of a file, by row group: (first, last) place in `rows`, messages.
+    """Yield the messages of ascending rows of a file, by row group: (first, last) index in `rows`, messages.
 
     Raises:
         StorageError: the file cannot be read.
@@ -221,7 +221,7 @@ def _messages(path: Place, rows: Int64s) -> Iterator[tuple[int, int, pa.Table]]:
 
 
 def queue_outcome(queue: str, order: QueueOrder, count: int | None = None) -> QueueOutcome:
-    """What publishing so many of a queue's messages, or all, comes to."""
+    """The outcome of publishing `count` of a queue's messages, or all."""
     timestamps = order.timestamps[:count]
     return QueueOutcome(
         queue=queue,

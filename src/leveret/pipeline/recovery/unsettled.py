@@ -53,16 +53,16 @@ _KEYS = ["queue", "queue_epoch", "queue_offset", "kind", "timestamp_ms"]
 def not_to_recover(
     manifest: Manifest, vhost: str, selection: Selection = EVERYTHING, plans: str = PLANS
 ) -> Masks:
-    """What a recovery leaves out of a vhost: the settled, and what finished plans of `plans` covered.
+    """The messages of a vhost that a recovery leaves out: settled ones, and those that finished plans of `plans` cover.
 
-    From scratch it is nothing, but what one from scratch recovered that was cut short, and whose rest is taken now.
+    From scratch only those are left out that an unfinished recovery from scratch, which this one continues, recovered.
 
-    As of some time that is: what was settled by then, and what those plans recovered; what they left out
-    because it was settled later comes back.
+    As of a moment, those settled by then, and those that the plans recovered; a message that they left out because it
+    was settled later comes back.
 
     Raises:
-        PreconditionFailed: the moment is before what is known.
-        StorageError: a file cannot be read; of what is settled only unless `all_available`.
+        PreconditionFailed: the moment is before the known history.
+        StorageError: a file cannot be read; for settlements, only without `all_available`.
     """
     ranges = SettledRanges()
     _check_known(manifest, vhost, selection)
@@ -86,10 +86,10 @@ def not_to_recover(
 def _add_recovered(
     ranges: SettledRanges, manifest: Manifest, vhost: str, directories: list[PlanDirectory]
 ) -> None:
-    """What plans recovered, and what later incarnations of its queues copied of it.
+    """Add the messages that plans recovered, and their copies in later incarnations of the queues.
 
-    Not so what a plan saw and left out, as it was settled: by the end of the policy perhaps, and a later incarnation
-    has it.
+    A message that a plan left out as settled does not count: the end of the policy may have settled it, and a later
+    incarnation has it.
     """
     if not directories:
         return
@@ -108,8 +108,9 @@ def _add_recovered(
 def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:
     """Subtract from a later incarnation of a queue the messages that it copied from an earlier one.
 
-    A queue whose policy comes back is collected anew, each message with the time at which it once arrived, and of a
-    moment before that the previous incarnation knows best. One that had ended by then is settled, and holds nothing.
+    A queue whose policy comes back is collected anew, each message with its original time of arrival. For a moment
+    before that the previous incarnation is right. An incarnation that had ended by then is settled, and has no
+    message.
     """
     held: defaultdict[tuple[str, int], defaultdict[int, list[tuple[int, int]]]] = defaultdict(
         lambda: defaultdict(list)
@@ -134,7 +135,7 @@ def _add_copies(ranges: SettledRanges, manifest: Manifest, vhost: str) -> None:
 
 
 def _check_known(manifest: Manifest, vhost: str, selection: Selection) -> None:
-    """Refuse a moment of which nobody knows what was settled by then."""
+    """Refuse a moment before the known history of settlements."""
     if selection.as_of_ms is None:
         return
     since_ms = max(
@@ -150,7 +151,7 @@ def _check_known(manifest: Manifest, vhost: str, selection: Selection) -> None:
 
 
 def may_have_unsettled(file: StoredFile, masks: Masks, selection: Selection = EVERYTHING) -> bool:
-    """Whether a file must be opened; seldom true in vain."""
+    """Whether a file must be opened; seldom true without need."""
     return any(
         part.messages
         and selection.wants(part.queue)
@@ -182,10 +183,10 @@ class OffsetSpan(NamedTuple):
 
 
 class UnsettledMessages(msgspec.Struct):
-    """The unsettled messages found in some files, and how many records of each file could not be read.
+    """The unsettled messages of some files, and the number of unreadable records of each file.
 
     Attributes:
-        spans: of each incarnation, once for each group of files; each message counts once within the group.
+        spans: the spans of each incarnation, one for each group of files; each message counts once within the group.
     """
 
     parts: list[RunPart]
@@ -193,13 +194,13 @@ class UnsettledMessages(msgspec.Struct):
     spans: list[OffsetSpan] = []
 
     def add(self, others: UnsettledMessages) -> None:
-        """Take in what was found in other files."""
+        """Add the messages of other files."""
         self.parts += others.parts
         self.unreadable |= others.unreadable
         self.spans = self.spans + others.spans
 
     def counted(self) -> tuple[dict[str, int], set[str]]:
-        """Messages of each queue; and the queues of which two groups of files may have the same message."""
+        """The number of each queue's messages, and the queues with messages that two groups of files may share."""
         totals: dict[str, int] = {}
         doubtful: set[str] = set()
         last: dict[tuple[str, int], int] = {}
@@ -212,7 +213,7 @@ class UnsettledMessages(msgspec.Struct):
 
 
 def span_of(queue: str, epoch: int, offsets: Int64s) -> OffsetSpan:
-    """Of these offsets, of which there is one at least; each counts once."""
+    """The span of these offsets, at least one; each counts once."""
     if np.any(np.diff(offsets) <= 0):
         offsets = np.unique(offsets)
     return OffsetSpan(queue, epoch, int(offsets[0]), int(offsets[-1]), len(offsets))
@@ -226,10 +227,10 @@ def write_run(
     run: Place,
     selection: Selection = EVERYTHING,
 ) -> UnsettledMessages:
-    """Write the unsettled messages in files to `run`; nothing is written when there are none.
+    """Write the unsettled messages in files to `run`; without any, no file is written.
 
-    With `all_available` what cannot be read is left out, and each message is looked at whole: what is planned can be
-    published.
+    With `all_available` unreadable messages are left out, and each message is read whole, so that every planned
+    message can be published.
 
     Raises:
         StorageError: a file cannot be read.
@@ -264,7 +265,7 @@ def write_run(
 def _unsettled_of(
     keys: pa.Table, vhost: str, masks: Masks, selection: Selection
 ) -> list[tuple[QueueIncarnation, pa.Table]]:
-    """Keys of the unsettled messages among these; by queue and epoch."""
+    """The keys of the unsettled messages among these, by queue and epoch."""
     is_wanted = keys.column("kind").to_numpy() == MESSAGE
     if selection.as_of_ms is not None:
         is_wanted &= keys.column("timestamp_ms").to_numpy() <= selection.as_of_ms
@@ -281,7 +282,7 @@ def _unsettled_of(
 
 
 def keys_of(path: Place) -> pa.Table:
-    """Keys of a file's rows, with their numbers.
+    """The keys of a file's rows, with their numbers.
 
     Raises:
         StorageError: the file cannot be read.
@@ -294,7 +295,7 @@ def keys_of(path: Place) -> pa.Table:
 
 
 def _readable_keys_of(path: Place) -> pa.Table:
-    """Keys of those of a file's rows that can be read whole, with their numbers; rows come and go by row group."""
+    """The keys of a file's wholly readable rows, with their numbers, read by row group."""
     tables = []
     damage, begin = (OSError, pa.ArrowInvalid), 0
     with suppress(*damage), opened(path) as source, messages_in(source, dictionaries=["queue"]) as file:
@@ -311,17 +312,17 @@ def _with_rows(keys: pa.Table, begin: int) -> pa.Table:
 
 
 def _add_settled(ranges: SettledRanges, data_dir: Place, file: StoredFile, selection: Selection) -> None:
-    """Take in what a file settles, up to the time that is asked for."""
+    """Add a file's settlements, up to the requested moment."""
     as_of_ms = selection.as_of_ms
     if as_of_ms is not None and file.min_ms > as_of_ms:
         return
     path = data_dir / file.settlements
     try:
-        # What was compacted had all come by any moment that can be asked for, whatever some chunk's clock said.
+        # Compacted records had all come by any moment that can be requested, whatever some chunk's clock said.
         if as_of_ms is None or file.history_from_ms or file.max_ms <= as_of_ms:
             ranges.add_settlements(file.vhost, read_table(path))
         else:
-            # A sidecar has no times; the settlement records themselves do.
+            # A sidecar has no times, unlike the settlement records themselves.
             path = data_dir / file.path
             _add_settled_by(ranges, path, file.vhost, as_of_ms)
     except (OSError, pa.ArrowInvalid) as error:

@@ -1,8 +1,7 @@
 """An archive of Spark's classes, as the JVM lays them out in memory: it halves the time Spark takes to start.
 
-Made once for each pair of Java and PySpark, in the user's cache directory (`XDG_CACHE_HOME`, `~/.cache`), by a
-JVM that was started for it. A JVM that finds an archive not to fit goes without, silently; so does one that
-finds none.
+A JVM of its own makes it once for each pair of Java and PySpark, in the user's cache directory (`XDG_CACHE_HOME`,
+`~/.cache`). A JVM silently ignores a missing archive, and one that does not fit.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from leveret.pipeline.files.files import make_directory
 
 
 def archive_path(java_home: Path, environment: Mapping[str, str]) -> Path:
-    """Where the archive for this Java and this PySpark is, or would be."""
+    """The path of the archive for this Java and this PySpark, existing or not."""
     cache = environment.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     try:
         release = (java_home / "release").read_bytes()
@@ -31,7 +30,7 @@ def archive_path(java_home: Path, environment: Mapping[str, str]) -> Path:
 
 
 def use_archive(archive: Path) -> str:
-    """JVM options that use the archive, none if it is not there; an empty one says it cannot be made."""
+    """The JVM options that use the archive, none if it is missing; an empty file means that it cannot be made."""
     try:
         usable = archive.stat().st_size > 0
     except OSError:
@@ -56,6 +55,6 @@ def make_archive_options(archive: Path) -> tuple[Path, str]:
 
 
 def delete_leftovers(archive: Path) -> None:
-    """Delete what JVMs that were killed left beside the archive; only while none fills one."""
+    """Delete the files of killed JVMs beside the archive; only while no JVM writes one."""
     for path in archive.parent.glob(f"{archive.stem}.*.tmp"):
         path.unlink(missing_ok=True)

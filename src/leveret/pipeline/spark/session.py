@@ -1,8 +1,8 @@
-"""Starting Spark: light, on loopback, here - unless the user's own settings say otherwise.
+"""Starts Spark: light, on loopback, on this machine - unless the user's settings say otherwise.
 
 Order of precedence: the job's `master` and `conf`, Spark's own configuration (`spark-defaults.conf`,
-`PYSPARK_SUBMIT_ARGS`), our local defaults. Under `spark-submit` nothing is set at all. A master named
-in code would silently override `spark-submit --master`, hence the care.
+`PYSPARK_SUBMIT_ARGS`), our local defaults. Under `spark-submit` nothing is set at all, because a master set in code
+would silently override `spark-submit --master`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from leveret.pipeline.spark.workers import check_master, check_workers, choose_p
 # Plain local[*] retries no task.
 LOCAL_MASTER: Final = "local[*,4]"
 
-# Message bodies never cross the JVM: it needs little memory, and compiling less saves half its CPU time.
+# Message bodies never cross the JVM: it needs little memory, and less compilation halves its CPU time.
 JVM_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 _ALWAYS: Final = {
@@ -47,7 +47,7 @@ _LOCAL: Final = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.shuffle.partitions": "2",
     "spark.ui.enabled": "false",
-    # Hadoop's local file system forks twenty processes a micro-batch; these two do not (file: only).
+    # Hadoop's local file system forks twenty processes a micro-batch; these two classes do not (file: only).
     "spark.hadoop.fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
@@ -55,24 +55,24 @@ _LOCAL: Final = {
 }
 
 _WORKERS: Final = {
-    # Workers are forked (`daemon`), which does not go well with numpy's threads; nothing of ours uses them.
+    # Workers are forked (`daemon`), which conflicts with numpy's threads; our code does not use them.
     "OPENBLAS_NUM_THREADS": "1",
-    # What is freed is needed again at once: the system would clear each page of it. Python's memory, then Arrow's.
+    # Freed memory is needed again at once: the system would clear each page of it. Python's memory, then Arrow's.
     "MALLOC_TRIM_THRESHOLD_": str(64 * 1024 * 1024),
     "MALLOC_MMAP_THRESHOLD_": str(32 * 1024 * 1024),
     "MIMALLOC_PURGE_DELAY": "1000",
 }
-"""For the environment of Spark's Python workers."""
+"""The environment of Spark's Python workers."""
 _SECRET: Final = re.compile(r"executorEnv|secret|passw|token|credential|access\.?key", re.IGNORECASE)
-"""Settings that hold passwords and keys, or may; none is needed to launch the JVM."""
+"""Settings that may hold passwords and keys; none is needed to launch the JVM."""
 
 
 def start_session(
     name: str, settings: SparkSettings, scratch: Path, jvm_options: str = "", store: Place | None = None
 ) -> SparkSession:
-    """The session of this process, its temporary files in `scratch`; takes two seconds with a class archive, else five.
+    """Start the session of this process, its temporary files in `scratch`; two seconds with a class archive, else five.
 
-    Workers on other machines are sent this package, and asked for what else they need; `store` is where they write.
+    Workers on other machines get this package, and report missing wheels; `store` is the place that they write to.
 
     Raises:
         ConfigError: there is no Java.
@@ -92,7 +92,7 @@ def start_session(
         for variable, value in _WORKERS.items():
             os.environ.setdefault(variable, value)
         make_directory(scratch / "local")
-        # Workers would take whatever `python3` is on the path.
+        # Otherwise workers would use any `python3` on the path.
         os.environ.setdefault("PYSPARK_PYTHON", local_python(scratch))
         archive = use_archive(archive_path(java_home, os.environ))
         own = {
@@ -108,7 +108,7 @@ def start_session(
         conf = {f"spark.executorEnv.{name}": value for name, value in _WORKERS.items()} | conf
     conf = {"spark.app.name": app_name} | ({} if master is None else {"spark.master": master}) | conf
     try:
-        # Whoever may list processes reads what Spark is launched with: secrets are told to the JVM that runs.
+        # Process lists show the JVM's command line, so secrets are passed to the running JVM instead.
         shown = _spark_conf({key: conf[key] for key in conf if not _SECRET.search(key)})
         gateway = launch_gateway(shown)  # type: ignore[no-untyped-call]
         spark = SparkSession(SparkContext(conf=_spark_conf(conf), gateway=gateway), options=conf)
@@ -129,7 +129,7 @@ def _spark_conf(conf: dict[str, str]) -> SparkConf:
 
 
 def _names_a_master(environment: os._Environ[str]) -> bool:
-    """Whether Spark's own configuration says where to run."""
+    """Whether Spark's own configuration has a master."""
     if "--master" in environment.get("PYSPARK_SUBMIT_ARGS", "") or "MASTER" in environment:
         return True
     home = environment.get("SPARK_CONF_DIR") or os.path.join(environment.get("SPARK_HOME", ""), "conf")

@@ -8,10 +8,10 @@ from functools import cache
 
 @cache
 def spare_modules() -> None:
-    """Take all that is loaded by now out of the garbage collector's reach.
+    """Exclude all present objects from garbage collection.
 
-    Spark has each process collect all of its garbage after every task, which takes longer than the task: Arrow,
-    numpy and our modules are a quarter of a million objects that never go.
+    Spark makes each process collect all garbage after every task, which takes longer than the task: Arrow, numpy and
+    our modules are a quarter of a million permanent objects.
     """
     gc.collect()
     gc.freeze()

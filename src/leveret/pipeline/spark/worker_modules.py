@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 WHEELS: Final = ("hdfs_native", "isal", "msgspec", "numpy", "obstore", "pamqp", "pandas", "pyarrow")
-"""What tasks import beyond Spark and this package, by the names of the modules."""
+"""The modules that tasks import beside Spark and this package."""
 USED: Final = (
     "leveret.pipeline.transfer.sink",
     "leveret.pipeline.transfer.source",
@@ -30,7 +30,7 @@ class WorkerModules(NamedTuple):
 
 
 def look_around(store: str | None) -> WorkerModules:
-    """What the machine that this runs on lacks."""
+    """The modules that this worker's machine lacks."""
     missing = [f"the Python module {name}" for name in WHEELS if find_spec(name) is None]
     if not missing:
         for name in USED:

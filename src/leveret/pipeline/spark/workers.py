@@ -33,7 +33,7 @@ _PORT: Final = 7077
 
 
 def check_master(master: str) -> None:
-    """See that a standalone master is there, which Spark itself would find out in more than a minute.
+    """Check that a standalone master answers, for which Spark itself would take more than a minute.
 
     Raises:
         SparkFailed: none of the masters takes a connection.
@@ -41,7 +41,7 @@ def check_master(master: str) -> None:
     if not master.startswith(_STANDALONE):
         return
     addresses = master.removeprefix(_STANDALONE).split(",")
-    # All at once: machines that are gone answer nothing, each for as long as it is waited for.
+    # Concurrently: machines that are gone do not answer, each for the whole timeout.
     with ThreadPoolExecutor(len(addresses)) as threads:
         said = list(threads.map(_why_not, addresses))
     if all(said):
@@ -50,7 +50,7 @@ def check_master(master: str) -> None:
 
 
 def _why_not(address: str) -> str:
-    """Why nothing takes a connection there; empty if something does."""
+    """The reason why an address takes no connection; empty if it does."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host or address, int(port) if host else _PORT), CONNECT_TIMEOUT_S).close()
@@ -60,14 +60,14 @@ def _why_not(address: str) -> str:
 
 
 def choose_python(python: str | None, environment: os._Environ[str]) -> None:
-    """Have workers run that Python, or the one that Spark is told by its own means; here it is this one."""
+    """Set the Python of workers: this one, or Spark's own configuration; by default this process's."""
     if python is not None:
         environment["PYSPARK_PYTHON"] = python
     environment.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def take_along(package: Path, environment: os._Environ[str]) -> None:
-    """Have the driver's own Python processes find this package, whichever Python they run: Spark sends them nothing."""
+    """Let the driver's own Python processes, of any Python, find this package, which Spark does not send to them."""
     paths = [str(package), environment.get("PYTHONPATH", "")]
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
 
@@ -84,10 +84,10 @@ def pack(scratch: Path) -> Path:
 
 
 def check_workers(context: SparkContext, store: Path | None) -> None:
-    """See that tasks can be run; `store` is a directory that workers have to see, None for one that is no path.
+    """Check that workers can run tasks; `store` is a directory that they have to reach, None if it is no path.
 
     Raises:
-        SparkFailed: no worker takes a task, or one that did lacks something; says which, and what.
+        SparkFailed: no worker takes a task, or one lacks modules; the text names the worker and the modules.
     """
     count = max(2, _TASKS_PER_CORE * context.defaultParallelism)
     shown = None if store is None else str(store)

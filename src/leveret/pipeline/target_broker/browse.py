@@ -30,11 +30,11 @@ class QueueDeclaration(NamedTuple):
 
 
 class Found(NamedTuple):
-    """A recovery's messages that are in a queue.
+    """A recovery's messages in a queue.
 
     Attributes:
-        messages: how many.
-        digests: of those behind the ones that are known, in order.
+        messages: their number.
+        digests: the digests of those behind the known ones, in order.
     """
 
     messages: int
@@ -42,25 +42,25 @@ class Found(NamedTuple):
 
 
 def digest_of(message: Delivery | StoredMessage) -> bytes:
-    """Tells messages apart by all but their exchange."""
+    """A digest of everything in a message except its exchange."""
     parts = (message.routing_key, message.properties, message.body)
     sizes = b"".join(len(part).to_bytes(8, "big") for part in parts)
     return hashlib.blake2b(sizes + b"".join(parts), digest_size=_DIGEST_BYTES).digest()
 
 
 def is_classic(connection: AmqpConnection, queue: str, ours: QueueDeclaration | None) -> bool:
-    """Whether a queue that is there is known to be a classic one: it can be declared so, plain or as this node has it.
+    """Whether an existing queue is surely a classic one: a plain declaration, or this node's, succeeds.
 
-    That takes the permission to configure it.
+    This needs the permission to configure it.
     """
     plain = QueueDeclaration({})
     return any(_declares(connection, queue, shape) for shape in (plain, ours) if shape is not None)
 
 
 def browse(connection: AmqpConnection, queue: str, exchange: str, count: int, known: int) -> Found | None:
-    """The messages that came through an exchange, of the first `count` of a queue; so many of them are `known`.
+    """Find the messages of an exchange among the first `count` of a queue; `known` of them are known.
 
-    None if that cannot be told: the user may not read it, somebody else does, or the broker does not wait for so long.
+    None if they cannot be found: the user may not read it, it has a consumer, or the broker's timeout is too short.
     """
     channel = connection.open_channel()
     name, seen, at_once = exchange.encode(), 0, _AT_ONCE_MIN
@@ -75,13 +75,13 @@ def browse(connection: AmqpConnection, queue: str, exchange: str, count: int, kn
                     digests.append(digest_of(each))
         _, consumers = connection.declare_queue(channel, queue)
     except (AccessRefused, PreconditionFailed):
-        return None  # It closed the channel, so all went back.
+        return None  # The broker closed the channel, so all messages returned.
     connection.close_channel(channel)
     return Found(messages, digests) if seen == count and not consumers else None
 
 
 def _how_many_at_once(some: list[Delivery]) -> int:
-    """So that neither the way there and back counts, nor what is held here."""
+    """A number that makes both round trips and memory small."""
     mean_bytes = 1 + sum(len(each.body) for each in some) // len(some)
     return min(_AT_ONCE_MAX, max(_AT_ONCE_MIN, _BYTES_AT_ONCE // mean_bytes))
 

@@ -1,4 +1,4 @@
-"""Compares the messages of a rehearsal with the archive: every message, as a consumer would get it."""
+"""Compares the messages of a rehearsal with the archive: every message, in the form that a consumer gets."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from leveret.wire.stream.publish import MessageRun
 
 
 class Differs(LeveretError):
-    """A queue does not have what the archive has; the text names the message."""
+    """A queue and the archive differ; the text names the message."""
 
 
 class ComparisonClient:
-    """publish.Client: takes messages out of queues where a publisher would put them in.
+    """publish.IngestClient: consumes messages from queues instead of publishing them.
 
     Args:
-        totals: how many messages each queue is to have.
+        totals: the number of messages that each queue must have.
     """
 
     def __init__(self, target: AmqpTarget, vhost: str, totals: Mapping[str, int], timeout_s: float) -> None:
@@ -30,18 +30,18 @@ class ComparisonClient:
         """Begin to consume a queue.
 
         Raises:
-            Differs: it has more messages than it is to have, or fewer.
+            Differs: it has another number of messages.
         """
         queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
         return ComparisonPublisher(self._connection, queue, self._totals[queue])
 
     def close(self) -> None:
-        """Say goodbye."""
+        """Close the connection."""
         self._connection.close()
 
 
 class ComparisonPublisher:
-    """publish.Publisher: compares with the archive what a queue gives."""
+    """publish.IngestPublisher: compares a queue's messages with the archive's."""
 
     last_sequence = 0
 
@@ -55,11 +55,11 @@ class ComparisonPublisher:
         connection.consume(self._channel, queue)
 
     def publish(self, run: MessageRun) -> None:
-        """Take as many messages out, and compare.
+        """Consume as many messages, and compare.
 
         Raises:
-            Differs: one is another one.
-            AmqpConnectionLost: one is missing.
+            Differs: a message differs.
+            AmqpConnectionLost: a message is missing.
         """
         for number, entry in run.messages():
             stored = decode_message(entry)
@@ -68,4 +68,4 @@ class ComparisonPublisher:
                 raise Differs(f"queue '{self._queue}': message {number} is not as it is in the archive")
 
     def wait_confirmed(self, up_to: int, timeout_s: float) -> None:
-        """Nothing is ever under way."""
+        """Return at once: no message is ever in flight."""

@@ -13,39 +13,39 @@ T = TypeVar("T")
 
 
 class UnconfirmedTags(Generic[T]):
-    """The messages from the first that is not confirmed on, with what their publisher notes of each.
+    """The messages from the first unconfirmed one on, each with a note of its publisher.
 
-    Delivery tags count the messages from 1 on. What a broker says of a message first holds: all up to a later one does
-    not include what it has settled already.
+    Delivery tags count the messages from 1 on. The broker's first answer for a message counts: a later multiple does
+    not include messages that were answered before.
     """
 
     def __init__(self) -> None:
-        """Nothing was sent."""
+        """Begin without messages."""
         self._notes: deque[T] = deque()
         self._first = 1
         self._acked: set[int] = set()
         self._nacked: set[int] = set()
 
     def __len__(self) -> int:
-        """How many messages those are, with those behind the first that are confirmed."""
+        """The number of these messages, also confirmed ones behind the first."""
         return len(self._notes)
 
     @property
     def first(self) -> T:
-        """What was noted of the first; an IndexError if all are confirmed."""
+        """The note of the first message; an IndexError if all are confirmed."""
         return self._notes[0]
 
     @property
     def declined(self) -> bool:
-        """Whether the broker did not take one of them; it stays here, and so do all behind it."""
+        """Whether the broker refused one of them; it stays here, and so do all behind it."""
         return bool(self._nacked)
 
     def sent(self, note: T) -> None:
-        """One more message was sent."""
+        """Note one more sent message."""
         self._notes.append(note)
 
     def settle(self, tag: int, *, multiple: bool, taken: bool) -> None:
-        """Take what the broker says of message `tag`, or of all up to it; of tag 0 that is all that were sent."""
+        """Take the broker's answer for message `tag`, or for all up to it; `multiple` with tag 0 means all."""
         end = self._first + len(self._notes)
         until = end if multiple and not tag else min(tag + 1, end)
         begin = self._first if multiple else max(tag, self._first)

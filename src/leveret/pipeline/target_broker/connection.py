@@ -75,15 +75,15 @@ _OF_ANOTHER_USER: Final = (
     "(set_user_tags)"
 )
 PREFETCH: Final = 1000
-"""Deliveries of a queue that are held here at most."""
+"""The most deliveries of a queue that wait here."""
 
 
 class AmqpConnectionLost(LeveretError):
-    """The connection to the target ended; what was not confirmed may or may not be there."""
+    """The connection to the target ended; unconfirmed messages may or may not be there."""
 
 
 class Delivery(NamedTuple):
-    """A message that came; `properties` are flags and list, as octets."""
+    """A received message; `properties` are flags and list, as octets."""
 
     exchange: bytes
     routing_key: bytes
@@ -96,10 +96,10 @@ class ClientChannel:
     """The broker's methods on one channel.
 
     Attributes:
-        on_settled: told (delivery tag, multiple, whether it was taken) for every confirm.
-        deliveries: messages that came and were not taken yet.
-        route: exchange and routing key of the delivery whose content comes next; why, of a return.
-        taken: how many deliveries were.
+        on_settled: called with (delivery tag, multiple, whether it was taken) for every confirm.
+        deliveries: the received messages that were not taken yet.
+        route: exchange and routing key of the delivery whose content comes next; the reason for a return.
+        taken: the number of taken deliveries.
     """
 
     number: int
@@ -116,9 +116,9 @@ class AmqpConnection:
     """An open connection in one vhost.
 
     Raises:
-        OSError: nobody listens there, or not with a certificate that is trusted.
-        AmqpConnectionLost: somebody does, but no AMQP 0-9-1 broker.
-        AuthenticationFailed, AccessRefused: wrong credentials; no such vhost or no access to it.
+        OSError: there is no listener, or its certificate is not trusted.
+        AmqpConnectionLost: the listener is no AMQP 0-9-1 broker. AuthenticationFailed, AccessRefused: wrong
+            credentials; no such vhost or no access to it.
     """
 
     def __init__(self, target: AmqpTarget, vhost: str, timeout_s: float) -> None:
@@ -139,7 +139,7 @@ class AmqpConnection:
     # -- what a recovery asks for -----------------------------------------------------------------
 
     def open_channel(self, on_settled: Callable[[int, bool, bool], None] | None = None) -> ClientChannel:
-        """A new channel; with `on_settled` in confirm mode."""
+        """Open a channel; with `on_settled` in confirm mode."""
         number = next(number for number in count(1) if number not in self.channels)
         channel = ClientChannel(number, on_settled or _nobody, deque(), [])
         self.channels[number] = channel
@@ -149,7 +149,7 @@ class AmqpConnection:
         return channel
 
     def close_channel(self, channel: ClientChannel) -> None:
-        """Give the channel's number back."""
+        """Close a channel, which frees its number."""
         close = commands.Channel.Close(200, "", 0, 0)
         self.request(channel.number, marshal(close, channel.number), commands.Channel.CloseOk)
         del self.channels[channel.number]
@@ -163,14 +163,14 @@ class AmqpConnection:
         exclusive: bool = False,
         auto_delete: bool = False,
     ) -> tuple[int, int]:
-        """Declare a durable queue, or an exclusive one, or, without arguments, see that there is one.
+        """Declare a durable queue or an exclusive one; without arguments, check that it exists.
 
         Returns:
-            (messages that are ready, consumers).
+            (ready messages, consumers).
 
         Raises:
-            NotFound: there is none.
-            ResourceLocked: it is exclusively another connection's.
+            NotFound: there is no such queue.
+            ResourceLocked: it is another connection's exclusive queue.
         """
         flags = _PASSIVE if arguments is None and not exclusive else _EXCLUSIVE if exclusive else _DURABLE
         flags |= _AUTO_DELETE if auto_delete else 0
@@ -179,7 +179,7 @@ class AmqpConnection:
         return answer.message_count or 0, answer.consumer_count or 0
 
     def declare_fanout(self, channel: ClientChannel, name: str) -> None:
-        """Declare a durable fanout exchange that goes when nothing is bound to it any more."""
+        """Declare a durable fanout exchange that goes with its last binding."""
         body = (
             b"\0\0"
             + shortstr(name.encode())
@@ -189,7 +189,7 @@ class AmqpConnection:
         self._ask(channel, _EXCHANGE_DECLARE, body + encode.field_table({}), commands.Exchange.DeclareOk)
 
     def delete_exchange(self, channel: ClientChannel, name: str) -> None:
-        """Delete an exchange; it may be gone already."""
+        """Delete an exchange; a missing one is no error."""
         body = b"\0\0" + shortstr(name.encode()) + b"\0"
         self._ask(channel, _EXCHANGE_DELETE, body, commands.Exchange.DeleteOk)
 
@@ -211,12 +211,12 @@ class AmqpConnection:
         )
 
     def delete_queue(self, channel: ClientChannel, name: str) -> None:
-        """Delete a queue that nobody uses and that is empty."""
+        """Delete a queue that is unused and empty."""
         body = b"\0\0" + shortstr(name.encode()) + bytes((_IF_UNUSED | _IF_EMPTY,))
         self._ask(channel, _QUEUE_DELETE, body, commands.Queue.DeleteOk)
 
     def consume(self, channel: ClientChannel, queue: str, arguments: dict[str, Any] | None = None) -> None:
-        """Have the queue's messages come, a bounded number at a time."""
+        """Start deliveries of the queue's messages, a bounded number at a time."""
         qos = commands.Basic.Qos(0, PREFETCH, False)
         self.request(channel.number, marshal(qos, channel.number), commands.Basic.QosOk)
         names = shortstr(queue.encode()) + shortstr(b"")
@@ -224,7 +224,7 @@ class AmqpConnection:
         self._ask(channel, _BASIC_CONSUME, body, commands.Basic.ConsumeOk)
 
     def get(self, channel: ClientChannel, queue: str, count: int) -> list[Delivery]:
-        """The next messages of a queue, so many or all; they go back to their places when the channel is closed."""
+        """The next messages of a queue, at most `count`; they return to their places when the channel is closed."""
         method = BASIC_GET + b"\0\0" + shortstr(queue.encode()) + b"\0"
         self.send(frame(FRAME_METHOD, channel.number, method) * count)
         answered = 0
@@ -237,7 +237,7 @@ class AmqpConnection:
         return found
 
     def next_delivery(self, channel: ClientChannel) -> Delivery:
-        """Wait for the next message; it is acknowledged sooner or later.
+        """Wait for the next message, which is acknowledged later.
 
         Raises:
             AmqpConnectionLost: none came before the timeout.
@@ -256,7 +256,7 @@ class AmqpConnection:
         return self.request(channel.number, octets, answer)
 
     def request(self, channel: int, octets: bytes, answer: type[T]) -> T:
-        """Send a method and wait for the answer to it."""
+        """Send a method and wait for its answer."""
         self.send(octets)
         while True:
             while self._answers:
@@ -269,7 +269,7 @@ class AmqpConnection:
         """Send whole frames.
 
         Raises:
-            AmqpConnectionLost: the connection ended, or the broker took nothing for too long.
+            AmqpConnectionLost: the connection ended, or the broker took no octets for too long.
         """
         try:
             self._socket.sendall(octets)
@@ -277,11 +277,11 @@ class AmqpConnection:
             self._lose(str(error))
 
     def receive(self) -> None:
-        """Wait for what the broker says next, and see to it.
+        """Wait for the broker's next frames, and handle them.
 
         Raises:
-            Refusal: it declines something.
-            AmqpConnectionLost: the connection ended, or nothing came before the timeout.
+            Refusal: the broker refuses a request.
+            AmqpConnectionLost: the connection ended, or no frame came before the timeout.
         """
         try:
             octets = self._socket.recv(_RECEIVE_BYTES)
@@ -296,7 +296,7 @@ class AmqpConnection:
             self._take(*found)
 
     def receive_within(self, timeout_s: float) -> None:
-        """As `receive`, but that nothing comes for so long is nothing wrong."""
+        """As `receive`, but silence for so long is no error."""
         if _is_pending(self._socket) or select.select([self._socket], [], [], timeout_s)[0]:
             self.receive()
 
@@ -368,7 +368,7 @@ class AmqpConnection:
         raise AmqpConnectionLost(f"connection to {self.peer} lost: {reason}")
 
     def close(self) -> None:
-        """Say goodbye, wait shortly for the answer, drop the connection; a second call does nothing."""
+        """Send a close, wait shortly for the answer, drop the connection; a second call does nothing."""
         if self._socket.fileno() == -1:
             return
         try:
@@ -376,7 +376,7 @@ class AmqpConnection:
             goodbye = marshal(commands.Connection.Close(200, "bye", 0, 0), 0)
             self.request(0, goodbye, commands.Connection.CloseOk)
         except (LeveretError, OSError):
-            pass  # It is over either way, and all that mattered was answered before.
+            pass  # The connection ends anyway, and all requests were answered before.
         finally:
             self._socket.close()
 
@@ -428,17 +428,17 @@ def _connected(target: AmqpTarget, timeout_s: float) -> socket.socket:
 
 
 def _is_pending(connected: socket.socket) -> bool:
-    """Whether octets that came are held back by TLS."""
+    """Whether TLS holds received octets."""
     return isinstance(connected, ssl.SSLSocket) and connected.pending() > 0
 
 
 def _route_of(payload: bytes) -> tuple[bytes, bytes]:
     """Exchange and routing key of a basic.deliver or basic.get-ok."""
-    # Class and method; the consumer's tag, of the first; delivery tag and whether it was redelivered.
+    # Class and method; for a delivery, the consumer tag; delivery tag, and the redelivered bit.
     start = 4 + (1 + payload[4] if payload[:4] == BASIC_DELIVER else 0) + 9
     end = start + 1 + payload[start]
     return payload[start + 1 : end], payload[end + 1 : end + 1 + payload[end]]
 
 
 def _nobody(tag: int, multiple: bool, taken: bool) -> None:
-    """No confirms were asked for."""
+    """Do nothing: the channel has no confirms."""

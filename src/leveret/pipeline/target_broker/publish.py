@@ -55,11 +55,11 @@ from leveret.wire.record import RECOVERY_STREAM_PREFIX, StoredMessage
 from leveret.wire.stream.publish import MessageRun
 
 WINDOW: Final = 1000
-"""Messages of a queue whose confirms are not waited for; also how often progress is made durable."""
+"""The most messages of a queue in flight; also the interval of durable progress."""
 SPAN: Final = 50_000
-"""Messages to a stream through one exchange; so many are read by who begins again."""
+"""The messages to a stream through one exchange; a restart reads at most so many."""
 SETTLED_S: Final = 1.0
-"""A queue whose count stays the same for so long has taken all that was sent before its publisher ended."""
+"""A queue whose count is constant for so long has taken everything that its earlier publisher sent."""
 _LOOKS: Final = 5
 _RETRY_S: Final = 0.25
 _NAME_CHARS_MAX: Final = 120
@@ -69,12 +69,12 @@ class QueueProgress(msgspec.Struct, kw_only=True):
     """The progress of a queue.
 
     Attributes:
-        held: messages in it before the first of ours; of a stream: no offset before this one is ours.
-        confirmed: so many of ours are durable there.
-        in_doubt: so many messages may be there twice.
-        messages: so many messages are those that are confirmed: more, if some are batches of a stream's.
-        span: number of the exchange that messages go through.
-        since: so many messages went through those before it.
+        held: the messages in it before the first of ours; for a stream, the offset before which none is ours.
+        confirmed: the number of ours that are durable there.
+        in_doubt: the number that may be there twice.
+        messages: the number of messages in the confirmed ones: more, if some are a stream's batches.
+        span: the number of the present exchange.
+        since: the number of messages through earlier exchanges.
     """
 
     held: int
@@ -85,23 +85,23 @@ class QueueProgress(msgspec.Struct, kw_only=True):
     since: int = 0
 
     def __post_init__(self) -> None:
-        """What an earlier version wrote does not count messages."""
+        """Complete a file of an earlier version, which does not count messages."""
         self.messages = max(self.messages, self.confirmed)
 
 
 class NotAtTarget(LeveretError):
-    """The next message is not at the target, whose publisher is to see only what is."""
+    """The next message is missing at the target, for a client that does not send."""
 
 
 class AmqpClient:
     """publish.IngestClient: a connection to the target.
 
     Args:
-        vhost: of the messages, in the archive.
+        vhost: the messages' vhost in the archive.
         progress: the directory of a plan's progress.
-        totals: how many messages each queue gets.
-        timeout_s: how long to try for a connection, or for a lock that somebody else holds.
-        sends: false to see only what is there.
+        totals: the number of messages for each queue.
+        timeout_s: the time for a connection, or for a lock that another publisher holds.
+        sends: false only to look at the present messages.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class AmqpClient:
         self._connection = connect(target, vhost, timeout_s)
 
     def declare_publisher(self, reference: str, stream: str) -> AmqpPublisher:
-        """Lock a queue, made if it is not there, and see how far it is."""
+        """Lock a queue, made if it is missing, and find its progress."""
         queue = stream.removeprefix(RECOVERY_STREAM_PREFIX)
         digest = hashlib.sha256(queue.encode()).hexdigest()[:12]
         name = f"leveret.{reference}.{digest}"
@@ -140,7 +140,7 @@ class AmqpClient:
         else:
             progress = ProgressFile(path, lambda: ready)
             if progress.is_under_way(total):
-                # A batch of a stream is many messages, and nobody knows how many.
+                # A stream's batch has an unknown number of messages.
                 left = WINDOW if self._was_stream(queue) else total - progress.now.confirmed
                 ready, consumers = self._settled(queue, ready, consumers)
                 self._resume(queue, name, progress, Count(ready, consumers, min(WINDOW, left)))
@@ -151,12 +151,12 @@ class AmqpClient:
         return publisher
 
     def close(self) -> None:
-        """Give back what was declared for this."""
+        """Release the locks of this client."""
         try:
             for publisher in self._publishers:
                 publisher.close()
         except LeveretError:
-            pass  # The connection is gone, and its locks with it; the next publisher clears up.
+            pass  # The connection is gone with its locks; the next publisher cleans up.
         finally:
             self._connection.close()
 
@@ -176,9 +176,9 @@ class AmqpClient:
                 time.sleep(_RETRY_S)
 
     def _settled(self, queue: str, ready: int, consumers: int) -> tuple[int, int]:
-        """(messages, consumers) of the queue once nothing is on its way there any more.
+        """(messages, consumers) of the queue once no message is in flight to it.
 
-        RabbitMQ's queues answer how many messages they have before they take those that came before the question.
+        RabbitMQ's queues report a count before they take all earlier messages.
         """
         same_since = time.monotonic()
         deadline = same_since + self._timeout_s
@@ -190,9 +190,9 @@ class AmqpClient:
         return ready, consumers
 
     def _find(self, queue: str) -> tuple[int, int, bool]:
-        """(messages, consumers, whether it was made now) of the queue; it is made as this node has it.
+        """(messages, consumers, whether it was made now) of the queue; it is made with this node's arguments.
 
-        A broker that has just started may say of a queue for a while that it is not found, and not make it either.
+        A broker that has just started may report a queue as missing for a while, and not make it either.
         """
         deadline = time.monotonic() + self._timeout_s
         while True:
@@ -226,11 +226,14 @@ class AmqpClient:
         return self._target.queues.get(self._vhost, {}).get(queue)
 
     def _was_stream(self, queue: str) -> bool:
-        """Whether it is one at this node."""
+        """Whether it is a stream at this node."""
         return (self._arguments(queue) or {}).get("x-queue-type") == "stream"
 
     def _is_stream(self, queue: str) -> bool:
-        """Whether it is one at the target. Who may not declare a queue is not told, and needs not for any other."""
+        """Whether it is a stream at the target.
+
+        A user that may not declare it gets no answer, and needs none for others.
+        """
         try:
             return is_stream(self._connection, queue)
         except AccessRefused:
@@ -239,7 +242,7 @@ class AmqpClient:
             return False
 
     def _resume(self, queue: str, name: str, progress: ProgressFile, count: Count) -> None:
-        """See which messages of ours are in a queue."""
+        """Find our messages in a queue."""
         exchange = span_name(name, progress.now.span)
         found: Found | None = None
         if progress.has_more(count) and self._is_classic(queue):
@@ -248,7 +251,7 @@ class AmqpClient:
         self._end_span(name, progress, exchange)
 
     def _is_classic(self, queue: str) -> bool:
-        """Whether it is known to be one at the target."""
+        """Whether it is surely a classic queue at the target."""
         arguments = self._arguments(queue)
         shape = None
         if arguments is not None:
@@ -256,7 +259,7 @@ class AmqpClient:
         return is_classic(self._connection, queue, shape)
 
     def _resume_stream(self, stream: str, name: str, progress: ProgressFile) -> None:
-        """See how many messages of ours are in a stream."""
+        """Find the number of our messages in a stream."""
         now = progress.now
         exchange, least = span_name(name, now.span), now.messages - now.since
         found = count_from(self._connection, stream, now.held + now.since, exchange, least, self._timeout_s)
@@ -273,7 +276,7 @@ class Count(NamedTuple):
     """A broker's counts of a queue.
 
     Attributes:
-        under_way: so many messages of ours may be in it that are not known to be confirmed.
+        under_way: the number of our messages that may be in it without a known confirm.
     """
 
     ready: int
@@ -282,10 +285,10 @@ class Count(NamedTuple):
 
 
 class _Sent(NamedTuple):
-    """A message whose confirm is to come.
+    """A message in flight.
 
     Attributes:
-        before: so many messages precede those of its id.
+        before: the number of messages before those of its id.
     """
 
     publishing_id: int
@@ -296,7 +299,7 @@ class AmqpPublisher:
     """publish.IngestPublisher: messages to one queue.
 
     Attributes:
-        last_sequence: so many of the plan's messages are there already.
+        last_sequence: the number of the plan's messages that are there already.
     """
 
     def __init__(
@@ -329,9 +332,9 @@ class AmqpPublisher:
         """Send stored messages, in ascending order of ids; waits while too many are unconfirmed.
 
         Raises:
-            Declined: the broker did not take one.
-            NotThere: one would have to be sent.
-            AmqpConnectionLost: what is not confirmed may or may not be there; ask a new publisher.
+            MessageDeclined: the broker refused a message.
+            NotAtTarget: a message would have to be sent.
+            AmqpConnectionLost: unconfirmed messages may or may not be there; a new publisher finds out.
         """
         for publishing_id, stored in run.messages():
             before = self._messages
@@ -353,7 +356,7 @@ class AmqpPublisher:
         if self._found[0] == digest_of(message):
             self._found.popleft()
             return True
-        # Somebody took one before it, or the broker did not take this one.
+        # A consumer took an earlier one, or the broker refused this one.
         self._progress.doubt_behind(self._messages - 1)
         self._begin_span(before)
         return False
@@ -370,14 +373,14 @@ class AmqpPublisher:
         )
 
     def _bind(self) -> None:
-        """Have an exchange for what goes to the queue from now on."""
+        """Declare the exchange for further messages, and bind the queue to it."""
         name = span_name(self._name, self._progress.now.span)
         self._connection.declare_fanout(self._channel, name)
         self._connection.bind(self._channel, self._queue, name)
         self._exchange = name.encode()
 
     def _begin_span(self, before: int) -> None:
-        """Go on through another exchange; what went through this one is there."""
+        """Continue with another exchange, once the messages of this one are there."""
         self._wait(lambda: bool(self._sent))
         self._note_confirmed(before)
         self._connection.delete_exchange(self._channel, self._exchange.decode())
@@ -386,17 +389,20 @@ class AmqpPublisher:
         self._bind()
 
     def wait_confirmed(self, up_to: int, timeout_s: float) -> None:
-        """Return when every id sent that is not above `up_to` is durable at the broker."""
+        """Wait until every sent id up to `up_to` is durable at the broker."""
         self._wait(lambda: bool(self._sent) and self._sent.first.publishing_id <= up_to)
         self._note_confirmed(self._messages)
 
     @property
     def is_behind(self) -> bool:
-        """Whether there are messages of ours behind `last_sequence`."""
+        """Whether our messages behind `last_sequence` are there."""
         return self._there > self._messages or bool(self._found)
 
     def give_up(self) -> int:
-        """Leave all behind `last_sequence`, which this returns, to another plan; what is there of it is in doubt."""
+        """Leave all messages behind `last_sequence`, which this returns, to another plan.
+
+        Those in flight are in doubt.
+        """
         there = max(self._there, self._messages) + len(self._found)
         self._progress.confirmed(self.last_sequence, self._whole)
         if there > self._whole:
@@ -405,12 +411,12 @@ class AmqpPublisher:
         return self.last_sequence
 
     def close(self) -> None:
-        """Take the exchange away."""
+        """Delete the exchange."""
         self._connection.delete_exchange(self._channel, self._exchange.decode())
 
     def _wait(self, too_many: Callable[[], bool]) -> None:
         while too_many():
-            # It may have been read while another queue of the connection was waited for.
+            # A refusal may have been read while the connection waited for another queue.
             self._check_declined()
             self._connection.receive()
             self._check_declined()
@@ -423,7 +429,7 @@ class AmqpPublisher:
             )
 
     def _note_confirmed(self, messages: int) -> None:
-        """Keep how far it is; `messages`: so many are those up to `last_sequence`."""
+        """Store the progress; `messages` is the number of messages up to `last_sequence`."""
         if self._sent:
             self._progress.confirmed(self._sent.first.publishing_id - 1, self._sent.first.before)
         else:
@@ -437,15 +443,15 @@ class ProgressFile:
     """The durable progress of one queue.
 
     Attributes:
-        arrived: so many messages of ours are there, confirmed or not.
-        found: digests of those that are there behind them, in a queue.
+        arrived: the number of our messages that are there, confirmed or not.
+        found: the digests of those behind them, in a queue.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: the file cannot be read.
     """
 
     def __init__(self, path: Place, held: Callable[[], int]) -> None:
-        """`held` tells what the queue holds, if nothing of ours was sent yet."""
+        """`held` gives the queue's number of messages, if none of ours was sent yet."""
         self._path = path
         self._is_new = not path.exists()
         self.now = QueueProgress(held=held()) if self._is_new else read_progress(path)
@@ -458,20 +464,20 @@ class ProgressFile:
             self._save()
 
     def is_under_way(self, total: int) -> bool:
-        """Whether messages may have been sent that are not known to be confirmed."""
+        """Whether messages may have been sent without a known confirm."""
         return not self._is_new and self.now.confirmed < total
 
     def has_more(self, count: Count) -> bool:
-        """Whether a queue nobody consumes from has more than it held and what is known to have arrived."""
+        """Whether a queue without consumers has more than it held and than is known to have arrived."""
         return not count.consumers and count.ready - self.now.held > self.arrived
 
     @property
     def known(self) -> int:
-        """So many of those came through the exchange."""
+        """The number of known messages through the present exchange."""
         return self.arrived - self.now.since
 
     def resume(self, count: Count, found: Found | None) -> None:
-        """Take up what arrived in a queue, `found` if it was looked at; see the module."""
+        """Take the messages that arrived in a queue, `found` if it was read; see the module."""
         self._ready = count.ready
         if found is not None and found.messages >= self.known:
             self.found.extend(found.digests)
@@ -484,33 +490,33 @@ class ProgressFile:
             self.begin_span(self.arrived)
 
     def doubt_behind(self, sent: int) -> None:
-        """After so many messages, what was found is not what was sent: any that was under way may be there twice."""
+        """Count possible duplicates, because the found messages differ from those sent behind the first `sent`."""
         self.doubt(max(len(self.found), self._doubtful_end - sent), sent)
         self.found.clear()
 
     def doubt(self, count: int, sent: int) -> None:
-        """So many may be there twice; `sent` messages of ours count as there. The span that begins then saves it."""
+        """Count possible duplicates, with `sent` messages of ours there. The next span stores that."""
         self.now.in_doubt += count
-        # Counted from what is there now: what is there twice must not be taken for what is to come.
+        # Counted from the present number: a duplicate must not be taken for a later message.
         self.now.held = self._ready - sent
 
     def resume_stream(self, arrived: int) -> None:
-        """As above, of a stream in which so many of our messages were found."""
+        """The same for a stream in which so many of our messages were found."""
         now = self.now
         if arrived >= now.messages:
             self.arrived = arrived
         else:
-            # Its retention took some already, or it is another stream.
+            # Its retention dropped some already, or it is another stream.
             now.in_doubt += WINDOW
             self.begin_span(now.messages)
 
     def begin_span(self, since: int) -> None:
-        """From now on, after so many messages, another exchange is used."""
+        """Use another exchange from now on, after so many messages."""
         self.now.span, self.now.since = self.now.span + 1, since
         self._save()
 
     def confirmed(self, up_to: int, messages: int) -> None:
-        """So many of ours are durable there, which are so many messages."""
+        """Store that messages up to an id are durable there, and their number."""
         if up_to > self.now.confirmed:
             self.now.confirmed, self.now.messages = up_to, messages
             self._save()
@@ -525,10 +531,10 @@ def span_name(name: str, span: int) -> str:
 
 
 def read_progress(path: Place) -> QueueProgress:
-    """What a progress file says.
+    """The progress in a file.
 
     Raises:
-        StorageError: it cannot be read.
+        StorageError: the file cannot be read.
     """
     try:
         return read_document(path, QueueProgress)
@@ -537,7 +543,7 @@ def read_progress(path: Place) -> QueueProgress:
 
 
 def give_up(path: Place, total: int) -> int:
-    """As `AmqpPublisher.give_up`, of a queue that cannot be looked at."""
+    """As `AmqpPublisher.give_up`, for a queue that cannot be reached."""
     now = read_progress(path)
     now.in_doubt += min(WINDOW, total - now.confirmed)
     write_document(path, now)
@@ -553,10 +559,10 @@ def progress_path(directory: Place, queue: str) -> Place:
 
 
 def connect(target: AmqpTarget, vhost: str, timeout_s: float, *, waits: bool = True) -> AmqpConnection:
-    """A connection to the target; one that restarts is waited for, unless not `waits`.
+    """A connection to the target; with `waits`, tries again while the target restarts.
 
     Raises:
-        LeveretError: it declines, or there was none for `timeout_s`.
+        LeveretError: the target refuses, or did not answer for `timeout_s`.
     """
     deadline = time.monotonic() + (timeout_s if waits else 0)
     while True:

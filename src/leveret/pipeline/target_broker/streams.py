@@ -17,30 +17,30 @@ from leveret.wire.record import StoredMessage, content_header, decode_message
 from leveret.wire.stream_entry import compression_of, messages_of, unpack_entry
 
 IDLE_S: Final = 1.0
-"""A stream from which nothing comes for so long has no more."""
+"""A stream without a delivery for so long has no further messages."""
 
 
 class MessageDeclined(LeveretError):
-    """The broker confirms that it did not take a message, or it is none for such a broker."""
+    """The broker refused a message, or AMQP 0-9-1 cannot carry it."""
 
 
 class EntryReader:
-    """From what the archive has of one queue to messages of AMQP 0-9-1.
+    """Converts one queue's messages in the archive to messages of AMQP 0-9-1.
 
-    An entry of a stream becomes as many as are in it, as a consumer by 0-9-1 would have got them of the stream.
+    An entry of a stream becomes its messages, in the form that an AMQP 0-9-1 consumer of the stream gets.
     """
 
     def __init__(self, queue: str) -> None:
-        """Of the queue of this name, which is the routing key of what came from publishers of the stream protocol."""
+        """`queue` is the routing key of messages from publishers of the stream protocol."""
         self._queue = queue
         self._shape: Shape10 | None = None
         self._header = b""
 
     def messages(self, stored: bytes) -> list[StoredMessage]:
-        """The messages that a stored one stands for, in order.
+        """The messages in a stored one, in order.
 
         Raises:
-            Declined: it is a batch that only its readers can unpack.
+            MessageDeclined: it is a batch that only readers can unpack.
         """
         entry = unpack_entry(stored)
         if entry is None:
@@ -65,10 +65,10 @@ class EntryReader:
 
 
 def is_stream(connection: AmqpConnection, queue: str) -> bool:
-    """Whether a queue that is there is a stream: asked to be another queue, it says what it is.
+    """Whether an existing queue is a stream: a contradicting declaration makes the broker name its type.
 
     Raises:
-        AccessRefused: the user may not ask.
+        AccessRefused: the user may not declare it.
     """
     channel = connection.open_channel()
     try:
@@ -83,8 +83,8 @@ def declare_stream(connection: AmqpConnection, queue: str, arguments: dict[str, 
     """Make a stream.
 
     Raises:
-        Declined: the broker has no such streams, and what to do.
-        NotFound: it is there, and cannot be used yet.
+        MessageDeclined: the broker has no such streams; the text gives the remedy.
+        NotFound: it exists, and cannot be used yet.
     """
     instead = (
         "leave it out, by naming the others with --queues, or declare a queue of that name there first, which then "
@@ -118,7 +118,7 @@ def end_of(connection: AmqpConnection, stream: str) -> int:
 def count_from(
     connection: AmqpConnection, stream: str, offset: int, exchange: str, least: int, timeout_s: float
 ) -> int:
-    """How many messages at and after an offset came through an exchange; `least` of them are waited for."""
+    """The number of messages of an exchange from an offset on; waits for at least `least` of them."""
     channel = _reading(connection, stream, offset)
     name = exchange.encode()
     count = 0
@@ -129,7 +129,7 @@ def count_from(
 
 
 def _reading(connection: AmqpConnection, stream: str, offset: int | str) -> ClientChannel:
-    """A channel on which the messages from an offset on come."""
+    """A channel with deliveries of the messages from an offset on."""
     channel = connection.open_channel()
     connection.consume(channel, stream, {OFFSET_HEADER: offset})
     return channel

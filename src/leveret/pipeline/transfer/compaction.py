@@ -22,14 +22,14 @@ from leveret.pipeline.jobs.job import TransferJob
 from leveret.pipeline.spark.errors import SparkFailed, cause_of
 
 Work = tuple[list[StoredFile], int]
-"""What becomes one file, and since when it is known then how the vhost's queues stood, in ms."""
+"""The files that become one, and the time since when the state of the vhost's queues is known then, in ms."""
 
 
 class Compaction:
-    """Compacts one data directory while it is being transferred into."""
+    """Compacts one data directory while a transfer writes into it."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Nothing happens before `turn` is called."""
+        """Begin idle, until `turn` is called."""
         self._spark = spark
         self._turned_s = time.monotonic()
         self._threads = ThreadPoolExecutor(1, "compaction")
@@ -37,12 +37,12 @@ class Compaction:
         self._garbage: list[Place] = []
 
     def turn(self, job: TransferJob) -> list[dict[str, Any]]:
-        """Begin if it is time; what has been compacted since the last call: vhost, files, bytes, from_bytes, records.
+        """Begin when due; return the compactions since the last call: vhost, files, bytes, from_bytes, records.
 
-        Or vhost and error: why one was not; the next turn tries again.
+        A failed one has vhost and error instead; the next turn tries again.
 
         Raises:
-            LeveretError: why it failed; what was transferred is as it was, and the next turn tries again.
+            LeveretError: all failed; the transferred data are unchanged, and the next turn tries again.
         """
         if self._running is not None:
             if not self._running.done():
@@ -55,7 +55,7 @@ class Compaction:
         return []
 
     def stop(self) -> None:
-        """End what goes on; what was transferred is as it was, or compacted."""
+        """End a running compaction; the transferred data are unchanged, or compacted."""
         if self._running is not None:
             self._spark.sparkContext.cancelAllJobs()
         self._threads.shutdown()
@@ -79,7 +79,7 @@ class Compaction:
     def _replace(
         self, manifest: Manifest, files: list[StoredFile], found: StoredFile | str
     ) -> dict[str, Any]:
-        """Have the manifest name the new file instead of these; a row about that, or about why there is none."""
+        """Replace these files by the new one in the manifest; return a row about that, or about its failure."""
         vhost = files[0].vhost
         if isinstance(found, str):
             return {"vhost": vhost, "error": found}
@@ -97,7 +97,7 @@ class Compaction:
         }
 
     def _run(self, root: Place, work: list[Work]) -> list[StoredFile | str]:
-        """Compact each of `work` in a Spark task of its own; what came of it, or why nothing did."""
+        """Compact each of `work` in a Spark task of its own; return the new files, or the errors."""
         if not work:
             return []
 
@@ -119,13 +119,13 @@ class Compaction:
         return [found[number] for number in range(len(work))]
 
     def _delete_garbage(self, manifest: Manifest, work: Path) -> None:
-        """Delete what was compacted a turn ago or before, once no recovery may read it any more."""
+        """Delete files compacted in an earlier turn, once no recovery may read them."""
         if self._garbage:
             self._garbage = delete_unread(manifest, work, self._garbage)
 
 
 def _compacted(root: Place, work: Work) -> StoredFile | str:
-    """The new file, or why there is none: a task that fails would fail those of all other vhosts."""
+    """The new file, or the error as a text: an exception would fail the tasks of all other vhosts."""
     try:
         return compact(root, *work)
     except LeveretError as error:

@@ -1,14 +1,14 @@
-"""The driver of the transfer: keeps one streaming query going, whatever happens to it.
+"""The driver of the transfer: keeps one streaming query running, and restarts it after failures.
 
-Each start of the query begins where the manifest ends, with an empty checkpoint: Spark's own makes no
-fsync and could only disagree. A vhost whose next records cannot be read ends the query; so it is held back for
-a while, longer each time, and the others go on.
+Each start of the query begins at the manifest's end, with an empty checkpoint, because Spark's own is written without
+fsync and could contradict the manifest. A vhost whose next records cannot be read ends the query; so it is held back
+for a while, longer each time, and the others go on.
 
-On standard output: `started`, `link` (state of a vhost's upstream), `stored` (a file is durable), `cut` (from an offset
-on nothing could be), `compacted`, `compaction_failed`, `restarting`, `drained`. On standard input, after the job,
-commands: `{"command": "job", "job": {...}}` goes on with another job on the same data directory;
-`{"command": "drain", "timeout_ms": n}` ends the transfer once all that the upstream still gives has been stored. Spark
-stays for what comes then (`__main__`).
+On standard output: `started`, `link` (state of a vhost's upstream), `stored` (a file is durable), `cut` (records from
+an offset on could not be stored), `compacted`, `compaction_failed`, `restarting`, `drained`. On standard input, after
+the job, commands: `{"command": "job", "job": {...}}` goes on with another job on the same data directory;
+`{"command": "drain", "timeout_ms": n}` ends the transfer once the upstream's remaining records have been stored.
+Spark keeps running for the next command (`__main__`).
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ BACKOFF_MIN_S: Final = 0.25
 BACKOFF_MAX_S: Final = 5.0
 HOLD_MIN_S: Final = 2.0
 HOLD_MAX_S: Final = 60.0
-"""For so long a vhost is held back that ended the query twice at the same offset, and more often."""
+"""The longest time for which a vhost is held back that ended the query at the same offset again."""
 _POLL_S: Final = 0.1
 
 
 def run_transfer(job: TransferJob, console: Console) -> SparkSession:
-    """Transfer until told to drain; leaves the session running.
+    """Transfer until a command drains it; the session keeps running.
 
     Raises:
-        StorageError: another transfer into this data directory goes on.
+        StorageError: another transfer into this data directory runs.
         ConfigError: there is no Java.
     """
     make_directory(job.root)
@@ -57,7 +57,7 @@ def run_transfer(job: TransferJob, console: Console) -> SparkSession:
         scratch = job.work / "spark" / "transfer"
         shutil.rmtree(scratch, ignore_errors=True)
         make_directory(scratch)
-        # Before Spark, which may be long in starting, or not start at all: what is here is here all the same.
+        # Before Spark starts, which may take long or fail: the archived data are there in any case.
         say_archived(Manifest(job.root), job.vhosts, console)
         spark = start_session("transfer", job.spark, scratch, store=job.root)
         spark.dataSource.register(UpstreamSource)
@@ -68,7 +68,7 @@ def run_transfer(job: TransferJob, console: Console) -> SparkSession:
 
 
 def say_archived(manifest: Manifest, vhosts: Iterable[str], console: Console) -> None:
-    """Say what is here of these vhosts: how old that is says how far behind this is, before anything more has come."""
+    """Report the archived data of these vhosts: their age is the lag until new data come."""
     newest_ms = {file.vhost: file.max_ms for file in manifest.files()}
     for vhost in vhosts:
         next_offset = manifest.next_by_vhost.get(vhost, 0)
@@ -76,7 +76,7 @@ def say_archived(manifest: Manifest, vhosts: Iterable[str], console: Console) ->
 
 
 class Trouble(NamedTuple):
-    """Records of a vhost that could not be transferred, from which offset on, and for how long it is held back."""
+    """Records of a vhost that could not be transferred: their first offset, and the time for which it is held back."""
 
     offset: int
     hold_s: float
@@ -84,7 +84,10 @@ class Trouble(NamedTuple):
 
     @classmethod
     def next(cls, before: Trouble | None, event: Event, now_s: float) -> Trouble:
-        """What it is after one more cut; nothing is held for what may have been a moment's."""
+        """The trouble after one more cut.
+
+        The first one at an offset holds nothing back, because it may be transient.
+        """
         is_again = before is not None and before.offset == event["offset"]
         hold_s = min(max(before.hold_s * 2, HOLD_MIN_S), HOLD_MAX_S) if before and is_again else 0.0
         return cls(event["offset"], hold_s, BackedOffVhost(now_s + hold_s, event["error"]))
@@ -108,7 +111,7 @@ class Transfer:
         self._drain_until_s = 0.0
 
     def run(self) -> None:
-        """Keep the query going until drained."""
+        """Keep the query running until drained."""
         backoff_s = BACKOFF_MIN_S
         while not self._is_drained():
             if self._next_job is not None:
@@ -128,7 +131,7 @@ class Transfer:
         self._console.say("drained", complete=self._has_all())
 
     def _run_query(self) -> Exception | None:
-        """Start the query, and keep at it until there is something else to do; what it failed of, if it did."""
+        """Start the query, and run it until there is another task; return its error if it failed."""
         try:
             query = self._start()
         except StoreFailed as error:
@@ -202,7 +205,7 @@ class Transfer:
                     self._drain_from_s = time.monotonic()
                     self._drain_until_s = self._drain_from_s + command.get("timeout_ms", 0) / 1000
                     if self._troubles:
-                        # What could not be read may have been mended since: it is asked for once more.
+                        # The cause of unreadable records may be repaired by now, so they are requested once more.
                         self._next_job = self._job
                 case "job":
                     self._next_job = msgspec.convert(command["job"], TransferJob)
@@ -213,7 +216,7 @@ class Transfer:
         return time.monotonic() > self._drain_until_s or self._has_all() or self._is_cut_off()
 
     def _has_all(self) -> bool:
-        """Whether each upstream said, after we were told to drain, that there is no more."""
+        """Whether each upstream reported, after the drain began, that it has no more records."""
         fresh = self._fresh_links()
         return len(fresh) == len(self._job.vhosts) and all(
             link["state"] == "connected" and link["committed"] <= self._stored.get(link["vhost"], 0)
@@ -221,7 +224,7 @@ class Transfer:
         )
 
     def _is_cut_off(self) -> bool:
-        """Whether each upstream either said so, or has not answered since."""
+        """Whether each upstream either reported that, or has not answered since."""
         fresh = self._fresh_links()
         return len(fresh) == len(self._job.vhosts) and all(
             "error" in link or link["committed"] <= self._stored.get(link["vhost"], 0) for link in fresh

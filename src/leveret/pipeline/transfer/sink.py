@@ -36,11 +36,11 @@ _manifests: dict[Place, Manifest] = {}
 
 
 class TransferCut(LeveretError):
-    """Not all of a batch came, or could be stored; what had come is recorded."""
+    """A batch did not come, or could not be stored, as a whole; the received part is recorded."""
 
 
 class StoreSink(DataSource):
-    """The data directory."""
+    """The data directory as a sink."""
 
     @classmethod
     def name(cls) -> str:
@@ -58,7 +58,7 @@ class StoreSink(DataSource):
 
 
 class RangeEnd(NamedTuple):
-    """From which offset on a vhost's records are not stored, why, and whether that is a matter of the vhost's alone."""
+    """The offset of a vhost's first record that is not stored, the reason, and whether it concerns the vhost alone."""
 
     vhost: str
     offset: int
@@ -68,24 +68,24 @@ class RangeEnd(NamedTuple):
 
 @dataclass
 class Stored(WriterCommitMessage):
-    """The result of one task: stored files, and slices that it stored in part or not at all."""
+    """The result of one task: stored files, and the slices that it did not store as a whole."""
 
     files: list[StoredFile]
     cuts: list[RangeEnd]
 
 
 class StoreWriter(DataSourceStreamArrowWriter):
-    """`write` runs in executors, `commit` beside the driver."""
+    """`write` runs in executors, `commit` in the driver's process."""
 
     def __init__(self, options: TransferOptions) -> None:
         self._options = options
         self._job = options.job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
-        """Fetch and store every slice, but for those of a vhost behind one that was cut; on disk when this returns.
+        """Fetch and store every slice, except those behind a vhost's cut; on disk when this returns.
 
-        Where no endpoint answers any more, all others are cut too: each would wait for the same, and what came waits
-        to be recorded.
+        If no endpoint answers any more, all other slices are cut too: each would wait for the same endpoints, while
+        the received records wait to be recorded.
         """
         spare_modules()
         stored = Stored([], [])
@@ -106,10 +106,10 @@ class StoreWriter(DataSourceStreamArrowWriter):
         return stored
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Record what all tasks stored.
+        """Record the files of all tasks.
 
         Raises:
-            TransferCut, TransferGap: not all of the batch; the driver starts the query anew.
+            TransferCut, TransferGap: the batch is incomplete; the driver starts the query anew.
         """
         spare_modules()
         parts = [message for message in messages if isinstance(message, Stored)]
@@ -123,12 +123,12 @@ class StoreWriter(DataSourceStreamArrowWriter):
             raise TransferCut(f"vhost '{cuts[0].vhost}': {cuts[0].reason}")
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Leave what was stored: no manifest names it, the next start deletes it."""
+        """Leave the stored files: no manifest entry names them, and the next start deletes them."""
 
     def _transfer(
         self, vhost: str, first: int, end: int, log_id: int, writer: int
     ) -> tuple[StoredFile | None, Exception | None]:
-        """Store a slice, or as much of it as came, with the reason why not all."""
+        """Store a slice, or its received part with the reason."""
         link = link_of(self._job, vhost)
         lost: list[LeveretError] = []
         try:
@@ -144,9 +144,9 @@ class StoreWriter(DataSourceStreamArrowWriter):
     def _fetch(
         self, link: UpstreamLink, first: int, end: int, log_id: int, writer: int, lost: list[LeveretError]
     ) -> Generator[memoryview]:
-        """Chunks until the end or until there is trouble; a connection kept from before may be stale.
+        """Yield chunks until the end or an error; a kept connection may be stale.
 
-        Where it leads to now may be another log than the batch was planned from: nothing of that is stored.
+        A new connection may reach another log than the planned one: none of its records is stored.
         """
         has_some = False
         for attempt in range(2):
@@ -185,24 +185,24 @@ class StoreWriter(DataSourceStreamArrowWriter):
 
 
 def _of_all(errors: Mapping[str, Exception]) -> Exception | None:
-    """The error that says that the upstream is away, if one does."""
+    """The error that means a lost upstream, None if there is none."""
     return next((error for error in errors.values() if isinstance(error, UpstreamUnreachable)), None)
 
 
 def _is_its_own(error: Exception) -> bool:
-    """Whether what the upstream has of the vhost is the trouble, not the way there, nor the place here."""
+    """Whether an error is about the vhost's records, rather than the connection or this disk."""
     return isinstance(error, LeveretError) and state_of(error) == NEEDS_OPERATOR
 
 
 def _is_doubtful(errors: Mapping[str, Exception]) -> bool:
-    """Whether kept connections may lead nowhere: a new one tells that sooner than the silence of each."""
+    """Whether kept connections may be dead: a new one finds that out sooner than the silence of each."""
     return any(isinstance(error, ConnectionLost) for error in errors.values())
 
 
 def _before(cuts: Iterable[RangeEnd], files: Iterable[StoredFile]) -> list[StoredFile]:
-    """The files that are not behind a cut of their vhost.
+    """The files that are before a cut of their vhost.
 
-    The manifest would take one of a vhost that it has nothing of yet, and what was cut would be missing for good.
+    For a vhost without files, the manifest would accept a later one, and the cut records would be missing for good.
     """
     ends: dict[str, int] = {}
     for cut in cuts:

@@ -38,12 +38,12 @@ FLOOD_BYTES_S_MIN: Final = 50_000_000
 FLOOD_SHARE: Final = 0.75
 FLOOD_WAIT_S: Final = 1.0
 FLOOD_POLL_S: Final = 0.1
-"""While more than that comes, batches are made larger: to a share of the largest, or the wait after the last began."""
+"""During a flood, batches grow: to a share of the largest, or for a longest wait after the last began."""
 REPORT_INTERVAL_S: Final = 0.25
 ACKNOWLEDGE_INTERVAL_S: Final = 10.0
 SLICE_BYTES_MIN: Final = 8_000_000
 RECORD_BYTES: Final = 1_000
-"""Until the upstream has said how long its records are."""
+"""The assumed size of a record, until the upstream has reported its own."""
 _UNCOLLECTED: Final = (
     "vhost '{}': the upstream could not add {} records of its queues to what it serves, such as on a full disk: see "
     "collection_stopped in its log"
@@ -62,11 +62,11 @@ DESCRIPTOR: Final = "vhost string, first bigint, next bigint, log_id bigint, wri
 
 Offsets = dict[str, int]
 Slice = tuple[str, int, int, int, int]
-"""Vhost, first offset and the one behind the last; what the upstream calls the log they are of, and its writer."""
+"""Vhost, first offset and the one behind the last; the log's name at the upstream, and its writer."""
 
 
 class BackedOffVhost(msgspec.Struct, frozen=True):
-    """A vhost that is not asked for until a moment (of `time.monotonic`, the same in all processes), and why."""
+    """A vhost that is not asked until a moment (of `time.monotonic`, equal in all processes), with the reason."""
 
     until_s: float
     error: str
@@ -76,8 +76,8 @@ class TransferOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of source and sink, passed through Spark: job, address for reports, number of cores.
 
     Attributes:
-        begun: number of the manifest's last entry as the query starts.
-        held: vhosts whose next records failed again and again, and would end the query once more.
+        begun: the number of the manifest's last entry at the start of the query.
+        held: the vhosts whose next records failed repeatedly, and would end the query once more.
     """
 
     job: TransferJob
@@ -120,7 +120,7 @@ class Slices(InputPartition):
 
 
 class UpstreamReader(DataSourceStreamReader):
-    """Asks the upstream how far its logs go; lives in a process of its own beside the driver."""
+    """Asks the upstream for the ends of its logs; runs in a process of its own beside the driver."""
 
     def __init__(self, options: TransferOptions) -> None:
         self._options = options
@@ -134,11 +134,11 @@ class UpstreamReader(DataSourceStreamReader):
         self._reported: dict[str, tuple[dict[str, object], float]] = {}
 
     def initialOffset(self) -> Offsets:
-        """Nothing yet: a first micro-batch without data finds where each vhost begins."""
+        """Empty: a first micro-batch without data finds each vhost's begin."""
         return {}
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:
-        """Where to transfer to next; waits up to a second for news, so that idling costs nothing."""
+        """The next end of the transfer; waits up to a second for new records, so that an idle query costs little."""
         spare_modules()
         self._acknowledge()
         time.sleep(max(0.0, self._began_s + self._job.batch_interval_ms / 1000 - time.monotonic()))
@@ -157,18 +157,19 @@ class UpstreamReader(DataSourceStreamReader):
             time.sleep(pause_s)
 
     def _is_flood(self, start: Offsets, ends: Offsets, since_s: float) -> bool:
-        """Whether so much came since the last batch that it pays to wait for more: Spark's own work is always the same.
+        """Whether so much came since the last batch that waiting pays, because Spark's own work is constant.
 
-        What comes at the rate of every day, and is much only because the last batch took long, does not wait.
+        Records at a usual rate, which are many only because the last batch took long, do not wait.
         """
         new_bytes = sum((end - start.get(vhost, end)) * self._bytes_of(vhost) for vhost, end in ends.items())
         is_much = new_bytes > max(FLOOD_BYTES_MIN, FLOOD_BYTES_S_MIN * since_s)
         return is_much and since_s < FLOOD_WAIT_S and new_bytes < self._job.batch_bytes_max * FLOOD_SHARE
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """At most as many tasks as cores, none of them small unless all are.
+        """The tasks: at most as many as cores, none of them small unless all are.
 
-        In each, vhosts with little come first: none waits for the backlog, or the trouble, of a larger one.
+        In each, vhosts with few records come first, so that none waits for the backlog, or the trouble, of a larger
+        one.
         """
         dealt = [
             self._sliced(vhost, self._not_stored(vhost, first), end.get(vhost, first))
@@ -189,11 +190,11 @@ class UpstreamReader(DataSourceStreamReader):
         yield pa.RecordBatch.from_pylist(rows, schema=_DESCRIPTORS)
 
     def _look(self, vhost: str, start: int) -> int:
-        """Where a vhost's outgoing log ends, or, before it has a `start`, where to begin; reports trouble."""
+        """The end of a vhost's outgoing log or, before it has a `start`, its begin; reports trouble."""
         link = link_of(self._job, vhost)
         is_new = start < 0
         begun = self._stored(vhost) if is_new else start
-        # A batch may end within a chunk, of which all is here then, and which the upstream may have let go of.
+        # A batch may end inside a chunk, which is then here as a whole, and which the upstream may have dropped.
         start = self._not_stored(vhost, start)
         held = self._options.held.get(vhost)
         if held is not None and time.monotonic() < held.until_s:
@@ -202,7 +203,7 @@ class UpstreamReader(DataSourceStreamReader):
         try:
             client = link.client(self._job)
             if start < 0:
-                # It may collect anew what its retention took, and so change what is asked for next.
+                # It may collect dropped messages anew, and so change the answer to the next request.
                 client.query_offset(BEGINNING_PREFIX + self._job.reference, OUTGOING_STREAM)
             stats = client.stats(OUTGOING_STREAM)
             first, end = stats["first_chunk_id"], stats["committed_offset"]
@@ -216,13 +217,13 @@ class UpstreamReader(DataSourceStreamReader):
                 missing = stats.get("missing_messages", 0)
                 self._identities.note_missing_messages(vhost, missing)
                 is_whole = first == 0 and not missing
-                # Moments are told by the upstream's clock, and this one may be behind it.
+                # Moments are by the upstream's clock, and this one may be slow.
                 now_ms = max(time.time_ns() // 1_000_000, stats["committed_timestamp_ms"])
                 self._identities.note_begin(vhost, now_ms, is_whole=is_whole)
-                # From now on the upstream keeps what is to come for this downstream, too.
+                # From now on the upstream keeps further records for this downstream, too.
                 self._acknowledge_at(link, first)
             elif self._stored(vhost) >= end:
-                # What is in the log is here: no more can be missing than is not in the log.
+                # The log's records are here: no more can be missing than the log lacks.
                 known = self._identities.missing_messages(vhost)
                 self._identities.note_missing_messages(vhost, min(known, stats.get("missing_messages", 0)))
             if start >= end and stats.get("has_stopped"):
@@ -236,14 +237,14 @@ class UpstreamReader(DataSourceStreamReader):
             self._report_trouble(vhost, state_of(error), str(error))
             return begun
         link.worked()
-        # What it could not collect is as little here as what is in its log and was not transferred.
+        # Messages that it could not collect are missing here as much as untransferred ones.
         uncollected = stats.get("uncollected", 0)
         trouble = {"error": _UNCOLLECTED.format(vhost, uncollected)} if uncollected else {}
         if end > first:
             self._record_bytes[vhost] = max(1, stats["bytes"] // (end - first))
         self._report(
             vhost,
-            # Connected is who can transfer: the workers are still to be started.
+            # Connected means able to transfer, and the workers must still start.
             state="connecting" if is_new else "connected",
             endpoint=link.endpoint,
             committed=end + uncollected,
@@ -278,11 +279,11 @@ class UpstreamReader(DataSourceStreamReader):
             )
 
     def _lost_after(self, client: StreamClient, vhost: str) -> int | None:
-        """Up to which offset the log is here, if the upstream has another chunk than ours before that."""
+        """The offset up to which the log is here, if the upstream has another chunk than ours before it."""
         stored = self._stored(vhost)
         assert self._manifest is not None
         mark, epoch = self._manifest.last_chunk(vhost)
-        # By its epoch a chunk is known that is retained no more; not by it alone, as two nodes may choose the same.
+        # The epoch identifies a chunk that is no longer retained; not alone, because two nodes may choose the same.
         for prefix, ours in ((FINGERPRINT_PREFIX, mark), (EPOCH_PREFIX, epoch)):
             theirs = client.query_offset(f"{prefix}{stored}", OUTGOING_STREAM) if ours else None
             if theirs is not None:
@@ -290,7 +291,7 @@ class UpstreamReader(DataSourceStreamReader):
         return None
 
     def _limited(self, start: Offsets, ends: Offsets) -> Offsets:
-        """Ends no further than what a batch may hold, shared evenly by the vhosts with news."""
+        """The ends limited to one batch, shared evenly by the vhosts with new records."""
         new_bytes = [vhost for vhost, end in ends.items() if end > start.get(vhost, end)]
         limited = start | ends
         for vhost in new_bytes:
@@ -308,11 +309,11 @@ class UpstreamReader(DataSourceStreamReader):
         return [(vhost, lower, upper, log_id, writer) for lower, upper in pairwise(bounds)]
 
     def _size_of(self, slices: Sequence[Slice]) -> int:
-        """Octets in slices, as far as is known."""
+        """The octets of slices, estimated."""
         return sum((end - first) * self._bytes_of(vhost) for vhost, first, end, *_ in slices)
 
     def _not_stored(self, vhost: str, offset: int) -> int:
-        """`offset`, or the one up to which a vhost is here, if that is more."""
+        """`offset`, or the one up to which a vhost is here, if that is higher."""
         return max(offset, self._stored(vhost))
 
     def _bytes_of(self, vhost: str) -> int:
@@ -324,7 +325,7 @@ class UpstreamReader(DataSourceStreamReader):
         return self._manifest.next_by_vhost.get(vhost, -1)
 
     def _acknowledge(self) -> None:
-        """Tell the upstream what is durable here, so that it may let go of it."""
+        """Report the durable positions to the upstream, which may drop its records."""
         if self._manifest is not None:
             self._manifest.refresh()
         for vhost in self._job.vhosts:
@@ -337,7 +338,7 @@ class UpstreamReader(DataSourceStreamReader):
                     link.failed(error)
 
     def _acknowledge_at(self, link: UpstreamLink, offset: int) -> None:
-        """Tell it what is new; an upstream that restarted may have forgotten, and now and then it is a sign of life."""
+        """Report new positions; also repeated ones now and then, for a restarted upstream and as a sign of life."""
         client = link.client(self._job)
         reported = self._acknowledged.get(link.vhost)
         now_s = time.monotonic()
@@ -359,7 +360,7 @@ class UpstreamReader(DataSourceStreamReader):
         )
 
     def _report(self, vhost: str, **details: object) -> None:
-        """Report what is new, and now and then that nothing is."""
+        """Report changes, and unchanged states now and then."""
         before, reported_s = self._reported.get(vhost, ({}, 0.0))
         if details == before and time.monotonic() - reported_s < REPORT_INTERVAL_S:
             return
@@ -369,10 +370,10 @@ class UpstreamReader(DataSourceStreamReader):
 
 
 def read_options(options: Mapping[str, str]) -> TransferOptions:
-    """What `spark_options` wrote; Spark hides options named so in plans and logs."""
+    """Decode the options from `spark_options`; Spark hides an option of this name in plans and logs."""
     return msgspec.json.decode(options["secret"], type=TransferOptions)
 
 
 def spark_options(options: TransferOptions) -> dict[str, str]:
-    """For `.options(...)` of source and sink."""
+    """The options for `.options(...)` of source and sink."""
     return {"secret": msgspec.json.encode(options).decode()}

@@ -1,4 +1,4 @@
-"""Makes the class archive (`archive`): starts Spark, uses each part of it once, ends in order."""
+"""Makes the class archive (`class_archive`): starts Spark, uses each part of it once, and ends it in order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _QUERY_S: Final = 2
 
 
 def make_archive(lock_timeout_s: float = _LOCK_TIMEOUT_S) -> Path:
-    """Make the archive unless it is there; takes half a minute.
+    """Make the archive unless it exists; takes half a minute.
 
     Raises:
         StorageError: another process is making it for longer than `lock_timeout_s`, or the cache directory cannot be
@@ -45,7 +45,7 @@ def make_archive(lock_timeout_s: float = _LOCK_TIMEOUT_S) -> Path:
             spark = start_session("warm", SparkSettings(), scratch, options)
             _exercise(spark, scratch)
             _end_java(spark)
-            # Some Javas cannot make one; an empty file keeps us from trying again and again.
+            # Some Javas cannot make one; an empty file prevents further tries.
             beside.touch()
             beside.rename(archive)
     return archive
@@ -82,7 +82,7 @@ def _exercise(spark: SparkSession, scratch: Path) -> None:
 
 
 def _end_java(spark: SparkSession) -> None:
-    """End the JVM in order, which is when it writes the archive."""
+    """End the JVM in order, upon which it writes the archive."""
     gateway = SparkContext._gateway
     spark.stop()
     assert gateway is not None

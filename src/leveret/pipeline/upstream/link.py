@@ -14,11 +14,11 @@ from leveret.pipeline.upstream.stream_connection import ConnectionLost
 BACKOFF_MIN_S: Final = 0.2
 BACKOFF_MAX_S: Final = 3.0
 NEEDS_OPERATOR: Final = "recover"
-"""The state of a link that does not mend itself, in the words of the guide."""
+"""The state of a link that needs an operator, in the words of the guide."""
 
 
 class UpstreamLink:
-    """Connects to the first endpoint that answers, not more often than the back-off allows."""
+    """Connects to the first endpoint that answers, with back-off."""
 
     def __init__(self, vhost: str) -> None:
         self.vhost = vhost
@@ -30,14 +30,14 @@ class UpstreamLink:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection, as far as is known."""
+        """Whether there is a connection, which may have failed unnoticed."""
         return self._client is not None
 
     def client(self, job: TransferJob) -> StreamClient:
         """The open connection, or a new one.
 
         Raises:
-            LeveretError: why there is none; the same again until the back-off has passed.
+            LeveretError: there is none; the same error is raised until the back-off has passed.
         """
         if self._client is not None and not self._client.connection.closed:
             return self._client
@@ -59,7 +59,7 @@ class UpstreamLink:
         return self._client
 
     def worked(self) -> None:
-        """The connection was of use: the next failure is a first one."""
+        """Note that the connection was useful: the next failure counts as the first."""
         self._backoff_s = BACKOFF_MIN_S
 
     def failed(self, error: LeveretError) -> None:
@@ -80,7 +80,7 @@ _links: dict[tuple[str, ...], UpstreamLink] = {}
 
 
 def link_of(job: TransferJob, vhost: str) -> UpstreamLink:
-    """This process's link of a vhost: Spark makes objects anew, its Python processes live on."""
+    """This process's link of a vhost: Spark makes objects anew, but its Python processes persist."""
     key = (vhost, *job.endpoints, job.credentials.username)
     if key not in _links:
         _links[key] = UpstreamLink(vhost)
@@ -88,5 +88,5 @@ def link_of(job: TransferJob, vhost: str) -> UpstreamLink:
 
 
 def state_of(error: LeveretError) -> str:
-    """The state a link is in after `error`: `connecting` mends itself."""
+    """The state of a link after `error`; `connecting` needs no operator."""
     return "connecting" if isinstance(error, ConnectionLost | UpstreamUnreachable) else NEEDS_OPERATOR

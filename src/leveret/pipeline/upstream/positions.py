@@ -1,4 +1,4 @@
-"""Asks a promoted node for its positions in the outgoing logs of this node, which comes back.
+"""Asks a promoted node for its positions in the outgoing logs of this node, for a rejoin.
 
 The question goes over the stream protocol, as the offset stored under a reference that names the log.
 """
@@ -12,13 +12,13 @@ from leveret.wire.record import OUTGOING_STREAM, TRANSFERRED_FINGERPRINT_PREFIX,
 
 
 def ask_positions(job: PositionsJob) -> dict[str, dict[str, int | None]]:
-    """Two answers by vhost.
+    """Ask for two answers by vhost.
 
-    positions   up to which offset the log was transferred; None: nothing of that log ever was
-    marks       the fingerprint (`wire.chunk.fingerprint_of`) of the last of these chunks; None: it is not known
+    positions   the offset up to which the log was transferred; None: that log never was
+    marks       the fingerprint (`wire.chunk.fingerprint_of`) of the last of these chunks; None: unknown
 
     Raises:
-        LeveretError: no endpoint answers, or the node there declines.
+        LeveretError: no endpoint answers, or the node there refuses.
     """
     positions: dict[str, int | None] = {}
     marks: dict[str, int | None] = {}

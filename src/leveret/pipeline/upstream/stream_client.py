@@ -62,9 +62,9 @@ from leveret.wire.stream.fields import OffsetSpec, OffsetType, StreamMetadata
 from leveret.wire.stream.publish import MessageRun, run_head
 
 CREDIT: Final = 256
-"""Chunks under way. TCP bounds the octets; this only has to outlast a round trip to a far site."""
+"""The chunks in flight. TCP bounds the octets; the credit has to outlast a round trip to a far site."""
 UNCONFIRMED_MAX: Final = 1024
-"""Runs of messages under way. Their confirms must fit into the sockets' buffers."""
+"""The runs of messages in flight. Their confirms must fit into the sockets' buffers."""
 PUBLISHERS_MAX: Final = 256
 
 Endpoint: TypeAlias = tuple[str, int]
@@ -75,7 +75,7 @@ class UpstreamUnreachable(LeveretError):
 
 
 class GapError(LeveretError):
-    """Octets that were asked for are retained no more: `first_missing` to before `first_retained`."""
+    """The requested records are no longer retained: `first_missing` up to `first_retained`."""
 
     def __init__(self, stream: str, first_missing: int, first_retained: int) -> None:
         super().__init__(
@@ -93,7 +93,7 @@ def parse_endpoint(text: str) -> Endpoint:
     """Split `host:port`; an IPv6 host may be in brackets.
 
     Raises:
-        InvalidCommand: there is no port.
+        InvalidCommand: the port is missing.
     """
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal():
@@ -110,11 +110,11 @@ def connect(
     timeout_s: float = 10,
     tls: ssl.SSLContext | None = None,
 ) -> StreamClient:
-    """A client of the first endpoint that answers; `timeout_s` is for each; encrypted where `tls` is given.
+    """A client of the first endpoint that answers; `timeout_s` is for each; with TLS if `tls` is given.
 
     Raises:
-        Unreachable: none does; its text has the reason for each.
-        AuthenticationFailed, AccessRefused: the first one that answers declines.
+        UpstreamUnreachable: none answers; the text has the reason for each. AuthenticationFailed, AccessRefused: the
+            first one that answers refuses the login.
     """
     reasons = []
     for endpoint in endpoints:
@@ -131,7 +131,7 @@ def connect(
 
 
 class StreamClient:
-    """Reads logs, stores offsets and publishes over one connection; errors as `StreamConnection`."""
+    """Reads logs, stores offsets and publishes over one connection; raises the errors of `StreamConnection`."""
 
     def __init__(
         self,
@@ -153,7 +153,7 @@ class StreamClient:
         self._publishers: dict[int, RecoveryPublisher] = {}
 
     def stats(self, stream: str) -> dict[str, int]:
-        """Bounds of a stream: `first_chunk_id`, `committed_chunk_id`, and what Leveret adds to them.
+        """Bounds of a stream: `first_chunk_id`, `committed_chunk_id`, and Leveret's additions.
 
         Raises:
             NotFound: there is no such stream.
@@ -165,7 +165,7 @@ class StreamClient:
         return link.request(StreamStats(link.next_id(), stream), StreamStatsResponse).statistics
 
     def metadata(self, streams: list[str]) -> list[StreamMetadata]:
-        """Whether streams exist: code `OK`, or why not."""
+        """The existence of streams: code `OK`, or another one."""
         link = self.connection
         return link.request(Metadata(link.next_id(), streams), MetadataResponse).streams
 
@@ -174,17 +174,17 @@ class StreamClient:
     ) -> Iterator[memoryview]:
         """Yield in order the chunks with `start` <= chunk id < `end`: header, data, trailer, all checked.
 
-        The caller may keep them; neighbours stand in one block of memory, some 16 MB of them. An `end` that
-        the stream has not yet reached is waited for, up to the client's timeout from one chunk to the next.
-        No other request may be made before the iterator is exhausted or closed. `log_id` is what the server calls
-        the log that is meant (`stats`), and `writer` who served it then, each 0 for whichever is there.
+        The caller may keep them; adjacent ones are in one block of memory, of some 16 MB. The iterator waits for an
+        `end` that the stream has not reached yet, up to the client's timeout from one chunk to the next. No other
+        request may be made before it is exhausted or closed. `log_id` and `writer` are the log's name and writer at
+        the server (`stats`), each 0 for any.
 
         Raises:
-            GapError: offsets from `start` on are retained no more.
-            PreconditionFailed: there is another log by now, in which these offsets mean something else, or may.
-            ChunkError: what came is damaged.
+            GapError: offsets from `start` on are no longer retained.
+            PreconditionFailed: there is another log by now, in which these offsets may name other records.
+            ChunkError: a chunk is damaged.
             NotFound: there is no such stream, or it was deleted meanwhile.
-            ConnectionLost: nothing came for the length of the timeout.
+            ConnectionLost: no chunk came within the timeout.
         """
         if start >= end:
             return
@@ -215,7 +215,7 @@ class StreamClient:
                 link.request(Unsubscribe(link.next_id(), subscription), UnsubscribeResponse)
 
     def store_offset(self, reference: str, stream: str, offset: int) -> None:
-        """Tell the server that the reader `reference` has everything before `offset`; not answered."""
+        """Report to the server that the reader `reference` has everything before `offset`; it does not answer."""
         self.connection.send(StoreOffset(reference, stream, offset).encode())
 
     def query_offset(self, reference: str, stream: str) -> int | None:
@@ -228,11 +228,11 @@ class StreamClient:
         return response.offset
 
     def declare_publisher(self, reference: str, stream: str) -> RecoveryPublisher:
-        """Begin, or go on, publishing under `reference`; up to 256 publishers at a time.
+        """Begin or continue publishing under `reference`; up to 256 publishers at a time.
 
         Raises:
-            AccessRefused, NotFound: the user may not, or there is no such stream.
-            PreconditionFailed: it is a queue that would not keep what is recovered.
+            AccessRefused, NotFound: no permission, or no such stream.
+            PreconditionFailed: the queue would not keep recovered messages.
         """
         link = self.connection
         free = next((number for number in range(PUBLISHERS_MAX) if number not in self._publishers), None)
@@ -253,7 +253,7 @@ class StreamClient:
         return publisher
 
     def close(self) -> None:
-        """Say goodbye and drop the connection; a second call does nothing."""
+        """Send a close and drop the connection; a second call does nothing."""
         self.connection.close()
 
     def __enter__(self) -> StreamClient:
@@ -278,7 +278,7 @@ class StreamClient:
                 raise self.connection.refusal(code, f"messages up to number {ids} (its log says why)")
 
     def _chunks(self, stream: str, subscription: int, start: int, end: int) -> Iterator[memoryview]:
-        """The chunks of a subscription, as many credits given as chunks came."""
+        """Yield the chunks of a subscription; each one gives a credit back."""
         expected, received = start, 0
         while expected < end:
             raw = self._next_chunk(stream, subscription)
@@ -309,7 +309,7 @@ class StreamClient:
                 raise PeerError(f"{link.peer} declines credit with code {command.code}")
 
     def _check_chunk(self, raw: memoryview) -> Header:
-        """Its header; the checks that only Leveret writes are made only for Leveret."""
+        """The header of a chunk; checks that only Leveret writes are verified only for Leveret."""
         peer = self.connection.peer
         if self.connection.is_leveret:
             header = decode_chunk(raw).header
@@ -325,10 +325,10 @@ class StreamClient:
 
 
 class RecoveryPublisher:
-    """Hands messages to one queue, each at most once whatever is repeated; made by `declare_publisher`.
+    """Publishes messages to one queue, each at most once despite repetitions; made by `declare_publisher`.
 
     Attributes:
-        last_sequence: the last id the server has for the reference; publishing goes on after it.
+        last_sequence: the server's last id for the reference; publishing continues after it.
     """
 
     def __init__(
@@ -345,8 +345,8 @@ class RecoveryPublisher:
         """Send stored messages, in ascending order of ids; waits while too many runs are unconfirmed.
 
         Raises:
-            Refusal: the server declined some of them.
-            ConnectionLost: what is not confirmed may or may not be stored; ask a new publisher.
+            Refusal: the server refused some of them.
+            ConnectionLost: unconfirmed messages may or may not be stored; a new publisher finds out.
         """
         while len(self._sent) >= UNCONFIRMED_MAX:
             self._connection.await_command(PublishConfirm)
@@ -354,10 +354,10 @@ class RecoveryPublisher:
         self._connection.send(run_head(self._number, run), run.data)
 
     def wait_confirmed(self, up_to: int, timeout_s: float) -> None:
-        """Return when every id sent that is not above `up_to` is durable at the server.
+        """Wait until every sent id up to `up_to` is durable at the server.
 
         Raises:
-            Refusal: the server declined some of them.
+            Refusal: the server refused some of them.
             ConnectionLost: that took longer than `timeout_s`.
         """
         link = self._connection
@@ -370,13 +370,13 @@ class RecoveryPublisher:
         link.set_timeout()
 
     def close(self) -> None:
-        """Free the publisher's number; what is unconfirmed stays so."""
+        """Free the publisher's number; unconfirmed messages stay unconfirmed."""
         self._forget()
         link = self._connection
         link.request(DeletePublisher(link.next_id(), self._number), DeletePublisherResponse)
 
     def confirmed(self, publishing_ids: list[int]) -> None:
-        """Note which runs, by the id of their last message, the server says are durable; called by the client."""
+        """Note durable runs, by the id of their last message; called by the client."""
         self._early.update(publishing_ids)
         while self._sent and self._sent[0][1] in self._early:
             self._early.remove(self._sent.popleft()[1])

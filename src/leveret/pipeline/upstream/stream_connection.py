@@ -1,12 +1,11 @@
 """One blocking connection of the stream protocol: socket, handshake, requests and their answers.
 
-Below `stream_client`, which knows what the requests are for. One thread uses a connection; nothing
-runs behind its back. That is why it asks for no heartbeats (a worker that writes Parquet between two
-chunks could send none): each read and write has a timeout instead, and TCP keep-alive tells the
-other side when the worker is gone.
+`stream_client` uses it for its requests. One thread uses a connection; there is no background thread. So it asks for
+no heartbeats, which a worker that writes Parquet between two chunks could not send: each read and write has a timeout
+instead, and TCP keep-alive shows the other side that a worker is gone.
 
 The socket is in blocking mode with `SO_RCVTIMEO`, not Python's timeout, which would make it
-non-blocking underneath and `MSG_WAITALL` useless. With TLS neither works: that one has Python's timeout.
+non-blocking underneath and `MSG_WAITALL` useless. With TLS neither works, so TLS uses Python's timeout.
 """
 
 from __future__ import annotations
@@ -49,16 +48,16 @@ from leveret.wire.stream.commands import (
 )
 
 FRAME_BYTES_MAX: Final = 2**30
-"""A server that announces more is not one; chunks are not bound by the agreed frame size, and hold a message of 2**29
+"""A peer that announces more is no server; chunks are not bound by the agreed frame size, and hold a message of 2**29
 octets and others."""
 LOOK_AHEAD_BYTES: Final = 65536
-"""Read at once when a frame's size is not known yet; larger frames go past this buffer."""
+"""The size of a read while a frame's size is unknown; larger frames bypass this buffer."""
 BLOCK_BYTES: Final = 16_000_000
-"""Of memory in which frames stand side by side, where that is wanted; a larger frame has one for itself."""
+"""The size of the blocks of memory for adjacent frames; a larger frame has one of its own."""
 CLOSE_TIMEOUT_S: Final = 2.0
 _SIZE: Final = struct.Struct(">I")
 _OTHERS: Final = {b"AMQP": "an AMQP listener", b"HTTP": "an HTTP listener"}
-"""What begins with these octets."""
+"""Protocols by the octets with which their answers begin."""
 _TIMEVAL: Final = struct.Struct("@ll")
 _DELIVER: Final = CommandKey.DELIVER.to_bytes(2, "big")
 
@@ -76,7 +75,7 @@ REFUSALS: Final[dict[int, type[Refusal]]] = {
     Code.PRECONDITION_FAILED: PreconditionFailed,
     Code.PUBLISHER_UNKNOWN: PreconditionFailed,
 }
-"""What a response code is to our callers; any other is an `InvalidCommand`."""
+"""The exceptions for response codes; any other code is an `InvalidCommand`."""
 
 
 class ConnectionLost(LeveretError):
@@ -88,14 +87,14 @@ class StreamConnection:
 
     Attributes:
         peer: `host:port`, for messages.
-        server_properties: what the server says it is (`product`, `version`, ...).
+        server_properties: the server's properties (`product`, `version`, ...).
         frame_max_bytes: the server's limit for a frame sent to it.
-        on_command: called with every command that nobody waits for, before `await_command` goes on.
+        on_command: called with every unexpected command, before `await_command` continues.
 
     Raises:
-        OSError: nobody listens there.
-        ConnectionLost: somebody does, but not a server of this protocol.
-        AuthenticationFailed, AccessRefused: wrong credentials; no such vhost or no access to it.
+        OSError: there is no listener.
+        ConnectionLost: the listener speaks another protocol. AuthenticationFailed, AccessRefused: wrong credentials; no
+            such vhost or no access to it.
     """
 
     def __init__(
@@ -139,12 +138,12 @@ class StreamConnection:
 
     @property
     def is_leveret(self) -> bool:
-        """Whether the server is one of ours, which checks and knows more than RabbitMQ."""
+        """Whether the server is Leveret, which checks and reports more than RabbitMQ."""
         return self.server_properties.get("product") == "Leveret"
 
     @property
     def server_version(self) -> tuple[int, ...]:
-        """Major and minor number of the server's version; (0, 0) when it is not made of numbers."""
+        """Major and minor number of the server's version; (0, 0) if it has no numbers."""
         numbers = self.server_properties.get("version", "").split(".")[:2]
         return tuple(map(int, numbers)) if all(map(str.isdecimal, numbers)) else (0, 0)
 
@@ -153,13 +152,13 @@ class StreamConnection:
         return next(self._correlations) & 0x7FFF_FFFF
 
     def request(self, request: StreamRequest, answer: type[T]) -> T:
-        """Send, wait for the answer, raise what it refuses."""
+        """Send a request, wait for the answer, and raise a refusal in it."""
         response = self.exchange(request, answer)
         self.check(response)
         return response
 
     def exchange(self, request: StreamRequest, answer: type[T]) -> T:
-        """Send and wait for the answer, whatever its code."""
+        """Send a request and wait for the answer, with any code."""
         self.send(request.encode())
         while True:
             response = self.await_command(answer)
@@ -167,7 +166,7 @@ class StreamConnection:
                 return response
 
     def check(self, response: StreamCommand) -> None:
-        """Raise the refusal that a response's code stands for, unless it is OK."""
+        """Raise the refusal for a response's code, unless it is OK."""
         if isinstance(response, Response) and response.code != Code.OK:
             raise self.refusal(response.code, type(response).__name__.removesuffix("Response"))
 
@@ -176,7 +175,7 @@ class StreamConnection:
         return REFUSALS.get(code, InvalidCommand)(f"{self.peer} declines {what}: {name_of(code)}")
 
     def await_command(self, wanted: type[T]) -> T:
-        """Read until a command of that type comes, leaving out chunks that nobody wants any more."""
+        """Read until a command of that type comes, dropping unwanted chunks."""
         while True:
             frame = self.next_frame()
             if is_deliver(frame):
@@ -186,14 +185,14 @@ class StreamConnection:
                 return command
 
     def receive(self, frame: memoryview) -> StreamCommand:
-        """Decode a frame, and see to those that may come at any time."""
+        """Decode a frame, and handle commands that may come at any time."""
         command = decode(bytes(frame))
         match command:
             case Heartbeat():
                 self.send(command.encode())
             case Close():
                 with contextlib.suppress(OSError):
-                    # It may not wait for this answer, and the reason it gave is worth more.
+                    # The server may not wait for this answer, and its reason is more useful.
                     self._socket.sendall(CloseResponse(command.correlation, Code.OK).encode())
                 self.lose(f"closed by the server: {name_of(command.code)}, {command.reason}")
         self.on_command(command)
@@ -201,7 +200,7 @@ class StreamConnection:
 
     @contextlib.contextmanager
     def side_by_side(self) -> Iterator[None]:
-        """Meanwhile frames stand one behind the other in blocks of memory: who keeps many need not join them."""
+        """Put frames one behind the other in blocks of memory meanwhile, so that kept frames need not be joined."""
         self._reader.block = _NO_BLOCK
         try:
             yield
@@ -212,7 +211,7 @@ class StreamConnection:
         """The next frame without its size, in memory of its own.
 
         Raises:
-            ConnectionLost: the connection ended, or nothing came in time.
+            ConnectionLost: the connection ended, or no frame came in time.
         """
         try:
             return self._reader.read()
@@ -225,7 +224,7 @@ class StreamConnection:
         """Send whole frames, which may be in pieces.
 
         Raises:
-            ConnectionLost: the connection ended, or the server took nothing for too long.
+            ConnectionLost: the connection ended, or the server took no octets for too long.
         """
         try:
             for piece in octets:
@@ -236,7 +235,7 @@ class StreamConnection:
             self._last_words(str(error))
 
     def set_timeout(self, seconds: float | None = None) -> None:
-        """Bound every single read and write from now on; without a value, as at the beginning."""
+        """Limit every single read and write from now on; without a value, as at the beginning."""
         whole, fraction = divmod(max(self._timeout_s if seconds is None else seconds, 0.001), 1)
         if isinstance(self._socket, ssl.SSLSocket):
             self._socket.settimeout(whole + fraction)
@@ -246,24 +245,24 @@ class StreamConnection:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, value)
 
     def lose(self, reason: str) -> NoReturn:
-        """Drop the connection and say why."""
+        """Drop the connection, and raise with the reason."""
         self._socket.close()
         raise ConnectionLost(f"connection to {self.peer} lost: {reason}")
 
     def close(self) -> None:
-        """Say goodbye, wait shortly for the answer, drop the connection; a second call does nothing."""
+        """Send a close, wait shortly for the answer, drop the connection; a second call does nothing."""
         if self.closed:
             return
         try:
             self.set_timeout(min(self._timeout_s, CLOSE_TIMEOUT_S))
             self.request(Close(self.next_id(), Code.OK, "bye"), CloseResponse)
         except (LeveretError, OSError):
-            pass  # It is over either way, and all that mattered was answered before.
+            pass  # The connection ends anyway, and all requests were answered before.
         finally:
             self._socket.close()
 
     def _last_words(self, reason: str) -> NoReturn:
-        """Sending failed: the server may have said why before it hung up."""
+        """Handle a failed send: the server may have sent a reason before it closed."""
         try:
             while True:
                 command = decode(bytes(self._reader.read()))
@@ -292,10 +291,10 @@ _NO_BLOCK: Final = memoryview(b"")
 
 
 class _FrameReader:
-    """Frames from a blocking socket: small ones many to a read, large ones straight into place.
+    """Reads frames from a blocking socket: many small ones at once, large ones straight into their memory.
 
     Attributes:
-        block: what is left of the memory that the next frames go to; None: each gets its own.
+        block: the rest of the memory for the next frames; None: each gets its own.
     """
 
     def __init__(self, source: socket.socket) -> None:
@@ -329,7 +328,7 @@ class _FrameReader:
         if self.block is None:
             return memoryview(bytearray(size))
         if size > len(self.block):
-            # Not cleared: nobody reads of it what no frame has filled.
+            # Not cleared, because only octets filled by frames are read.
             self.block = np.empty(max(size, BLOCK_BYTES), np.uint8).data
         room, self.block = self.block[:size], self.block[size:]
         return room
@@ -347,10 +346,10 @@ class _FrameReader:
 
 
 def _encrypted(plain: socket.socket, tls: ssl.SSLContext, host: str) -> ssl.SSLSocket:
-    """TLS over a connection that has its timeout still.
+    """Wrap a connection in TLS; it keeps its timeout.
 
     Raises:
-        OSError: the two do not agree on it; the connection is closed.
+        OSError: the handshake failed; the connection is closed.
     """
     try:
         return tls.wrap_socket(plain, server_hostname=host)
@@ -373,4 +372,4 @@ def name_of(code: int) -> str:
 
 
 def _nobody(command: StreamCommand) -> None:
-    """Nobody waits for commands that come by themselves."""
+    """Do nothing with unexpected commands."""
