@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from leveret.core.broker.broker import Broker
-from leveret.core.queues.dying import DeadLetters
+from leveret.core.queues.dead_lettering import DeadLetters
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import alike
 from leveret.core.queues.queue import Queue
@@ -25,7 +25,9 @@ _COUNT_MAX = 2**63 - 1
 _SHORT_STRING_MAX = 255
 
 
-def died(head: Head, queue: str, reason: str, now_s: int, exchange: str, routing_key: str | None) -> Head:
+def dead_letter_head(
+    head: Head, queue: str, reason: str, now_s: int, exchange: str, routing_key: str | None
+) -> Head:
     """The head of a dead-lettered message published to `exchange`; `routing_key` None keeps its own key."""
     properties = props.split(head.header)
     headers = _table(properties.get(props.HEADERS, b""))
@@ -92,7 +94,7 @@ def carbon_copies(headers: dict[bytes, bytes]) -> list[bytes]:
     return tables.texts_of(_array(headers.get(_CARBON_COPIES, b"")))
 
 
-def goes_round(head: Head, queue: str) -> bool:
+def is_cycle(head: Head, queue: str) -> bool:
     """Whether the messages died in `queue` before, and no consumer has rejected them since."""
     for value in _deaths(header_entries(head)):
         entry = _table(tables.table_of(value) or b"")
@@ -118,9 +120,11 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
     for run in letters.runs:
         broker.dead_lettered[kind, letters.reason] += len(run)
         for each, bodies in run.taken().by_head():
-            head = died(each, name, letters.reason, now_s, exchange, settings.dead_letter_routing_key)
+            head = dead_letter_head(
+                each, name, letters.reason, now_s, exchange, settings.dead_letter_routing_key
+            )
             for target in _targets(broker, vhost, exchange, head):
-                if letters.reason != "rejected" and goes_round(head, target.key[1]):
+                if letters.reason != "rejected" and is_cycle(head, target.key[1]):
                     continue
                 taken = bodies[: target.room(head.body_bytes)]
                 if taken and target not in letters.done:

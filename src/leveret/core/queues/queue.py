@@ -3,9 +3,9 @@
 The queue keeps no message for its backlog (`core.queues.backlog`); messages travel in runs (`core.queues.head`). A
 message that was taken and is neither settled nor returned is unacked.
 
-Events are the methods. Effects are `gathered` (runs to append), `settling` (ranges to log), `dying` (messages to
-publish elsewhere before they are settled here), `deadline_ms` (the time of the next `dispatch` if no other event comes
-first), and calls of `QueueConsumer.deliver`. Nothing here waits, and time is an argument of `dispatch`.
+Events are the methods. Effects are `gathered` (runs to append), `settling` (ranges to log), `dead_lettering` (messages
+to publish elsewhere before they are settled here), `deadline_ms` (the time of the next `dispatch` if no other event
+comes first), and calls of `QueueConsumer.deliver`. Nothing here waits, and time is an argument of `dispatch`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from leveret.core.queues.backlog.pending_returns import PendingReturns
 from leveret.core.queues.chunk_epochs import ChunkEpochs
 from leveret.core.queues.consumers import Consumers, QueueConsumer
 from leveret.core.queues.counters import Counters
-from leveret.core.queues.dying import DEAD_AT_ONCE, NOT_STORED, DeadLetters, Dying
+from leveret.core.queues.dead_lettering import DEAD_AT_ONCE, NOT_STORED, DeadLettering, DeadLetters
 from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run, bytes_of, count_of, joined
 from leveret.core.queues.queue_settings import DROP_HEAD, QueueSettings
 from leveret.core.queues.relocated import Relocated
-from leveret.core.queues.returns import Returns
+from leveret.core.queues.return_counts import ReturnCounts
 from leveret.core.queues.sequences import NumberedRun, Sequences
 from leveret.model.definitions import REHEARSAL_VHOSTS
 from leveret.model.definitions import Queue as QueueDefinition
@@ -63,8 +63,8 @@ class Queue:
         chunk_epochs: the ends of each epoch's chunks in its log.
         relocated: the places of relocated messages.
         relocated_before: the offset before which the log is not needed for unsettled messages.
-        dying: the messages to dead-letter.
-        returns: the counts of messages' returns, in a queue that counts them.
+        dead_lettering: the messages to dead-letter.
+        return_counts: the counts of messages' returns, in a queue that counts them.
         pending_returns: unfinished returns; nothing is delivered meanwhile.
     """
 
@@ -94,8 +94,8 @@ class Queue:
         self.gathered_count = 0
         self.gathered_bytes = 0
         self.settling: list[list[int]] = []
-        self.dying = Dying()
-        self.returns = Returns()
+        self.dead_lettering = DeadLettering()
+        self.return_counts = ReturnCounts()
         self.pending_returns = PendingReturns()
         self.deadline_ms: int | None = None
         self.may_expire = False
@@ -153,12 +153,12 @@ class Queue:
     @property
     def unsettled_count(self) -> int:
         """The number of messages for clients: all except dead ones, which stay until they are safe at their targets."""
-        return self.message_count - self.dying.count
+        return self.message_count - self.dead_lettering.count
 
     @property
     def delivered_count(self) -> int:
         """The number of messages that clients have and have not acknowledged."""
-        return self.unacked_count - self.dying.count
+        return self.unacked_count - self.dead_lettering.count
 
     @property
     def may_hold_messages(self) -> bool:
@@ -286,14 +286,14 @@ class Queue:
     def refuse(self, messages: Messages) -> None:
         """Dead-letter publishes that the queue has no room for (overflow `reject-publish-dlx`)."""
         if self.settings.dead_letter_exchange is not None:
-            self.dying.add(DeadLetters([Run(NOT_STORED, messages)], "maxlen"))
+            self.dead_lettering.add(DeadLetters([Run(NOT_STORED, messages)], "maxlen"))
 
     # -- settling -----------------------------------------------------------------------------
 
     def settle(self, first: int, count: int, reason: int = Reason.ACKED) -> None:
         """Settle taken messages: they are never delivered again once this is logged."""
         if reason == Reason.DEAD_LETTERED:
-            self.dying.count -= count
+            self.dead_lettering.count -= count
         self._forget_unacked(count)
         self._settle(first, first + count, reason)
 
@@ -309,11 +309,11 @@ class Queue:
         if self.settings.dead_letter_exchange is None:
             self.settle(first, count, Reason.DROPPED)
         else:
-            self.dying.declare_dead(first, first + count, "rejected")
+            self.dead_lettering.declare_dead(first, first + count, "rejected")
 
     def _settle(self, first: int, end: int, reason: int) -> None:
         self.settled.add(first, end)
-        self.returns.forget(first, end)
+        self.return_counts.forget(first, end)
         settling = self.settling
         if settling and settling[-1][2] == first and settling[-1][0] == reason:
             settling[-1][2] = end
@@ -395,8 +395,8 @@ class Queue:
         self._dropped = 0
         if self._used_ms is None or self.consumers:
             self._used_ms = now_ms
-        if self.dying.condemned:
-            self.dying.add_condemned(self.backlog.find)
+        if self.dead_lettering.declared_dead:
+            self.dead_lettering.add_declared_dead(self.backlog.find)
         if self.backlog.unsorted and self.backlog.sort_some():
             # The first message is not known yet.
             self.deadline_ms = now_ms
@@ -468,7 +468,7 @@ class Queue:
 
     def _set_deadline(self) -> None:
         self.deadline_ms = None
-        if self._dropped_enough or self._deals_on or self.returns.is_much_unlogged:
+        if self._dropped_enough or self._deals_on or self.return_counts.is_much_unlogged:
             self.deadline_ms = self._now_ms
             return
         if not self.may_expire and self.settings.expires_ms is None:
@@ -487,7 +487,7 @@ class Queue:
     @property
     def _dropped_enough(self) -> bool:
         """Whether this dispatch has dropped or expired enough messages."""
-        return self._dropped >= DROPPED_AT_ONCE or self.dying.is_full
+        return self._dropped >= DROPPED_AT_ONCE or self.dead_lettering.is_full
 
     @property
     def _dropped_together(self) -> int:
@@ -588,8 +588,8 @@ class Queue:
     def _discard(self, runs: list[Run], reason: Reason, death: str) -> None:
         """Dead-letter taken messages, or drop them if there is no dead letter exchange."""
         if self.settings.dead_letter_exchange is not None:
-            self.dying.count += count_of(runs)
-            self.dying.add(DeadLetters(runs, death))
+            self.dead_lettering.count += count_of(runs)
+            self.dead_lettering.add(DeadLetters(runs, death))
             return
         for run in runs:
             self._dropped += _cost_of(run)

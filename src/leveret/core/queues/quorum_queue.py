@@ -2,7 +2,7 @@
 
 The log is that of a classic queue. Every delivery carries `x-delivery-count`. A message that is returned more often
 than `delivery-limit` allows is dead-lettered or dropped (RabbitMQ's rule against poison messages). The counts survive
-restarts and fail-overs (`returns`).
+restarts and fail-overs (`return_counts`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class QuorumQueue(Queue):
     def requeue(self, first: int, count: int) -> None:
         """See Queue; messages that came back too often are dead-lettered or dropped."""
         back = first
-        for offset in self.returns.add(first, first + count, self.settings.delivery_limit):
+        for offset in self.return_counts.add(first, first + count, self.settings.delivery_limit):
             self._put_back(back, offset)
             self._refuse(offset)
             back = offset + 1
@@ -39,11 +39,11 @@ class QuorumQueue(Queue):
             super().requeue(first, end - first)
 
     def _refuse(self, offset: int) -> None:
-        self.returns.forget(offset, offset + 1)
+        self.return_counts.forget(offset, offset + 1)
         if self.settings.dead_letter_exchange is None:
             self.settle(offset, 1, Reason.DROPPED)
         else:
-            self.dying.declare_dead(offset, offset + 1, "delivery_limit")
+            self.dead_lettering.declare_dead(offset, offset + 1, "delivery_limit")
 
     def take(self, limit: int) -> tuple[list[Run], bool]:
         """See Queue; adds the count to every message."""
@@ -54,7 +54,7 @@ class QuorumQueue(Queue):
 
     def _counted(self, run: Run) -> Iterator[Run]:
         """A run in pieces of one count each; after a crash a whole long backlog is redelivered with one count."""
-        count_of = self.returns.of
+        count_of = self.return_counts.of
         first = run.first
         while first < run.end:
             count, end = count_of(first), first + 1

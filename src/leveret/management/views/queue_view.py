@@ -192,7 +192,7 @@ def _dead_letters(queue: Queue) -> Json:
     """What a quorum queue keeps until it is safe where it goes; its octets are a part of those that are unacked."""
     if queue_type(queue.definition.arguments) != QUORUM:
         return {}
-    dead, unacked = queue.dying.count, queue.unacked_count
+    dead, unacked = queue.dead_lettering.count, queue.unacked_count
     return {
         "messages_dlx": dead,
         "message_bytes_dlx": queue.unacked_bytes * dead // unacked if unacked else 0,

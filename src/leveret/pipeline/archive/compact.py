@@ -24,7 +24,7 @@ import pyarrow as pa
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.decode import MESSAGE, RECORDS, SETTLEMENTS
 from leveret.pipeline.archive.manifest import Manifest, QueuePart, StoredFile
-from leveret.pipeline.archive.settled import (
+from leveret.pipeline.archive.settled_offsets import (
     NOTHING,
     Mask,
     QueueIncarnation,

@@ -36,7 +36,7 @@ import pyarrow as pa
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.documents import read_document, write_document
 from leveret.pipeline.archive.manifest import Manifest
-from leveret.pipeline.archive.settled import Int64s
+from leveret.pipeline.archive.settled_offsets import Int64s
 from leveret.pipeline.archive.stored_positions import StoredPositions
 from leveret.pipeline.archive.tables import read_table, write_table
 from leveret.pipeline.files.files import (

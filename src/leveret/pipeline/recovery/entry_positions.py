@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from leveret.pipeline.archive.recovery_plan import QueueOrder
-from leveret.pipeline.archive.settled import Int64s
+from leveret.pipeline.archive.settled_offsets import Int64s
 from leveret.pipeline.archive.stored_positions import StoredPositions
 from leveret.pipeline.recovery.message_runs import BODY, SHAPE, message_runs
 from leveret.wire.chunk import Attribute, encode_attribute

@@ -26,7 +26,7 @@ from pyspark.sql import SparkSession
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.decode import MESSAGE
 from leveret.pipeline.archive.manifest import Manifest, QueuePart, StoredFile
-from leveret.pipeline.archive.settled import (
+from leveret.pipeline.archive.settled_offsets import (
     NOTHING,
     Int64s,
     Mask,

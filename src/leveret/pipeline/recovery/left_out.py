@@ -17,7 +17,7 @@ import pyarrow as pa
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.decode import MESSAGE
 from leveret.pipeline.archive.manifest import Manifest, StoredFile
-from leveret.pipeline.archive.settled import NOTHING, Int64s, QueueIncarnation, rows_by_incarnation
+from leveret.pipeline.archive.settled_offsets import NOTHING, Int64s, QueueIncarnation, rows_by_incarnation
 from leveret.pipeline.files.files import Place
 from leveret.pipeline.jobs.job import EVERYTHING, RecoverJob, Selection
 from leveret.pipeline.recovery.unsettled import (

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from leveret.model.errors import StorageError
 from leveret.pipeline.archive.recovery_plan import PlanDirectory, QueueOrder, QueueOutcome, read_order
-from leveret.pipeline.archive.settled import Int64s
+from leveret.pipeline.archive.settled_offsets import Int64s
 from leveret.pipeline.archive.tables import RESTORE, messages_in
 from leveret.pipeline.files.files import Place, opened, uncache
 from leveret.pipeline.recovery.entry_positions import EntryPositions, is_of_stream

@@ -32,7 +32,7 @@ from leveret.pipeline.archive.recovery_plan import (
     finished,
     unsettled_crc32,
 )
-from leveret.pipeline.archive.settled import (
+from leveret.pipeline.archive.settled_offsets import (
     NOTHING,
     Int64s,
     Mask,

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from leveret.core.broker.broker import Broker
 from leveret.core.broker.dead_letters import route_dead_letters
 from leveret.core.queues.confirms import ConfirmBatch, ConfirmingChannel, ConfirmOutcome
-from leveret.core.queues.dying import NOT_STORED, DeadLetters
+from leveret.core.queues.dead_lettering import NOT_STORED, DeadLetters
 from leveret.core.queues.queue import Queue
 from leveret.model.definitions import Change
 from leveret.model.errors import Corrupt, StorageError
@@ -371,7 +371,7 @@ class Engine:
 
     def _dead_letter(self, queue: Queue, now_ms: int) -> None:
         """Publish a queue's dead letters; `_promise` settles them here only after they are safe."""
-        for letters in queue.dying.take():
+        for letters in queue.dead_lettering.take():
             takers = route_dead_letters(self._broker, queue, letters, now_ms // 1000)
             self._dead_lettered.append((queue, letters, takers))
 
@@ -428,7 +428,7 @@ class Engine:
         )
 
     def _dead_letter_later(self, queue: Queue, letters: DeadLetters) -> None:
-        queue.dying.add(letters)
+        queue.dead_lettering.add(letters)
         self._deadlines.set(queue, self.clock_ms() + RETRY_MS)
 
     def when_safe(self, queue: Queue, then: Callable[[], None]) -> None:

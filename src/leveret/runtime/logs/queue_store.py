@@ -16,7 +16,7 @@ from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.messages import Messages, Run, count_of
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.relocated import Relocated, RelocatedRange
-from leveret.core.queues.returns import Returned
+from leveret.core.queues.return_counts import Returned
 from leveret.core.queues.sequences import NumberedRun
 from leveret.model.errors import Corrupt, StorageError
 from leveret.model.reasons import Reason
@@ -75,13 +75,13 @@ class Replay:
             elif kind == Attribute.EPOCH_END:
                 self._queue.chunk_epochs.logged(int.from_bytes(name), value)
             elif kind == Attribute.RETURNED:
-                self._queue.returns.found(_returned(name, value, header.chunk_id))
+                self._queue.return_counts.found(_returned(name, value, header.chunk_id))
         self._queue.chunk_epochs.appended(header.epoch, header.next_offset)
         if header.type == ChunkType.TRACKING:
             self._settled.add(header.chunk_id, header.next_offset)
             for _, first, count in decode_settlements(chunk.data[4:]):
                 self._settled.add(first, first + count)
-                self._queue.returns.forget(first, first + count)
+                self._queue.return_counts.forget(first, first + count)
         elif header.type == ChunkType.RELOCATION:
             self._settled.add(header.chunk_id, header.next_offset)
             ranges = [(block.first, block.end) for block in decode_relocation(chunk.data)]
@@ -335,7 +335,7 @@ class QueueStore:
         Raises:
             StorageError: the disk refused them; a later flush logs them.
         """
-        settling, returned = queue.settling, queue.returns.unlogged
+        settling, returned = queue.settling, queue.return_counts.unlogged
         if self.reclaiming.take_due(queue) and not settling and not returned:
             self.begin_segment(queue)
             self.reclaiming.note(queue, self.log(queue))
@@ -357,7 +357,7 @@ class QueueStore:
         trailer = self._trailer(queue, log, {}, returned=returned)
         header = self._append(queue, log, ChunkType.TRACKING, 1, data, trailer)
         queue.settling = []
-        queue.returns.logged(returned)
+        queue.return_counts.logged(returned)
         queue.logged_settlement(header.chunk_id)
         self._drop_settled(queue, log)
         self.reclaiming.note(queue, log)
@@ -424,7 +424,7 @@ class QueueStore:
         starts_segment = log.starts_segment
         header = log.append(kind, records, records, data, self._clock_ms(), trailer)
         if starts_segment:
-            queue.returns.log_again()
+            queue.return_counts.log_again()
         queue.chunk_epochs.appended(header.epoch, header.next_offset)
         if queue.definition.durable:
             self._commit.appended(log)

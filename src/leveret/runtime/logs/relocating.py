@@ -163,7 +163,7 @@ class Relocating:
             self._failed.add(queue)
             return
         # Counts of returns are in the log, too, perhaps in the segments that go; they must be logged again first.
-        if found.at >= found.until and not queue.returns.unlogged:
+        if found.at >= found.until and not queue.return_counts.unlogged:
             found.end = log.next_offset
             self._logs.call_when_safe(queue, found.safe)
 

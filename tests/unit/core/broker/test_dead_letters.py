@@ -8,8 +8,8 @@ import pytest
 from pamqp import commands, header
 
 from leveret.core.broker.broker import Broker
-from leveret.core.broker.dead_letters import died, headers_of, route_dead_letters
-from leveret.core.queues.dying import DeadLetters
+from leveret.core.broker.dead_letters import dead_letter_head, headers_of, route_dead_letters
+from leveret.core.queues.dead_lettering import DeadLetters
 from leveret.core.queues.head import Head, make_head
 from leveret.core.queues.messages import Run, alike
 from leveret.core.queues.queue import Queue
@@ -24,7 +24,7 @@ def head_of(**properties: Any) -> Head:
 
 
 def test_a_dead_message_has_no_time_to_live_any_more_and_says_which_it_had() -> None:
-    dead = died(head_of(expiration="60000"), "q", "expired", 7, "dlx", None)
+    dead = dead_letter_head(head_of(expiration="60000"), "q", "expired", 7, "dlx", None)
     assert (dead.exchange, dead.routing_key, dead.expiration_ms) == (b"dlx", b"k", None)
     assert props.EXPIRATION not in props.split(dead.header)
     [death] = headers_of(dead.header)["x-death"]
@@ -33,9 +33,11 @@ def test_a_dead_message_has_no_time_to_live_any_more_and_says_which_it_had() -> 
 
 
 def test_a_message_that_dies_again_of_the_same_is_counted_where_it_died_before() -> None:
-    again = died(died(head_of(), "q", "expired", 7, "dlx", None), "q", "expired", 8, "dlx", None)
+    again = dead_letter_head(
+        dead_letter_head(head_of(), "q", "expired", 7, "dlx", None), "q", "expired", 8, "dlx", None
+    )
     assert [death["count"] for death in headers_of(again.header)["x-death"]] == [2]
-    elsewhere = died(again, "r", "maxlen", 9, "dlx", "other")
+    elsewhere = dead_letter_head(again, "r", "maxlen", 9, "dlx", "other")
     assert elsewhere.routing_key == b"other"
     found = headers_of(elsewhere.header)
     assert [(death["queue"], death["count"]) for death in found["x-death"]] == [("r", 1), ("q", 2)]
@@ -58,7 +60,7 @@ def test_a_message_goes_round_to_where_it_died_only_if_somebody_rejects_it_on_th
     broker.apply(d.Put(d.Binding(vhost="v", source="dlx", destination="q")))
     queue: Queue = broker.queues["v", "q"]
     queue.configure(QueueSettings(dead_letter_exchange="dlx"))
-    once = died(head_of(), "q", reason, 7, "dlx", None)
+    once = dead_letter_head(head_of(), "q", reason, 7, "dlx", None)
     assert route_dead_letters(broker, queue, DeadLetters([Run(0, alike(once, [b"abc"]))], reason), 8) == (
         {queue} if comes_back else set()
     )

@@ -87,7 +87,7 @@ def test_a_rejected_message_is_dead_lettered_if_there_is_an_exchange_for_that(ex
     queue.take(3)
     queue.reject(1, 1)
     flush(queue, log, 0)
-    letters = [(numbers(each.runs), each.reason) for each in queue.dying.take()]
+    letters = [(numbers(each.runs), each.reason) for each in queue.dead_lettering.take()]
     assert letters == ([([1], "rejected")] if exchange else [])
     assert (1 in queue.settled) is (exchange is None)
 

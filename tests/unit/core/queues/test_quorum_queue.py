@@ -64,7 +64,7 @@ def test_a_message_that_is_gone_is_counted_no_more(how: str) -> None:
         for offset in taken(queue):
             queue.reject(offset, 1)
     assert queue.message_count == 0
-    assert [queue.returns.of(offset) for offset in range(queue.next_offset)] == [0] * queue.next_offset
+    assert [queue.return_counts.of(offset) for offset in range(queue.next_offset)] == [0] * queue.next_offset
 
 
 def test_what_comes_back_too_often_is_dropped_at_its_limit() -> None:

@@ -314,7 +314,7 @@ def test_one_by_one_rejected_messages_die_together() -> None:
         for run in held.take(500)[0]:
             for offset in range(run.first, run.end):
                 held.reject(offset, 1)
-        assert len(held.dying.condemned) == 1
+        assert len(held.dead_lettering.declared_dead) == 1
         await site.touched()
         assert site.contents("grave") == bodies
 

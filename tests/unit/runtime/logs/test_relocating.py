@@ -110,7 +110,7 @@ def test_how_often_a_message_came_back_is_known_behind_what_was_dropped(tmp_path
         store.queue.requeue(0, 1)
         store.store.append_settlements(store.queue)
     store.queue.take(1)
-    assert store.queue.returns.of(0) == 3
+    assert store.queue.return_counts.of(0) == 3
     store.publish(100)
     store.consume(100)
     store.sync()
@@ -119,7 +119,7 @@ def test_how_often_a_message_came_back_is_known_behind_what_was_dropped(tmp_path
     assert begin_of(store)[0] > 100
     store.restart()
     assert held_of(store) == {0: BODY}
-    assert store.queue.returns.of(0) == 3
+    assert store.queue.return_counts.of(0) == 3
     store.close()
 
 

@@ -171,7 +171,7 @@ class Story:
         is_there = self.node.broker.queues.get(queue.key) is queue
         dead = [
             (body(offset), letters.reason)
-            for letters in queue.dying.take()
+            for letters in queue.dead_lettering.take()
             for run in letters.runs
             for offset in range(run.first, run.end)
         ]

@@ -363,7 +363,7 @@ def test_dlx_of_a_rejected_publish_is_the_leaders(cluster: Cluster) -> None:
     client.send(CONFIRM, *publish(b"x", "r"))
     cluster.settle()
     assert client.told(B.Nack)[0].delivery_tag == 1
-    assert cluster["b"].queue("r").dying.letters[0].reason == "maxlen"
+    assert cluster["b"].queue("r").dead_lettering.letters[0].reason == "maxlen"
 
 
 def filled(messages: int) -> tuple[Cluster, Client]:

@@ -1,4 +1,4 @@
-"""core.queues.returns: what is logged of how often messages came back is enough to count them after a restart."""
+"""core.queues.return_counts: what is logged of how often messages came back is enough to count them after a restart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.core.queues.queue_types import make_queue
-from leveret.core.queues.returns import LOGGED_AT_ONCE, Returned, Returns, is_logged
+from leveret.core.queues.return_counts import LOGGED_AT_ONCE, ReturnCounts, Returned, is_logged
 from leveret.model.definitions import Queue as Definition
 
 STEP = st.one_of(
@@ -19,7 +19,7 @@ STEP = st.one_of(
 
 @given(st.lists(STEP, max_size=30))
 def test_what_the_log_says_is_what_is_known_but_for_a_sixteenth(steps: list[tuple[str, int, int]]) -> None:
-    known, reported = Returns(), Returns()
+    known, reported = ReturnCounts(), ReturnCounts()
     for what, offset, amount in [*steps, ("log", 0, 0)]:
         if what == "return":
             for _ in range(amount):
@@ -30,7 +30,7 @@ def test_what_the_log_says_is_what_is_known_but_for_a_sixteenth(steps: list[tupl
         elif what == "segment":
             # What was before it may go.
             known.log_again()
-            reported = Returns()
+            reported = ReturnCounts()
         while ranges := known.unlogged if what == "log" else []:
             for each in ranges:
                 reported.found(each)
@@ -46,14 +46,14 @@ def test_a_message_that_comes_back_for_ever_is_rarely_logged() -> None:
 
 
 def test_neighbours_that_came_back_as_often_are_one_range() -> None:
-    returns = Returns()
+    returns = ReturnCounts()
     for offset in (7, 5, 6, 9, 6):
         returns.add(offset, offset + 1)
     assert returns.unlogged == [Returned(5, 6, 1), Returned(6, 7, 2), Returned(7, 8, 1), Returned(9, 10, 1)]
 
 
 def test_what_does_not_fit_one_chunk_goes_into_the_next() -> None:
-    returns = Returns()
+    returns = ReturnCounts()
     for offset in range(0, 4 * LOGGED_AT_ONCE, 2):
         returns.add(offset, offset + 1)
     first = returns.unlogged
@@ -64,7 +64,7 @@ def test_what_does_not_fit_one_chunk_goes_into_the_next() -> None:
 
 def test_what_came_back_together_is_logged_a_part_in_each_flush() -> None:
     """50,000 messages of a quorum queue that came back were a step of 69 ms."""
-    returns = Returns()
+    returns = ReturnCounts()
     for offset in range(10 * LOGGED_AT_ONCE):
         returns.add(offset, offset + 1)
     flushes = 0
@@ -81,16 +81,16 @@ def test_a_quorum_queue_asks_for_flushes_until_all_that_came_back_is_logged() ->
         Definition(name="q", vhost="v", arguments={"x-queue-type": "quorum"}), lambda queue, offset: []
     )
     for offset in range(LOGGED_AT_ONCE + 1):
-        queue.returns.add(offset, offset + 1)
+        queue.return_counts.add(offset, offset + 1)
     queue.dispatch(7)
     assert queue.deadline_ms == 7
-    queue.returns.logged(queue.returns.unlogged)
+    queue.return_counts.logged(queue.return_counts.unlogged)
     queue.dispatch(7)
     assert queue.deadline_ms is None
 
 
 def test_those_that_came_back_too_often_are_told() -> None:
-    returns = Returns()
+    returns = ReturnCounts()
     assert returns.add(0, 5, 1) == []
     assert returns.add(2, 4, 1) == [2, 3]
     assert returns.add(1, 3, None) == []

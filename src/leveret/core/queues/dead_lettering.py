@@ -35,21 +35,21 @@ class DeadLetters(NamedTuple):
     done: frozenset[DeliverySource] = frozenset()
 
 
-class Dying:
-    """The dying messages of one queue.
+class DeadLettering:
+    """The messages of one queue that are being dead-lettered.
 
     Attributes:
         letters: to be published with this dispatch.
-        condemned: unacked messages that are still to be read, as (first, end, reason).
+        declared_dead: unacked messages that are still to be read, as (first, end, reason).
         count: the number of messages that are dead and not settled yet.
     """
 
-    __slots__ = ("_octets", "condemned", "count", "letters")
+    __slots__ = ("_octets", "count", "declared_dead", "letters")
 
     def __init__(self) -> None:
         """Begin without any."""
         self.letters: list[DeadLetters] = []
-        self.condemned: deque[tuple[int, int, str]] = deque()
+        self.declared_dead: deque[tuple[int, int, str]] = deque()
         self.count = 0
         self._octets = 0
 
@@ -73,20 +73,20 @@ class Dying:
     def declare_dead(self, first: int, end: int, reason: str) -> None:
         """Note messages that a dispatch will read and add."""
         self.count += end - first
-        condemned = self.condemned
-        if condemned and condemned[-1][1:] == (first, reason):
-            condemned[-1] = (condemned[-1][0], end, reason)
+        declared_dead = self.declared_dead
+        if declared_dead and declared_dead[-1][1:] == (first, reason):
+            declared_dead[-1] = (declared_dead[-1][0], end, reason)
         else:
-            condemned.append((first, end, reason))
+            declared_dead.append((first, end, reason))
 
-    def add_condemned(self, find: Callable[[int], Run]) -> None:
-        """Add condemned messages until the dispatch is full; `find` reads the run that holds an offset."""
-        while self.condemned and not self.is_full:
-            first, end, reason = self.condemned[0]
+    def add_declared_dead(self, find: Callable[[int], Run]) -> None:
+        """Add declared_dead messages until the dispatch is full; `find` reads the run that holds an offset."""
+        while self.declared_dead and not self.is_full:
+            first, end, reason = self.declared_dead[0]
             run = find(first)
             run = run.cut(first, min(end, run.end))
             self.add(DeadLetters([run], reason))
             if run.end == end:
-                self.condemned.popleft()
+                self.declared_dead.popleft()
             else:
-                self.condemned[0] = (run.end, end, reason)
+                self.declared_dead[0] = (run.end, end, reason)

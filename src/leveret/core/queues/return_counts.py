@@ -27,7 +27,7 @@ class Returned(NamedTuple):
     returns: int
 
 
-class Returns:
+class ReturnCounts:
     """The counts of one queue's unsettled messages."""
 
     __slots__ = ("_counts", "_unlogged")

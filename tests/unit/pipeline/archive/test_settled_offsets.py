@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from leveret.pipeline.archive.settled import (
+from leveret.pipeline.archive.settled_offsets import (
     NOTHING,
     Mask,
     QueueIncarnation,
