@@ -7,7 +7,7 @@ syncfs 2.5 to 3 ms and 1 ms; four files 0.75 and 0.5 ms; a lone file gains nothi
 
 A syncfs is as good as an fdatasync of each file if it reports all errors: on Linux from 5.17 (since 5.8 for data,
 since 5.17 for the journal), on file systems of local disks. It also waits for writes of other programs to the same
-file system; if these are many, each file is synced for itself.
+file system; if these may be many (storage.dirty_memory), each file is synced for itself.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ import logging
 import os
 import re
 import stat
+from functools import partial
 from pathlib import Path
 from typing import Final
+
+from leveret.storage.dirty_memory import DirtyMemory
 
 logger = logging.getLogger(__name__)
 
 TOGETHER_MIN: Final = 4
 """The number of descriptors from which on one syncfs costs less disk and processor time than an fdatasync of each."""
 
-DIRTY_BYTES_MAX: Final = 32 << 20
-"""The most dirty octets in the system, this node's included, for a syncfs: a disk writes that in 0.2 s."""
-
 KERNEL_MIN: Final = (5, 17)
 
 TYPES: Final = frozenset({"ext4", "xfs"})
 """File systems that reach their metadata only through the journal, and refuse every write once it has failed."""
 
-_MEMORY: Final = "/proc/meminfo"
 _MOUNTS: Final = "/proc/self/mountinfo"
 _PROBE: Final = "sync.probe"
 
@@ -62,19 +61,22 @@ class FileSystem:
     """The file system of a directory, which one syncfs makes durable as a whole."""
 
     def __init__(self, directory: Path) -> None:
-        """Hold two descriptors until `close`: there may be none left when one is needed.
+        """Hold descriptors until `close`: there may be none left when one is needed.
 
-        The kernel reports to each descriptor the errors since its last sync, so this one is opened before any write.
+        The kernel reports to each descriptor the errors since its last sync, so the rounds' descriptor is opened before
+        any write, and the write-back, whose errors nobody waits for, has one of its own.
 
         Raises:
             OSError: the directory, or the system's figures of its memory, cannot be opened.
         """
         self._directory = directory
         self._fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._unawaited_fd = -1
         try:
-            self._memory = os.open(_MEMORY, os.O_RDONLY | os.O_CLOEXEC)
+            self._unawaited_fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            self._dirty = DirtyMemory()
         except OSError:
-            os.close(self._fd)
+            close_descriptors([fd for fd in (self._fd, self._unawaited_fd) if fd >= 0])
             raise
         self._device = os.fstat(self._fd).st_dev
 
@@ -86,7 +88,7 @@ class FileSystem:
         """
         return (
             len(descriptors) >= TOGETHER_MIN
-            and dirty_bytes(os.pread(self._memory, 8192, 0)) <= DIRTY_BYTES_MAX
+            and self._dirty.is_little()
             and all(os.fstat(fd).st_dev == self._device for fd in descriptors)
         )
 
@@ -116,6 +118,14 @@ class FileSystem:
             return
         close_descriptors(descriptors)
 
+    def begin_write_back(self) -> bool:
+        """Whether `write_back` is to be called in a thread now: so much is dirty that `sync` would take long."""
+        return self._dirty.begin_write_back()
+
+    def write_back(self, _: object) -> None:
+        """Write what is dirty, for nobody; runs in any thread. Raises OSError, of which `sync` is told as well."""
+        self._dirty.write_back(partial(syncfs, self._unawaited_fd))
+
     def _check_journal(self) -> None:
         """Check that the journal still takes changes. Raises OSError.
 
@@ -140,8 +150,8 @@ class FileSystem:
 
     def close(self) -> None:
         """Close the descriptors; no sync may follow."""
-        os.close(self._fd)
-        os.close(self._memory)
+        close_descriptors([self._fd, self._unawaited_fd])
+        self._dirty.close()
 
 
 def file_system_of(directory: Path) -> FileSystem | None:
@@ -184,13 +194,6 @@ def type_of_mount(mounts: str, path: str) -> str:
         if len(point) >= longest and (path + "/").startswith(point.rstrip("/") + "/"):
             found, longest = behind.split(" ")[0], len(point)
     return found
-
-
-def dirty_bytes(memory: bytes) -> int:
-    """The octets that the system has still to write, by its memory figures; see proc(5)."""
-    return 1024 * sum(
-        int(size) for size in re.findall(rb"^(?:Dirty|Writeback): *(\d+) kB", memory, re.MULTILINE)
-    )
 
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)

@@ -122,6 +122,7 @@ class GroupCommit:
         self._failed = False
         self._closed = False
         self._threads = SyncThreads(SYNCS_AT_ONCE, "fdatasync")
+        self._write_back = SyncThreads(1, "write_back")
         self._summaries = ThreadPoolExecutor(max_workers=1, thread_name_prefix="summary")
 
     def close_deleted(self, descriptor: int) -> None:
@@ -282,6 +283,8 @@ class GroupCommit:
         else:
             sync = sync_descriptors
             shares = [descriptors[at::SYNCS_AT_ONCE] for at in range(min(SYNCS_AT_ONCE, len(descriptors)))]
+            if self._file_system is not None and self._file_system.begin_write_back():
+                self._write_back.call(self._file_system.write_back, None, _ignore)
         errors: list[BaseException | None] = []
 
         def ended(error: BaseException | None) -> None:
@@ -407,6 +410,7 @@ class GroupCommit:
             if not kept.done():
                 kept.set_exception(StorageError(_CLOSED))
         self._threads.close()
+        self._write_back.close()
         self._summaries.shutdown(wait=True, cancel_futures=True)
         if self._file_system is not None:
             self._file_system.close()
@@ -414,7 +418,7 @@ class GroupCommit:
 
 
 def _ignore(error: BaseException | None) -> None:
-    """Ignore an error: a deleted file has nothing to lose."""
+    """Ignore an error: a deleted file has nothing to lose, and a round hears of what a write-back finds wrong."""
 
 
 def _see_to_nothing(log: Log, error: Corrupt) -> bool:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from leveret.model.errors import StorageError
 from leveret.runtime.logs import commit as commit_module
 from leveret.runtime.logs.commit import GroupCommit
+from leveret.storage import dirty_memory, sync
 from leveret.storage.log import Log
 from leveret.storage.sync import sync_descriptors
 from leveret.testing.network.waiting import until
@@ -176,6 +177,33 @@ def test_what_nobody_waits_for_and_no_disk_has_to_keep_does_not_wait(disk: Disk)
         commit.once_durable(lambda: kept.append("a"))
         commit.begin()
         assert kept == ["a"]
+        commit.close()
+
+    run(scenario)
+
+
+def test_what_is_dirty_is_written_back_for_nobody_and_the_next_round_is_one_syncfs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = tmp_path / "meminfo"
+    memory.write_bytes(b"Dirty: 900000 kB\n")
+    monkeypatch.setattr(dirty_memory, "_MEMORY", str(memory))
+    synced: list[str] = []
+    monkeypatch.setattr(sync, "syncfs", lambda fd: synced.append(threading.current_thread().name))
+    logs = [Log(tmp_path / str(each), epoch=1).open() for each in range(sync.TOGETHER_MIN)]
+
+    async def scenario() -> None:
+        failures: list[BaseException] = []
+        commit = GroupCommit(fsync=True, on_failure=failures.append, file_system=sync.FileSystem(tmp_path))
+        for round_number in range(2):
+            for log in logs:
+                log.append(0, 1, 1, b"x", 0)
+                commit.appended(log)
+            await commit.settle()
+            await until(lambda count=round_number + 1: len(synced) == count)  # type: ignore[misc]
+        assert synced[0].startswith("write_back")
+        assert synced[1].startswith("fdatasync")
+        assert failures == []
         commit.close()
 
     run(scenario)

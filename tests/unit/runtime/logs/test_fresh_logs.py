@@ -19,7 +19,7 @@ from leveret.core.queues.messages import alike
 from leveret.core.queues.stream import Stream, StreamBatch
 from leveret.model import definitions as d
 from leveret.runtime.node import node
-from leveret.storage import sync
+from leveret.storage import dirty_memory, sync
 from leveret.testing.network.waiting import until
 from leveret.testing.simulation.disk import SimulatedDisk
 from tests.unit.runtime.collecting.site import HEAD, Site, scratch
@@ -94,7 +94,7 @@ def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(
 ) -> None:
     monkeypatch.setattr(node, "file_system_of", sync.FileSystem if together else lambda directory: None)
     monkeypatch.setattr(sync, "TOGETHER_MIN", 1)
-    monkeypatch.setattr(sync, "DIRTY_BYTES_MAX", 1 << 60)
+    monkeypatch.setattr(dirty_memory, "DIRTY_BYTES_MAX", 1 << 60)
     seed = int(os.environ.get("SEED", "16"))
     print("seed", seed)
     chance = random.Random(f"{seed}{kind}{count}")
