@@ -566,7 +566,7 @@ def test_a_vhost_that_cannot_be_compacted_keeps_no_other_from_it(
     wait_until(turned, "a compaction", TIMEOUT_S)
     compaction.stop()
     assert [(row["vhost"], row.get("files")) for row in rows] == [("a", None), ("b", 2)]
-    assert f"{damaged.path}: it is damaged or gone" in rows[0]["error"]
+    assert f"{damaged.path}: damaged or missing" in rows[0]["error"]
     files = Manifest(data_dir).files()
     assert [(file.vhost, bool(file.history_from_ms)) for file in files] == [
         ("a", False),

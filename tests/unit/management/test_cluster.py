@@ -251,7 +251,7 @@ def test_who_led_when_it_was_asked_and_does_no_more_says_so(trio: Trio) -> None:
     trio.nodes[B].broker.queues["/", "q"] = RemoteQueue(Queue(name="q", vhost="/"), C)
     trio.clusters[B].placement = lambda key: QueuePlacement(C)  # type: ignore[method-assign]
     reply = trio.at(A).delete("/api/queues/%2F/q/contents")
-    assert (reply.status_code, reason(reply)) == (503, f"queue 'q' in vhost '/' is led by {C} now: ask again")
+    assert (reply.status_code, reason(reply)) == (503, f"queue 'q' in vhost '/' is led by {C} now: try again")
 
 
 def test_of_a_queue_that_moves_while_it_is_got_from_what_was_got_is_shown(
@@ -474,7 +474,7 @@ def test_a_change_that_a_node_can_make_no_more_is_answered_at_once(trio: Trio) -
     trio.room.definitions_lock = B
     trio.nodes[A].ended.set()
     refused = trio.at(A).put("/api/vhosts/v")
-    late = "this node stopped serving meanwhile: see whether that was still done, and ask again"
+    late = "this node stopped serving meanwhile: check whether the change was made, and try again"
     assert (refused.status_code, reason(refused)) == (503, late)
     assert trio.at(A).get("/api/vhosts").status_code == 200
 

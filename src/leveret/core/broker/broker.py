@@ -250,8 +250,8 @@ class Broker:
             )
         except Masked:
             raise InvalidCommand(
-                f"its secrets were left out when it was shown or exported, and stand there as {MASK}: export it with "
-                "--include-secrets (include_secrets=true over HTTP), or write them in its place"
+                f"its secrets were masked when it was shown or exported, as {MASK}: export it with "
+                "--include-secrets (include_secrets=true over HTTP), or write the secrets in their places"
             ) from None
 
     def _delete(self, kind: str, key: tuple[str, ...]) -> None:

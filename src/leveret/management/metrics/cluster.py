@@ -16,26 +16,34 @@ from leveret.management.views.queue_view import synced_messages
 _NODES: Final = (
     Metric("cluster_members", "gauge", "Nodes that belong to the cluster"),
     Metric("cluster_members_alive", "gauge", "Of them those that run"),
-    Metric("cluster_members_unreachable", "gauge", "Of those the ones that this node cannot reach"),
+    Metric("cluster_members_unreachable", "gauge", "Nodes of the cluster that this node cannot reach"),
 )
 _OWN: Final = (
-    Metric("cluster_has_pen", "gauge", "1 on the node that may change definitions"),
+    Metric("cluster_has_pen", "gauge", "1 on the node that holds the definitions lock"),
     Metric(
-        "cluster_lease_seconds", "gauge", "How long this node's lease holds yet; it is renewed all the time"
+        "cluster_lease_seconds", "gauge", "Remaining time of this node's lease, which is renewed continually"
     ),
     Metric("cluster_revision", "gauge", "The revision of etcd that this node has applied"),
     Metric("cluster_etcd_up", "gauge", "1 while etcd answers"),
 )
 _QUEUE: Final = (
-    Metric("queue_mirrors", "gauge", "Mirrors of a queue that run"),
-    Metric("queue_synchronised_mirrors", "gauge", "Of them those that have all that the leader has"),
-    Metric("queue_sync_messages", "gauge", "Messages that mirrors being synchronised have got so far, about"),
+    Metric("queue_mirrors", "gauge", "Running mirrors of a queue"),
+    Metric("queue_synchronised_mirrors", "gauge", "Synchronised mirrors of a queue"),
+    Metric(
+        "queue_sync_messages",
+        "gauge",
+        "Messages, estimated, that mirrors have received in their synchronisation",
+    ),
 )
 _MIRROR: Final = (
     Metric("mirror_lag_bytes", "gauge", "Bytes that a mirror of a queue has not acknowledged yet"),
-    Metric("mirror_lag_records", "gauge", "Messages and settlements that it has not acknowledged yet"),
-    Metric("mirror_sync_done_bytes", "gauge", "Bytes that a mirror has got since it is being synchronised"),
-    Metric("mirror_sync_total_bytes", "gauge", "Bytes that it gets until it is"),
+    Metric(
+        "mirror_lag_records",
+        "gauge",
+        "Messages and settlements that a mirror of a queue has not acknowledged yet",
+    ),
+    Metric("mirror_sync_done_bytes", "gauge", "Bytes that a mirror has received in its synchronisation"),
+    Metric("mirror_sync_total_bytes", "gauge", "Bytes of a mirror's whole synchronisation"),
 )
 
 

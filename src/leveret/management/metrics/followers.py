@@ -15,7 +15,9 @@ from leveret.management.metrics.text import Family, Metric, Number, Row
 from leveret.management.node import ManagedNode
 from leveret.management.request.leadership import ROLES
 
-_ROLE: Final = (Metric("replication_role", "gauge", "1 for what this node is: leader, follower or fenced"),)
+_ROLE: Final = (
+    Metric("replication_role", "gauge", "1 for the role of this node: leader, follower or fenced"),
+)
 _EPOCH: Final = (Metric("replication_epoch", "gauge", "Raised by each promotion"),)
 _FOLLOWER: Final = {
     "lag_bytes": Metric("follower_lag_bytes", "gauge", "Bytes that a follower has not acknowledged yet"),
@@ -29,19 +31,19 @@ _FOLLOWER: Final = {
     "sent_bytes": Metric("follower_sent_bytes_total", "counter", "Bytes sent to a follower"),
     "acked_bytes": Metric("follower_acked_bytes_total", "counter", "Bytes that a follower acknowledged"),
     "compression_ratio": Metric(
-        "follower_compression_ratio", "gauge", "How many times smaller what is sent to a follower is made"
+        "follower_compression_ratio", "gauge", "Ratio of the compression on the link to a follower"
     ),
 }
 _LEADER: Final = {
     "received_bytes": Metric("replication_received_bytes_total", "counter", "Bytes received of the leader"),
-    "lag_s": Metric("replication_lag_seconds", "gauge", "How far this follower is behind its leader in time"),
-    "lag_bytes": Metric("replication_lag_bytes", "gauge", "How far this follower is behind its leader"),
+    "lag_s": Metric("replication_lag_seconds", "gauge", "Lag of this follower behind its leader, in time"),
+    "lag_bytes": Metric("replication_lag_bytes", "gauge", "Lag of this follower behind its leader"),
 }
 _SCRUB: Final = {
     "chunks": Metric("scrub_chunks_total", "counter", "Stored chunks that were read and checked"),
-    "damaged": Metric("scrub_damaged_total", "counter", "Of them those that were damaged"),
+    "damaged": Metric("scrub_damaged_total", "counter", "Stored chunks that were damaged"),
     "repaired": Metric(
-        "scrub_repaired_total", "counter", "Damaged chunks that were mended from the other side"
+        "scrub_repaired_total", "counter", "Damaged chunks that were repaired from another node"
     ),
 }
 _leader_values: Final = itemgetter(*_LEADER)

@@ -34,7 +34,7 @@ _CHURN_METRICS: Final = (
     Metric("connections_closed_total", "counter", "Connections that ended"),
     Metric("channels_opened_total", "counter", "Channels opened"),
     Metric("channels_closed_total", "counter", "Channels that ended"),
-    Metric("queues_declared_total", "counter", "Declarations of queues, of those there were as well"),
+    Metric("queues_declared_total", "counter", "Declarations of queues, of existing ones too"),
     Metric("queues_created_total", "counter", "Queues made"),
     Metric("queues_deleted_total", "counter", "Queues deleted"),
 )
@@ -42,14 +42,14 @@ _USE_METRICS: Final = (
     Metric("process_open_fds", "gauge", "Open file descriptors"),
     Metric("process_open_tcp_sockets", "gauge", "Clients connected"),
     Metric("process_resident_memory_bytes", "gauge", "Memory of the process that is in RAM"),
-    Metric("disk_space_available_bytes", "gauge", "Bytes free where the data directory is"),
+    Metric("disk_space_available_bytes", "gauge", "Free bytes on the disk of the data directory"),
 )
 _LIMIT_METRICS: Final = (
     Metric("process_max_fds", "gauge", "Most open file descriptors"),
     Metric(
         "process_max_tcp_sockets",
         "gauge",
-        "Most connections that descriptors suffice for, over all listeners",
+        "Most connections that the file descriptors allow, over all listeners",
     ),
     Metric("resident_memory_limit_bytes", "gauge", "Memory above which publishers are blocked"),
     Metric("disk_space_available_limit_bytes", "gauge", "Free disk space below which publishers are blocked"),
@@ -60,8 +60,8 @@ _IO_METRICS: Final = (
     Metric("io_read_bytes_total", "counter", "Bytes the process had read from the disk"),
     Metric("io_write_ops_total", "counter", "Writes of the process"),
     Metric("io_write_bytes_total", "counter", "Bytes the process had written to the disk"),
-    Metric("io_sync_ops_total", "counter", "How often the disk was waited for"),
-    Metric("io_sync_time_seconds_total", "counter", "How long the disk was waited for"),
+    Metric("io_sync_ops_total", "counter", "Waits for the disk"),
+    Metric("io_sync_time_seconds_total", "counter", "Time of waits for the disk"),
 )
 _LOGIN_METRICS: Final = (
     Metric("auth_attempts_total", "counter", "Logins that were tried"),
@@ -74,10 +74,14 @@ _ALARM_METRICS: Final = (
         "untyped",
         "1 while connections are refused for want of file descriptors",
     ),
-    Metric("alarms_free_disk_space_watermark", "untyped", "1 while publishers are blocked for want of disk"),
-    Metric("alarms_memory_used_watermark", "untyped", "1 while publishers are blocked for want of memory"),
+    Metric(
+        "alarms_free_disk_space_watermark",
+        "untyped",
+        "1 while publishers are blocked because the disk is low",
+    ),
+    Metric("alarms_memory_used_watermark", "untyped", "1 while publishers are blocked because memory is low"),
 )
-_START: Final = (Metric("process_start_time_seconds", "gauge", "When the node started, since 1970"),)
+_START: Final = (Metric("process_start_time_seconds", "gauge", "Unix time of the node's start"),)
 _TOTAL_METRICS: Final = (
     Metric("connections", "gauge", "Connections open"),
     Metric("channels", "gauge", "Channels open"),
@@ -134,7 +138,7 @@ _STREAM_ERRORS: Final = {
     Code.PUBLISHER_UNKNOWN: "publisher_does_not_exist",
 }
 _GLOBAL_STREAM_ERRORS: Final = tuple(
-    Metric(f"global_stream_error_{name}_total", "counter", f"Clients of streams that were sent {code.name}")
+    Metric(f"global_stream_error_{name}_total", "counter", f"Stream clients that received {code.name}")
     for code, name in _STREAM_ERRORS.items()
 )
 _NOTHING: Final = Counters()

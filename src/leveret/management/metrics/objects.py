@@ -28,7 +28,7 @@ _delivered: Final[Callable[[object], tuple[int, ...]]] = attrgetter(
 
 _QUEUE_LENGTHS: Final = (
     Metric("queue_messages_ready", "gauge", "Messages that a consumer could get now"),
-    Metric("queue_messages_unacked", "gauge", "Messages that consumers have and did not acknowledge"),
+    Metric("queue_messages_unacked", "gauge", "Messages that consumers have and have not acknowledged"),
     Metric("queue_messages", "gauge", "Ready and unacknowledged messages"),
 )
 _QUEUE_CONSUMERS: Final = Metric("queue_consumers", "gauge", "Consumers of a queue")
@@ -36,10 +36,10 @@ _QUEUE_METRICS: Final = (
     _QUEUE_CONSUMERS,
     Metric("queue_consumer_capacity", "gauge", "Share of time in which no message waited for a consumer"),
     Metric("queue_consumer_utilisation", "gauge", "The same as the consumer capacity"),
-    Metric("queue_process_memory_bytes", "gauge", "Memory of a queue and of the messages it keeps at hand"),
-    Metric("queue_messages_ram_bytes", "gauge", "Bytes of the bodies that are in memory"),
-    Metric("queue_messages_persistent", "gauge", "Messages that stand in a log"),
-    Metric("queue_messages_persistent_bytes", "gauge", "Bytes of the bodies of those"),
+    Metric("queue_process_memory_bytes", "gauge", "Memory of a queue and of its messages in memory"),
+    Metric("queue_messages_ram_bytes", "gauge", "Bytes of the bodies in memory"),
+    Metric("queue_messages_persistent", "gauge", "Messages in a log"),
+    Metric("queue_messages_persistent_bytes", "gauge", "Bytes of the bodies in a log"),
     Metric("queue_messages_bytes", "gauge", "Bytes of the bodies of all messages"),
     Metric("queue_messages_ready_bytes", "gauge", "Bytes of the bodies of ready messages"),
     Metric("queue_messages_unacked_bytes", "gauge", "Bytes of the bodies of unacknowledged messages"),
@@ -56,7 +56,7 @@ _SIZES: Final = (
 _QUEUE_PUBLISHED: Final = (Metric("queue_messages_published_total", "counter", "Messages put into queues"),)
 _CHANNEL_METRICS: Final = (
     Metric("channel_consumers", "gauge", "Consumers of a channel"),
-    Metric("channel_messages_unacked", "gauge", "Messages that a channel has and did not acknowledge"),
+    Metric("channel_messages_unacked", "gauge", "Messages that a channel has and has not acknowledged"),
     Metric("channel_messages_unconfirmed", "gauge", "Messages published and not yet confirmed"),
     Metric("channel_messages_uncommitted", "gauge", "Messages of a transaction that is not yet committed"),
     Metric("channel_acks_uncommitted", "gauge", "Acknowledgements of such a transaction"),
@@ -85,7 +85,7 @@ _CONNECTION_OCTETS: Final = (
 _CONNECTION_METRICS: Final = (Metric("connection_channels", "gauge", "Channels of a connection"),)
 _VHOST_STATUS: Final = (Metric("vhost_status", "gauge", "Whether a virtual host is served"),)
 _EXCHANGE_BINDINGS: Final = (Metric("exchange_bindings", "gauge", "Bindings from an exchange"),)
-_EXCHANGE_NAMES: Final = (Metric("exchange_name", "gauge", "1 for each exchange there is"),)
+_EXCHANGE_NAMES: Final = (Metric("exchange_name", "gauge", "1 for each exchange"),)
 
 
 class ObjectFamilies:

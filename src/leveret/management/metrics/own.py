@@ -14,30 +14,28 @@ _LOOP: Final = (
     Metric(
         "event_loop_longest_step_seconds",
         "gauge",
-        "How long the longest single step of the last minute held up everybody",
+        "Longest step of the event loop in the last minute",
     ),
-    Metric("event_loop_long_steps_total", "counter", "Steps that took longer than 20 ms"),
+    Metric("event_loop_long_steps_total", "counter", "Steps of the event loop that took longer than 20 ms"),
     Metric("event_loop_long_step_seconds_total", "counter", "How long those took together"),
 )
 _SCHEMA_STATES: Final = ("running", "connecting", "recover", "connected", "syncing", "disconnected")
 _STATE: Final = (Metric("schema_sync_state", "gauge", "1 for the state of the schema link"),)
-_DURATION: Final = (
-    Metric("schema_sync_last_duration_seconds", "gauge", "How long the last schema sync took"),
-)
+_DURATION: Final = (Metric("schema_sync_last_duration_seconds", "gauge", "Duration of the last schema sync"),)
 _LAST_SYNC: Final = (
     Metric(
         "schema_sync_last_timestamp_seconds",
         "gauge",
-        "Unix time of the last schema sync that was done: definitions are as of then",
+        "Unix time of the last finished schema sync",
     ),
 )
 _SYNCED: Final = (
-    Metric("schema_sync_conflicts", "gauge", "Entities kept although the upstream has them otherwise"),
+    Metric("schema_sync_conflicts", "gauge", "Entities that differ from the upstream's and are kept"),
     Metric("schema_sync_refused", "gauge", "Entities of the upstream that this node refuses"),
-    Metric("schema_sync_changes_applied_total", "counter", "Changes taken over from the upstream"),
+    Metric("schema_sync_changes_applied_total", "counter", "Changes applied from the upstream"),
 )
 _LINK_STATES: Final = ("connecting", "recover", "connected", "disconnected")
-_LINK: Final = (Metric("standby_state", "gauge", "1 for the state of the link that transfers a vhost"),)
+_LINK: Final = (Metric("standby_state", "gauge", "1 for the state of a vhost's transfer link"),)
 _NEWEST: Final = (
     Metric("standby_last_timestamp_seconds", "gauge", "Unix time of the newest record that was transferred"),
 )
@@ -45,19 +43,20 @@ _LAG: Final = (
     Metric(
         "standby_lag_records",
         "gauge",
-        "Records not yet transferred of those that the upstream had when it was last heard",
+        "Records of the upstream, by its last report, that are not transferred yet",
     ),
     Metric(
         "standby_lag_seconds",
         "gauge",
-        "How long ago, at most, all that the upstream had was transferred; grows while the upstream is not heard",
+        "Longest possible time since all records of the upstream were transferred; grows while the upstream "
+        "is silent",
     ),
 )
 _HEARD: Final = (
     Metric(
         "standby_upstream_last_heard_seconds",
         "gauge",
-        "How long ago the upstream last said what it has; absent if it has not since this node follows it",
+        "Time since the last report of the upstream; absent before the first one",
     ),
 )
 _DOWNSTREAM: Final = (
@@ -65,30 +64,32 @@ _DOWNSTREAM: Final = (
     Metric(
         "standby_downstream_missing_records",
         "gauge",
-        "Records that retention took before a downstream had them",
+        "Records that retention dropped before a downstream had them",
     ),
     Metric(
         "standby_downstream_missing_messages",
         "gauge",
-        "Messages of queues that retention had taken before a downstream began, at most",
+        "Most messages of queues that retention had dropped before a downstream began",
     ),
 )
 _MISSING: Final = (
-    Metric("standby_missing_records", "gauge", "Records that the upstream retained too short for this node"),
+    Metric("standby_missing_records", "gauge", "Records that the upstream dropped before this node had them"),
     Metric(
         "standby_missing_messages",
         "gauge",
-        "Messages of the upstream's queues that it did not retain until this node began, at most",
+        "Most messages of the upstream's queues that its retention had dropped before this node began",
     ),
 )
-_UPSTREAM: Final = (Metric("standby_upstream_messages", "gauge", "Messages held by a replicated queue"),)
+_UPSTREAM: Final = (Metric("standby_upstream_messages", "gauge", "Messages of a replicated queue"),)
 _LISTENERS: Final = (
     Metric("listener_connections", "gauge", "Connections of a kind of listener, logged in or not"),
-    Metric("listener_connections_max", "gauge", "Most that its share of the file descriptors allows"),
+    Metric(
+        "listener_connections_max",
+        "gauge",
+        "Most connections that a listener's share of the file descriptors allows",
+    ),
 )
-_REFUSED: Final = (
-    Metric("connections_refused_total", "counter", "Connections that were closed as they came"),
-)
+_REFUSED: Final = (Metric("connections_refused_total", "counter", "Connections that were closed at once"),)
 
 
 class OwnMetrics:

@@ -332,7 +332,7 @@ async def _while_it_serves(node: ManagedNode, answer: Awaitable[Response]) -> Re
         answering.cancel()
         ending.cancel()
         await asyncio.gather(answering, ending, return_exceptions=True)
-    reason = "this node stopped serving meanwhile: see whether that was still done, and ask again"
+    reason = "this node stopped serving meanwhile: check whether the change was made, and try again"
     raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
 
 

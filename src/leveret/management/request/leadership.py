@@ -12,7 +12,7 @@ LEADER: Final = "leader"
 FOLLOWER: Final = "follower"
 FENCED: Final = "fenced"
 SUSPENDED: Final = "suspended"
-STARTING: Final = "this node is about to lead, and serves clients when it has recovered its queues"
+STARTING: Final = "this node is about to lead, and serves clients once its queues are recovered"
 ROLES: Final = (LEADER, FOLLOWER, FENCED, SUSPENDED)
 
 
@@ -50,6 +50,6 @@ def standing(status: dict[str, Any]) -> str:
     if place and leader.get("name"):
         place = f"{place} ({leader['name']})"
     if status["role"] == FOLLOWER:
-        return f"this node is a follower of {place or 'a leader it has not reached yet'}"
+        return f"this node is a follower of {place or 'a leader that it has not reached yet'}"
     led = f" by {place}, its leader since then" if place else ", as another node was promoted"
     return f"this node was fenced in epoch {status['epoch']}{led}"

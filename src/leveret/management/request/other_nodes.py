@@ -204,7 +204,7 @@ def answer_by(app: Starlette) -> Answer:
 
     async def answer(what: str, about: Any) -> Any:
         if what != HTTP:
-            raise InvalidCommand(f"'{what}' is no question to the management of a node of this version")
+            raise InvalidCommand(f"'{what}' is an unknown question for a node of this version")
         return await _run(app, about)
 
     return answer

@@ -39,7 +39,7 @@ def need_led_here(call: Call, queue: Queue) -> None:
     if placed.leader not in cluster.alive() or placed.state == "down":
         raise leader_is_down(queue, placed.leader)
     vhost, name = queue.key
-    reason = f"queue '{name}' in vhost '{vhost}' is led by {placed.leader} now: ask again"
+    reason = f"queue '{name}' in vhost '{vhost}' is led by {placed.leader} now: try again"
     raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
 
 

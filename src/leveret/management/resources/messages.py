@@ -74,7 +74,8 @@ async def publish(call: Call) -> Response:
         await asyncio.wait([decided], timeout=_DECIDE_TIMEOUT_S)
         if outsider.outcome is None:
             reason = (
-                f"not all leaders and mirrors took the message within {_DECIDE_TIMEOUT_S:g} s; they may yet"
+                f"not all leaders and mirrors took the message within {_DECIDE_TIMEOUT_S:g} s; they may do "
+                "so later"
             )
             raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
     if routed and outsider.outcome is not True:
@@ -157,8 +158,8 @@ def _need_in_service(call: Call) -> None:
     """
     if call.node.maintenance.is_draining:
         reason = (
-            "this node is drained, in maintenance mode or on its way back as a downstream, and takes no messages; "
-            "publish at another node, or when it is revived"
+            "this node is drained, in maintenance mode or rejoining as a downstream, and takes no messages; "
+            "publish at another node, or after it is revived"
         )
         raise BadRequest("unavailable", reason, HTTPStatus.SERVICE_UNAVAILABLE)
 

@@ -212,9 +212,7 @@ def _read(place: Place) -> Iterator[None]:
     try:
         yield
     except (OSError, pa.ArrowInvalid) as error:
-        raise StorageError(
-            f"{place}: it is damaged or gone: {error}; restore the file from a copy"
-        ) from error
+        raise StorageError(f"{place}: damaged or missing: {error}; restore the file from a copy") from error
 
 
 def _unsettled(vhost: str, keys: pa.Table, masks: Masks) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

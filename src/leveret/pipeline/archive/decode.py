@@ -138,11 +138,9 @@ def _identity(chunk: Chunk, said: list[tuple[int, bytes, int]]) -> tuple[str, in
         elif kind == Attribute.QUEUE_OFFSET:
             offset = value
     if queue is None or offset < 0:
-        raise ChunkError(
-            f"chunk {chunk.header.chunk_id}: its trailer does not say which queue it was copied from"
-        )
+        raise ChunkError(f"chunk {chunk.header.chunk_id}: its trailer does not name its queue")
     if max(epoch, offset, chunk.header.chunk_id) > POSITION_MAX:
-        raise ChunkError(f"chunk {chunk.header.chunk_id}: its position in queue '{queue}' cannot be")
+        raise ChunkError(f"chunk {chunk.header.chunk_id}: its position in queue '{queue}' is impossible")
     return queue, epoch, offset
 
 

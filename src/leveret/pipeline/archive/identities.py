@@ -23,7 +23,8 @@ class AnotherLog(PreconditionFailed):
 
     def __init__(self, vhost: str) -> None:
         super().__init__(
-            f"vhost '{vhost}': the upstream's outgoing log is another one than what is here came from: the vhost "
+            f"vhost '{vhost}': the upstream's outgoing log is another one than that of the transferred "
+            "records: the vhost "
             "was deleted and made again, or this is another upstream; promote this standby, or delete what is "
             "here with delete_orphaned_data_on_standby_replication_downstream_cluster and it begins anew"
         )
@@ -36,7 +37,7 @@ class OtherEnd(PreconditionFailed):
         super().__init__(
             f"vhost '{vhost}': the log is here up to offset {stored}, and the upstream's has others at the end of "
             "that: a follower that had not all of it was promoted there; promote this standby, which has what was "
-            "lost, or delete what is here with delete_orphaned_data_on_standby_replication_downstream_cluster and "
+            "lost, or delete its data with delete_orphaned_data_on_standby_replication_downstream_cluster and "
             "it begins anew"
         )
 

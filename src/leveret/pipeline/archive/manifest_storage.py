@@ -235,8 +235,9 @@ class ObjectLog:
         try:
             if probe.create(b"2"):
                 raise StorageError(
-                    f"{self._entries.root}: the store lets an object be created that is there already (it knows no "
-                    "If-None-Match), so two processes could write the manifest over each other: keep the archive in "
+                    f"{self._entries.root}: the store creates an object a second time (it does not support "
+                    "If-None-Match), so two processes could write the manifest over each other: keep the "
+                    "archive in "
                     "another store, or on a disk"
                 )
         finally:
@@ -260,7 +261,7 @@ class ObjectLog:
             begin = ahead
         if begin is not None and self._next == begin:
             self._next = before
-            raise ManifestDamaged(f"{self._begin(begin)}, which names an entry that is not there,")
+            raise ManifestDamaged(f"{self._begin(begin)}, which names a missing entry,")
 
     def _read_next(self, take: Take) -> bool:
         entry = self._entry(self._next)

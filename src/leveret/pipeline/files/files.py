@@ -249,9 +249,7 @@ def locked(path: Path, timeout_s: float, what: str) -> Iterator[None]:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
-                    raise StorageError(
-                        f"{path}: another process is still at {what}; wait for it, or end it"
-                    ) from None
+                    raise StorageError(f"{path}: another process is {what}; wait for it, or end it") from None
                 time.sleep(_POLL_S)
         yield
     finally:

@@ -59,7 +59,7 @@ def client_context(settings: TlsSettings) -> ssl.SSLContext:
 def reason_of(error: OSError) -> str:
     """The reason of a failed connection, in words."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"TLS: its certificate is refused: {error.verify_message}"
+        return f"TLS: the certificate is refused: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"TLS: {(error.reason or str(error)).replace('_', ' ').lower()}"
     return str(error)

@@ -245,7 +245,7 @@ def _counted(
                     if inbox:
                         report(inbox, "counted", messages=messages)
         except (OSError, pa.ArrowInvalid) as error:
-            return tally, f"{place}: it is damaged or gone: {error}; restore the file from a copy"
+            return tally, f"{place}: damaged or missing: {error}; restore the file from a copy"
     return tally, ""
 
 

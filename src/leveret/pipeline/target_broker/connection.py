@@ -290,7 +290,7 @@ class AmqpConnection:
         except OSError as error:
             self._lose(str(error))
         if not octets:
-            self._lose("the broker closed it without a word")
+            self._lose("the broker closed it without a reason")
         self._buffer += octets
         while (found := self._next_frame()) is not None:
             self._take(*found)
@@ -310,7 +310,7 @@ class AmqpConnection:
         if len(self._buffer) <= end:
             return None
         if self._buffer[end] != FRAME_END:
-            self._lose("what it says is no AMQP 0-9-1")
+            self._lose("the peer does not speak AMQP 0-9-1")
         payload = bytes(self._buffer[FRAME_HEAD.size : end])
         del self._buffer[: end + 1]
         return kind, channel, payload

@@ -171,7 +171,7 @@ class AmqpClient:
             except ResourceLocked as error:
                 if time.monotonic() > deadline:
                     raise ResourceLocked(
-                        f"{error}; another recovery is at queue '{queue}' there: wait for its end, then recover again"
+                        f"{error}; another recovery uses queue '{queue}' there: wait for its end, then recover again"
                     ) from error
                 time.sleep(_RETRY_S)
 
@@ -539,7 +539,7 @@ def read_progress(path: Place) -> QueueProgress:
     try:
         return read_document(path, QueueProgress)
     except (OSError, msgspec.DecodeError) as error:
-        raise StorageError(f"{path}: {error}; how far the recovery was is not known") from error
+        raise StorageError(f"{path}: {error}; the progress of the recovery is unknown") from error
 
 
 def give_up(path: Place, total: int) -> int:

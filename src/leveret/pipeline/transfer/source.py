@@ -209,8 +209,9 @@ class UpstreamReader(DataSourceStreamReader):
             first, end = stats["first_chunk_id"], stats["committed_offset"]
             if stats.get("is_downstream"):
                 raise PreconditionFailed(
-                    f"vhost '{vhost}': the node at {link.endpoint} is no upstream now, but a downstream itself; what "
-                    "was transferred stays here and can be promoted. Else set the endpoints to who took its place"
+                    f"vhost '{vhost}': the node at {link.endpoint} is no upstream now, but a downstream "
+                    "itself; the transferred records stay here and can be promoted. To follow again, set "
+                    "the endpoints to the node that took its place"
                 )
             self._check(client, vhost, start, stats)
             if start < 0:
@@ -228,7 +229,7 @@ class UpstreamReader(DataSourceStreamReader):
                 self._identities.note_missing_messages(vhost, min(known, stats.get("missing_messages", 0)))
             if start >= end and stats.get("has_stopped"):
                 raise PreconditionFailed(
-                    f"vhost '{vhost}': the upstream serves nothing of what it took since, as it could not sync its "
+                    f"vhost '{vhost}': the upstream serves no later records, because it could not sync its "
                     "outgoing logs: see outgoing_fdatasync_failed in its log, and restart it"
                 )
         except LeveretError as error:
@@ -266,7 +267,7 @@ class UpstreamReader(DataSourceStreamReader):
             )
             if self._logs.get(vhost, log)[0] != log[0] and not has_data:
                 raise BeginAgain(
-                    f"vhost '{vhost}': the upstream's outgoing log is another one, and nothing came yet"
+                    f"vhost '{vhost}': the upstream's outgoing log is another one, and no record came yet"
                 )
             self._logs[vhost] = log
         self._identities.note_missing(vhost, max(0, first - start) if start >= 0 else 0)

@@ -341,7 +341,7 @@ class _FrameReader:
 
     def _received(self, count: int) -> int:
         if count == 0:
-            raise PeerError("the server closed it without a word")
+            raise PeerError("the server closed it without a reason")
         return count
 
 

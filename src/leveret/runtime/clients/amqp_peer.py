@@ -372,7 +372,7 @@ class AmqpPeer(asyncio.Protocol):
             if session.state is AmqpState.CLOSED:
                 self.end_after_flush()
             elif self._takes_nothing(session, now_ms):
-                session.end_reason = "missed heartbeats from client, which takes nothing"
+                session.end_reason = "missed heartbeats from client, which does not read"
                 self.abort()
             else:
                 self._pace()

@@ -54,7 +54,7 @@ class Downstreams:
         try:
             self.by_reference = msgspec.convert(file.load(), dict[str, Downstream])
         except msgspec.ValidationError as error:
-            raise StorageError(f"{file.path}: {error}; remove it, downstreams will tell again") from None
+            raise StorageError(f"{file.path}: {error}; remove it, downstreams will report again") from None
 
     def cut(self, end: int) -> None:
         """Lower the positions to the log's end: records beyond it were another log's, and need no protection here."""

@@ -26,7 +26,7 @@ def _collected(vhost: str, log: OutgoingLog, queues: int) -> dict[str, Any]:
         if end > first:
             oldest_ms = next(log.log.read_raw(first, 1))[0].timestamp_ms
     lags = [max(0, end - each.offset) for each in log.downstreams.by_reference.values()]
-    stopped = "an fdatasync failed: nothing more is served before a restart" if log.has_stopped else ""
+    stopped = "an fdatasync failed: no more records are served before a restart" if log.has_stopped else ""
     return {
         "virtual_host": vhost,
         "queues": queues,

@@ -48,7 +48,7 @@ UNAWAITED_S: Final = 0.02
 SYNC_AGAIN_S: Final = 0.05
 """The wait for a descriptor when the system has none left."""
 
-_CLOSED: Final = "the node stops, or does not lead any more"
+_CLOSED: Final = "the node stops, or no longer leads"
 
 Promise = Callable[[], None]
 

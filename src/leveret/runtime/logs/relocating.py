@@ -179,7 +179,7 @@ class Relocating:
                 reads += 1
                 runs = self._logs.read(queue, first, 1)
                 if not runs or runs[0].first != first:
-                    raise StorageError(f"the message at offset {first} is not where it should be")
+                    raise StorageError(f"the message at offset {first} is missing at its place")
                 for run in runs:
                     stop = min(end, run.end)
                     if run.first != first or first >= stop or size >= _STEP_BYTES:

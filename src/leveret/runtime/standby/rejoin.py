@@ -153,7 +153,8 @@ class Rejoin:
         async with self._lock:
             if self._is_begun():
                 raise PreconditionFailed(
-                    f"this node is coming back already, and tries to get on every {RETRY_S:g} s: see rejoin_failed in "
+                    f"this node is coming back already, and tries to get on every {RETRY_S:g} s: see "
+                    "rejoin_failed in "
                     "its log for what stands in the way"
                 )
             upstream = self._check()
@@ -181,8 +182,8 @@ class Rejoin:
         except _FAILURES as error:
             logger.error("rejoin_failed error=%s retry_s=%g", error, RETRY_S)
             raise StorageError(
-                f"coming back has begun and is not done: {error}; it is tried again every {RETRY_S:g} s, and no "
-                "client is let in before"
+                f"the rejoin has begun and is not finished: {error}; it is tried again every {RETRY_S:g} s, and no "
+                "client is admitted before"
             ) from error
 
     async def resume(self) -> None:
@@ -269,13 +270,15 @@ class Rejoin:
         standby = self._node.standby
         refuse_member(self._node.config)
         if standby.mode is OperatingMode.DOWNSTREAM:
-            raise PreconditionFailed("this node is a downstream already: it follows whom its endpoints name")
+            raise PreconditionFailed(
+                "this node is a downstream already: it follows the node that its endpoints name"
+            )
         upstream, why_not = standby.upstream
         if upstream is None:
             raise PreconditionFailed(why_not)
         if (SCHEMA_PARAMETER,) not in self._node.broker.definitions.by_kind["global_parameters"]:
             raise PreconditionFailed(
-                "whom to follow is not known: name the new upstream's AMQP port with "
+                "the new upstream is not known: name its AMQP port with "
                 "set_schema_replication_upstream_endpoints first"
             )
         return upstream
@@ -286,7 +289,8 @@ class Rejoin:
             rows = await self._node.schema_sync.diff()
         except Refusal as error:
             raise PreconditionFailed(
-                f"the new upstream does not serve its definitions: {error}; nothing was changed. An upstream is set up "
+                f"the new upstream does not serve its definitions: {error}; nothing was changed. An upstream "
+                "is set up "
                 "with add_schema_replication_user, a promoted one too"
             ) from error
         return {tuple(row["key"]) for row in rows if row["action"] == "delete" and row["kind"] in _HOLDING}
@@ -304,8 +308,10 @@ class Rejoin:
         if unknown and not set_all_aside:
             raise PreconditionFailed(
                 f"the node at {', '.join(upstream.endpoints)} never took the place of this one in vhost "
-                f"'{unknown[0]}': it was no standby of this node, or has not been promoted; nothing was changed. Where "
-                "it took the place of a node that took this one's, --set-all-aside follows it, and keeps all that the "
+                f"'{unknown[0]}': it was no standby of this node, or has not been promoted; nothing was "
+                "changed. Where "
+                "it took the place of a node that took this one's, --set-all-aside follows it, and keeps "
+                "all that the "
                 "replicated queues hold here"
             )
         return {vhost: Seen(found.get(vhost) or 0, answer["marks"].get(vhost)) for vhost in logs}

@@ -100,7 +100,7 @@ def test_a_fenced_node_is_not_changed_either(
 def test_a_follower_that_met_no_leader_yet_names_none(admin: Client, node: FakeNode) -> None:
     node.replication.follow("connecting", uri=None, name=None)
     reason = admin.put("/api/queues/%2F/q").json()["reason"]
-    assert reason.startswith("this node is a follower of a leader it has not reached yet; ")
+    assert reason.startswith("this node is a follower of a leader that it has not reached yet; ")
 
 
 def test_everything_is_read_on_a_follower(admin: Client, node: FakeNode) -> None:

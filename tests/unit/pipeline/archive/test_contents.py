@@ -72,7 +72,7 @@ def test_nothing_is_forgotten_while_it_is_transferred(
     monkeypatch.setattr("leveret.pipeline.recovery.forget._LOCK_TIMEOUT_S", 0.0)
     with (
         locked(data_dir / "transfer.lock", 1, "transferring"),
-        pytest.raises(StorageError, match="still at transferring"),
+        pytest.raises(StorageError, match="another process is transferring"),
     ):
         forget_vhosts(data_dir, data_dir, ["/"])
     assert len(contents(data_dir)["vhosts"]) == 2

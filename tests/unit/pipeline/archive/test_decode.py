@@ -145,7 +145,7 @@ def _without_trailer() -> bytes:
         (lambda: [_chunk([b"\x05abc"])], "ends inside|does not fit"),
         (lambda: [_chunk([stored_message(b"")[:-1]])], "does not fit"),
         (lambda: [_chunk([b""])], "ends inside|does not fit"),
-        (lambda: [_without_trailer()], "which queue"),
+        (lambda: [_without_trailer()], "its queue"),
         (lambda: [_chunk([stored_message(b"a")]), _chunk([stored_message(b"b")], 7)], "chunk 7 follows 1"),
         (lambda: [_chunk([stored_message(b"a")])[:-1]], "octets are there"),
     ],

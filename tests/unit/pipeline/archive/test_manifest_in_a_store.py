@@ -229,10 +229,10 @@ def test_a_begin_whose_entry_is_not_there_is_named(
     monkeypatch.setattr(module, "BEHIND_S", -1.0)
     for _ in range(2):
         with pytest.raises(
-            ManifestDamaged, match=r"begins/0*9\.begin, which names an entry that is not there"
+            ManifestDamaged, match=r"begins/0*9\.begin, which names a missing entry"
         ):
             late.append([stored(place, 3, 4)])
-    with pytest.raises(ManifestDamaged, match=r"begins/0*9\.begin, which names an entry that is not there"):
+    with pytest.raises(ManifestDamaged, match=r"begins/0*9\.begin, which names a missing entry"):
         Manifest(place)
     assert names(place, "entries") == []
 

@@ -243,7 +243,7 @@ def test_nothing_is_deleted_under_the_hands_of_a_recovery(
     before = sorted(tmp_path.rglob("*"))
     with (
         locked(tmp_path / RECOVERY_LOCK, 1, "recovering"),
-        pytest.raises(StorageError, match=r"recovery\.lock: another process is still at recovering"),
+        pytest.raises(StorageError, match=r"recovery\.lock: another process is recovering"),
     ):
         work(tmp_path)
     assert set(before) <= set(tmp_path.rglob("*"))
@@ -294,7 +294,7 @@ def test_no_recovery_begins_between_a_look_at_the_plans_and_a_deletion(
 
     def look(data_dir: Place) -> set[str]:
         with (
-            pytest.raises(StorageError, match="still at recovering"),
+            pytest.raises(StorageError, match="another process is recovering"),
             locked(tmp_path / RECOVERY_LOCK, 0, "recovering"),
         ):
             pass

@@ -123,8 +123,8 @@ def test_a_server_that_limits_nothing_limits_frames_all_the_same() -> None:
         (b"\0\0\0\3abc", "frame of 3 octets was announced"),
         (bytes.fromhex("00000004 9999 0001"), "unknown frame: key 0x9999"),
         (bytes.fromhex("00000006 8011 0001 0000"), "PeerPropertiesResponse: 4 octets announced"),
-        (b"", "closed it without a word"),
-        (b"\0\0\0\x20part", "closed it without a word"),
+        (b"", "closed it without a reason"),
+        (b"\0\0\0\x20part", "closed it without a reason"),
     ],
 )
 def test_what_is_not_the_protocol_loses_the_connection_and_says_so(octets: bytes, reason: str) -> None:

@@ -640,7 +640,7 @@ def test_what_is_under_way_when_it_is_closed_changes_nothing_any_more(disk: Disk
             await asyncio.sleep(0)
         assert sorted(path.name for path in disk.log.directory.iterdir()) == names
         assert (kept, failed) == ([], [])
-        with pytest.raises(StorageError, match="does not lead any more"):
+        with pytest.raises(StorageError, match="no longer leads"):
             await commit.settle()
 
     run(scenario)

@@ -136,7 +136,7 @@ async def check_mirror_sync_critical(call: Call) -> Response:
     """
     reason = "There are classic mirrored queues without online synchronised mirrors"
     if call.query.get("only_copies") == "true":
-        reason = "There are queues of which nothing, or not all, is anywhere else"
+        reason = "There are queues without a complete copy at another node"
         return _check_queues(call, _is_only_copy, reason)
     return _check_queues(call, _is_critical, reason)
 

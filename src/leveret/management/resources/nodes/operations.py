@@ -187,7 +187,7 @@ def _log_file() -> Path:
     paths = [path for handler in logging.getLogger().handlers if (path := _path_of(handler)) is not None]
     if not paths:
         raise InvalidCommand(
-            f"the log goes to {', '.join(log_places()) or 'nowhere'}, not to a file; log.file sets one"
+            f"the log goes to {', '.join(log_places()) or 'no place'}, not to a file; log.file sets one"
         )
     return paths[0]
 
