@@ -52,11 +52,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def selected(mutations: Sequence[Mutation], options: argparse.Namespace) -> list[Mutation]:
-    """Return the mutations that the command line asks for."""
+    """Return the mutations that the command line asks for, of those that tests are expected to find."""
     return [
         mutation
         for mutation in mutations
-        if f"{mutation.room}/".startswith(f"{options.room}/".lstrip("/"))
+        if mutation.tests
+        and f"{mutation.room}/".startswith(f"{options.room}/".lstrip("/"))
         and (options.only in mutation.fault or options.only in mutation.file)
     ]
 

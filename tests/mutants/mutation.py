@@ -35,13 +35,17 @@ class Mutation:
         old: the text that is replaced; it occurs in the file exactly once.
         new: what replaces it.
         tests: node ids of pytest without parameters, relative to `tests`; those that are expected to find the fault.
+        world: the simulated world that finds it, where that is expected to; see tests/simulation.
+        seeds: how many seeds of that world are enough.
     """
 
     fault: str
     file: str
     old: str
     new: str
-    tests: tuple[str, ...]
+    tests: tuple[str, ...] = ()
+    world: str = ""
+    seeds: int = 0
 
     @property
     def room(self) -> str:
@@ -82,7 +86,7 @@ def read_mutations(folder: Path = MUTATIONS) -> list[Mutation]:
     for path in sorted(folder.glob("*.toml")):
         for entry in tomllib.loads(path.read_text())["mutation"]:
             try:
-                mutation = Mutation(**entry | {"tests": tuple(entry["tests"])})
+                mutation = Mutation(**entry | {"tests": tuple(entry.get("tests", ()))})
             except (KeyError, TypeError) as error:
                 raise MutationError(f"{path.name}: {entry.get('fault', entry)!r}: {error}") from error
             if mutation.fault in mutations:
@@ -100,8 +104,8 @@ def problems(mutations: Sequence[Mutation], root: Path = ROOT) -> Iterator[str]:
             yield f"{mutation.fault!r}: there is no {PACKAGE / mutation.file}"
         except MutationError as error:
             yield str(error)
-        if not mutation.tests:
-            yield f"{mutation.fault!r}: no test is expected to find it"
+        if not mutation.tests and not (mutation.world and mutation.seeds):
+            yield f"{mutation.fault!r}: no test, and no simulated world, is expected to find it"
         for test in mutation.tests:
             path, _, name = test.partition("::")
             if name not in tests_in(root / "tests" / path):

@@ -2,17 +2,22 @@
 
 | fault | a message is |
 |---|---|
-| lost | confirmed, never settled, and not found at the end |
+| lost | confirmed, never settled, and not found at the end, neither in its queue nor among the dead letters |
 | resurrected | delivered, or found, after a later answer had shown that its settlement is in the log |
-| duplicated | found twice at the end |
+| duplicated | found twice in one queue at the end |
 | unflagged | delivered without `redelivered` twice |
 | disordered | found behind a message that the same publisher published later on the same connection |
 | altered | delivered with another body, or from another queue |
+| uncommitted | delivered although its transaction was never committed |
+
+A message that is published to several queues has a copy in each. A rejected message may be in its own queue, in the
+queue of dead letters, or in both: the original is settled only when the dead letter is durable.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 
@@ -22,31 +27,42 @@ class BooksFault(Exception):
 
 @dataclass(slots=True)
 class BookedMessage:
-    """One message, by its publisher.
+    """The copy of one message in one queue.
 
     Attributes:
-        number: unique in the run; later messages have higher numbers.
+        number: of the message, unique in the run; later messages have higher numbers.
         queue: where it was published to.
-        publisher: the publisher, and the number of its connection.
+        publisher: the publisher, and the number of its connection; empty for a dead letter, which has no order.
+        is_withheld: its transaction is not committed.
         is_confirmed: the publisher has the confirm.
         is_first_delivered: a consumer got it without `redelivered`.
-        is_tried: a consumer has acknowledged it.
-        is_settled: a later answer showed that the acknowledgement is in the log.
+        is_tried: a consumer has acknowledged it, or its queue was purged or deleted.
+        is_settled: a later answer showed that the settlement is in the log.
+        count_max: how often it may be in the queue: a dead letter once for each rejection.
+        dead: its copy in the queue of dead letters, once it was rejected.
     """
 
     number: int
     queue: str
     publisher: str
+    is_withheld: bool = False
     is_confirmed: bool = False
     is_first_delivered: bool = False
     is_tried: bool = False
     is_settled: bool = False
+    count_max: int = 1
+    dead: BookedMessage | None = None
 
     @property
     def body(self) -> bytes:
         """Its octets: of many sizes, and told from those of any other message."""
         size = 40 + self.number * 7919 % 600
-        return f"{self.queue} {self.number} ".encode().ljust(size, b".")
+        return f"message {self.number} ".encode().ljust(size, b".")
+
+    def is_there(self, found: set[tuple[str, int]]) -> bool:
+        """Whether it is where it has to be, or need not be anywhere."""
+        is_dead = self.dead is not None and self.dead.is_there(found)
+        return is_dead or self.is_tried or (self.queue, self.number) in found
 
 
 @dataclass(slots=True)
@@ -54,25 +70,40 @@ class RunBooks:
     """All messages of a run.
 
     Attributes:
-        messages: by number.
+        messages: by queue and number.
         confirmed, settled: counts.
+        may_lose: messages may be lost, and come back: a policy of the run lets an incomplete mirror lead.
     """
 
-    messages: dict[int, BookedMessage] = field(default_factory=dict)
+    messages: dict[tuple[str, int], BookedMessage] = field(default_factory=dict)
     confirmed: int = 0
     settled: int = 0
+    may_lose: bool = False
+    _number: int = 0
 
-    def published(self, queue: str, publisher: str) -> BookedMessage:
-        """Note a message that is about to be published."""
-        message = BookedMessage(len(self.messages) + 1, queue, publisher)
-        self.messages[message.number] = message
-        return message
+    def published(
+        self, queues: Iterable[str], publisher: str, *, is_withheld: bool = False
+    ) -> list[BookedMessage]:
+        """Note a message that is about to be published to some queues; return its copies."""
+        self._number += 1
+        copies = [BookedMessage(self._number, queue, publisher, is_withheld=is_withheld) for queue in queues]
+        self.messages |= {(each.queue, each.number): each for each in copies}
+        return copies
 
-    def confirm(self, message: BookedMessage) -> None:
+    def confirm(self, copies: Iterable[BookedMessage]) -> None:
         """The publisher has a confirm."""
-        if not message.is_confirmed:
-            message.is_confirmed = True
-            self.confirmed += 1
+        for message in copies:
+            if not message.is_confirmed:
+                message.is_confirmed = True
+                self.confirmed += 1
+
+    def reject(self, message: BookedMessage, dead_queue: str) -> None:
+        """A consumer is about to reject a message whose queue sends it to a queue of dead letters."""
+        if message.dead is None:
+            message.dead = BookedMessage(message.number, dead_queue, "", count_max=0)
+            self.messages[dead_queue, message.number] = message.dead
+        message.dead.count_max += 1
+        message.dead.is_tried = False
 
     def delivered(self, queue: str, number: str, body: bytes, *, redelivered: bool) -> BookedMessage:
         """A consumer got a message.
@@ -80,24 +111,33 @@ class RunBooks:
         Raises:
             BooksFault: that must not be.
         """
-        message = self.messages.get(int(number)) if number.isdigit() else None
-        if message is None or message.queue != queue or message.body != body:
+        message = self.messages.get((queue, int(number))) if number.isdigit() else None
+        if message is None or message.body != body:
             raise BooksFault(f"altered: queue {queue} delivered message {number!r} with {body[:60]!r}")
-        if message.is_settled:
-            raise BooksFault(
-                f"resurrected: message {number} of queue {queue} was delivered after it was settled"
-            )
-        if message.is_first_delivered and not redelivered:
-            raise BooksFault(f"unflagged: message {number} of queue {queue} came again without `redelivered`")
+        if message.is_withheld:
+            raise BooksFault(f"uncommitted: message {number} of queue {queue} was delivered")
+        if message.count_max == 1 and not self.may_lose:
+            self._judge_delivery(message, redelivered=redelivered)
         # Two connections: what is delivered again may arrive before the first delivery does.
         message.is_first_delivered |= not redelivered
         message.is_tried = False
         return message
 
+    def _judge_delivery(self, message: BookedMessage, *, redelivered: bool) -> None:
+        where = f"message {message.number} of queue {message.queue}"
+        if message.is_settled:
+            raise BooksFault(f"resurrected: {where} was delivered after it was settled")
+        if message.is_first_delivered and not redelivered:
+            raise BooksFault(f"unflagged: {where} came again without `redelivered`")
+
+    def of_queue(self, queue: str) -> list[BookedMessage]:
+        """Return all that was published to a queue and is not settled."""
+        return [each for (name, _), each in self.messages.items() if name == queue and not each.is_settled]
+
     def settle(self, message: BookedMessage) -> None:
-        """An answer shows that the acknowledgement is in the log."""
+        """An answer shows that the settlement is in the log."""
         if not message.is_settled:
-            message.is_settled = True
+            message.is_settled = message.is_tried = True
             self.settled += 1
 
     def judge(self, found: dict[str, list[int]]) -> None:
@@ -106,24 +146,30 @@ class RunBooks:
         Raises:
             BooksFault: the books do not balance.
         """
-        seen: set[int] = set()
+        seen: dict[tuple[str, int], int] = defaultdict(int)
         for queue, numbers in found.items():
             last: dict[str, int] = defaultdict(int)
             for number in numbers:
-                message = self.messages[number]
-                if number in seen:
-                    raise BooksFault(f"duplicated: message {number} is twice in queue {queue}")
-                seen.add(number)
-                if number < last[message.publisher]:
+                message = self.messages[queue, number]
+                seen[queue, number] += 1
+                if seen[queue, number] > message.count_max:
+                    raise BooksFault(
+                        f"duplicated: message {number} is {seen[queue, number]} times in {queue}"
+                    )
+                if message.publisher and number < last[message.publisher]:
                     raise BooksFault(
                         f"disordered: message {number} is behind {last[message.publisher]} in {queue}"
                     )
                 last[message.publisher] = number
+        self._judge_lost(found.keys(), set(seen))
+
+    def _judge_lost(self, queues: Collection[str], found: set[tuple[str, int]]) -> None:
         lost = [
-            message.number
+            f"{message.number} of {message.queue}"
             for message in self.messages.values()
-            if message.is_confirmed and not message.is_tried and message.number not in seen
+            if message.queue in queues and message.is_confirmed and not message.is_there(found)
         ]
-        if lost:
-            some = ", ".join(map(str, lost[:10]))
-            raise BooksFault(f"lost: {len(lost)} confirmed messages are nowhere, first {some}")
+        if lost and not self.may_lose:
+            raise BooksFault(
+                f"lost: {len(lost)} confirmed messages are nowhere, first {', '.join(lost[:10])}"
+            )

@@ -28,6 +28,7 @@ class ClientDelivery(NamedTuple):
     message_id: str
     body: bytes
     redelivered: bool
+    headers: dict[str, Any]
 
 
 class SimulatedClient(asyncio.Protocol):
@@ -37,6 +38,7 @@ class SimulatedClient(asyncio.Protocol):
         on_confirm: called with (tag, multiple, ok) for each confirm.
         on_delivery: called for each delivery to a consumer.
         is_closed: nothing can be sent any more.
+        published: how many messages were published: the delivery tag of the last confirm that is to come.
         reason: of the end.
     """
 
@@ -45,6 +47,7 @@ class SimulatedClient(asyncio.Protocol):
         self.on_confirm: Callable[[int, bool, bool], None] = lambda tag, multiple, ok: None
         self.on_delivery: Callable[[ClientDelivery], None] = lambda delivery: None
         self.is_closed = False
+        self.published = 0
         self.reason = ""
         self._transport: asyncio.Transport
         self._octets = b""
@@ -95,10 +98,11 @@ class SimulatedClient(asyncio.Protocol):
         self.send(method, channel=channel)
         return await self._expect()
 
-    def publish(self, queue: str, message_id: str, body: bytes) -> None:
-        """Publish a persistent message to a queue. Raises ClientClosed."""
+    def publish(self, routing_key: str, message_id: str, body: bytes, *, exchange: str = "") -> None:
+        """Publish a persistent message; without an exchange the routing key is a queue. Raises ClientClosed."""
         properties = commands.Basic.Properties(delivery_mode=_PERSISTENT, message_id=message_id)
-        self.send(commands.Basic.Publish(0, "", queue))
+        self.send(commands.Basic.Publish(0, exchange, routing_key))
+        self.published += 1
         head = header.ContentHeader(0, len(body), properties)
         self._transport.write(
             wire.frame(wire.FRAME_HEADER, _CHANNEL, head.marshal())
@@ -192,6 +196,7 @@ class SimulatedClient(asyncio.Protocol):
             properties.message_id or "",
             self._body,
             bool(getattr(method, "redelivered", False)),
+            properties.headers or {},
         )
         if isinstance(method, commands.Basic.Deliver):
             self.on_delivery(delivery)

@@ -2,49 +2,205 @@
 
 from __future__ import annotations
 
-from typing import Final, cast
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, cast
 
+from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, differences
 from leveret.runtime.cluster.operations import ClusterCommands
+from leveret.testing.simulation.consumers import ConsumingHabit
 from leveret.testing.simulation.etcd_world import ETCD_SETTINGS, EtcdWorld
-from leveret.testing.simulation.world import START_TIMEOUT_S
+from leveret.testing.simulation.node import SimulatedNode
+from leveret.testing.simulation.publishers import PublishingPace
+from leveret.testing.simulation.users import Crew
+from leveret.testing.simulation.waiting import LOOK_S
+from leveret.testing.simulation.world import START_TIMEOUT_S, PossibleFault
 
 POLICY: Final = {
-    "ha-mode": "all",
     "ha-sync-mode": "automatic",
     "ha-promote-on-failure": "when-synced",
     "ha-promote-on-shutdown": "when-synced",
 }
-_MODES: Final = (
-    {"ha-mode": "all"},
-    {"ha-mode": "exactly", "ha-params": 2},
-    {"ha-mode": "all", "ha-confirm": "majority"},
-)
+LOSING: Final = ("always", "when-synced")
+MIRRORED: Final = ("m1", "m2", "m3", "quorum")
+FANOUT: Final = "fan"
+DEAD_QUEUE: Final = "mdead"
+REPLACED_MAX: Final = 2
 
 
 class ClusterWorld(EtcdWorld):
     """See the module."""
 
+    def __init__(self, *args: Any, **given: Any) -> None:
+        """Some runs let incomplete mirrors lead, and may lose messages."""
+        super().__init__(*args, **given)
+        self.books.may_lose = self.habits.random() < 0.1
+        self._gone: list[SimulatedNode] = []
+
     async def set_up(self) -> None:
         """See SimulatedWorld."""
-        for number in range(self.size):
-            self.add_node(
-                f"n{number + 1}",
-                {
-                    **ETCD_SETTINGS,
-                    "cluster_formation.peer_discovery_backend": "etcd",
-                    "cluster.bind": "127.0.0.1",
-                    "cluster.port": str(self.network.free_port()),
-                },
-            )
+        for _ in range(self.size):
+            self._add_member()
         self.start_all()
         await self.until(lambda: all(node.is_open for node in self.nodes), "all nodes start", START_TIMEOUT_S)
-        await self.set_policy(self.nodes[0], "ha", "^m", {**POLICY, **self.random.choice(_MODES)})
-        for queue in ("m1", "m2"):
+        await self._mirror(self.nodes[0], self._definition())
+        for queue in ("m1", "m2", "m3", DEAD_QUEUE):
             await self.declare(queue)
         await self.declare("quorum", x_queue_type="quorum")
+        await self.declare("alone")
+        await self.declare("mletters", x_dead_letter_exchange="", x_dead_letter_routing_key=DEAD_QUEUE)
+        await self.operator.declare_fanout(FANOUT, (*MIRRORED, "alone"))
         await self.until_whole()
-        self.publishers(2, 0.05)
-        self.consumers(["m1", "quorum"])
+        self._begin_work()
+
+    def _add_member(self) -> SimulatedNode:
+        number = len(self.nodes) + len(self._gone) + 1
+        return self.add_node(
+            f"n{number}",
+            {
+                **ETCD_SETTINGS,
+                "cluster_formation.peer_discovery_backend": "etcd",
+                "cluster.bind": "127.0.0.1",
+                "cluster.port": str(self.network.free_port()),
+            },
+        )
+
+    def _begin_work(self) -> None:
+        """Have some of the applications that users have, each run another choice of them."""
+        interval_s = self.habits.choice((0.02, 0.05, 0.2, 1.0))
+        steady, in_bursts = PublishingPace(interval_s), PublishingPace(0.005, 30, 5.0)
+        small = ConsumingHabit(0.5, 0.3, 0.1, prefetch=self.habits.choice((1, 3)))
+        drains = ConsumingHabit(1.0, 0.0)
+        fans = (*MIRRORED, "alone")
+        rejecting = ConsumingHabit(0.3, 0.2, 0.4, DEAD_QUEUE)
+        users = self.users
+        crews: list[Callable[[], Crew]] = [
+            lambda: (users.publisher(("m1", "quorum"), steady), users.consumer("quorum")),
+            lambda: (users.publisher(("m1", "m2"), steady), users.consumer("m1")),
+            lambda: (users.publisher(fans, steady, exchange=FANOUT), users.consumer("m2", small)),
+            lambda: (users.publisher(("m3",), in_bursts), users.consumer("m3", drains)),
+            lambda: (users.publisher(("m2", "alone", "quorum"), steady, in_transactions=True),),
+            lambda: (
+                users.publisher(("mletters",), steady),
+                users.consumer("mletters", rejecting),
+                users.consumer(DEAD_QUEUE, ConsumingHabit(0.5, 0.2)),
+            ),
+            lambda: (users.owner("mown", 1.0), users.owner("own", 3.0)),
+            lambda: (users.owner("ownquorum", 2.0, x_queue_type="quorum"),),
+            lambda: (users.consumer("m1", drains), users.consumer("quorum", small)),
+        ]
+        self.employ(crews)
+
+    # -- faults -----------------------------------------------------------------------------------
+
+    def possible_faults(self) -> Sequence[PossibleFault]:
+        """See SimulatedWorld."""
+        found = list(super().possible_faults())
+        opened = [node for node in self.nodes if node.is_open]
+        if opened:
+            node = self.random.choice(opened)
+            found += [
+                PossibleFault("policy", lambda: self._change_policy(node), node.name),
+                PossibleFault("move", lambda: self._move(node), node.name),
+                PossibleFault("rebalance", lambda: self._rebalance(node), node.name),
+            ]
+            if len(self._gone) < REPLACED_MAX and len(opened) > 1:
+                found.append(PossibleFault("replace", lambda: self._replace(node), node.name))
+        return found
+
+    def _definition(self) -> dict[str, Any]:
+        names = [f"{node.name}@localhost" for node in self.nodes]
+        mode: dict[str, Any] = self.random.choice(
+            (
+                {"ha-mode": "all"},
+                {"ha-mode": "all"},
+                {"ha-mode": "exactly", "ha-params": self.random.randint(2, len(names))},
+                {
+                    "ha-mode": "nodes",
+                    "ha-params": self.random.sample(names, self.random.randint(2, len(names))),
+                },
+            )
+        )
+        found: dict[str, Any] = {**POLICY, **mode}
+        if self.random.random() < 0.4:
+            found["ha-confirm"] = "majority"
+        if self.random.random() < 0.2:
+            found["ha-sync-mode"] = "manual"
+        if self.books.may_lose:
+            found["ha-promote-on-failure"] = self.random.choice(LOSING)
+            found["ha-promote-on-shutdown"] = self.random.choice(LOSING)
+        return found
+
+    def _change_policy(self, node: SimulatedNode) -> None:
+        if node.is_open:
+            self.operator.set_policy(node, "ha", "^m", self._definition())
+
+    async def _mirror(self, node: SimulatedNode, definition: dict[str, Any]) -> None:
+        """Set the policy, and wait until it is set."""
+        change = self.operator.set_policy(node, "ha", "^m", definition)
+        await self.until(change.done, "the policy is set")
+
+    def _move(self, node: SimulatedNode) -> None:
+        if not node.is_open:
+            return
+        cluster = _cluster(node)
+        key = ("/", self.random.choice(self.queues))
+        leader = cluster.placement(key).leader
+        to = self.random.choice(cluster.members())
+        self.operator.at(node, cluster.ask_to_move(key, Placement(1, leader, "", 1), to))
+
+    def _rebalance(self, node: SimulatedNode) -> None:
+        if node.is_open:
+            self.operator.at(node, _cluster(node).rebalance("all", ".*", ".*"))
+
+    async def _replace(self, node: SimulatedNode) -> None:
+        """Stop a node, have the others forget it, and add another one with an empty disk."""
+        await node.stop()
+        teller = next((each for each in self.nodes if each.is_open and each is not node), None)
+        name = f"{node.name}@localhost"
+        if node.is_up or teller is None:
+            return
+        cluster = _cluster(teller)
+        if name in cluster.alive() or name in self.leaders():
+            return  # Queues would be lost with it.
+        forgetting = self.operator.at(teller, cluster.forget_node(name))
+        process = teller.process
+        await self.until(
+            lambda: forgetting.done() or process is None or not process.is_alive, "it is forgotten"
+        )
+        if name in cluster.members() or node.is_up:
+            return
+        self.nodes.remove(node)
+        self._gone.append(node)
+        self._ports.remove(node.amqp_port)
+        fresh = self._add_member()
+        self.give_secret(fresh)
+        fresh.start()
+
+    def leaders(self) -> set[str]:
+        """See EtcdWorld: as etcd has it recorded."""
+        state = ClusterState(ClusterKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"]))
+        found = self.etcd.state
+        state.apply(differences({}, found.entries, found.revision), found.revision)
+        return {placed.placement.leader for placed in state.placements.values()}
+
+    def has_returned(self, node: SimulatedNode) -> bool:
+        """See EtcdWorld: it is a synchronised mirror again."""
+        return not self.missing()
+
+    # -- the end ----------------------------------------------------------------------------------
+
+    async def heal(self) -> None:
+        """See SimulatedWorld: with a policy by which all mirrors become synchronised."""
+        await self.until_up()
+        await self.until(lambda: any(node.is_open for node in self.nodes), "a node is open")
+        while True:
+            node = next(node for node in self.nodes if node.is_open)
+            await self._mirror(node, {**POLICY, "ha-mode": "all"})
+            await asyncio.sleep(LOOK_S)
+            if node.is_open:
+                break
+        await self.until_whole()
 
     def missing(self) -> list[str]:
         """See EtcdWorld: each queue is led, and its mirrors are synchronised, as all nodes see it."""
@@ -53,14 +209,18 @@ class ClusterWorld(EtcdWorld):
             if not node.is_open:
                 found.append(f"{node.name} is not open")
                 continue
-            assert node.roles is not None
-            cluster = cast("ClusterCommands", node.roles.node.cluster)
+            cluster = _cluster(node)
             for queue in self.queues:
                 placement = cluster.placement(("/", queue))
-                if not placement.mirrors:
+                if queue != "alone" and not placement.mirrors:
                     found.append(f"{node.name}: {queue} has no mirrors")
                 elif placement.state != "running" or len(placement.synchronised_mirrors) < len(
                     placement.mirrors
                 ):
                     found.append(f"{node.name}: {queue} {placement}")
         return found
+
+
+def _cluster(node: SimulatedNode) -> ClusterCommands:
+    assert node.roles is not None
+    return cast("ClusterCommands", node.roles.node.cluster)

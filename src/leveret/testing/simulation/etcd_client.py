@@ -75,14 +75,15 @@ class SimulatedEtcdClient:
     async def watch(self, prefix: str, revision: int) -> AsyncGenerator[WatchEvents, None]:
         """Yield what happens to the keys under `prefix` behind `revision`, in order and without gaps; ends never."""
         endpoint = self.endpoint
-        watch = EtcdWatch(Asker(self._process, endpoint.url), prefix, revision + 1)
+        watch = EtcdWatch(Asker(self._process, endpoint.url), prefix, max(1, revision))
         try:
             await self._attempt(endpoint, lambda: self._etcd.open_watch(watch))
             while True:
                 found = await watch.inbox.get()
                 if isinstance(found, Exception):
                     raise found
-                yield found
+                if found.revision > revision:
+                    yield found
         except OSError as error:
             raise EtcdAway(f"etcd at {endpoint}: {words(error)}") from error
         finally:

@@ -10,18 +10,21 @@ from typing import Final, cast
 
 from leveret.storage.secret_file import SECRET_FILE
 from leveret.testing.simulation.etcd import SimulatedEtcd
+from leveret.testing.simulation.etcd_paths import DELAY_S_MAX
 from leveret.testing.simulation.node import SimulatedNode
+from leveret.testing.simulation.operator import NeverAtRest
+from leveret.testing.simulation.waiting import LOOK_S, wait_until
 from leveret.testing.simulation.world import (
-    LOOK_S,
     REST_TIMEOUT_S,
-    NeverAtRest,
     PossibleFault,
     SimulatedWorld,
 )
 
 LEASE_TTL_S: Final = 2
+RESTART_TIMEOUT_S: Final = 20.0
 ETCD_SETTINGS: Final = {
     "cluster.etcd.endpoints": "http://127.0.0.1:2379",
+    "cluster.etcd.prefix": "/leveret",
     "cluster.etcd.lease_ttl": f"{LEASE_TTL_S}s",
 }
 
@@ -48,13 +51,17 @@ class EtcdWorld(SimulatedWorld):
     def start_all(self) -> None:
         """Give all nodes the secret that they share, as an operator does, and start them."""
         for node in self.nodes:
-            node.data_dir.mkdir(mode=0o700, parents=True)
-            secret = node.data_dir / SECRET_FILE
-            secret.write_bytes(b"5" * 64 + b"\n")
-            secret.chmod(0o400)
-            self.disk.settle(node.data_dir)
+            self.give_secret(node)
         for node in self.nodes:
             node.start()
+
+    def give_secret(self, node: SimulatedNode) -> None:
+        """Copy the secret of all nodes to a new one."""
+        node.data_dir.mkdir(mode=0o700, parents=True)
+        secret = node.data_dir / SECRET_FILE
+        secret.write_bytes(b"5" * 64 + b"\n")
+        secret.chmod(0o400)
+        self.disk.settle(node.data_dir)
 
     # -- faults -----------------------------------------------------------------------------------
 
@@ -71,10 +78,14 @@ class EtcdWorld(SimulatedWorld):
                 PossibleFault("stop", node.stop, node.name),
                 PossibleFault("pause", lambda: self._pause(node), node.name),
                 PossibleFault("cut etcd", lambda: self._cut_etcd(node), node.name),
+                PossibleFault("shift clock", lambda: self._shift_clock(node), node.name),
+                PossibleFault("fill disk", lambda: self.fill_disk(node), node.name),
             ]
         if down:
             other_node = self.random.choice(down)
-            found += [PossibleFault("start", other_node.start, other_node.name)] * 3
+            found += [PossibleFault("start", lambda: self._start(other_node), other_node.name)] * 3
+            if f"{other_node.name}@localhost" not in self.leaders():
+                found.append(PossibleFault("flip bit", lambda: self._flip_bit(other_node), other_node.name))
         one, other = self.random.sample(self.nodes, 2)
         pair = f"{one.name} {other.name}"
         found += [
@@ -82,9 +93,16 @@ class EtcdWorld(SimulatedWorld):
             PossibleFault("reset", lambda: self.network.reset(one.name, other.name), pair),
             PossibleFault("mend", self.network.mend),
             PossibleFault("restart etcd", self._restart_etcd),
+            PossibleFault("slow etcd", self._slow_etcd),
+            PossibleFault("compact etcd", self._compact_etcd),
+            PossibleFault("restart in turn", self._restart_in_turn),
             PossibleFault("lose all power", self._lose_all_power),
         ]
         return found
+
+    def _start(self, node: SimulatedNode) -> None:
+        if not node.is_up and node in self.nodes:
+            node.start()
 
     def _lose_all_power(self) -> None:
         for node in self.nodes:
@@ -96,7 +114,7 @@ class EtcdWorld(SimulatedWorld):
         node.resume()
 
     async def _cut(self, one: SimulatedNode, other: SimulatedNode) -> None:
-        self.network.cut(one.name, other.name)
+        self.network.cut(one.name, other.name, both=self.random.random() < 0.7)
         await asyncio.sleep(self.random.choice((0.1, 1.0, 5.0)))
         if self.random.random() < 0.7:
             self.network.mend()
@@ -108,21 +126,61 @@ class EtcdWorld(SimulatedWorld):
         self.etcd.heal(node.name)
 
     async def _restart_etcd(self) -> None:
-        self.etcd.kill()
-        await asyncio.sleep(self.random.choice((0.2, 1.0, 4.0)))
-        self.etcd.start()
+        if self.etcd.is_up:
+            self.etcd.kill()
+            await asyncio.sleep(self.random.choice((0.2, 1.0, 4.0)))
+            self.etcd.start()
+
+    async def _slow_etcd(self) -> None:
+        self.etcd.paths.delay_s_max = self.random.choice((0.05, 0.3, 0.8))
+        await asyncio.sleep(self.random.choice((1.0, 5.0)))
+        self.etcd.paths.delay_s_max = DELAY_S_MAX
+
+    def _compact_etcd(self) -> None:
+        if self.etcd.state.revision > self.etcd.state.compacted:
+            self.etcd.compact()
+
+    def _shift_clock(self, node: SimulatedNode) -> None:
+        node.clock_offset_s = self.random.uniform(-7200, 7200)
+        if node.process is not None:
+            node.process.clock_offset_s = node.clock_offset_s
+
+    async def _restart_in_turn(self) -> None:
+        """Stop and start one node after the other, each once the one before is open again."""
+        for node in list(self.nodes):
+            if node.is_up:
+                await node.stop()
+                self._start(node)
+                await wait_until(lambda node=node: self.has_returned(node), RESTART_TIMEOUT_S)  # type: ignore[misc]
+
+    def _flip_bit(self, node: SimulatedNode) -> None:
+        """Damage a queue's log at rest, of a node that leads nothing: others have all that was confirmed."""
+        if not node.is_up and f"{node.name}@localhost" not in self.leaders():
+            flipped = self.disk.flip_bit(node.data_dir, self.random, lambda path: "queues" in path.parts)
+            self.story.note(f"bit flipped: {flipped}")
+
+    def leaders(self) -> set[str]:
+        """Return the nodes that may alone have what was confirmed last."""
+        raise NotImplementedError
+
+    def has_returned(self, node: SimulatedNode) -> bool:
+        """Whether the next node may be restarted."""
+        return node.is_open
 
     # -- the end ----------------------------------------------------------------------------------
 
     async def heal(self) -> None:
         """See SimulatedWorld."""
+        await self.until_up()
+        await self.until_whole()
+
+    async def until_up(self) -> None:
+        """End all faults, and start the nodes that are down."""
         self.network.mend()
         for node in self.nodes:
             self.etcd.heal(node.name)
             node.resume()
-            if not node.is_up:
-                node.start()
-        await self.until_whole()
+            self._start(node)
 
     async def until_whole(self) -> None:
         """Wait until nothing is missing. Raises NeverAtRest, which says what is."""

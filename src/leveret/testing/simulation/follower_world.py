@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from leveret.core.replication.election import ElectionKeys
 from leveret.testing.simulation.etcd_world import ETCD_SETTINGS, EtcdWorld
+from leveret.testing.simulation.node_users import employ
 from leveret.testing.simulation.world import START_TIMEOUT_S
 
 
 class FollowerWorld(EtcdWorld):
     """See the module."""
 
+    def __init__(self, *args: Any, **given: Any) -> None:
+        """Nothing runs yet."""
+        super().__init__(*args, **given)
+        self._ports_of: dict[str, int] = {}
+
     async def set_up(self) -> None:
         """See SimulatedWorld."""
         for number in range(self.size):
+            name, port = f"n{number + 1}", self.network.free_port()
+            self._ports_of[name] = port
             self.add_node(
-                f"n{number + 1}",
+                name,
                 {
                     **ETCD_SETTINGS,
                     "replication.bind": "127.0.0.1",
-                    "replication.port": str(self.network.free_port()),
+                    "replication.port": str(port),
                     "replication.ack_timeout": "2s",
                 },
             )
         self.start_all()
         await self.until(lambda: any(node.is_open for node in self.nodes), "one leads", START_TIMEOUT_S)
-        for queue in ("q1", "q2"):
-            await self.declare(queue)
-        await self.declare("quorum", x_queue_type="quorum")
         await self.until_whole()
-        self.publishers(2, 0.05)
-        self.consumers(["q1", "quorum"])
+        await employ(self)
 
     def missing(self) -> list[str]:
         """See EtcdWorld: one node leads, and all others are in sync with it."""
@@ -41,3 +48,13 @@ class FollowerWorld(EtcdWorld):
         if status["in_sync_count"] < self.size - 1:
             return [f"{leaders[0].name} leads, in sync are only {status['in_sync']}"]
         return []
+
+    def leaders(self) -> set[str]:
+        """See EtcdWorld: the one that etcd has elected; while there is none it may be any of them."""
+        elected = self.etcd.state.entries.get(ElectionKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"]).leader)
+        leading = [
+            node
+            for node in self.nodes
+            if elected is not None and f":{self._ports_of[node.name]}".encode() in elected.value
+        ]
+        return {f"{node.name}@localhost" for node in leading or self.nodes}

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 from random import Random
+from typing import Final
 
 from leveret.config import Config, build, gather
 from leveret.model.errors import LeveretError
@@ -16,8 +17,12 @@ from leveret.testing.simulation.disk import SimulatedDisk
 from leveret.testing.simulation.loop import virtual_loop
 from leveret.testing.simulation.network import SimulatedNetwork
 from leveret.testing.simulation.process import SimulatedProcess
+from leveret.testing.simulation.waiting import wait_until
 
 logger = logging.getLogger(__name__)
+
+_LOOK_S: Final = 0.02
+_STOP_TIMEOUT_S: Final = 300.0
 
 
 class SimulatedNode:
@@ -29,6 +34,7 @@ class SimulatedNode:
         process: the present run; None while it is down.
         roles: of the present run; None before it has begun.
         ended: why the last run ended by itself; None while it runs or was ended from outside.
+        clock_offset_s, clock_rate: of its clocks, from the next start on.
     """
 
     def __init__(
@@ -46,6 +52,8 @@ class SimulatedNode:
         self.process: SimulatedProcess | None = None
         self.roles: Roles | None = None
         self.ended: str | None = None
+        self.clock_offset_s = 0.0
+        self.clock_rate = 1.0
         self._folder = folder
         self._disk = disk
         self._run = 0
@@ -58,6 +66,7 @@ class SimulatedNode:
             **settings,
         }
         self._killed: list[SimulatedProcess] = []
+        self._stopping: list[SimulatedProcess] = []
         self._serving: asyncio.Task[None] | None = None
 
     @property
@@ -88,6 +97,7 @@ class SimulatedNode:
         """Start the process."""
         assert self.process is None
         self.process = SimulatedProcess(self.name)
+        self.process.clock_offset_s, self.process.clock_rate = self.clock_offset_s, self.clock_rate
         self.roles = self.ended = None
         self._serving = self.process.spawn(self._serve(self.process))
 
@@ -107,12 +117,17 @@ class SimulatedNode:
     async def stop(self) -> None:
         """End in order, as SIGTERM does."""
         process = self.process
-        if process is None:
+        if process is None or process in self._stopping:
             return
+        self._stopping.append(process)
         assert self._serving is not None
         self._serving.cancel()
         if self.roles is not None:
-            await process.spawn(self.roles.stop())
+            stopping = process.spawn(self.roles.stop())
+            await wait_until(lambda: stopping.done() or not process.is_alive, _STOP_TIMEOUT_S, _LOOK_S)
+            if not process.is_alive:
+                return  # Something else has ended it meanwhile.
+            stopping.result()
         self.process = None
         process.kill()
         self.network.process_ended(process)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 
 from leveret.testing.simulation.node import SimulatedNode
+from leveret.testing.simulation.node_users import employ
 from leveret.testing.simulation.world import START_TIMEOUT_S, PossibleFault, SimulatedWorld
 
 
@@ -17,23 +18,24 @@ class SingleWorld(SimulatedWorld):
         node = self.add_node("n1", {})
         node.start()
         await self.until(lambda: node.is_open, "the node starts", START_TIMEOUT_S)
-        for queue in ("q1", "q2"):
-            await self.declare(queue)
-        await self.declare("qq", x_queue_type="quorum")
-        self.publishers(2, 0.02)
-        self.consumers(["q1", "q1", "qq"])
+        await employ(self)
 
     def possible_faults(self) -> Sequence[PossibleFault]:
         """See SimulatedWorld."""
         node = self.nodes[0]
         if not node.is_up:
-            return [PossibleFault("start", node.start)]
+            return [PossibleFault("start", self._start)]
         return [
             PossibleFault("kill", node.kill),
             PossibleFault("lose power", lambda: node.lose_power(self.random)),
             PossibleFault("stop", node.stop),
             PossibleFault("pause", lambda: self._pause(node)),
+            PossibleFault("fill disk", lambda: self.fill_disk(node)),
         ]
+
+    def _start(self) -> None:
+        if not self.nodes[0].is_up:
+            self.nodes[0].start()
 
     async def _pause(self, node: SimulatedNode) -> None:
         node.pause()
@@ -42,6 +44,5 @@ class SingleWorld(SimulatedWorld):
 
     async def heal(self) -> None:
         """See SimulatedWorld."""
-        if not self.nodes[0].is_up:
-            self.nodes[0].start()
+        self._start()
         await self.until(lambda: self.nodes[0].is_open, "the node starts", START_TIMEOUT_S)

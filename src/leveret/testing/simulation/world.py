@@ -15,43 +15,42 @@ import os
 import shutil
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from contextvars import Context, copy_context
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
-from pamqp import commands
-
-from leveret.model import definitions as d
-from leveret.testing.simulation.applications import (
-    SimulatedApplication,
-    SimulatedConsumer,
-    SimulatedPublisher,
-    drain,
-)
-from leveret.testing.simulation.books import BooksFault, RunBooks
-from leveret.testing.simulation.client import ClientClosed, ClientDelivery, SimulatedClient
+from leveret.testing.simulation.applications import SimulatedApplication
+from leveret.testing.simulation.books import RunBooks
+from leveret.testing.simulation.client import SimulatedClient
 from leveret.testing.simulation.disk import SimulatedDisk
-from leveret.testing.simulation.loop import NothingLeft, VirtualLoop
+from leveret.testing.simulation.full_disk import LimitedDisks
+from leveret.testing.simulation.loop import VirtualLoop
 from leveret.testing.simulation.network import SimulatedNetwork
 from leveret.testing.simulation.node import SimulatedNode
+from leveret.testing.simulation.operator import NeverAtRest as NeverAtRest
+from leveret.testing.simulation.operator import SimulatedOperator
 from leveret.testing.simulation.patches import simulated
-from leveret.testing.simulation.process import SimulatedProcess
+from leveret.testing.simulation.publishers import PublishingPace
+from leveret.testing.simulation.queue_owner import SimulatedQueueOwner
 from leveret.testing.simulation.story import Story
+from leveret.testing.simulation.stream_applications import read_all
+from leveret.testing.simulation.stream_books import StreamBooks
+from leveret.testing.simulation.users import Crew, SimulatedUsers
+from leveret.testing.simulation.waiting import wait_until
 
 REST_TIMEOUT_S: Final = 120.0
 START_TIMEOUT_S: Final = 60.0
-LOOK_S: Final = 0.1
-
-
-class NeverAtRest(Exception):
-    """Something does not come to be although all has healed."""
+FAULTS_AT_ONCE: Final = 3
+CLOCK_OFFSETS_S: Final = (0.0, 0.0, -3.0, 0.5, 90_000.0)
+CLOCK_RATES: Final = (1.0, 1.0, 0.99, 1.01)
 
 
 class RunFailure(Exception):
     """A run failed; the text tells the seed, the fault and the story.
 
     Attributes:
-        fault: the reason: a BooksFault, or NeverAtRest.
+        fault: the reason: a BooksFault, NeverAtRest, or whatever else ended the run.
         count: how many faults of the world there were.
         story: the last lines of all logs.
     """
@@ -88,10 +87,16 @@ class SimulatedWorld:
         random: of the faults; delays and applications have chances of their own.
         nodes: all nodes.
         applications: all publishers and consumers.
-        queues: the names of the queues.
+        queues: the names of the queues that are counted at the end.
+        streams: the books of the streams.
         faults: counts, by kind.
         disk: of all nodes.
+        disks: the same, as far as they are full.
         count: how many faults there were, those that were left out among them.
+        habits: what each run has of its own.
+        pause_s: between two faults, on average.
+        operator: who works at the nodes.
+        users: who makes applications.
     """
 
     def __init__(self, seed: int, folder: Path, *, skip: frozenset[int] = frozenset()) -> None:
@@ -101,24 +106,37 @@ class SimulatedWorld:
         self.random = Random(f"faults {seed}")
         self.loop = VirtualLoop(Random(f"delays {seed}"))
         self.network = SimulatedNetwork(self.loop, Random(f"network {seed}"))
-        # Each run has disks and links of its own: what hardly ever happens in one happens all the time in another.
-        self.loop.threads_delay_s = self.random.choice((0.002, 0.02, 0.2))
-        self.network.delay_s = self.random.choice((0.002, 0.01, 0.05))
+        # Each run has its own disks, links and pace: what hardly ever happens in one happens all the time in another.
+        self.habits = Random(f"habits {seed}")
+        self.loop.threads_delay_s = self.habits.choice((0.002, 0.02, 0.2))
+        self.network.delay_s = self.habits.choice((0.002, 0.01, 0.05))
+        self.pause_s = self.habits.choice((0.5, 2.0, 2.0, 6.0))
         self.story = Story(self.loop)
         self.books = RunBooks()
         self.nodes: list[SimulatedNode] = []
         self.applications: list[SimulatedApplication] = []
         self.queues: list[str] = []
+        self.streams: list[StreamBooks] = []
         self.faults: dict[str, int] = {}
         self.count = 0
         self.disk = SimulatedDisk(folder)
+        self.disks = LimitedDisks()
+        self.operator = SimulatedOperator(self.nodes, self.network, self.books, Random(f"operator {seed}"))
+        self._operator = self.operator.process
         self._folder = folder
-        self._operator = SimulatedProcess("op")
+        self._ports: list[int] = []
+        self.users = SimulatedUsers(self.network, self._ports, self.books, seed)
+        self._harming: list[asyncio.Task[None]] = []
+        self._ambush: Callable[[], object] | None = None
+        self._context: Context
 
     def add_node(self, name: str, settings: dict[str, str]) -> SimulatedNode:
-        """Prepare a node."""
+        """Prepare a node, whose clocks differ from those of others."""
         node = SimulatedNode(name, self._folder, self.network, self.disk, settings)
+        node.clock_offset_s = self.habits.choice(CLOCK_OFFSETS_S)
+        node.clock_rate = self.habits.choice(CLOCK_RATES)
         self.nodes.append(node)
+        self._ports.append(node.amqp_port)
         return node
 
     # -- a run ----------------------------------------------------------------------------------
@@ -133,9 +151,9 @@ class SimulatedWorld:
         # The collector runs at moments that no seed decides, and what it frees may call the loop.
         gc.disable()
         try:
-            with self.disk, simulated(self.loop, Random(f"product {self.seed}")):
+            with self.disk, self.disks, simulated(self.loop, Random(f"product {self.seed}")):
                 found: int = self.loop.run_until_complete(self._play(seconds))
-        except (BooksFault, NeverAtRest, NothingLeft, ClientClosed, TimeoutError) as fault:
+        except Exception as fault:
             raise RunFailure(self.seed, fault, self.count, self.story.text()) from fault
         finally:
             root.removeHandler(self.story)
@@ -143,6 +161,7 @@ class SimulatedWorld:
             root.propagate = propagates
             self._clear()
             gc.enable()
+            gc.collect()
         return RunReport(
             self.seed,
             self.loop.time(),
@@ -167,32 +186,63 @@ class SimulatedWorld:
 
     async def _play(self, seconds: float) -> int:
         self.prepare()
+        self._context = copy_context()
         await self._operator.spawn(self.set_up())
         for application in self.applications:
+            application.on_promise = self._promised
             application.start()
         until_s = self.loop.time() + seconds
         while self.loop.time() < until_s:
             await asyncio.sleep(self.random.expovariate(1 / self.pause_s))
-            await self._harm()
+            self._harm()
             self.look()
+        self._ambush = None
+        await self.until(lambda: not self._under_way(), "all faults are over")
         self.story.note("-- all heals")
         await self.heal()
         return await self._operator.spawn(self._count())
 
-    async def _harm(self) -> None:
-        """Let one fault happen, unless it is left out."""
+    # -- faults -----------------------------------------------------------------------------------
+
+    def _under_way(self) -> list[asyncio.Task[None]]:
+        """Return the faults that last; raise what went wrong with another one."""
+        for task in self._harming:
+            if task.done():
+                task.result()
+        self._harming = [each for each in self._harming if not each.done()]
+        return self._harming
+
+    def _harm(self) -> None:
+        """Let one fault begin, unless it is left out or others are under way."""
         number, self.count = self.count, self.count + 1
         fault = self.random.choice(self.possible_faults())
-        if number in self.skip:
+        if number in self.skip or len(self._under_way()) >= FAULTS_AT_ONCE:
             return
+        if self.random.random() < 0.3 and self._ambush is None:
+            self._ambush = lambda: self._begin(number, fault)
+        else:
+            self._begin(number, fault)
+
+    def _begin(self, number: int, fault: PossibleFault) -> None:
         self.faults[fault.kind] = self.faults.get(fault.kind, 0) + 1
         self.story.note(f"fault {number}: {fault.kind} {fault.about}".rstrip())
         result = fault.act()
         if result is not None:
-            await result
+            self._harming.append(asyncio.get_running_loop().create_task(result))
 
-    pause_s = 2.0
-    """Between two faults, on average."""
+    def _promised(self) -> None:
+        """A node has promised something to an application: the moment at which a fault hurts most."""
+        ambush, self._ambush = self._ambush, None
+        if ambush is not None:
+            # As nobody's callback: the application's process is not concerned.
+            self.loop.call_soon(ambush, context=self._context)
+
+    async def fill_disk(self, node: SimulatedNode) -> None:
+        """Let hardly anything fit on a node's disk for some time."""
+        directory = node.data_dir
+        self.disks.fill(directory, self.random.choice((0, 3_000, 50_000)))
+        await asyncio.sleep(self.random.choice((0.5, 3.0, 8.0)))
+        self.disks.limit(directory, None)
 
     def prepare(self) -> None:
         """Make what all processes are to find in their context."""
@@ -210,7 +260,7 @@ class SimulatedWorld:
         raise NotImplementedError
 
     def look(self) -> None:
-        """Raise what an application has found."""
+        """Raise what an application has found, and what no fault of a node may be."""
         for application in self.applications:
             if application.fault is not None:
                 raise application.fault
@@ -224,77 +274,41 @@ class SimulatedWorld:
         Raises:
             NeverAtRest: it does not come to be in time.
         """
-        until_s = self.loop.time() + timeout_s
-        while not holds():
-            if self.loop.time() > until_s:
-                raise NeverAtRest(f"not within {timeout_s:g} s: {what}")
-            await asyncio.sleep(LOOK_S)
+        if not await wait_until(holds, timeout_s):
+            raise NeverAtRest(f"not within {timeout_s:g} s: {what}")
 
-    # -- what a world does ------------------------------------------------------------------------
-
-    async def client(self) -> SimulatedClient:
-        """Connect the operator to a node that is open, with patience."""
-        for _ in range(200):
-            open_nodes = [node for node in self.nodes if node.is_open]
-            if open_nodes:
-                try:
-                    async with asyncio.timeout(5):
-                        return await SimulatedClient.connect(
-                            self.network, self.random.choice(open_nodes).amqp_port
-                        )
-                except (ClientClosed, OSError, TimeoutError):
-                    pass
-            await asyncio.sleep(0.5)
-        raise NeverAtRest("no node lets a client in")
+    # -- what a world has -------------------------------------------------------------------------
 
     async def declare(self, queue: str, **arguments: Any) -> None:
-        """Declare a durable queue."""
-        client = await self.client()
-        await client.call(
-            commands.Queue.Declare(
-                0, queue, durable=True, arguments={k.replace("_", "-"): v for k, v in arguments.items()}
-            )
-        )
-        client.close()
+        """Declare a durable queue, which is counted at the end."""
+        await self.operator.declare(queue, **arguments)
         self.queues.append(queue)
 
-    async def set_policy(
-        self, node: SimulatedNode, name: str, pattern: str, definition: dict[str, Any]
-    ) -> None:
-        """Set a policy at a node, as its HTTP API does."""
-        process, roles = node.process, node.roles
-        assert process is not None
-        assert roles is not None
-        policy = d.Policy(vhost="/", name=name, pattern=pattern, definition=definition, apply_to="queues")
-
-        async def change() -> None:
-            async with roles.node.changing():
-                roles.node.broker.apply(d.Put(policy))
-                await roles.node.commit()
-
-        await process.spawn(change())
+    async def declare_stream(self, name: str) -> StreamBooks:
+        """Declare a stream, which is read at the end."""
+        await self.operator.declare(name, x_queue_type="stream")
+        self.streams.append(StreamBooks(name, self.books))
+        return self.streams[-1]
 
     def publishers(self, count: int, interval_s: float) -> None:
-        """Have so many publish to all queues."""
-        ports = [node.amqp_port for node in self.nodes]
-        for number in range(count):
-            name = f"p{number}"
-            chance = Random(f"{name} {self.seed}")
-            self.applications.append(
-                SimulatedPublisher(
-                    name, self.network, ports, self.books, chance, queues=self.queues, interval_s=interval_s
-                )
-            )
+        """Have so many applications publish to all queues."""
+        pace = PublishingPace(interval_s)
+        self.applications += [self.users.publisher(self.queues, pace) for _ in range(count)]
 
     def consumers(self, queues: Sequence[str]) -> None:
-        """Have one consume each of these queues."""
-        ports = [node.amqp_port for node in self.nodes]
-        for queue in queues:
-            name = f"c-{queue}"
-            chance = Random(f"{name} {self.seed}")
-            self.applications.append(
-                SimulatedConsumer(name, self.network, ports, self.books, chance, queue=queue)
-            )
+        """Have an application consume each of these queues."""
+        self.applications += [self.users.consumer(queue) for queue in queues]
+
+    async def client(self) -> SimulatedClient:
+        """Connect the operator to a node that is open, with patience. Raises NeverAtRest."""
+        return await self.operator.client()
+
+    def employ(self, crews: Sequence[Callable[[], Crew]]) -> None:
+        """Have some of these applications, each run another choice of them."""
+        for crew in self.habits.sample(crews, self.habits.randint(2, min(4, len(crews)))):
+            self.applications += crew()
+
+    # -- the end ----------------------------------------------------------------------------------
 
     async def _count(self) -> int:
         """Stop the applications, take all that is left, and judge."""
@@ -302,26 +316,18 @@ class SimulatedWorld:
             application.is_stopping = True
         await asyncio.sleep(10)
         self.look()
-        found: dict[str, list[int]] = {queue: [] for queue in self.queues}
-        for queue in self.queues:
-            await self._drain(queue, found[queue])
+        for application in self.applications:
+            if isinstance(application, SimulatedQueueOwner):
+                await self.operator.declare(application.queue, **application.arguments)
+                self.queues.append(application.queue)
+        found = {queue: await self.operator.take_all(queue) for queue in self.queues}
         self.books.judge(found)
+        for stream in self.streams:
+            client = await self.client()
+            await read_all(client, stream)
+            client.close()
+            stream.judge()
         return sum(map(len, found.values()))
-
-    async def _drain(self, queue: str, numbers: list[int]) -> None:
-        client = await self.client()
-
-        def note(delivery: ClientDelivery) -> None:
-            message = self.books.delivered(
-                queue, delivery.message_id, delivery.body, redelivered=delivery.redelivered
-            )
-            numbers.append(message.number)
-
-        try:
-            await drain(client, queue, note)
-        except (ClientClosed, TimeoutError) as error:
-            raise NeverAtRest(f"queue {queue} cannot be drained: {error!r}") from error
-        client.close()
 
 
 def _close_below(folder: Path) -> None:

@@ -77,3 +77,12 @@ def test_what_comes_anew_from_a_leader_is_put_away_whole_when_it_cannot_be_read(
         assert f"damaged_log_quarantined log={log}" in caplog.text
 
     asyncio.run(scenario())
+
+
+def test_a_node_that_a_change_of_its_role_has_closed_has_nothing_left_to_settle(directory: Path) -> None:
+    async def story() -> None:
+        node = Node(load(None, {}), directory)
+        node.close()
+        await holding.settle(node)
+
+    asyncio.run(story())

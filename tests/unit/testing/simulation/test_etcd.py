@@ -227,9 +227,24 @@ def test_a_watch_behind_a_compaction_has_to_read_again() -> None:
         with pytest.raises(EtcdCompacted, match="before revision 3"):
             async with watched(client, "a", 1):
                 pass
-        async with watched(client, "a", 2) as seen:
+        with pytest.raises(EtcdCompacted, match="before revision 3"):
+            async with watched(client, "a", 2):
+                pass
+        async with watched(client, "a", 3) as seen:
             pass
-        assert [batch.revision for batch in seen] == [3, 4]
+        assert [batch.revision for batch in seen] == [4]
+
+    play(story)
+
+
+def test_a_watch_is_told_of_what_was_deleted_or_that_it_has_to_read_wherever_etcd_was_compacted() -> None:
+    async def story(etcd: SimulatedEtcd, client: SimulatedEtcdClient) -> None:
+        etcd.transact(put("a"))
+        etcd.transact(StoreTransaction((), (DeleteKey("a"),)))
+        etcd.compact(3)
+        with pytest.raises(EtcdCompacted):
+            async with watched(client, "a", 2):
+                pass
 
     play(story)
 

@@ -1,0 +1,119 @@
+"""Simulated publishers: with confirms to one queue or to several at once, and in transactions."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from random import Random
+from typing import Any, Final, NamedTuple
+
+from pamqp import commands
+
+from leveret.testing.simulation.applications import ANSWER_TIMEOUT_S, SimulatedApplication
+from leveret.testing.simulation.books import BookedMessage
+from leveret.testing.simulation.client import SimulatedClient
+
+_UNCONFIRMED_MAX: Final = 100
+_IN_TRANSACTION_MAX: Final = 5
+_ROLLED_BACK: Final = 0.2
+
+
+class PublishingPace(NamedTuple):
+    """When a publisher publishes.
+
+    Attributes:
+        interval_s: between two messages, on average.
+        burst: so many messages, on average, between two rests; 0 for no rests.
+        rest_s: how long it rests, on average.
+    """
+
+    interval_s: float
+    burst: int = 0
+    rest_s: float = 0.0
+
+    def pause_s(self, random: Random) -> float:
+        """Return how long to wait before the next message."""
+        if self.burst and random.random() < 1 / self.burst:
+            return random.expovariate(1 / self.rest_s)
+        return random.expovariate(1 / self.interval_s)
+
+
+class SimulatedPublisher(SimulatedApplication):
+    """Publishes to some queues, a message after the other, and notes the confirms."""
+
+    def __init__(self, *args: Any, queues: Sequence[str], pace: PublishingPace, exchange: str = "") -> None:
+        """Each message goes to one of the queues; with an exchange to all of them, which are bound to it."""
+        super().__init__(*args)
+        self.queues = queues
+        self.pace = pace
+        self.exchange = exchange
+        self.connections = 0
+        self._unconfirmed: dict[int, list[BookedMessage]] = {}
+        self._wakes: list[asyncio.Future[None]] = []
+
+    def origin(self) -> str:
+        """Return a name for one channel, which has an order: an earlier one's messages may be on their way still."""
+        self.connections += 1
+        return f"{self.name}/{self.connections}"
+
+    def publish(
+        self, client: SimulatedClient, origin: str, *, is_withheld: bool = False
+    ) -> list[BookedMessage]:
+        """Publish a message and return its copies."""
+        key = "" if self.exchange else self.random.choice(self.queues)
+        queues = self.queues if self.exchange else (key,)
+        copies = self.books.published(queues, origin, is_withheld=is_withheld)
+        client.publish(key, str(copies[0].number), copies[0].body, exchange=self.exchange)
+        return copies
+
+    async def work(self, client: SimulatedClient) -> None:
+        """See SimulatedApplication."""
+        await self.answer(client, commands.Confirm.Select())
+        self._unconfirmed = {}
+        client.on_confirm = self._confirmed
+        origin = self.origin()
+        tag = 0
+        while not self.is_stopping and not client.is_closed:
+            tag += 1
+            self._unconfirmed[tag] = self.publish(client, origin)
+            if len(self._unconfirmed) >= _UNCONFIRMED_MAX:
+                waiting = asyncio.get_running_loop().create_future()
+                self._wakes.append(waiting)
+                async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                    await waiting
+            await asyncio.sleep(self.pace.pause_s(self.random))
+
+    def _confirmed(self, tag: int, multiple: bool, ok: bool) -> None:
+        tags = [each for each in self._unconfirmed if each <= tag] if multiple else [tag]
+        for each in tags:
+            copies = self._unconfirmed.pop(each, ())
+            if ok:
+                self.books.confirm(copies)
+        if ok:
+            self.on_promise()
+        while self._wakes:
+            waiting = self._wakes.pop()
+            if not waiting.done():
+                waiting.set_result(None)
+
+
+class SimulatedTransactionalPublisher(SimulatedPublisher):
+    """Publishes some messages in each transaction, and rolls some transactions back."""
+
+    async def work(self, client: SimulatedClient) -> None:
+        """See SimulatedApplication."""
+        await self.answer(client, commands.Tx.Select())
+        origin = self.origin()
+        while not self.is_stopping and not client.is_closed:
+            copies: list[BookedMessage] = []
+            for _ in range(self.random.randint(1, _IN_TRANSACTION_MAX)):
+                copies += self.publish(client, origin, is_withheld=True)
+                await asyncio.sleep(self.pace.pause_s(self.random))
+            if self.random.random() < _ROLLED_BACK:
+                await self.answer(client, commands.Tx.Rollback())
+                continue
+            for message in copies:
+                message.is_withheld = False
+            await self.answer(client, commands.Tx.Commit())
+            self.books.confirm(copies)
+            self.on_promise()

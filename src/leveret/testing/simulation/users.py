@@ -1,0 +1,65 @@
+"""The applications that users have beside a node or a cluster, made for one run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+from leveret.testing.simulation.applications import SimulatedApplication
+from leveret.testing.simulation.books import RunBooks
+from leveret.testing.simulation.consumers import ConsumingHabit, SimulatedConsumer
+from leveret.testing.simulation.network import SimulatedNetwork
+from leveret.testing.simulation.publishers import (
+    PublishingPace,
+    SimulatedPublisher,
+    SimulatedTransactionalPublisher,
+)
+from leveret.testing.simulation.queue_owner import SimulatedQueueOwner
+from leveret.testing.simulation.stream_applications import SimulatedStreamReader
+from leveret.testing.simulation.stream_books import StreamBooks
+
+Crew = tuple[SimulatedApplication, ...]
+"""Applications that belong together."""
+
+
+class SimulatedUsers:
+    """Makes applications that connect to some ports, each with a name and chances of its own."""
+
+    def __init__(self, network: SimulatedNetwork, ports: Sequence[int], books: RunBooks, seed: int) -> None:
+        """None is made yet; the ports may change."""
+        self._network = network
+        self._ports = ports
+        self._books = books
+        self._seed = seed
+        self._count = 0
+
+    def publisher(
+        self,
+        queues: Sequence[str],
+        pace: PublishingPace,
+        *,
+        exchange: str = "",
+        in_transactions: bool = False,
+    ) -> SimulatedPublisher:
+        """Return an application that publishes to these queues."""
+        kind = SimulatedTransactionalPublisher if in_transactions else SimulatedPublisher
+        return kind(*self._given("p"), queues=queues, pace=pace, exchange=exchange)
+
+    def consumer(self, queue: str, habit: ConsumingHabit | None = None) -> SimulatedConsumer:
+        """Return an application that consumes a queue."""
+        return SimulatedConsumer(*self._given("c"), queue=queue, habit=habit or ConsumingHabit())
+
+    def reader(self, stream: StreamBooks) -> SimulatedStreamReader:
+        """Return an application that reads a stream."""
+        return SimulatedStreamReader(*self._given("r"), stream=stream)
+
+    def owner(self, queue: str, idle_s: float, **arguments: Any) -> SimulatedQueueOwner:
+        """Return an application that declares, uses and deletes a queue of its own."""
+        given = {name.replace("_", "-"): value for name, value in arguments.items()}
+        return SimulatedQueueOwner(*self._given("o"), queue=queue, arguments=given, idle_s=idle_s)
+
+    def _given(self, kind: str) -> tuple[str, SimulatedNetwork, Sequence[int], RunBooks, Random]:
+        self._count += 1
+        name = f"{kind}{self._count}"
+        return name, self._network, self._ports, self._books, Random(f"{name} {self._seed}")
