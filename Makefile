@@ -1,7 +1,7 @@
 # Every target first makes sure of .venv; when nothing is missing that takes no time.
 #
 #   make demo DEMO_ARGS=--all      all of the data
-#   make demo DEMO_ARGS=--console  with the console open, and the promotion left to you
+#   make demo DEMO_ARGS=--console  with the console open, and the promotion left to you; demo-cluster has it, too
 #   make test TEST_ARGS="-k chunk" some of the tests
 
 PYTEST = .venv/bin/python -m pytest

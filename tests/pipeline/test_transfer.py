@@ -163,7 +163,9 @@ def test_messages_and_settlements_of_all_vhosts_arrive(
     assert_all_is_there_once(tmp_path / "standby", upstream, "other")
     assert said.last("link", "other")["state"] == "connected"
     newest_ms = said.last("stored")["newest_ms"]
-    assert again.last("archived") == {"event": "archived", "vhost": "/", "next": end, "newest_ms": newest_ms}
+    archived = again.last("archived")
+    assert archived.pop("bytes") == sum(file.bytes for file in Manifest(tmp_path / "standby").files_of("/"))
+    assert archived == {"event": "archived", "vhost": "/", "next": end, "newest_ms": newest_ms}
     assert again.last("archived", "other") == {}
 
 

@@ -21,7 +21,8 @@ def console(
         typer.Option(
             "--site",
             metavar="NAME=URL",
-            help="A site, and where its HTTP API is, such as eu=http://127.0.0.1:15672. Give one for each site.",
+            help="A site, and where its HTTP API is, such as eu=http://127.0.0.1:15672; of a cluster the URLs of its "
+            "nodes, with commas between. Give one for each site.",
         ),
     ] = None,
     config: Annotated[

@@ -6,7 +6,7 @@
     names = ["console.example"]                  # by which browsers reach it, beside the address
 
     [sites]
-    eu = "https://eu.example:15671"
+    eu = "https://eu1.example:15671,https://eu2.example:15671"     # the nodes of a cluster: any that answers does
 
     [sites.us]
     url = "https://us.example:15671"
@@ -38,10 +38,13 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class SiteAddress:
-    """Where the HTTP API of a site is; `cacertfile` has the authorities of its certificate, None: the machine's."""
+    """Where the HTTP API of a site is: at any of `urls`, which are those of nodes that know the same.
+
+    `cacertfile` has the authorities of their certificates, None: the machine's.
+    """
 
     name: str
-    url: str
+    urls: tuple[str, ...]
     cacertfile: Path | None = None
 
 
@@ -161,19 +164,24 @@ def _address(name: str, given: str | _SiteTable) -> SiteAddress:
         raise ConfigError(
             f"sites: '{name}' is no name of a site: use 1 to 64 letters, digits, '.', '_' and '-'"
         )
-    parts = urlsplit(table.url)
+    urls = tuple(_checked_url(name, url.strip()) for url in table.url.split(","))
+    return SiteAddress(name, urls, _path(table.cacertfile))
+
+
+def _checked_url(name: str, url: str) -> str:
+    parts = urlsplit(url)
     if parts.username is not None or parts.password is not None:
         raise ConfigError(
             f"sites.{name}: a user or a password does not belong into a URL: the page asks for both"
         )
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
-        raise ConfigError(f"sites.{name}: '{table.url}' is no URL such as https://eu.example:15671")
+        raise ConfigError(f"sites.{name}: '{url}' is no URL such as https://eu.example:15671")
     if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise ConfigError(
             f"sites.{name}: passwords would travel to {parts.hostname} in clear text: use https, and the port of "
             "management.ssl.port"
         )
-    return SiteAddress(name, table.url.rstrip("/"), _path(table.cacertfile))
+    return url.rstrip("/")
 
 
 def _listen(text: str) -> tuple[str, int]:

@@ -17,6 +17,7 @@ from leveret.core.replication.placement import QueuePlacement
 from leveret.runtime.integrity.log_copies import LogCopy
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.alarms import AlarmWatch
+from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.process.loop_watch import LoopWatch
 from leveret.runtime.standby.recovery import Progress, RecoveryRequest, RecoveryTarget
 from leveret.session.ingest import Outsider
@@ -71,6 +72,12 @@ class ArchiveOperations(Protocol):
 
     async def disk_usage(self) -> list[dict[str, Any]]:
         """One row a vhost: node, size, unit, vhost."""
+
+    async def moments(self) -> list[dict[str, Any]]:
+        """One row a vhost: from earliest_ms to newest_ms it is known how its queues stood."""
+
+    async def messages(self, vhost: str, queue: str, from_ms: int, count: int) -> list[dict[str, Any]]:
+        """Messages of a queue that came at `from_ms` or later; rows as those of divergent ones."""
 
     async def inspect(self, report: Progress) -> list[dict[str, Any]]:
         """One row a vhost, exchange and routing key, with the number of messages; tells how far it is."""
@@ -193,7 +200,7 @@ class ReplicationOperations(Protocol):
             held_back   of a delayed follower, what it has and has not applied: messages, records, bytes,
                         oldest_at_ms, newest_at_ms (when the leader did the first and the last of it)
             progress    of a join: bytes_done, bytes_total, rate_bytes_s, seconds_left
-            scrub       running, last_at_ms, chunks, damaged, repaired, error
+            scrub       running, octets_done, octets_total, last_at_ms, chunks, damaged, repaired, error
 
         Lag is what was not applied yet, so that `apply_delay_s` is a part of a follower's own `lag_s`. Its leader's
         row tells what it has not on its disk.
@@ -455,6 +462,10 @@ class ManagedNode(Protocol):
         """Memory and disk, and whether publishers are blocked for want of them."""
 
     @property
+    def event_history(self) -> EventHistory:
+        """What happened at the node, with who began it."""
+
+    @property
     def loop_watch(self) -> LoopWatch:
         """How long the event loop was held up."""
 
@@ -493,6 +504,9 @@ class ManagedNode(Protocol):
     @property
     def streams(self) -> StreamListenerView:
         """The stream listener."""
+
+    def log_sizes(self) -> Iterator[int]:
+        """The octets of each durable log."""
 
     async def commit(self) -> None:
         """Return once everything applied so far is durable."""

@@ -19,6 +19,7 @@ import msgspec
 from leveret.model.errors import LeveretError
 from leveret.pipeline.jobs.console import Console
 from leveret.pipeline.jobs.job import (
+    BrowseJob,
     ContentsJob,
     DeleteJob,
     ForgetJob,
@@ -38,6 +39,7 @@ TASKS: Final = (
     "transfer",
     "recover",
     "contents",
+    "browse",
     "plans",
     "inspect",
     "forget",
@@ -106,6 +108,19 @@ def _answer(task: str, line: bytes) -> dict[str, Any]:
 
         wanted = msgspec.json.decode(line, type=ContentsJob)
         return contents(wanted.root, with_queues=wanted.with_queues)
+    if task == "browse":
+        from leveret.pipeline.archive.browse import archived_messages
+
+        look = msgspec.json.decode(line, type=BrowseJob)
+        rows = archived_messages(
+            look.root,
+            look.vhost,
+            look.queue,
+            from_ms=look.from_ms,
+            count=look.count,
+            body_bytes_max=look.body_bytes_max,
+        )
+        return {"rows": rows}
     if task == "plans":
         from leveret.pipeline.archive.contents import unfinished_plans
 

@@ -11,10 +11,10 @@ EU = ["eu=http://127.0.0.1:15672"]
 
 
 def test_options_are_enough_and_the_port_is_its_own() -> None:
-    settings = read_settings(None, [*EU, "us=https://us.example:15671/x/"], {})
-    assert [(site.name, site.url) for site in settings.sites] == [
-        ("eu", "http://127.0.0.1:15672"),
-        ("us", "https://us.example:15671/x"),
+    settings = read_settings(None, [*EU, "us=https://us1.example:15671/x/, https://us2.example"], {})
+    assert [(site.name, site.urls) for site in settings.sites] == [
+        ("eu", ("http://127.0.0.1:15672",)),
+        ("us", ("https://us1.example:15671/x", "https://us2.example")),
     ]
     assert (settings.host, settings.port, settings.has_tls) == ("127.0.0.1", 15680, False)
 
@@ -27,7 +27,7 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
     )
     settings = read_settings(file, EU, {"listen": "127.0.0.1:3", "certfile": None})
     assert (settings.port, settings.names) == (3, ("console.example",))
-    assert [site.url for site in settings.sites] == ["http://127.0.0.1:15672", "https://us.example"]
+    assert [site.urls for site in settings.sites] == [("http://127.0.0.1:15672",), ("https://us.example",)]
     assert settings.sites[1].cacertfile == Path("/ca.pem")
 
 
@@ -40,6 +40,8 @@ def test_options_win_over_the_file(tmp_path: Path) -> None:
         (["eu=ftp://127.0.0.1"], {}, "no URL"),
         (["eu=http://guest:guest@127.0.0.1:1"], {}, "does not belong into a URL"),
         (["eu=http://eu.example:15672"], {}, "use https"),
+        (["eu=http://127.0.0.1:1,"], {}, "no URL"),
+        (["eu=http://127.0.0.1:1,http://eu.example"], {}, "use https"),
         (EU, {"listen": "0.0.0.0:15680"}, "set certfile and keyfile"),
         (EU, {"listen": "[::]:15680"}, "set certfile and keyfile"),
         (EU, {"listen": "somewhere"}, "no IP address and port"),

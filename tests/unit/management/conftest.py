@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,10 +26,12 @@ from leveret.model.errors import AuthenticationFailed, InvalidCommand, Precondit
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.node.alarms import AlarmWatch
 from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.process.loop_watch import LoopWatch
 from leveret.runtime.standby.recovery import Progress, RecoveryRequest, RecoveryTarget
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.ingest import Outsider
+from leveret.storage.state_file import StateFile
 from tests.unit.management.fake_replication import FakeReplication
 from tests.unit.session.amqp091.fakes import FakeNode as Host
 
@@ -101,6 +103,12 @@ class FakeArchive:
 
     async def disk_usage(self) -> list[dict[str, Any]]:
         return [{"node": "leveret@test", "size": 0.1, "unit": "gb", "vhost": "v"}]
+
+    async def moments(self) -> list[dict[str, Any]]:
+        return [{"virtual_host": "v", "earliest_ms": 5, "newest_ms": 9}]
+
+    async def messages(self, vhost: str, queue: str, from_ms: int, count: int) -> list[dict[str, Any]]:
+        return [{"vhost": vhost, "queue": queue, "offset": from_ms, "payload": "x" * count}]
 
     async def inspect(self, report: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
         report({"event": "counting", "messages": 3})
@@ -201,6 +209,7 @@ class FakeStandby:
             "upstream_username": "replicator",
             "operating_mode_source": "configuration",
             "error": "",
+            "archive_bytes": 4_000,
             "vhosts": [
                 {
                     "virtual_host": "v",
@@ -308,6 +317,10 @@ class FakeNode:
         self.commits = GroupCommit(fsync=False, on_failure=lambda error: None)
         self.alarms = AlarmWatch(self.config.watermarks, data_dir)
         self.loop_watch = LoopWatch()
+        self.event_history = EventHistory(StateFile(data_dir / "event_history.json"), clock_ms)
+
+    def log_sizes(self) -> Iterator[int]:
+        return iter((700, 300))
 
     async def commit(self) -> None:
         self.broker.changes.clear()

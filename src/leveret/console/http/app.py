@@ -6,6 +6,11 @@ POST   /session                  {"user": ..., "password": ...}: log in
 POST   /session/sites/SITE       the same, at one site that does not know the user
 DELETE /session                  log out
 GET    /view/NAME                what a page shows; see `views`
+GET    /jobs, POST /jobs         what may be done, the jobs; begin one
+GET    /history                  the time line of all sites
+GET    /moments?site=SITE        which moments a recovery as of a time can be asked for
+POST   /messages                 messages of a queue, archived or divergent ones
+GET    /divergent?site=SITE      divergent messages as a file, `&report=ID` those of one report
 """
 
 from __future__ import annotations
@@ -21,12 +26,12 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from leveret.console.http.guard import Guard
-from leveret.console.http.looking import MessagesWanted, history, messages
+from leveret.console.http.looking import MessagesWanted, export_divergent, history, messages, moments
 from leveret.console.http.sessions import ConsoleSession, LoginFailed, Sessions
 from leveret.console.http.shipped import ShippedFiles
 from leveret.console.http.throttle import LoginThrottle
@@ -243,6 +248,25 @@ async def show_messages(request: Request, session: ConsoleSession) -> Response:
         return answer({"error": "the site does not answer in time"}, HTTPStatus.GATEWAY_TIMEOUT)
 
 
+@logged_in
+async def show_moments(request: Request, session: ConsoleSession) -> Response:
+    """The kept history of a standby."""
+    try:
+        return answer(await moments(session, request.query_params.get("site", "")))
+    except TimeoutError:
+        return answer({"error": "the site does not answer in time"}, HTTPStatus.GATEWAY_TIMEOUT)
+
+
+@logged_in
+async def download_divergent(request: Request, session: ConsoleSession) -> Response:
+    """Divergent messages as a file."""
+    site = request.query_params.get("site", "")
+    lines = await export_divergent(session, site, request.query_params.get("report", ""))
+    name = f"divergent-{site}.ndjson"
+    headers = {"content-disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(lines, media_type="application/x-ndjson", headers=headers)
+
+
 ROUTES: Final = [
     Route("/", show_page),
     Route("/files/{name}", show_file),
@@ -252,7 +276,9 @@ ROUTES: Final = [
     Route("/session/sites/{site}", log_in_at, methods=["POST"]),
     Route("/view/{name}", show_view),
     Route("/history", show_history),
+    Route("/moments", show_moments),
     Route("/messages", show_messages, methods=["POST"]),
+    Route("/divergent", download_divergent),
     Route("/jobs", show_jobs, methods=["GET"]),
     Route("/jobs", begin_job, methods=["POST"]),
 ]

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any, Final
-from urllib.parse import quote
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
 
 import msgspec
 
 from leveret.console.http.sessions import ConsoleSession
-from leveret.console.judging.history import PastEvent, in_order, past_events, recovered_rows
+from leveret.console.judging.history import (
+    PastEvent,
+    RehearsalState,
+    in_order,
+    last_rehearsals,
+    past_events,
+    recovered_rows,
+)
 from leveret.console.sites.client import SiteRefuses, SiteSilent
-from leveret.console.sites.documents import AppliedSchema, NotUnderstood, ShownMessage, read_document
+from leveret.console.sites.documents import (
+    AppliedSchema,
+    KeptMoments,
+    NotUnderstood,
+    PastOperation,
+    ShownMessage,
+    read_document,
+)
 from leveret.console.sites.watch import SiteWatch, clock_ms
 from leveret.model.errors import InvalidCommand
 
@@ -24,44 +38,55 @@ _WHOLE_S: Final = 20.0
 
 
 class MessagesWanted(msgspec.Struct):
-    """Which messages: the first of a queue, or divergent ones, of a report or of all."""
+    """Which messages: the first of a queue, archived ones from a moment on, or divergent ones of a report or of all."""
 
     site: str
     source: str
     vhost: str = ""
     queue: str = ""
     report: str = ""
+    from_ms: int = 0
     count: int = 10
 
 
+class _SiteHistory(NamedTuple):
+    """What one site keeps of its past; `error` if it does not answer."""
+
+    events: Sequence[PastEvent]
+    recovered: Sequence[Json] = ()
+    rehearsals: Sequence[RehearsalState] = ()
+    error: str = ""
+
+
 async def history(session: ConsoleSession) -> Json:
-    """The time line of all sites that answer, and what their promotions recovered."""
-    watches = list(session.watches.values())
-    found = await asyncio.gather(*(_history_of(watch) for watch in watches))
-    events = [event for each, _, _ in found for event in each]
+    """The time line of all sites that answer, what their promotions recovered, and when one was last rehearsed."""
+    found = await asyncio.gather(*(_history_of(watch) for watch in session.watches.values()))
     return {
         "now_ms": clock_ms(),
-        "events": [event._asdict() for event in in_order(events)],
-        "recovered": [row for _, rows, _ in found for row in rows],
-        "silent": [error for _, _, error in found if error],
+        "events": [event._asdict() for event in in_order([event for each in found for event in each.events])],
+        "recovered": [row for each in found for row in each.recovered],
+        "rehearsals": [state._asdict() for each in found for state in each.rehearsals],
+        "silent": [each.error for each in found if each.error],
     }
 
 
-async def _history_of(watch: SiteWatch) -> tuple[list[PastEvent], list[Json], str]:
+async def _history_of(watch: SiteWatch) -> _SiteHistory:
     facts, now_ms = watch.facts, clock_ms()
+    known = past_events(facts, [], [], now_ms)
     if not facts.is_heard(now_ms):
-        return (
-            past_events(facts, [], now_ms),
-            [],
-            f"Site {facts.site} is not heard of: its history is not whole.",
-        )
+        return _SiteHistory(known, error=f"Site {facts.site} is not heard of: its history is not whole.")
     try:
         async with asyncio.timeout(_WHOLE_S):
             applied = await watch.client.ask("/api/replication/schema/history", list[AppliedSchema])
             summary = await watch.client.ask("/api/replication/standby/summary", list[dict[str, Any]])
+            operations = await watch.client.ask("/api/replication/history", list[PastOperation]) or []
     except (SiteRefuses, SiteSilent, NotUnderstood, TimeoutError) as error:
-        return past_events(facts, [], now_ms), [], f"Site {facts.site}: {str(error) or 'no answer in time'}"
-    return past_events(facts, applied or [], now_ms), recovered_rows(facts.site, summary or []), ""
+        return _SiteHistory(known, error=f"Site {facts.site}: {str(error) or 'no answer in time'}")
+    return _SiteHistory(
+        past_events(facts, applied or [], operations, now_ms),
+        recovered_rows(facts.site, summary or []),
+        last_rehearsals(facts, operations),
+    )
 
 
 async def messages(session: ConsoleSession, wanted: MessagesWanted) -> Json:
@@ -71,15 +96,13 @@ async def messages(session: ConsoleSession, wanted: MessagesWanted) -> Json:
         InvalidCommand: no such site or source. SiteRefuses, SiteSilent, NotUnderstood: as for a client's questions.
     """
     watch = session.watches.get(wanted.site)
-    if watch is None or wanted.source not in ("queue", "divergent"):
-        raise InvalidCommand("name a site, and a queue of it or its divergent messages")
+    source = _SOURCES.get(wanted.source)
+    if watch is None or source is None:
+        raise InvalidCommand("name a site, and a queue of it, archived messages, or its divergent messages")
     count = max(1, min(wanted.count, MESSAGES_MAX))
     rows: list[Json] = []
     async with asyncio.timeout(_WHOLE_S):
-        lines = (
-            _in_queue(watch, wanted, count) if wanted.source == "queue" else _divergent(watch, wanted.report)
-        )
-        async for message in lines:
+        async for message in source(watch, wanted, count):
             rows.append(_cut(message))
             if len(rows) >= count:
                 break
@@ -99,11 +122,68 @@ async def _in_queue(watch: SiteWatch, wanted: MessagesWanted, count: int) -> Asy
         yield message
 
 
-async def _divergent(watch: SiteWatch, report: str) -> AsyncIterator[ShownMessage]:
-    query = f"?report={quote(report, safe='')}" if report else ""
-    async for line in watch.client.lines("GET", f"/api/replication/divergent/messages{query}", None):
+async def _archived(watch: SiteWatch, wanted: MessagesWanted, count: int) -> AsyncIterator[ShownMessage]:
+    chosen = {"vhost": wanted.vhost, "queue": wanted.queue, "from_ms": max(0, wanted.from_ms), "count": count}
+    octets = await _slowly(watch, f"/api/replication/standby/messages?{urlencode(chosen)}")
+    for message in read_document(octets, list[ShownMessage]):
+        yield message
+
+
+async def _slowly(watch: SiteWatch, path: str) -> bytes:
+    """An answer for which a site starts a process of its own."""
+    return b"\n".join([line async for line in watch.client.lines("GET", path, None)])
+
+
+async def _divergent(watch: SiteWatch, wanted: MessagesWanted, _count: int) -> AsyncIterator[ShownMessage]:
+    async for line in watch.client.lines("GET", divergent_path(wanted.report), None):
         if line.strip():
             yield read_document(line, ShownMessage)
+
+
+_SOURCES: Final = {"queue": _in_queue, "archived": _archived, "divergent": _divergent}
+
+
+def divergent_path(report: str) -> str:
+    """Where a site has its divergent messages, a JSON object a line: of a report, or, if it is empty, of all."""
+    query = f"?report={quote(report, safe='')}" if report else ""
+    return f"/api/replication/divergent/messages{query}"
+
+
+async def moments(session: ConsoleSession, site: str) -> Json:
+    """A row a vhost of a standby: between which moments it is known how its queues stood.
+
+    Raises:
+        InvalidCommand: there is no such site. SiteRefuses, SiteSilent, NotUnderstood: as for a client's questions.
+    """
+    watch = session.watches.get(site)
+    if watch is None:
+        raise InvalidCommand(f"there is no site {site[:64]}")
+    async with asyncio.timeout(_WHOLE_S):
+        octets = await _slowly(watch, "/api/replication/standby/moments")
+    rows = read_document(octets, list[KeptMoments])
+    return {"now_ms": clock_ms(), "vhosts": msgspec.to_builtins(rows)}
+
+
+async def export_divergent(session: ConsoleSession, site: str, report: str) -> AsyncIterator[bytes]:
+    """The divergent messages of a site as it has them, a JSON object a line, however many there are.
+
+    Raises:
+        InvalidCommand: there is no such site. SiteRefuses, SiteSilent, NotUnderstood: as for a client's questions.
+    """
+    watch = session.watches.get(site)
+    if watch is None:
+        raise InvalidCommand(f"there is no site {site[:64]}")
+    lines = watch.client.lines("GET", divergent_path(report), None)
+    # The first is asked for while a status can still be chosen.
+    first = await anext(lines, b"")
+
+    async def rest() -> AsyncIterator[bytes]:
+        if first:
+            yield first + b"\n"
+        async for line in lines:
+            yield line + b"\n"
+
+    return rest()
 
 
 def _cut(message: ShownMessage) -> Json:

@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+import msgspec
+
 from leveret.console.http.sessions import ConsoleSession
-from leveret.console.jobs.actions import ACTIONS, ADMINISTRATOR
+from leveret.console.jobs.actions import ACTIONS, ADMINISTRATOR, BY_NAME
 from leveret.console.jobs.jobs import Jobs
+from leveret.console.judging.links import standby_links
+from leveret.console.judging.retention import retention_warnings
 from leveret.console.judging.safety import SafetyRow, by_vhost, counts
 from leveret.console.judging.topology import link_rows, site_rows
-from leveret.console.sites.facts import SiteFacts
+from leveret.console.sites.facts import HEARD_MS, SiteFacts
 from leveret.console.sites.watch import clock_ms
 from leveret.model.errors import InvalidCommand
 
 Json = dict[str, Any]
 
 PAGE_ROWS: Final = 100
+_TITLES: Final = {
+    "rehearsal": BY_NAME["rehearse"].title,
+    "promotion": BY_NAME["promote"].title,
+    "recovery_into": BY_NAME["recover_into"].title,
+    "rejoin": BY_NAME["rejoin"].title,
+}
+"""What operations of a site are called among the actions."""
 _VHOSTS_MAX: Final = 200
 
 
@@ -41,6 +52,7 @@ def show_safety(session: ConsoleSession, query: Mapping[str, str]) -> Json:
         "from": first,
         "rows": [_row_json(row) for row in chosen[first : first + PAGE_ROWS]],
         "sites": [_reading(facts, now_ms) for facts in session.facts],
+        "warnings": retention_warnings(session.facts, standby_links(session.facts), now_ms),
     }
 
 
@@ -60,11 +72,24 @@ def show_actions(session: ConsoleSession, jobs: Jobs) -> Json:
     """By site, what makes sense there for this user, and the jobs at sites that the user may look at."""
     now_ms = clock_ms()
     sites = [_actions(facts, now_ms) for facts in session.facts if may_act(facts)]
+    # What has just ended here, the site may have reported as running before.
+    own = {
+        (job.site, job.action.title)
+        for job in jobs.of_sites([facts.site for facts in session.facts])
+        if job.ended_ms is None or now_ms - job.ended_ms < HEARD_MS
+    }
     seen = {facts.site for facts in session.facts if {ADMINISTRATOR, "monitoring"} & set(facts.tags)}
     return {
         "now_ms": now_ms,
         "sites": sites,
         "jobs": [job.document(now_ms) for job in jobs.of_sites(seen)],
+        "operations": [
+            {"site": facts.site, **msgspec.to_builtins(each), "title": _TITLES.get(each.kind, each.kind)}
+            for facts in session.facts
+            if facts.site in seen
+            for each in facts.standby.operations
+            if (facts.site, _TITLES.get(each.kind)) not in own
+        ],
         "promotions": [
             {"site": facts.site, **facts.standby.promotion}
             for facts in session.facts

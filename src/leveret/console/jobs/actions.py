@@ -19,7 +19,7 @@ Given = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ActionOption:
-    """What may be chosen; `kind` is flag, text, names (separated by commas) or password."""
+    """What may be chosen; `kind` is flag, text, moment, names (separated by commas) or password."""
 
     name: str
     kind: str
@@ -37,6 +37,8 @@ class SiteAction:
         body: the body of the request, from what was chosen.
         is_final: nothing takes it back; so the name of the site is to be typed.
         is_report: it answers with a line for each step; else with one document.
+        measured: what the site reports of it while it runs, done and total, in `unit`; None: nothing.
+        queue_path: of one that is answered when it has begun: the queue that tells how far it is.
     """
 
     name: str
@@ -48,6 +50,9 @@ class SiteAction:
     options: tuple[ActionOption, ...] = ()
     is_final: bool = False
     is_report: bool = False
+    measured: Callable[[SiteFacts], tuple[int, int] | None] = lambda _: None
+    unit: str = "messages"
+    queue_path: Callable[[Given], str] | None = None
 
 
 def check_given(action: SiteAction, given: Given) -> dict[str, Any]:
@@ -95,8 +100,13 @@ def _as_given(given: Given) -> dict[str, Any]:
     return dict(given)
 
 
-def _sync_path(given: Given) -> str:
-    return f"/api/cluster/sync/{quote(given['vhost'], safe='')}/{quote(given['queue'], safe='')}"
+def _queue_of(given: Given) -> str:
+    return f"{quote(given['vhost'], safe='')}/{quote(given['queue'], safe='')}"
+
+
+def _scrubbed(site: SiteFacts) -> tuple[int, int] | None:
+    scrub = site.replication.scrub
+    return (scrub.octets_done, scrub.octets_total) if scrub is not None and scrub.running else None
 
 
 def _at(path: str) -> Callable[[Given], str]:
@@ -213,7 +223,7 @@ def _of_return(site: SiteFacts) -> list[str]:
 _WHICH: Final = (
     ActionOption("exclude_virtual_hosts", "names", "Leave out virtual hosts"),
     ActionOption("queues", "names", "Only these queues"),
-    ActionOption("as_of", "text", "As of a time, such as 2026-11-21T14:00:00Z"),
+    ActionOption("as_of", "moment", "As of a time, such as 2026-11-21T14:00:00Z"),
     ActionOption("all_available", "flag", "Also where settlements are unknown or files are damaged"),
 )
 _SCRATCH: Final = ActionOption(
@@ -271,13 +281,16 @@ ACTIONS: Final[Sequence[SiteAction]] = (
         _as_given,
     ),
     SiteAction(
-        "synchronise", "Synchronise the mirrors of a queue", _sync_path, _not_cluster, _of_mirrors, lambda _: {},
-        _QUEUE,
+        "synchronise", "Synchronise the mirrors of a queue", lambda given: f"/api/cluster/sync/{_queue_of(given)}",
+        _not_cluster, _of_mirrors, lambda _: {}, _QUEUE, queue_path=lambda given: f"/api/queues/{_queue_of(given)}",
     ),
     SiteAction(
         "verify", "Compare with followers", _at("/api/replication/verify"), _no_followers, _of_disk, _as_given,
         _COMPARED,
     ),
-    SiteAction("scrub", "Scrub stored data", _at("/api/replication/scrub"), _nothing_against, _of_disk, _as_given),
+    SiteAction(
+        "scrub", "Scrub stored data", _at("/api/replication/scrub"), _nothing_against, _of_disk, _as_given,
+        measured=_scrubbed, unit="octets",
+    ),
 )  # fmt: skip
 BY_NAME: Final = {action.name: action for action in ACTIONS}

@@ -13,16 +13,17 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from leveret.console.jobs.actions import SiteAction, check_given
-from leveret.console.jobs.progress import JobProgress
 from leveret.console.sites.client import SiteRefuses, SiteSilent
-from leveret.console.sites.documents import NotUnderstood, read_document
+from leveret.console.sites.documents import NotUnderstood, SynchronisingQueue, read_document
 from leveret.console.sites.watch import SiteWatch, WatchPool, clock_ms
 from leveret.model.errors import InvalidCommand
+from leveret.model.job_progress import JobProgress
 
 logger = logging.getLogger(__name__)
 
 ENDED_MAX: Final = 50
 RUNNING_MAX: Final = 16
+_LOOK_S: Final = 1.0
 
 
 class SiteJob:
@@ -55,6 +56,7 @@ class SiteJob:
             "step": self.progress.step,
             "done": self.progress.done,
             "total": self.progress.total,
+            "unit": self.action.unit,
             "seconds_left": self.progress.seconds_left(now_ms),
             "result": self.result,
             "error": self.error,
@@ -106,13 +108,17 @@ class Jobs:
         await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def _carry_out(self, job: SiteJob, watch: SiteWatch, chosen: Mapping[str, Any]) -> None:
+        measuring = asyncio.create_task(_measure(job, watch), name=f"measure job {job.number}")
         try:
             await self._listen(job, watch, chosen)
+            if job.action.queue_path is not None:
+                await _follow_queue(job, watch, job.action.queue_path(chosen))
         except (SiteRefuses, NotUnderstood) as error:
             job.error = str(error)
         except SiteSilent as error:
             job.error = f"{error}: the site tells no more of it, and may go on with it"
         finally:
+            measuring.cancel()
             job.ended_ms = clock_ms()
             del self._running[job]
             self._ended.append(job)
@@ -142,3 +148,22 @@ class Jobs:
             job.result = read_document(text, Any) if text.strip() else {}
         elif not has_ended:
             raise SiteSilent("the connection ended")
+
+
+async def _measure(job: SiteJob, watch: SiteWatch) -> None:
+    """Take what the site reports of a job that tells nothing by itself."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        if (measured := job.action.measured(watch.facts)) is not None:
+            job.progress.measured("reading", *measured, clock_ms())
+
+
+async def _follow_queue(job: SiteJob, watch: SiteWatch, path: str) -> None:
+    """Wait until the mirrors of a queue are synchronised, or are so no more."""
+    while True:
+        await asyncio.sleep(_LOOK_S)
+        queue: SynchronisingQueue | None = await watch.client.ask(path, SynchronisingQueue)
+        if queue is None or queue.sync_messages is None:
+            job.result = {"state": "gone" if queue is None else queue.state}
+            return
+        job.progress.measured("synchronising", queue.sync_messages, queue.messages, clock_ms())

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from leveret.console.sites.documents import AppliedSchema, DivergentRow
+from leveret.console.judging.links import is_downstream
+from leveret.console.sites.documents import AppliedSchema, DivergentRow, PastOperation
 from leveret.console.sites.facts import SiteFacts
 
 EVENTS_MAX: Final = 500
@@ -23,7 +24,18 @@ class PastEvent(NamedTuple):
     report: str = ""
 
 
-def past_events(site: SiteFacts, applied: Sequence[AppliedSchema], now_ms: int) -> list[PastEvent]:
+class RehearsalState(NamedTuple):
+    """The last rehearsal of a standby, as people ask for it: did it succeed, and how long ago was it."""
+
+    site: str
+    at_ms: int | None
+    is_good: bool
+    text: str
+
+
+def past_events(
+    site: SiteFacts, applied: Sequence[AppliedSchema], operations: Sequence[PastOperation], now_ms: int
+) -> list[PastEvent]:
     """Of one site, in no order."""
     events = [_quarantine(site.site, report) for report in site.divergent if report.at_ms is not None]
     events += [
@@ -34,10 +46,7 @@ def past_events(site: SiteFacts, applied: Sequence[AppliedSchema], now_ms: int) 
         for node in site.nodes
         if node.uptime is not None and site.is_heard(now_ms)
     ]
-    promotion = site.standby.promotion
-    if promotion is not None and isinstance(begun_ms := promotion.get("begun_ms"), int):
-        state = "is running" if promotion.get("is_running") else "was interrupted"
-        events.append(PastEvent(begun_ms, site.site, "promotion", f"A promotion began, and {state}.", []))
+    events += [_operation(site.site, each) for each in operations]
     return events
 
 
@@ -72,3 +81,95 @@ def recovered_rows(site: str, summary: Sequence[dict[str, Any]]) -> list[dict[st
         {"site": site} | {name: value for name, value in row.items() if isinstance(value, plain)}
         for row in summary
     ]
+
+
+def last_rehearsals(site: SiteFacts, operations: Sequence[PastOperation]) -> list[RehearsalState]:
+    """Of a site that is a standby, one; of any other, none. `operations` are newest first."""
+    ended = [each for each in operations if each.kind == "rehearsal" and each.ended_ms is not None]
+    if not is_downstream(site) and not ended:
+        return []
+    if not ended:
+        return [RehearsalState(site.site, None, False, "No promotion of the site was ever rehearsed.")]
+    last = ended[0]
+    return [RehearsalState(site.site, last.ended_ms, not last.error, _operation(site.site, last).text)]
+
+
+# -- operations in words ----------------------------------------------------------------------
+
+_CALLED: Final = {
+    "rehearsal": "rehearsal",
+    "promotion": "promotion",
+    "recovery_into": "recovery into another broker",
+    "rejoin": "return as a standby",
+}
+_CHOSEN: Final = ("start_from_scratch", "all_available", "exclude_virtual_hosts", "queues", "as_of")
+
+
+def _operation(site: str, each: PastOperation) -> PastEvent:
+    name = _CALLED.get(each.kind)
+    by = f", begun by {each.by}" if each.by else ""
+    chosen = [f"{key}: {each.result[key]}" for key in _CHOSEN if each.result.get(key)]
+    if name is None:
+        text = _IN_WORDS.get(each.kind, _of_unknown)(each)
+    elif each.is_running:
+        text = f"A {name} is running{by}."
+    elif each.ended_ms is None:
+        text = f"A {name} was interrupted{by}."
+    elif each.error:
+        text = f"A {name} failed{by}: {each.error}"
+    else:
+        text = f"{_IN_WORDS[each.kind](each)}{by}."
+    return PastEvent(each.begun_ms, site, each.kind, text, chosen)
+
+
+def _count(each: PastOperation, name: str) -> str:
+    value = each.result.get(name)
+    return f"{value:,}" if isinstance(value, int) else "an unknown number of"
+
+
+def _seconds(each: PastOperation, name: str) -> str:
+    value = each.result.get(name)
+    return f"{value:,.1f} s" if isinstance(value, int | float) else "an unknown time"
+
+
+def _of_rehearsal(each: PastOperation) -> str:
+    return (
+        f"A rehearsal succeeded: {_count(each, 'compared')} messages were recovered in "
+        f"{_seconds(each, 'recovered_s')} and are as they were sent"
+    )
+
+
+def _of_promotion(each: PastOperation) -> str:
+    return f"The site was promoted: {_count(each, 'messages')} messages were recovered"
+
+
+def _of_recovery_into(each: PastOperation) -> str:
+    return f"{_count(each, 'messages')} messages were recovered into {each.result.get('to')}"
+
+
+def _of_rejoin(each: PastOperation) -> str:
+    upstream, count = each.result.get("upstream"), _count(each, "quarantined")
+    return f"The site returned as a standby of {upstream}: {count} messages were quarantined"
+
+
+def _of_fail_over(each: PastOperation) -> str:
+    return f"Node {each.result.get('leader')} took the lead, in epoch {each.result.get('epoch')}."
+
+
+def _of_queues_led_on(each: PastOperation) -> str:
+    lost, count = each.result.get("node"), _count(each, "queues")
+    return f"Node {lost} was lost: node {each.node} leads {count} of its queues."
+
+
+def _of_unknown(each: PastOperation) -> str:
+    return f"{each.kind.replace('_', ' ').capitalize()}."
+
+
+_IN_WORDS: Final = {
+    "rehearsal": _of_rehearsal,
+    "promotion": _of_promotion,
+    "recovery_into": _of_recovery_into,
+    "rejoin": _of_rejoin,
+    "fail_over": _of_fail_over,
+    "queues_led_on": _of_queues_led_on,
+}

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple
 
 from leveret.console.judging.links import StandbyLink, is_downstream, standby_links
+from leveret.console.judging.retention import retention_warning
 from leveret.console.sites.documents import FollowerStatus, QueueStatus, TransferredVhost
 from leveret.console.sites.facts import SiteFacts
 from leveret.model.tags import tags_of
@@ -176,6 +177,11 @@ class _SiteView:
         self.conflicts = site.schema.conflict_count
         # What a downstream transfers, its upstream answers for.
         self.transferred = {row.virtual_host for row in site.standby.vhosts} if is_downstream(site) else set()
+        warnings = {
+            vhost: [retention_warning(site, each, now_ms) for each in links]
+            for vhost, links in self.standbys.items()
+        }
+        self.overtaking = {vhost: " ".join(filter(None, texts)) for vhost, texts in warnings.items()}
         self.collect_errors = {row.virtual_host: row.error for row in site.standby.collected if row.error}
 
 
@@ -314,12 +320,13 @@ def _judge(
         return Danger.DOWN, f"The queue is {queue.state}: no application reaches its messages now."
     if not others and not away:
         return Danger.ONE_COPY, f"The only copy is at this node. {_why_not_sent(queue, view)}"
+    warning = f" {view.overtaking[queue.vhost]}" if away and view.overtaking.get(queue.vhost) else ""
     if not any(copy.is_whole for copy in (*others, *away)):
-        return Danger.BEHIND, f"No other copy is complete: {_worst(others or away)}."
+        return Danger.BEHIND, f"No other copy is complete: {_worst(others or away)}.{warning}"
     if not away:
         return Danger.ONE_SITE, f"All copies are at one site. {_why_not_sent(queue, view)}"
     if not any(copy.is_whole for copy in away):
-        return Danger.BEHIND, f"No other site has all messages: {_worst(away)}."
+        return Danger.BEHIND, f"No other site has all messages: {_worst(away)}.{warning}"
     return Danger.SAFE, _why_safe(if_node, if_site, away)
 
 

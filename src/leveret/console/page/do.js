@@ -1,19 +1,22 @@
 // Do: what a site can be told to do, what will happen in numbers before it does, and the jobs that were begun.
 import { h } from "/files/dom.js";
 import { ask, send } from "/files/server.js";
-import { clock, day, duration, number } from "/files/words.js";
+import { bytes, clock, day, duration, number } from "/files/words.js";
 
 const ROWS_MAX = 500;
 const SELDOM = ["in_doubt", "reader_offsets", "clamped_offsets", "publisher_ids", "unreadable_records", "missing_records", "missing_messages"];
-let open_ = "", trouble = "";
+// Of the form that is open: which one, what went wrong, which moments the site knows, and the preview that was asked for.
+let open_ = "", trouble = "", kept = null, preview = null, slid = "", jobs = [];
 
 export const doing = { title: "Do", load };
 
 async function load(again) {
   const shown = await ask("/jobs");
+  jobs = shown.jobs;
   return [
     h("h1", {}, "Do"),
     shown.promotions.map(promotion),
+    shown.operations.length ? h("section", { "aria-label": "At the sites", key: "operations" }, shown.operations.map(operation)) : null,
     shown.jobs.length ? h("section", { "aria-label": "Jobs", key: "jobs" }, h("h2", {}, "Jobs"), shown.jobs.map(job)) : null,
     shown.sites.length ? null : h("p", { class: "note" }, "No site lets this user do anything: the tag administrator is needed."),
     shown.sites.map((site) => h("section", { class: "card actions", key: site.site, "aria-label": site.site },
@@ -25,20 +28,34 @@ async function load(again) {
 
 function choice(site, action, again) {
   const id = `${site} ${action.name}`, isOpen = open_ === id;
-  const toggle = () => { open_ = isOpen ? "" : id; trouble = ""; again(); };
+  const toggle = () => {
+    open_ = isOpen ? "" : id;
+    [trouble, kept, preview, slid] = ["", null, null, ""];
+    if (!isOpen && action.options.some((option) => option.kind === "moment")) askMoments(site, id, again);
+    again();
+  };
   return h("div", { class: "action", key: id },
     h("button", { "aria-expanded": String(isOpen), onclick: toggle }, action.title, isOpen ? "" : " …"),
     isOpen ? form(site, action, again) : null);
 }
 
+async function askMoments(site, id, again) {
+  try {
+    const { vhosts } = await ask("/moments", { site });
+    if (open_ !== id) return;
+    kept = { from: Math.min(...vhosts.map((row) => row.earliest_ms)), to: Math.max(...vhosts.map((row) => row.newest_ms)) };
+    if (!vhosts.length) kept = null;
+    again();
+  } catch { /* Without a slider the moment can still be typed. */ }
+}
+
+const chosen = (fields, options) => Object.fromEntries(options.filter((option) => fields[option.name]).map((option) =>
+  [option.name, option.kind === "flag" ? fields[option.name].checked : fields[option.name].value]));
+
 function form(site, action, again) {
   const submit = async (event) => {
     event.preventDefault();
-    const fields = event.target.elements, given = {};
-    for (const option of action.options) {
-      const field = fields[option.name];
-      given[option.name] = option.kind === "flag" ? field.checked : field.value;
-    }
+    const fields = event.target.elements, given = chosen(fields, action.options);
     try {
       await send("POST", "/jobs", { site, action: action.name, given, word: action.is_final ? fields["typed-word"].value : "" });
       [open_, trouble] = ["", ""];
@@ -47,13 +64,40 @@ function form(site, action, again) {
   };
   return h("form", { class: "job", onsubmit: submit, autocomplete: "off" },
     h("ul", { class: "forecast" }, action.forecast.map((text) => h("li", {}, text))),
-    action.options.map(field),
+    action.options.map((option) => (option.kind === "moment" ? moment(site, action, option, again) : field(option))),
     action.is_final ? h("label", { class: "word" }, h("span", {}, "This cannot be taken back. Type ", h("code", {}, site), " to do it."), h("input", { name: "typed-word", required: true, pattern: escaped(site), spellcheck: "false" })) : null,
     h("p", {}, h("button", { class: "main" }, action.title)),
     h("p", { class: "trouble", role: "alert" }, trouble));
 }
 
 const escaped = (text) => text.replace(/[.\-]/g, "\\$&");
+
+/** A moment of the kept history: to be typed, or found with a slider, and what the queues held then. */
+function moment(site, action, option, again) {
+  const slide = (event) => {
+    slid = new Date(Number(event.target.value)).toISOString();
+    event.target.form.elements[option.name].value = slid;
+    event.target.setAttribute("aria-valuetext", slid);
+  };
+  const look = async (event) => {
+    const fields = event.target.form.elements;
+    // What a dry run has no option for, the recovery itself asks for.
+    const given = chosen(fields, action.options.filter((each) => !["uri", "password"].includes(each.name)));
+    try {
+      preview = (await send("POST", "/jobs", { site, action: "dry_run", given })).number;
+      trouble = "";
+    } catch (error) { trouble = error.message; }
+    again();
+  };
+  const found = jobs.find((each) => each.number === preview);
+  return h("fieldset", { class: "moment", key: option.name },
+    h("legend", {}, option.label),
+    field({ ...option, label: "Moment; empty is now" }),
+    kept && kept.to > kept.from ? h("label", {}, `Kept history: ${day(kept.from)} to ${day(kept.to)}`,
+      h("input", { type: "range", name: "slider", min: String(kept.from), max: String(kept.to), step: "1000", value: String(kept.to), "aria-valuetext": slid || null, oninput: slide })) : null,
+    action.name === "dry_run" ? null : h("p", {}, h("button", { type: "button", onclick: look }, "Preview by queue")),
+    found ? h("div", { class: "preview", role: "status" }, found.ended_ms === null ? h("p", { class: "note" }, `▸ ${found.step}`) : null, outcome(found)) : null);
+}
 
 function field(option) {
   if (option.kind === "flag") return h("label", { class: "flag" }, h("input", { type: "checkbox", name: option.name }), ` ${option.label}`);
@@ -71,21 +115,38 @@ function promotion(found) {
     all ? bar(all - left, all, null) : null);
 }
 
-function bar(done, total, left) {
-  return h("p", { class: "progress" }, h("progress", { max: String(total), value: String(done), "aria-label": "messages" }),
-    ` ${number(done)} of ${number(total)} messages${left === null ? "" : `, ${duration(left)} left`}`);
+/** What a site does for somebody, as the site reports it: begun elsewhere, or in another console. */
+function operation(each) {
+  return h("article", { class: "card", key: `at ${each.site} ${each.kind} ${each.begun_ms}`, "aria-label": `${each.title} at ${each.site}` },
+    h("h3", {}, `${each.title} at ${each.site} `, h("small", {}, `▸ ${each.step}`)),
+    h("p", { class: "note" }, `Begun by ${each.by} at ${clock(each.begun_ms)}, not in this console`),
+    each.total ? bar(each.done, each.total, each.seconds_left) : null);
+}
+
+function bar(done, total, left, unit = "messages") {
+  const shown_ = unit === "octets" ? bytes : number;
+  return h("p", { class: "progress" }, h("progress", { max: String(total), value: String(done), "aria-label": unit }),
+    ` ${shown_(done)} of ${shown_(total)}${unit === "octets" ? "" : " messages"}${left === null ? "" : `, ${duration(left)} left`}`);
 }
 
 function job(each) {
   const runs = each.ended_ms === null;
   const how = runs ? `▸ ${each.step}` : each.error ? "✕ failed" : "✓ done";
-  const chosen = Object.entries(each.chosen).map(([name, value]) => (value === true ? name : `${name}: ${value}`)).join("; ");
+  const asked = Object.entries(each.chosen).map(([name, value]) => (value === true ? name : `${name}: ${value}`)).join("; ");
   return h("article", { class: "card", key: `job ${each.number}`, "aria-label": `${each.title} at ${each.site}` },
     h("h3", {}, `${each.title} at ${each.site} `, h("small", {}, how)),
-    h("p", { class: "note" }, `Begun by ${each.begun_by} at ${clock(each.begun_ms)}${runs ? "" : `, took ${duration((each.ended_ms - each.begun_ms) / 1000)}`}${chosen ? `. ${chosen}` : ""}`),
-    runs && each.total ? bar(each.done, each.total, each.seconds_left) : null,
+    h("p", { class: "note" }, `Begun by ${each.begun_by} at ${clock(each.begun_ms)}${runs ? "" : `, took ${duration((each.ended_ms - each.begun_ms) / 1000)}`}${asked ? `. ${asked}` : ""}`),
+    outcome(each));
+}
+
+/** How far a job is, and what it ended with. */
+function outcome(each) {
+  const runs = each.ended_ms === null;
+  return [
+    runs && each.total ? bar(each.done, each.total, each.seconds_left, each.unit) : null,
     each.error ? h("p", { class: "trouble" }, each.error) : null,
-    !runs && !each.error ? result(each.result) : null);
+    !runs && !each.error ? result(each.result) : null,
+  ];
 }
 
 /** What a job ended with: numbers in a line, lists as tables. */

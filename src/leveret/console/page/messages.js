@@ -4,7 +4,8 @@ import { ask, send } from "/files/server.js";
 import { day, number } from "/files/words.js";
 
 const HEX_OCTETS_MAX = 4096;
-const wanted = { site: "", source: "queue", vhost: "/", queue: "", report: "", count: "10" };
+const wanted = { site: "", source: "queue", vhost: "/", queue: "", report: "", from: "", count: "10" };
+const SOURCES = [["queue", "of a queue"], ["archived", "archived, of a standby"], ["divergent", "divergent"]];
 let found = null, trouble = "", form = "text", asked = "";
 
 export const letters = { title: "Messages", load, refresh_ms: 60_000 };
@@ -27,7 +28,9 @@ function look(sites, again) {
   const submit = async (event) => {
     event.preventDefault();
     try {
-      found = (await send("POST", "/messages", { ...wanted, count: Number(wanted.count) || 10 })).messages;
+      const { site, source, vhost, queue, report } = wanted;
+      const from_ms = source === "archived" && wanted.from ? new Date(wanted.from).getTime() || 0 : 0;
+      found = (await send("POST", "/messages", { site, source, vhost, queue, report, from_ms, count: Number(wanted.count) || 10 })).messages;
       trouble = "";
     } catch (error) { [found, trouble] = [null, error.message]; }
     again();
@@ -38,12 +41,14 @@ function look(sites, again) {
     values.map(([value, text]) => h("option", { value, selected: wanted[name] === value }, text))));
   return h("form", { class: "look", onsubmit: submit },
     choice("site", "Site", sites.map((site) => [site, site])),
-    choice("source", "Messages", [["queue", "of a queue"], ["divergent", "divergent"]], true),
-    wanted.source === "queue"
-      ? [input("vhost", "Virtual host", { required: true }), input("queue", "Queue", { required: true })]
-      : input("report", "Report, or empty for all"),
+    choice("source", "Messages", SOURCES, true),
+    wanted.source === "divergent"
+      ? input("report", "Report, or empty for all")
+      : [input("vhost", "Virtual host", { required: true }), input("queue", "Queue", { required: true })],
+    wanted.source === "archived" ? input("from", "From, or empty for the oldest", { type: "datetime-local", step: "1" }) : null,
     input("count", "At most", { type: "number", min: "1", max: "50" }),
-    h("button", { class: "main" }, "Look"));
+    h("button", { class: "main" }, "Look"),
+    wanted.source === "divergent" ? h("a", { href: `/divergent?${new URLSearchParams({ site: wanted.site, report: wanted.report })}`, download: "" }, "Export all as a file") : null);
 }
 
 function forms(again) {
@@ -59,6 +64,7 @@ function letter(message, at) {
   const place = message.queue ? [["queue", `${message.queue} in ${message.vhost}`]] : [];
   if (message.offset !== null) place.push(["offset", number(message.offset)]);
   if (message.timestamp_ms !== null) place.push(["stored", day(message.timestamp_ms)]);
+  if (message.settled !== null) place.push(["settled", message.settled ? "yes: consumed, expired or dropped" : "no"]);
   return h("article", { class: "card letter", key: String(at), "aria-label": `Message ${at + 1}` },
     h("dl", {}, [...place, ["exchange", message.exchange || "(default)"], ["routing key", message.routing_key], ...plain, ...headers.map(([name, value]) => [`header ${name}`, value])]
       .map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, h("bdi", {}, typeof value === "object" ? JSON.stringify(value) : String(value)))))),

@@ -12,6 +12,9 @@ const PLOTS = [
   ["lag_s", "Lag behind the upstream", duration],
   ["lag_messages", "Records behind the upstream", (value) => number(Math.round(value))],
   ["disk_free", "Free disk space", bytes],
+  ["logs_bytes", "Disk of queues and definitions", bytes],
+  ["archive_bytes", "Disk of the archive", bytes],
+  ["longest_step_ms", "Longest step of the event loop within a minute", (value) => `${number(Math.round(value))} ms`],
 ];
 let span = "hour";
 
@@ -24,7 +27,7 @@ async function load(again) {
     h("h1", {}, "Plots"),
     h("div", { class: "chips", role: "group", "aria-label": "Span" }, Object.keys(SPANS).map((name) =>
       h("button", { class: "chip", "aria-pressed": String(span === name), onclick: choose(name) }, `last ${name}`))),
-    h("p", { class: "note" }, "This console has kept these numbers since the log-in. A gap in a line is a time in which the site was not heard."),
+    h("p", { class: "note" }, "The nodes keep these numbers since their start. A gap in a line is a time of which nothing is known."),
     Object.entries(shown.sites).map(([site, kept]) => h("section", { key: site }, h("h2", {}, site), h("div", { class: "plots" },
       PLOTS.filter(([name]) => kept.series[name].length).map(([name, title, text]) => plot(title, kept.series[name], text, shown)),
       PLOTS.every(([name]) => !kept.series[name].length) ? h("p", { class: "note" }, "Nothing was heard of this site in this time.") : null))),

@@ -39,12 +39,12 @@ function sum(rows, name) {
   return rows.some((row) => row[name].messages === null) ? null : rows.reduce((all, row) => all + row[name].messages, 0);
 }
 
-function reading({ sites }) {
-  const told = sites.flatMap((site) => {
+function reading({ sites, warnings }) {
+  const told = [...warnings.map((text) => `▲ ${text}`), ...sites.flatMap((site) => {
     if (!site.is_heard) return [`Site ${site.site} is not heard of: ${site.error || "it has not answered yet"}. ${site.age_ms === null ? "Nothing is known of it." : `What is shown of it is ${duration(site.age_ms / 1000)} old.`}`];
     if (site.error) return [`Site ${site.site}: ${site.error}`];
     return [];
-  });
+  })];
   return told.length ? h("ul", { class: "notes" }, told.map((text) => h("li", {}, text))) : null;
 }
 

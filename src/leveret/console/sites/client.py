@@ -1,9 +1,14 @@
-"""One site's HTTP API, as one user. Answers are bounded in size and time."""
+"""One site's HTTP API, as one user. Answers are bounded in size and time.
+
+A site may have several nodes that know the same, as a cluster has. One of them is asked, and another one from when it
+cannot be reached.
+"""
 
 from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -52,8 +57,8 @@ class SiteClient:
         """
         self.site = site
         self.user = user
+        self._at = 0
         self._http = httpx.AsyncClient(
-            base_url=site.url,
             auth=httpx.BasicAuth(user.encode(), password.encode()),
             timeout=httpx.Timeout(_READ_S, connect=_CONNECT_S),
             verify=_authorities(site),
@@ -96,13 +101,10 @@ class SiteClient:
 
     async def octets(self, path: str) -> bytes:
         """What the site answers to GET."""
-        try:
-            async with self._http.stream("GET", path) as response:
-                octets = await _bounded(response)
-                _check(response, octets)
-                return octets
-        except httpx.HTTPError as error:
-            raise SiteSilent(_why(error)) from None
+        async with self._answer("GET", path) as response:
+            octets = await _bounded(response)
+            _check(response, octets)
+            return octets
 
     async def lines(self, method: str, path: str, body: Any) -> AsyncIterator[bytes]:
         """The lines of an answer that comes little by little, for hours if need be.
@@ -111,19 +113,42 @@ class SiteClient:
             SiteRefuses, SiteSilent: as for `ask`.
         """
         timeout = httpx.Timeout(None, connect=_CONNECT_S)
-        try:
-            async with self._http.stream(method, path, json=body, timeout=timeout) as response:
-                if response.status_code >= HTTPStatus.BAD_REQUEST:
-                    _check(response, await _bounded(response))
-                async for line in _lines(response):
-                    yield line
-        except httpx.HTTPError as error:
-            raise SiteSilent(_why(error)) from None
+        async with self._answer(method, path, json=body, timeout=timeout) as response:
+            if response.status_code >= HTTPStatus.BAD_REQUEST:
+                _check(response, await _bounded(response))
+            async for line in _lines(response):
+                yield line
+
+    @asynccontextmanager
+    async def _answer(self, method: str, path: str, **options: Any) -> AsyncIterator[httpx.Response]:
+        """Ask, and end the answer however it was read."""
+        async with AsyncExitStack() as opened:
+            response = await self._asked(opened, method, path, options)
+            try:
+                yield response
+            except httpx.HTTPError as error:
+                raise SiteSilent(_why(error)) from None
+
+    async def _asked(
+        self, opened: AsyncExitStack, method: str, path: str, options: dict[str, Any]
+    ) -> httpx.Response:
+        """Ask the node that answered last, or else the next one: as long as none got the question."""
+        urls = self.site.urls
+        for attempt in range(1, len(urls) + 1):
+            stream = self._http.stream(method, urls[self._at] + path, **options)
+            try:
+                return await opened.enter_async_context(stream)
+            except httpx.HTTPError as error:
+                self._at = (self._at + 1) % len(urls)
+                was_asked = not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
+                if was_asked or attempt == len(urls):
+                    raise SiteSilent(_why(error)) from None
+        raise AssertionError("a site has a URL")
 
 
 def _authorities(site: SiteAddress) -> ssl.SSLContext | bool:
     if site.cacertfile is None:
-        return site.url.startswith("https")
+        return any(url.startswith("https") for url in site.urls)
     try:
         return ssl.create_default_context(cafile=str(site.cacertfile))
     except (OSError, ssl.SSLError) as error:

@@ -77,6 +77,14 @@ class LeaderStatus(Struct):
     lag_s: float | None = None
 
 
+class ScrubStatus(Struct):
+    """The scrub of a node: how far it is while it runs."""
+
+    running: bool = False
+    octets_done: int = 0
+    octets_total: int = 0
+
+
 class NodeReplication(Struct):
     """`/api/replication/node`."""
 
@@ -88,6 +96,7 @@ class NodeReplication(Struct):
     is_short: bool = False
     followers: list[FollowerStatus] = []
     leader: LeaderStatus | None = None
+    scrub: ScrubStatus | None = None
 
 
 class TransferredVhost(Struct):
@@ -112,6 +121,8 @@ class CollectedVhost(Struct):
     records: int = 0
     kept: int = 0
     bytes: int = 0
+    oldest_ms: int | None = None
+    newest_ms: int | None = None
     missing_messages: int = 0
     error: str = ""
 
@@ -124,6 +135,18 @@ class KnownDownstream(Struct):
     lag_records: int = 0
     missing_messages: int = 0
     last_seen: int | None = None
+
+
+class RunningOperation(Struct):
+    """What the site does for an operator now: begun by whom, when, and how far it is."""
+
+    kind: str
+    by: str = ""
+    begun_ms: int = 0
+    step: str = ""
+    done: int = 0
+    total: int = 0
+    seconds_left: float | None = None
 
 
 class StandbyDetails(Struct):
@@ -139,6 +162,44 @@ class StandbyDetails(Struct):
     collected: list[CollectedVhost] = []
     downstreams: list[KnownDownstream] = []
     untagged: list[str] = []
+    operations: list[RunningOperation] = []
+    retention_bytes_max: int | None = None
+    retention_ms_max: int | None = None
+
+
+class NodePlots(Struct):
+    """What a node kept for plots: rows of at_ms and values."""
+
+    node: str
+    rows: list[list[float | None]] = []
+
+
+class PlotsDocument(Struct):
+    """`/api/replication/plots`; `names` of the values in each row after its first."""
+
+    names: list[str] = []
+    nodes: list[NodePlots] = []
+
+
+class PastOperation(Struct):
+    """A row of `/api/replication/history`; one that neither runs nor has ended was interrupted."""
+
+    kind: str
+    begun_ms: int
+    node: str = ""
+    by: str = ""
+    ended_ms: int | None = None
+    is_running: bool = False
+    error: str = ""
+    result: dict[str, Any] = {}
+
+
+class KeptMoments(Struct):
+    """A row of `/api/replication/standby/moments`."""
+
+    virtual_host: str
+    earliest_ms: int
+    newest_ms: int
 
 
 class SchemaStatus(Struct):
@@ -203,6 +264,14 @@ class QueueStatus(Struct, gc=False):
     synchronised_slave_nodes: list[str] | None = None
 
 
+class SynchronisingQueue(Struct):
+    """A queue by itself; `sync_messages` of `messages` are at all mirrors while they are synchronised, else None."""
+
+    messages: int = 0
+    state: str = ""
+    sync_messages: int | None = None
+
+
 class DivergentRow(Struct):
     """A row of `/api/replication/divergent`."""
 
@@ -234,6 +303,7 @@ class ShownMessage(Struct):
     payload_encoding: str = "string"
     payload_bytes: int | None = None
     redelivered: bool | None = None
+    settled: bool | None = None
     vhost: str | None = None
     queue: str | None = None
     offset: int | None = None

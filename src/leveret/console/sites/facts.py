@@ -11,6 +11,7 @@ from leveret.console.sites.documents import (
     NodeReplication,
     NodeStatus,
     Overview,
+    PlotsDocument,
     PolicyStatus,
     QueueStatus,
     SchemaStatus,
@@ -40,6 +41,7 @@ OFTEN: Final = (
     DocumentRequest("replication", "/api/replication/node", NodeReplication),
     DocumentRequest("nodes", f"/api/nodes?columns={_NODE_COLUMNS}", list[NodeStatus]),
     DocumentRequest("overview", f"/api/overview?columns={_OVERVIEW_COLUMNS}", Overview),
+    DocumentRequest("plots", "/api/replication/plots?age_s=60&step_s=5", PlotsDocument),
 )
 """What changes all the time, and costs a node little."""
 SELDOM: Final = (
@@ -79,6 +81,7 @@ class SiteFacts:
     replication: NodeReplication = field(default_factory=NodeReplication)
     nodes: list[NodeStatus] = field(default_factory=list)
     overview: Overview = field(default_factory=Overview)
+    plots: PlotsDocument | None = None
     vhosts: list[VhostStatus] = field(default_factory=list)
     policies: list[PolicyStatus] = field(default_factory=list)
     queues: list[QueueStatus] = field(default_factory=list)

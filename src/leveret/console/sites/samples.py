@@ -1,41 +1,62 @@
-"""The numbers that plots are drawn from: an hour in full and a day in coarser steps, in bounded memory. Pure.
+"""The numbers that plots are drawn from: the last hour and the last day of a site, in bounded memory. Pure.
 
-A number is kept at the moment at which it was heard. Where nothing was heard there is no sample, so a plot has a gap.
+Nodes keep these numbers themselves, so a plot reaches back to before the log-in, and a short silence leaves no gap. The
+console keeps what it was told, so the plots of a site that is lost end, and stay. Of a site without a history of its
+own (RabbitMQ, an older node) what was heard at a moment is kept. A moment of which nothing is known has no sample, so
+a plot has a gap.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
+from leveret.console.sites.documents import PlotsDocument
 from leveret.console.sites.facts import SiteFacts
 
 HOUR_MS: Final = 3_600_000
 DAY_MS: Final = 24 * HOUR_MS
 _FINE_MS: Final = 5_000
 _COARSE_MS: Final = 120_000
-NAMES: Final = ("publish_rate", "deliver_rate", "messages", "lag_s", "lag_messages", "disk_free")
+_JITTER_MS: Final = 500
+NAMES: Final = (
+    "publish_rate", "deliver_rate", "messages", "lag_s", "lag_messages", "disk_free", "logs_bytes", "archive_bytes",
+    "longest_step_ms",
+)  # fmt: skip
+PAST: Final = ((600, 5), (3600, 60), (86_400, 1800))
+"""What a node is asked for to begin with: age and step in seconds, the finest first."""
+_THEIRS: Final = {"lag_s": "lag_ms", "lag_messages": "lag_records"}
+_SMALLEST: Final = frozenset({"disk_free"})
+_LARGEST: Final = frozenset({"lag_s", "lag_messages", "longest_step_ms"})
+"""Of the nodes of a cluster; all others add up."""
 
 
 class Sample(NamedTuple):
-    """Values in the order of `NAMES`; None for what is not known."""
+    """Values in the order of `NAMES`, None for what is not known; `span_ms` to the next one, as far as is planned."""
 
     at_ms: int
     values: tuple[float | None, ...]
+    span_ms: int = _FINE_MS
 
 
 class _Ring:
-    """Samples at least `step_ms` apart, for `span_ms`."""
+    """Samples at least `step_ms` apart, for `span_ms`, oldest first."""
 
     def __init__(self, span_ms: int, step_ms: int) -> None:
         self.step_ms = step_ms
-        self.rows: deque[Sample] = deque(maxlen=span_ms // step_ms + 1)
+        self._rows_max = span_ms // step_ms + 1
+        self.rows: list[Sample] = []
 
     def add(self, sample: Sample) -> None:
-        """Keep it, unless the last one is as good as it."""
-        if not self.rows or sample.at_ms - self.rows[-1].at_ms >= self.step_ms:
-            self.rows.append(sample)
+        """Keep it, unless one that is there is as good as it."""
+        at = bisect_left(self.rows, sample.at_ms, key=attrgetter("at_ms"))
+        near = self.rows[max(0, at - 1) : at + 1]
+        if any(abs(each.at_ms - sample.at_ms) < self.step_ms - _JITTER_MS for each in near):
+            return
+        insort(self.rows, sample, key=attrgetter("at_ms"))
+        del self.rows[: -self._rows_max]
 
 
 class Samples:
@@ -48,9 +69,19 @@ class Samples:
 
     def add(self, facts: SiteFacts, now_ms: int) -> None:
         """Keep what was just heard."""
-        sample = Sample(now_ms, values_of(facts))
+        if facts.plots is None:
+            self._keep(Sample(now_ms, values_of(facts)))
+        else:
+            self.take(facts.plots, _FINE_MS)
+
+    def take(self, document: PlotsDocument, step_ms: int) -> None:
+        """Keep what nodes kept, `step_ms` apart."""
+        for sample in samples_of(document, step_ms):
+            self._keep(sample)
+
+    def _keep(self, sample: Sample) -> None:
         self._hour.add(sample)
-        self._day.add(sample)
+        self._day.add(sample._replace(span_ms=max(sample.span_ms, _COARSE_MS)))
 
     def series(self, *, day: bool, now_ms: int) -> dict[str, Any]:
         """`step_ms`, and by name a list of runs; a run is a list of [at_ms, value] without a gap inside."""
@@ -59,43 +90,63 @@ class Samples:
         rows = [row for row in ring.rows if row.at_ms >= since_ms]
         return {
             "step_ms": ring.step_ms,
-            "series": {name: runs(rows, at, 3 * ring.step_ms) for at, name in enumerate(NAMES)},
+            "series": {name: runs(rows, at) for at, name in enumerate(NAMES)},
         }
 
 
-def runs(rows: Iterable[Sample], at: int, gap_ms: int) -> list[list[tuple[int, float]]]:
-    """The values at one place of the samples; a new run begins where one is not known or was not heard for long."""
+def runs(rows: Iterable[Sample], at: int) -> list[list[tuple[int, float]]]:
+    """The values at one place of the samples; a new run begins where one is not known or was not told for long."""
     found: list[list[tuple[int, float]]] = []
-    last_ms: int | None = None
+    last: Sample | None = None
     for row in rows:
         value = row.values[at]
         if value is None:
-            last_ms = None
+            last = None
             continue
-        if last_ms is None or row.at_ms - last_ms > gap_ms:
+        if last is None or row.at_ms - last.at_ms > 3 * max(row.span_ms, last.span_ms):
             found.append([])
         found[-1].append((row.at_ms, value))
-        last_ms = row.at_ms
+        last = row
     return found
 
 
+def samples_of(document: PlotsDocument, step_ms: int) -> list[Sample]:
+    """What the nodes of a site kept, as one: each number of the moments at which a node knows it."""
+    places = {name: at + 1 for at, name in enumerate(document.names)}
+    by_moment: dict[int, list[Sequence[float | None]]] = {}
+    for node in document.nodes:
+        for row in node.rows:
+            if row and row[0] is not None:
+                by_moment.setdefault(int(row[0]), []).append(row)
+    return [
+        Sample(at_ms, tuple(_joined(name, places, rows) for name in NAMES), step_ms)
+        for at_ms, rows in sorted(by_moment.items())
+    ]
+
+
+def _joined(name: str, places: dict[str, int], rows: Iterable[Sequence[float | None]]) -> float | None:
+    at = places.get(_THEIRS.get(name, name), 0)
+    values = [value for row in rows if 0 < at < len(row) and (value := row[at]) is not None]
+    if not values:
+        return None
+    join: Callable[[Iterable[float]], float] = sum
+    if name in _SMALLEST or name in _LARGEST:
+        join = min if name in _SMALLEST else max
+    joined = join(values)
+    return joined / 1000 if name == "lag_s" else joined
+
+
 def values_of(facts: SiteFacts) -> tuple[float | None, ...]:
-    """What one moment is, in the order of `NAMES`."""
-    lags_s = [row.lag_ms / 1000 for row in facts.standby.vhosts if row.lag_ms is not None]
-    records = [row.lag_records for row in facts.standby.vhosts]
-    if facts.replication.leader is not None and facts.replication.leader.lag_s is not None:
-        lags_s.append(facts.replication.leader.lag_s)
-        records.append(facts.replication.leader.lag_records or 0)
+    """What one moment is at a site without a history, in the order of `NAMES`."""
     free = [node.disk_free for node in facts.nodes if node.disk_free is not None]
     stats = facts.overview.message_stats
-    return (
-        _rate(stats, "publish"),
-        _rate(stats, "deliver_get"),
-        _number(facts.overview.queue_totals.get("messages")),
-        max(lags_s, default=None),
-        float(max(records)) if records else None,
-        float(min(free)) if free else None,
-    )
+    known = {
+        "publish_rate": _rate(stats, "publish"),
+        "deliver_rate": _rate(stats, "deliver_get"),
+        "messages": _number(facts.overview.queue_totals.get("messages")),
+        "disk_free": float(min(free)) if free else None,
+    }
+    return tuple(known.get(name) for name in NAMES)
 
 
 def _rate(stats: dict[str, Any], name: str) -> float | None:

@@ -10,9 +10,9 @@ from typing import Final
 
 from leveret.console.settings import SiteAddress
 from leveret.console.sites.client import SiteClient, SiteRefuses, SiteSilent
-from leveret.console.sites.documents import NotUnderstood
+from leveret.console.sites.documents import NotUnderstood, PlotsDocument
 from leveret.console.sites.facts import OFTEN, SELDOM, DocumentRequest, SiteFacts
-from leveret.console.sites.samples import Samples
+from leveret.console.sites.samples import PAST, Samples
 from leveret.console.sites.schedule import OFTEN_MAX_S, OFTEN_S, SELDOM_MAX_S, SELDOM_S, PollSchedule
 from leveret.model.tags import tags_of
 
@@ -46,6 +46,7 @@ class SiteWatch:
         self._askers = askers
         self._often = PollSchedule(OFTEN_S, OFTEN_MAX_S)
         self._seldom = PollSchedule(SELDOM_S, SELDOM_MAX_S)
+        self._lacks_past = True
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -90,6 +91,7 @@ class SiteWatch:
                     await self.identify()
                 await self._round(self._often, OFTEN)
                 await self._round(self._seldom, SELDOM)
+                await self._ask_past()
             except SiteRefuses as refusal:
                 self.facts.refuses(str(refusal), clock_ms())
                 self._postpone(_REFUSED_S)
@@ -122,6 +124,21 @@ class SiteWatch:
         if schedule is self._often:
             self.samples.add(self.facts, clock_ms())
 
+    async def _ask_past(self) -> None:
+        """Have what the nodes kept for plots, once, and again after a silence."""
+        if not self._lacks_past or self.facts.plots is None or self.facts.queues_ms is None:
+            return
+        self._lacks_past = False
+        for age_s, step_s in PAST:
+            path = f"/api/replication/plots?age_s={age_s}&step_s={step_s}"
+            try:
+                document = await self.client.ask(path, PlotsDocument)
+            except NotUnderstood as error:
+                self.facts.troubles["plots"] = str(error)
+                return
+            if document is not None:
+                self.samples.take(document, step_s * 1000)
+
     async def _ask(self, question: DocumentRequest) -> None:
         try:
             async with asyncio.timeout(_WHOLE_S):
@@ -138,6 +155,7 @@ class SiteWatch:
         if self.facts.alive_since_ms is not None:
             logger.warning("site_not_heard site=%s error=%s", self.facts.site, error)
         self.facts.silent(error)
+        self._lacks_past = True
 
     def _postpone(self, *wait_s: float) -> None:
         now_s = time.monotonic()

@@ -36,10 +36,12 @@ from leveret.management.resources import (
     vhosts,
 )
 from leveret.management.resources.access import limits, logins, permissions, topic_permissions, users, whoami
-from leveret.management.resources.nodes import cluster, features, health, nodes, operations, overview
+from leveret.management.resources.nodes import cluster, features, health, nodes, operations, overview, plots
 from leveret.management.resources.replication import (
+    events,
     node_replication,
     schema_replication,
+    standby_archive,
     standby_logs,
     standby_recovery,
     standby_replication,
@@ -74,7 +76,10 @@ RESOURCES: Final = (
     schema_replication,
     standby_replication,
     standby_recovery,
+    standby_archive,
     standby_logs,
+    events,
+    plots,
     node_replication,
     cluster,
     scrape,

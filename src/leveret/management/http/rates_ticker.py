@@ -4,34 +4,62 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
+from typing import Final
 
 from leveret.management.node import ManagedNode
 from leveret.management.peers import other_connections
 from leveret.management.rates.rates import Rates
 from leveret.management.views import node_stats
+from leveret.management.views.plotted import PlottedValues
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.process.work_slices import in_slices
 
 logger = logging.getLogger(__name__)
 
+_SIZES_EVERY_S: Final = 30.0
+"""The sizes of ten thousand logs take some milliseconds."""
 
-def rates_of(node: ManagedNode) -> Rates:
+
+class SampledRates(Rates):
+    """The rates of a node, and what has to be measured beside the event loop's other work for its plots."""
+
+    def __init__(self, node: ManagedNode) -> None:
+        """No sample is taken yet."""
+        self._log_sizes = node.log_sizes
+        self._values = PlottedValues(node)
+        self._sized_s = float("-inf")
+        super().__init__(
+            node.broker,
+            lambda: other_connections(node),
+            node_stats.NAMES,
+            lambda: node_stats.sample(node),
+            interval_ms=node.config.metrics.interval_ms,
+            now_ms=clock_ms(),
+            plotted=self._values.read,
+        )
+
+    async def measure_logs(self) -> None:
+        """Add the sizes of all logs up, a little at a time, if that was not done just now."""
+        if time.monotonic() - self._sized_s < _SIZES_EVERY_S:
+            return
+        total = 0
+        async for size in in_slices(self._log_sizes()):
+            total += size
+        self._values.logs_bytes, self._sized_s = total, time.monotonic()
+
+
+def rates_of(node: ManagedNode) -> SampledRates:
     """The rates of a node; no sample is taken yet."""
-    return Rates(
-        node.broker,
-        lambda: other_connections(node),
-        node_stats.NAMES,
-        lambda: node_stats.sample(node),
-        interval_ms=node.config.metrics.interval_ms,
-        now_ms=clock_ms(),
-    )
+    return SampledRates(node)
 
 
-async def keep_sampling(rates: Rates) -> None:
+async def keep_sampling(rates: SampledRates) -> None:
     """Sample for ever."""
     while True:
         await asyncio.sleep((rates.interval_ms - clock_ms() % rates.interval_ms) / 1000)
         try:
+            await rates.measure_logs()
             async for _ in in_slices(rates.tick(clock_ms())):
                 pass
         except OSError as error:

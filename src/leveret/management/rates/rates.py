@@ -9,6 +9,7 @@ A resource asks for one thing and merges what it gets into its own answer:
     rates.vhost(name, ranges)             message_stats, messages, recv_oct, ... with details
     rates.overview(vhosts, ranges)        message_stats, queue_totals, churn_rates
     rates.node(ranges)                    mem_used, fd_used, ... with details
+    rates.plots(vhosts, range)            rows for the console's plots
     rates.consumer_utilisation(queue)     from 0.0 to 1.0
 
 `message_stats` has a part (what was published, what was delivered) once something of it happened, and
@@ -20,6 +21,7 @@ Nothing here waits or reads a clock: the server calls `tick`.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from operator import attrgetter
 from typing import Any, Final
@@ -32,6 +34,7 @@ from leveret.management.rates.history import (
     DAY,
     NO_RANGES,
     Block,
+    Range,
     RateHistory,
     SampleRanges,
     Together,
@@ -39,6 +42,7 @@ from leveret.management.rates.history import (
     show,
 )
 from leveret.management.rates.kinds import ROWS_MAX, RatedKind, Sums
+from leveret.management.rates.plots import OWN, UNKNOWN, Gap, Row, SummedColumns, plot_rows
 from leveret.session.amqp091.channel import Channel
 from leveret.session.amqp091.connection import ClientConnection
 
@@ -86,6 +90,10 @@ _VHOST: Final = (
 _VHOST_WIDTH: Final = 17
 _OVERVIEW: Final = (_VHOST[0]._replace(under="queue_totals"), *_VHOST[1:3])
 _CHURN: Final = (Block(CHURN, 0, "churn_rates", "data_rates", always=True),)
+_PLOTTED: Final = SummedColumns(messages=0, publish=3, deliver_get=14)
+_GAPS_MAX: Final = 100
+_GAP_INTERVALS: Final = 3
+"""So many intervals without a sample are a gap: the node's process stood still, or its machine did."""
 _UTILISATION_WEIGHT: Final = 0.3
 
 _published: Final[Callable[[object], Values]] = attrgetter(*PUBLISHED)
@@ -106,6 +114,7 @@ class Rates:
         *,
         interval_ms: int,
         now_ms: int,
+        plotted: Callable[[], Values] = lambda: (UNKNOWN,) * len(OWN),
     ) -> None:
         """No samples yet.
 
@@ -116,8 +125,10 @@ class Rates:
             node_values: reads that.
             interval_ms: how often `tick` is called.
             now_ms: the time.
+            plotted: reads what the node measures for plots, see `plots.OWN`.
         """
         self.interval_ms = interval_ms
+        self._plotted = plotted
         self._broker = broker
         self._other_connections = other_connections
         self._node_block = (Block(node_names, 0, "", "node_stats", always=True),)
@@ -127,7 +138,9 @@ class Rates:
     def _begin(self, now_ms: int) -> None:
         """With no history of anything."""
         self._is_forgotten = False
-        self._tick_ms = now_ms
+        self._tick_ms = self._begun_ms = now_ms
+        self._gaps: deque[Gap] = deque(maxlen=_GAPS_MAX)
+        self._own = RateHistory(self._plotted(), now_ms)
         self._queues = RatedKind(self._led_here, _queue_values)
         self._channels = RatedKind(self._live_channels, _channel_values)
         self._exchanges = RatedKind(self._live_exchanges, _exchange_values)
@@ -158,6 +171,9 @@ class Rates:
             sums.tick(*step)
         self._churn.add(_churn(self._broker.churn), *step, DAY, ROWS_MAX)
         self._node.add(self._node_values(), *step, DAY, ROWS_MAX)
+        self._own.add(self._plotted(), *step, DAY, ROWS_MAX)
+        if now_ms - self._tick_ms >= _GAP_INTERVALS * self.interval_ms:
+            self._gaps.append(Gap(self._tick_ms, now_ms))
         self._tick_ms = now_ms
         self._sample_consumers()
 
@@ -254,6 +270,11 @@ class Rates:
         """See the module."""
         return show(self._node_block, self._node, self._node_values(), ranges, self._tick_ms)
 
+    def plots(self, vhosts: Collection[str], wanted: Range) -> list[Row]:
+        """Over the virtual hosts that the caller sees, oldest first; see `plots.plot_rows`."""
+        times = [each for each in wanted.times(self._tick_ms) if each >= self._begun_ms + self.interval_ms]
+        return plot_rows(self._together(vhosts), _PLOTTED, self._own, times, self._gaps)
+
     def consumer_utilisation(self, queue: Queue) -> float:
         """The share of recent time in which a message had not to wait for a consumer; 0 without consumers."""
         return self._utilisation.get(queue, 1.0) if queue.consumers else 0.0
@@ -261,9 +282,12 @@ class Rates:
     def _sums(
         self, vhosts: Collection[str], blocks: tuple[Block, ...], ranges: SampleRanges
     ) -> dict[str, Any]:
-        found = [self._vhosts[name].history for name in vhosts if name in self._vhosts]
-        sums = Together([history for history in found if history is not None], _VHOST_WIDTH)
+        sums = self._together(vhosts)
         return show(blocks, sums, sums.values, ranges, self._tick_ms)
+
+    def _together(self, vhosts: Collection[str]) -> Together:
+        found = [self._vhosts[name].history for name in vhosts if name in self._vhosts]
+        return Together([history for history in found if history is not None], _VHOST_WIDTH)
 
 
 def _ignore(thing: object, values: object) -> None:

@@ -273,3 +273,13 @@ class ContentsJob(Job, frozen=True, kw_only=True):
     """
 
     with_queues: bool = True
+
+
+class BrowseJob(Job, frozen=True, kw_only=True):
+    """Look at archived messages of one queue, without Spark; see `archive.browse`."""
+
+    vhost: str
+    queue: str
+    from_ms: int = 0
+    count: int
+    body_bytes_max: int

@@ -72,7 +72,8 @@ def say_archived(manifest: Manifest, vhosts: Iterable[str], console: Console) ->
     newest_ms = {file.vhost: file.max_ms for file in manifest.files()}
     for vhost in vhosts:
         next_offset = manifest.next_by_vhost.get(vhost, 0)
-        console.say("archived", vhost=vhost, next=next_offset, newest_ms=newest_ms.get(vhost))
+        size = sum(file.bytes for file in manifest.files_of(vhost))
+        console.say("archived", vhost=vhost, next=next_offset, newest_ms=newest_ms.get(vhost), bytes=size)
 
 
 class Trouble(NamedTuple):

@@ -27,6 +27,7 @@ from leveret.runtime.cluster.placement.placement_controller import PlacementCont
 from leveret.runtime.cluster.placement.queue_locations import QueueLocations
 from leveret.runtime.cluster.placement.queue_roles import QueueRoles
 from leveret.runtime.cluster.placement.queues import ClusterQueues
+from leveret.runtime.cluster.placement.queues_led_on import QueuesLedOn
 from leveret.runtime.cluster.placement.reconnect_grace import ReconnectGrace
 from leveret.runtime.cluster.replication_port import ClusterBarrier, ClusterPort
 from leveret.runtime.cluster.schema_decisions import ForAll
@@ -103,6 +104,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     placement_controller = PlacementController(
         member.store, member.state, broker, locations, roles, member.cluster_view, due
     )
+    placement_controller.led_on = QueuesLedOn(node.event_history).take
 
     # What this node tells the others.
     publication = DefinitionsPublication(member, broker, locations.first)

@@ -93,6 +93,7 @@ class Inspection:
         self._past = self._load()
         self._total = Scrubbed()
         self._now: Scrubbed | None = None
+        self._octets_total = 0
         self._pace: Pace | None = None
         self._unmended: set[str] = set()
         self._retry_ms = RETRY_MS
@@ -187,6 +188,7 @@ class Inspection:
         if self._stops:
             raise Stopped("the node stops")
         scrubbed = self._now = Scrubbed()
+        self._octets_total = sum(log.size_bytes for log in list(self._tree().logs.values()))
         self._pace = pace
         began_s = asyncio.get_running_loop().time()
         try:
@@ -224,6 +226,8 @@ class Inspection:
             shown.add(each)
         return {
             "running": self._now is not None,
+            "octets_done": 0 if self._now is None else self._now.octets,
+            "octets_total": 0 if self._now is None else self._octets_total,
             "last_at_ms": self._past.last_at_ms,
             "chunks": shown.chunks,
             "damaged": shown.damaged,

@@ -12,7 +12,7 @@ import gc
 import logging
 import ssl
 import sys
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -45,6 +45,8 @@ from leveret.runtime.node.read_only_view import ReadOnlyView
 from leveret.runtime.node.upkeep import Upkeep
 from leveret.runtime.process.allocator import keep_freed_memory
 from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.event_history import FILE as EVENT_HISTORY_FILE
+from leveret.runtime.process.event_history import EventHistory
 from leveret.runtime.process.loop_watch import LoopWatch
 from leveret.runtime.schema_sync.schema_sync import SchemaSync
 from leveret.runtime.sockets.connection_budget import process_sockets
@@ -81,6 +83,7 @@ class Node:
         cluster: the cluster it is a member of, for operators; None for none.
         stores: the logs of its queues.
         read_only_view: what it shows while another node leads its data.
+        event_history: what happened here, with who began it.
         loop_watch: measures how long the event loop is held up.
         maintenance: takes the node out of service for clients.
         failed: set when the disk failed for good; the process must end.
@@ -147,6 +150,7 @@ class Node:
         self.log_store = LogStore(tree, self.commits, clock_ms, config.storage.segment_bytes_max)
         self._queues = self.log_store.queues
         self._epochs = EpochFile(tree.file(data_dir / "epochs.json"))
+        self.event_history = EventHistory(tree.file(data_dir / EVENT_HISTORY_FILE), clock_ms)
         self.broker = Broker(
             self.log_store.read,
             default_queue_type=config.objects.default_queue_type,
@@ -320,6 +324,8 @@ class Node:
         await self.schema_sync.start()
         await self.standby.start()
         self._opened = True
+        if self.replication is not None:
+            await self.event_history.led(self.config.node_name, self.replication.epoch)
         # What was built so far stays for good; the collector need not look at it again and again.
         gc.collect()
         gc.freeze()
@@ -481,6 +487,10 @@ class Node:
             nullcontext() if self.cluster is None else self.cluster.changing()
         )
         return changing
+
+    def log_sizes(self) -> Iterator[int]:
+        """The octets of each durable log."""
+        return (log.size_bytes for log in list(self.tree.logs.values()))
 
     async def commit(self) -> None:
         """Return once every change applied so far is durable, and outgoing logs exist where they should."""

@@ -6,13 +6,18 @@ the manifest alone), but needs a process: so its last answer is reused for a mom
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, Final
 
 from leveret.runtime.standby.pipeline_process import Event, ask
+from leveret.session.message_json import payload_json, properties_json
+from leveret.wire.record import content_header
 
+SHOWN_BYTES_MAX: Final = 64 * 1024
+"""Of each body of a message that is looked at."""
 _CACHE_S: Final = 2.0
 
 
@@ -66,6 +71,35 @@ class StandbyArchive:
         job = {**self.place, "spark": self._spark}
         rows: list[dict[str, Any]] = (await ask("inspect", job, report))["rows"]
         return rows
+
+    async def moments(self) -> list[dict[str, Any]]:
+        """A row a vhost: virtual_host, and from earliest_ms to newest_ms it is known how its queues stood.
+
+        Raises:
+            PipelineFailed: why that cannot be told.
+        """
+        found = await self.contents()
+        rows = []
+        for vhost in found["vhosts"]:
+            queues = [row for row in found["queues"] if row["vhost"] == vhost["vhost"]]
+            if queues:
+                earliest_ms = max(vhost["known_from_ms"], min(row["oldest_ms"] for row in queues))
+                newest_ms = max(row["timestamp"] for row in queues)
+                rows.append(
+                    {"virtual_host": vhost["vhost"], "earliest_ms": earliest_ms, "newest_ms": newest_ms}
+                )
+        return rows
+
+    async def messages(self, vhost: str, queue: str, from_ms: int, count: int) -> list[dict[str, Any]]:
+        """The first messages of a queue that came at `from_ms` or later, settled ones too; as divergent ones are shown.
+
+        Raises:
+            PipelineFailed: why they cannot be read.
+        """
+        wanted = {"vhost": vhost, "queue": queue, "from_ms": from_ms, "count": count}
+        job = {**self.place, **wanted, "body_bytes_max": SHOWN_BYTES_MAX}
+        rows: list[dict[str, Any]] = (await ask("browse", job))["rows"]
+        return [_message_row(vhost, queue, row) for row in rows]
 
     async def unfinished_plans(self) -> list[Event]:
         """A row for each frozen plan of a promotion that was not carried out: vhost, plan_id, queues.
@@ -130,3 +164,22 @@ class StandbyArchive:
             found = await ask("contents", self.place)
             self._contents = (time.monotonic(), found)
         return found
+
+
+def _message_row(vhost: str, queue: str, row: Event) -> dict[str, Any]:
+    """A row of `pipeline.archive.browse`, with its octets decoded."""
+    octets = {name: base64.b64decode(row[name]) for name in ("exchange", "routing_key", "properties", "body")}
+    payload, encoding = payload_json(octets["body"])
+    return {
+        "vhost": vhost,
+        "queue": queue,
+        "offset": row["offset"],
+        "timestamp_ms": row["timestamp_ms"],
+        "settled": row["settled"],
+        "exchange": octets["exchange"].decode(errors="replace"),
+        "routing_key": octets["routing_key"].decode(errors="replace"),
+        "properties": properties_json(content_header(octets["properties"], row["body_bytes"])),
+        "payload": payload,
+        "payload_encoding": encoding,
+        "payload_bytes": row["body_bytes"],
+    }

@@ -287,6 +287,7 @@ class StandbyDownstream:
             if self.mode is OperatingMode.DOWNSTREAM and self.decided.downstream_id
             else "",
             "error": self._transfer.error or error if self.mode is OperatingMode.DOWNSTREAM else "",
+            "archive_bytes": self._transfer.archive_bytes(),
             "lag_p50_ms": self._transfer.lag_ms(0.5),
             "lag_p99_ms": self._transfer.lag_ms(0.99),
             "promotion": self._promotion(),

@@ -75,6 +75,7 @@ class TransferSupervisor:
         self._job: Job | None = None
         self._links: dict[str, Event] = {}
         self._lags: dict[str, VhostLag] = {}
+        self._archive_bytes: dict[str, int] = {}
         self._lags_ms: deque[int] = deque(maxlen=LAG_SAMPLES_MAX)
         self._draining = False
         self._drained: PipelineProcess | None = None
@@ -124,6 +125,7 @@ class TransferSupervisor:
         """Forget the positions of these vhosts, or of all, whose data were deleted; only while no transfer runs."""
         for vhost in [*self._lags] if vhosts is None else vhosts:
             self._lags.pop(vhost, None)
+            self._archive_bytes.pop(vhost, None)
 
     async def drain(self, timeout_s: float) -> PipelineProcess | None:
         """Let the process store the upstream's remaining records, for at most `timeout_s`, and end the link.
@@ -149,6 +151,10 @@ class TransferSupervisor:
     def rows(self, vhosts: list[str]) -> list[dict[str, Any]]:
         """A row a vhost, from the process's last report."""
         return [self._row(vhost) for vhost in vhosts]
+
+    def archive_bytes(self) -> int | None:
+        """How much all that was transferred takes, as far as the process said; None if it has not yet."""
+        return sum(self._archive_bytes.values()) if self._archive_bytes else None
 
     def has_heard(self, vhost: str) -> bool:
         """Whether the upstream has reported its position in a vhost since this node started or follows it."""
@@ -279,8 +285,20 @@ class TransferSupervisor:
             logger.warning("standby_transfer_silent error=%s", silence)
         self._is_silent = bool(silence)
 
+    def _count_bytes(self, event: Event) -> None:
+        match event["event"]:
+            case "archived":
+                self._archive_bytes[event["vhost"]] = event.get("bytes", 0)
+            case "stored":
+                before = self._archive_bytes.get(event["vhost"], 0)
+                self._archive_bytes[event["vhost"]] = before + event.get("bytes", 0)
+            case "compacted":
+                before = self._archive_bytes.get(event["vhost"], 0)
+                self._archive_bytes[event["vhost"]] = max(0, before - event["from_bytes"] + event["bytes"])
+
     def _take(self, event: Event) -> None:
         self._said_s = time.monotonic()
+        self._count_bytes(event)
         match event["event"]:
             case "link" if self._job is not None and event["vhost"] not in self._job["vhosts"]:
                 pass  # It was in flight when the vhost left the job; no later report would replace it.

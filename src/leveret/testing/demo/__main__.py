@@ -20,14 +20,15 @@ SHARE: Final = 60_000
 def main() -> int:
     """Run the demo; the exit status is 1 when the books do not balance."""
     purpose = "Lose a site, promote its standby, count every message."
-    asked = arguments("leveret-demo", purpose, share=SHARE, has_console=True)
+    offer = "open the console on both sites, and leave the promotion to you"
+    asked = arguments("leveret-demo", purpose, share=SHARE, console=offer)
     report.say(str(asked))
     with Sites() as sites:
         if not asked.console:
             result = _run(sites, asked.count, asked.chance, asked.seed, None)
             report.show(result)
         else:
-            with DemoConsole(sites.pair) as console:
+            with DemoConsole(sites.urls) as console:
                 result = _run(sites, asked.count, asked.chance, asked.seed, console)
                 report.show(result)
                 console.stay_open()
@@ -56,7 +57,7 @@ def _run(sites: Sites, count: int, chance: random.Random, seed: int, console: De
     )
     report.step("5/6 promote the downstream: Spark works out what was unsettled and brings it back")
     if console is not None:
-        console.wait_promoted()
+        console.wait_promoted(lambda: sites.pair.status()["operating_mode"] == "upstream")
     with report.progress("recovered", None) as bar:
         summary = sites.promoted() if console is not None and console.has_promoted else sites.promote(bar)
     report.say(summary.partition("\n")[2].rstrip())

@@ -19,7 +19,7 @@ class Arguments:
 
     count: int
     seed: int
-    console: bool = False
+    console: bool
 
     @property
     def chance(self) -> random.Random:
@@ -30,20 +30,15 @@ class Arguments:
         return f"{self.count:,} flights, seed {self.seed} (repeat this moment of disaster with --seed {self.seed})"
 
 
-def arguments(name: str, purpose: str, *, share: int, has_console: bool = False) -> Arguments:
-    """Those of the command line; `share` is how many flights if nobody says, `--console` is for who `has_console`."""
+def arguments(name: str, purpose: str, *, share: int, console: str) -> Arguments:
+    """Those of the command line; `share` is how many flights if nobody says, `console` the help of `--console`."""
     parser = argparse.ArgumentParser(prog=name, description=purpose)
     parser.add_argument("--all", action="store_true", help=f"all {TOTAL:,} flights")
     parser.add_argument("--share", type=int, default=share, help=f"the first N flights (default {share:,})")
     parser.add_argument(
         "--seed", type=int, help="repeat a run: the moment of the disaster, the consumers' choices"
     )
-    if has_console:
-        parser.add_argument(
-            "--console",
-            action="store_true",
-            help="open the console on both sites, and leave the promotion to you",
-        )
+    parser.add_argument("--console", action="store_true", help=console)
     options = parser.parse_args()
     seed = options.seed if options.seed is not None else secrets.randbelow(_SEED_END)
-    return Arguments(TOTAL if options.all else options.share, seed, getattr(options, "console", False))
+    return Arguments(TOTAL if options.all else options.share, seed, options.console)

@@ -1,4 +1,4 @@
-"""`python -m leveret.testing.demo.cluster [--all] [--share N] [--seed N]`: what a cluster is for."""
+"""`python -m leveret.testing.demo.cluster [--all] [--share N] [--seed N] [--console]`: what a cluster is for."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 from leveret.testing.applications.applications import now_ms
 from leveret.testing.demo import report
 from leveret.testing.demo.arguments import arguments
+from leveret.testing.demo.console import DemoConsole
 from leveret.testing.demo.counts import Counts, counted
 from leveret.testing.demo.flights import flights
 from leveret.testing.demo.nodes import DemoNodes, Pause, Return
@@ -26,24 +27,30 @@ _MB: Final = 1_000_000
 
 def main() -> int:
     """Run the demo; the exit status is 1 when the books do not balance, 2 when it cannot be run here."""
-    asked = arguments("leveret-demo-cluster", "Lose a node of a cluster, count every message.", share=SHARE)
+    purpose = "Lose a node of a cluster, count every message."
+    offer = "open the console on the cluster, and leave it open at the end"
+    asked = arguments("leveret-demo-cluster", purpose, share=SHARE, console=offer)
     if reason := cluster_site.available():
         report.say(f"the demo cannot be run here: {reason}")
         return 2
     report.say(str(asked))
-    with DemoNodes() as nodes:
-        _run(nodes, asked.count, asked.chance, asked.seed)
+    with DemoNodes() as nodes, DemoConsole(nodes.urls) as shown:
+        _run(nodes, asked.count, asked.chance, asked.seed, shown if asked.console else None)
         published = list(flights(asked.count))
         result = counted(published, nodes.applications.books, nodes.drain())
-    _show(result)
+        _show(result)
+        if asked.console:
+            shown.stay_open()
     report.step("done")
     return 0 if result.audit.balances else 1
 
 
-def _run(nodes: DemoNodes, count: int, chance: random.Random, seed: int) -> None:
+def _run(nodes: DemoNodes, count: int, chance: random.Random, seed: int, console: DemoConsole | None) -> None:
     applications = nodes.applications
     report.step("1/6 start an etcd and three nodes; declare queues that a policy mirrors: ha-mode all")
     nodes.start()
+    if console is not None:
+        console.open()
     _show_leaders(nodes)
     report.step("2/6 at each node one application publishes and one consumes")
     nodes.start_applications(count, seed)

@@ -1,33 +1,28 @@
-"""The console of the demo: open on both sites, and the promotion is yours."""
+"""The console of a demo: open on its sites, and, if one of them is a standby, the promotion is yours."""
 
 from __future__ import annotations
 
 import select
 import sys
 import time
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
 from leveret.testing.demo import report
-from leveret.testing.network.ports import LOOPBACK, accepts
+from leveret.testing.network.ports import accepts
 from leveret.testing.servers.console import ConsoleProcess
-from leveret.testing.sites.standby_pair import StandbyPair
 
 _PORT: Final = 15680
 _LOOK_S: Final = 0.5
 
 
 class DemoConsole:
-    """A console beside the two sites; `has_promoted` once somebody promoted the downstream in it."""
+    """A console beside the sites of a demo; `has_promoted` once somebody promoted the downstream in it."""
 
-    def __init__(self, pair: StandbyPair) -> None:
-        """Prepare it."""
+    def __init__(self, sites: Mapping[str, str]) -> None:
+        """Prepare it; `sites` by their names and URLs."""
         self.has_promoted = False
-        self._pair = pair
-        sites = {
-            "eu": f"http://{LOOPBACK}:{pair.upstream.management_port}",
-            "us": f"http://{LOOPBACK}:{pair.downstream.management_port}",
-        }
         # The port that the documents name, unless something listens there.
         self._console = ConsoleProcess(sites, port=0 if accepts(_PORT) else _PORT)
 
@@ -44,22 +39,21 @@ class DemoConsole:
     def open(self) -> None:
         """Start it, and say where it is."""
         self._console.start()
-        report.detail(f"the console of both sites: {self._console.url} (user guest, password guest)")
+        report.detail(f"open the console in your browser: {self._console.url} (user guest, password guest)")
 
-    def wait_promoted(self) -> None:
+    def wait_promoted(self, is_promoted: Callable[[], bool]) -> None:
         """Wait until the downstream is promoted at the page, or somebody at a terminal presses Enter."""
-        report.detail(
-            f"your turn: {self._console.url}#safety says what would be lost, {self._console.url}#do promotes us"
-        )
+        report.detail(f"your turn, at {self._console.url}:")
+        report.detail("  Am I safe? says what would be lost now; Do rehearses and promotes site us")
         is_terminal = sys.stdin.isatty()
         if is_terminal:
-            report.detail("or press Enter, and the demo promotes it")
+            report.detail("  or press Enter here, and the demo promotes it")
         while not self.has_promoted:
             if is_terminal and select.select([sys.stdin], [], [], 0)[0]:
                 sys.stdin.readline()
                 return
             time.sleep(_LOOK_S)
-            self.has_promoted = self._pair.status()["operating_mode"] == "upstream"
+            self.has_promoted = is_promoted()
 
     def stay_open(self) -> None:
         """Return at Ctrl-C."""

@@ -17,6 +17,7 @@ from leveret.testing.applications.applications import Taken, drain
 from leveret.testing.applications.books import read_book
 from leveret.testing.demo.flights import QUEUES, declare
 from leveret.testing.demo.processes import Applications
+from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.sites.cluster_site import ClusterSite, SiteNode
 from leveret.testing.sites.mirror_cluster import QueuePlace
 
@@ -63,6 +64,12 @@ class DemoNodes:
         self.site = ClusterSite(folder)
         self.applications = Applications(folder / "books", VHOST)
         self._confirmed: list[tuple[SiteNode, Path]] = []
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where the HTTP API of the site is: at each of its nodes."""
+        ports = [node.management_port for node in self.site.members]
+        return {"cluster": ",".join(f"http://{LOOPBACK}:{port}" for port in ports)}
 
     def __enter__(self) -> Self:
         """Nothing to do: `start` starts."""

@@ -16,6 +16,7 @@ from leveret.testing.applications.applications import Taken, drain, parameters
 from leveret.testing.demo.flights import QUEUES, declare
 from leveret.testing.demo.processes import Applications
 from leveret.testing.demo.report import Bar
+from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.sites.standby_pair import BEACON, PROMOTE_TIMEOUT_S, StandbyPair, get
 
 VHOST: Final = "flights"
@@ -45,6 +46,12 @@ class Sites:
         self.applications.close()
         self.pair.close()
         self._folder.cleanup()
+
+    @property
+    def urls(self) -> dict[str, str]:
+        """Where the HTTP API of each site is."""
+        nodes = {"eu": self.pair.upstream, "us": self.pair.downstream}
+        return {name: f"http://{LOOPBACK}:{node.management_port}" for name, node in nodes.items()}
 
     # -- the sites ----------------------------------------------------------------------------
 

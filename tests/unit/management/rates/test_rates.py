@@ -200,3 +200,15 @@ def test_a_history_that_is_forgotten_begins_anew_with_the_next_sample(sampled: S
     shown = sampled.rates.queue(queue, wanted)["message_stats"]
     assert [each["sample"] for each in shown["publish_details"]["samples"]] == [14, 10, 0]
     assert sampled.rates.overview(["/"])["queue_totals"]["messages"] == 0
+
+
+def test_plots_begin_with_the_first_sample_and_have_gaps_where_none_was_taken(sampled: Sampled) -> None:
+    queue = sampled.declare("q")
+    sampled.sample()
+    queue.counters.deliver += 5
+    sampled.sample()
+    sampled.tick += 5
+    sampled.sample()
+    rows = sampled.rates.plots(["/"], Range(60_000, INTERVAL_MS))
+    assert [(row[0], row[2]) for row in rows] == [(5_000, None), (10_000, 1.0), (40_000, None)]
+    assert sampled.rates.plots([], Range(60_000, INTERVAL_MS))[-1][3] == 0

@@ -10,9 +10,18 @@ from leveret.model.errors import LeveretError
 from leveret.runtime.standby.recovery import RecoveryRequest, RecoveryTarget
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.unit.management.conftest import Client, FakeNode
 
 STANDBY = "/api/replication/standby"
+
+
+@pytest.fixture
+def monitor(client_as: Callable[..., Client], node: FakeNode) -> Client:
+    """A client of a user with the tag monitoring."""
+    node.add_user("watcher", "monitoring")
+    return client_as("watcher")
 
 
 def lines(text: str) -> list[Any]:
@@ -199,6 +208,58 @@ def test_a_dry_run_and_a_rehearsal_tell_how_they_go(admin: Client, node: FakeNod
         assert last["summary"]["queues"] == []
     wanted = RecoveryRequest(queues=["q"])
     assert node.standby.reported == [(wanted, None), wanted]
+
+
+def test_what_was_done_is_in_the_history_with_who_began_it(admin: Client, node: FakeNode) -> None:
+    admin.post(f"{STANDBY}/dry-run")
+    admin.post(f"{STANDBY}/rehearse", queues=["q"])
+    admin.post(f"{STANDBY}/promote", to={"uri": "amqp://u@host"}, as_of="2026-11-21T14:00:00Z")
+    admin.post(f"{STANDBY}/promote")
+    admin.post(f"{STANDBY}/rejoin")
+    node.standby.failure = LeveretError("no disk")
+    admin.post(f"{STANDBY}/rehearse")
+    rows = admin.get("/api/replication/history").json()
+    assert [(row["kind"], row["by"], row["error"]) for row in rows] == [
+        ("rehearsal", "guest", "no disk"),
+        ("rejoin", "guest", ""),
+        ("promotion", "guest", ""),
+        ("recovery_into", "guest", ""),
+        ("rehearsal", "guest", ""),
+    ]
+    assert [row["result"] for row in rows[1:]] == [
+        {"quarantined": 2, "upstream": "b:5552"},
+        {"messages": 2, "vhosts": 1},
+        {"as_of": "2026-11-21T14:00:00Z", "to": "host:5672", "messages": 2, "vhosts": 1},
+        {"queues": ["q"], "compared": 2, "queues_compared": 0},
+    ]
+    assert admin.get(f"{STANDBY}/details").json()["operations"] == []
+
+
+def test_what_was_declined_is_not_in_the_history(admin: Client, node: FakeNode) -> None:
+    node.standby.mode = "upstream"
+    assert admin.post(f"{STANDBY}/promote").status_code == 400
+    assert admin.get("/api/replication/history").json() == []
+
+
+def test_the_archive_tells_its_moments_and_shows_messages(admin: Client, monitor: Client) -> None:
+    assert monitor.get(f"{STANDBY}/moments").json() == [
+        {"virtual_host": "v", "earliest_ms": 5, "newest_ms": 9}
+    ]
+    [row] = admin.get(f"{STANDBY}/messages?vhost=v&queue=a%2Fb&from_ms=7&count=3").json()
+    assert row == {"vhost": "v", "queue": "a/b", "offset": 7, "payload": "xxx"}
+    assert monitor.get(f"{STANDBY}/messages?vhost=v&queue=q").status_code == 401
+    for query in ("vhost=v", "vhost=v&queue=q&from_ms=-1", "vhost=v&queue=q&count=many"):
+        assert admin.get(f"{STANDBY}/messages?{query}").status_code == 400, query
+
+
+def test_plots_are_told_to_who_monitors(monitor: Client) -> None:
+    found = monitor.get("/api/replication/plots?age_s=600&step_s=5").json()
+    assert (found["names"][:3], [node["node"] for node in found["nodes"]]) == (
+        ["publish_rate", "deliver_rate", "messages"],
+        ["leveret@test"],
+    )
+    for query in ("age_s=0", "age_s=x", "age_s=604800&step_s=1"):
+        assert monitor.get(f"/api/replication/plots?{query}").status_code == 400, query
 
 
 def test_a_rehearsal_has_no_target(admin: Client, node: FakeNode) -> None:

@@ -189,6 +189,8 @@ def test_a_chunk_that_is_damaged_on_both_sides_is_left_and_named(
     assert segment_path(damaged.directory / Q, 4).read_bytes() == before
     assert damaged.inspection.scrub_status() == {
         "running": False,
+        "octets_done": 0,
+        "octets_total": 0,
         "last_at_ms": damaged.now_ms,
         "chunks": 7,
         "damaged": 1,

@@ -3,7 +3,7 @@
 But for the last, each is a POST that answers with one JSON object a line as it goes on: any number of
 `{"progress": ...}`, then `{"summary": ...}`, or `{"error": ..., "reason": ...}` if it failed half-way.
 A promotion, and a recovery into another broker, go on to their end even if nobody waits for it; of a dry
-run or a rehearsal nothing is left.
+run or a rehearsal nothing is left but, of a rehearsal, its result in the history of the node's events.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from starlette.responses import Response, StreamingResponse
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import json_reply
-from leveret.model.errors import InvalidCommand, LeveretError
+from leveret.model.errors import InvalidCommand, LeveretError, NotAllowed, PreconditionFailed
 from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.process.event_history import EventHistory, RunningEvent
 from leveret.runtime.standby.recovery import RecoveryRequest, RecoveryTarget, parse_moment, parse_target
 
 logger = logging.getLogger(__name__)
@@ -88,15 +89,20 @@ async def promote(call: Call) -> Response:
     wanted, target = body.wanted(), body.target()
     standby = call.node.standby
     if target is None:
-        return await _answer(lambda report: standby.promote(wanted, report))
-    return await _answer(lambda report: standby.recoveries.into(wanted, target, report))
+        return await _answer(
+            call, lambda report: standby.promote(wanted, report), "promotion", **_chosen(body)
+        )
+    chosen = {**_chosen(body), "to": f"{target.host}:{target.port}"}
+    return await _answer(
+        call, lambda report: standby.recoveries.into(wanted, target, report), "recovery_into", **chosen
+    )
 
 
 async def dry_run(call: Call) -> Response:
     """Say what a promotion would bring back."""
     body = await call.body(Body)
     wanted, target = body.wanted(), body.target()
-    return await _answer(lambda report: call.node.standby.recoveries.dry_run(wanted, target, report))
+    return await _answer(call, lambda report: call.node.standby.recoveries.dry_run(wanted, target, report))
 
 
 async def rehearse(call: Call) -> Response:
@@ -105,18 +111,32 @@ async def rehearse(call: Call) -> Response:
     if body.to is not None:
         raise InvalidCommand("a rehearsal recovers into this node; there is no target")
     wanted = body.wanted()
-    return await _answer(lambda report: call.node.standby.recoveries.rehearse(wanted, report))
+    recoveries = call.node.standby.recoveries
+    return await _answer(
+        call, lambda report: recoveries.rehearse(wanted, report), "rehearsal", **_chosen(body)
+    )
 
 
 async def inspect(call: Call) -> Response:
     """Messages by vhost, exchange and routing key; reads all that was transferred."""
-    return await _answer(call.node.standby.archive.inspect)
+    return await _answer(call, call.node.standby.archive.inspect)
 
 
 async def rejoin(call: Call) -> Response:
     """Come back as a downstream of the node that took this one's place."""
     body = await call.body(RejoinBody)
-    return json_reply(await call.node.rejoin.rejoin(set_all_aside=body.set_all_aside))
+    history = call.node.event_history
+    event = await history.begin("rejoin", call.caller.name)
+    try:
+        report = await call.node.rejoin.rejoin(set_all_aside=body.set_all_aside)
+    except PreconditionFailed:
+        await history.withdraw(event)
+        raise
+    except LeveretError as error:
+        await history.end(event, str(error))
+        raise
+    await history.end(event, quarantined=report["messages"], upstream=", ".join(report["upstream_endpoints"]))
+    return json_reply(report)
 
 
 async def show_summary(call: Call) -> Response:
@@ -124,10 +144,26 @@ async def show_summary(call: Call) -> Response:
     return json_reply(call.node.standby.promotion_summary())
 
 
-async def _answer(begin: Callable[[Callable[[dict[str, Any]], None]], Work]) -> Response:
-    """Do it, and tell how it goes on."""
+def _chosen(body: Body) -> dict[str, Any]:
+    """What is told in the history of how it was asked."""
+    names = ("start_from_scratch", "all_available", "exclude_virtual_hosts", "queues", "as_of")
+    return {name: value for name in names if (value := getattr(body, name))}
+
+
+async def _answer(
+    call: Call, begin: Callable[[Callable[[dict[str, Any]], None]], Work], kind: str = "", **chosen: Any
+) -> Response:
+    """Do it, and tell how it goes on; what has a `kind` becomes an event of the node's history."""
     steps: Steps = asyncio.Queue()
-    work = asyncio.create_task(begin(lambda progress: steps.put_nowait({"progress": progress})))
+    history = call.node.event_history
+    event = await history.begin(kind, call.caller.name, **chosen) if kind else None
+
+    def report(progress: dict[str, Any]) -> None:
+        if event is not None:
+            history.note(event, progress)
+        steps.put_nowait({"progress": progress})
+
+    work = asyncio.create_task(_kept(begin(report), history, event))
     _UNDER_WAY.add(work)
     work.add_done_callback(partial(_end, steps))
     first = await steps.get()
@@ -135,6 +171,31 @@ async def _answer(begin: Callable[[Callable[[dict[str, Any]], None]], Work]) -> 
         # It was declined before it began, while a status can still be chosen.
         await work
     return StreamingResponse(_lines(first, steps), media_type="application/x-ndjson")
+
+
+async def _kept(work: Work, history: EventHistory, event: RunningEvent | None) -> Any:
+    """The work, with its end in the history."""
+    try:
+        result = await work
+    except (InvalidCommand, PreconditionFailed, NotAllowed):
+        if event is not None:
+            await history.withdraw(event)
+        raise
+    except Exception as error:
+        if event is not None:
+            await history.end(event, str(error) or type(error).__name__)
+        raise
+    if event is not None:
+        await history.end(event, **_numbers_of(result))
+    return result
+
+
+def _numbers_of(result: Any) -> dict[str, Any]:
+    """The numbers of a result: of a rehearsal, or of rows a vhost."""
+    if isinstance(result, dict):
+        plain = {name: value for name, value in result.items() if isinstance(value, int | float | str)}
+        return plain | {"queues_compared": len(result.get("queues", ()))}
+    return {"messages": sum(row["message_count"] for row in result), "vhosts": len(result)}
 
 
 def _end(steps: Steps, work: asyncio.Task[Any]) -> None:

@@ -33,7 +33,14 @@ async def show_details(call: Call) -> Response:
     collected = [] if is_downstream else call.node.upstream.collected()
     downstreams = [] if is_downstream else call.node.upstream.downstreams()
     untagged = call.node.upstream.untagged()
-    return json_reply({**status, "collected": collected, "downstreams": downstreams, "untagged": untagged})
+    settings = call.node.config.standby
+    rest = {
+        "untagged": untagged,
+        "operations": call.node.event_history.running(),
+        "retention_bytes_max": settings.retention_bytes_max,
+        "retention_ms_max": settings.retention_ms_max,
+    }
+    return json_reply({**status, "collected": collected, "downstreams": downstreams, **rest})
 
 
 async def set_mode(call: Call) -> Response:
@@ -60,16 +67,6 @@ async def disconnect(call: Call) -> Response:
     return done()
 
 
-async def show_available(call: Call) -> Response:
-    """The vhosts with data to recover."""
-    return json_reply(await call.node.standby.archive.list_vhosts_available())
-
-
-async def show_disk_usage(call: Call) -> Response:
-    """How much the transferred data takes, a row a vhost."""
-    return json_reply(await call.node.standby.archive.disk_usage())
-
-
 async def delete_data(call: Call) -> Response:
     """Remove all that was transferred."""
     await call.node.standby.delete_all_data()
@@ -79,11 +76,6 @@ async def delete_data(call: Call) -> Response:
 async def show_upstream_metrics(call: Call) -> Response:
     """What is collected here, a row a queue."""
     return json_reply(call.node.upstream.metrics())
-
-
-async def show_downstream_metrics(call: Call) -> Response:
-    """What was transferred here, a row a queue."""
-    return json_reply(await call.node.standby.archive.metrics())
 
 
 async def set_upstream(call: Call, value: object) -> None:
@@ -123,9 +115,6 @@ ROUTES = [
     resource(f"{_STANDBY}/upstream", need=_ADMIN, PUT=set_endpoints),
     resource(f"{_STANDBY}/connect", need=_ADMIN, defines=False, POST=connect),
     resource(f"{_STANDBY}/disconnect", need=_ADMIN, defines=False, POST=disconnect),
-    resource(f"{_STANDBY}/available", need=Need.MONITORING, GET=show_available),
-    resource(f"{_STANDBY}/disk-usage", need=Need.MONITORING, GET=show_disk_usage),
     resource(f"{_STANDBY}/data", need=_ADMIN, defines=False, DELETE=delete_data),
     resource(f"{_STANDBY}/upstream-metrics", need=Need.MONITORING, GET=show_upstream_metrics),
-    resource(f"{_STANDBY}/downstream-metrics", need=Need.MONITORING, GET=show_downstream_metrics),
 ]

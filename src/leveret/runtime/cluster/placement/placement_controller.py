@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -94,6 +95,7 @@ class PlacementController:
 
     Attributes:
         is_held: whether nothing is to be changed of queues that are led here, as the node stops.
+        led_on: told of a node that does not run, and how many of its queues are led here from now on.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class PlacementController:
     ) -> None:
         """Do nothing yet; `due` is what others say is to be done."""
         self.is_held = False
+        self.led_on: Callable[[str, int], None] = lambda node, queues: None
         self._locations = locations
         self._store = store
         self._state = state
@@ -397,6 +400,7 @@ class PlacementController:
         if revision is not None:
             for write in writes:
                 self._wrote(write.key, revision)
+            self._tell_led_on(writes, cluster_view.me)
             return
         if len(writes) > 1:
             # One of them is not as it was; the others may be.
@@ -405,6 +409,13 @@ class PlacementController:
         else:
             # What came instead is on its way here.
             asyncio.get_running_loop().call_later(_RETRY_S, self._due.look, [writes[0].key])
+
+    def _tell_led_on(self, writes: Sequence[RecordWrite], me: str) -> None:
+        taken = Counter(
+            each.before.leader for each in writes if each.after.leader == me != each.before.leader
+        )
+        for node, queues in taken.items():
+            self.led_on(node, queues)
 
     def _wrote(self, key: QueueKey, revision: int) -> None:
         """Nothing is decided by an older record of that queue from now on."""

@@ -1,4 +1,4 @@
-"""How far a job is, from the lines that the site answers with. Pure."""
+"""How far a recovery is, from what the pipeline process says of it. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _RATE_AFTER_MS: Final = 1_000
 
 
 class JobProgress:
-    """In messages.
+    """In messages, or in what is measured.
 
     Attributes:
         step: what is done now, in words.
@@ -39,6 +39,11 @@ class JobProgress:
                 self._begin("comparing", now_ms, anew=True)
             case "published" | "compared" | "counted":
                 self.done += _count(event)
+
+    def measured(self, step: str, done: int, total: int, now_ms: int) -> None:
+        """Take a measure of all that is done so far."""
+        self._begin(step, now_ms)
+        self.done, self.total = min(done, total), total
 
     def seconds_left(self, now_ms: int) -> float | None:
         """How long it takes yet if it goes on as so far; None while that is not known."""

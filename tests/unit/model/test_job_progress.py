@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from leveret.console.jobs.progress import JobProgress
+from leveret.model.job_progress import JobProgress
 
 
 def test_a_recovery_is_counted_in_messages_and_tells_the_time_left() -> None:
@@ -29,3 +29,17 @@ def test_garbage_counts_nothing() -> None:
     for event in ({}, {"event": "planned", "queues": 5}, {"event": "published", "messages": "many"}):
         progress.take(event, 0)
     assert (progress.done, progress.total) == (0, 0)
+
+
+def test_what_is_measured_tells_the_time_left_from_its_first_measure_on() -> None:
+    progress = JobProgress("waiting")
+    progress.measured("reading", 0, 100, 1_000)
+    progress.measured("reading", 25, 100, 6_000)
+    assert (progress.step, progress.done, progress.total, progress.seconds_left(6_000)) == (
+        "reading",
+        25,
+        100,
+        15.0,
+    )
+    progress.measured("reading", 130, 100, 7_000)
+    assert (progress.done, progress.seconds_left(7_000)) == (100, 0.0)

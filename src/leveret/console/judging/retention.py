@@ -1,0 +1,55 @@
+"""How near the upstream's retention is to what a standby still lacks: once it is overtaken, it cannot go on. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from leveret.console.judging.links import StandbyLink
+from leveret.console.sites.facts import SiteFacts
+
+WARN_FROM: Final = 0.5
+"""Of what the upstream may keep: so much is left to act upon as has passed."""
+
+
+def retention_used(upstream: SiteFacts, link: StandbyLink, now_ms: int) -> float | None:
+    """Which part of what the upstream may keep the standby lacks: by size or by age, the worse; None: nobody says.
+
+    At 1 the upstream drops what the standby lacks. Size is counted as if all records were alike.
+    """
+    row = next((each for each in upstream.standby.collected if each.virtual_host == link.vhost), None)
+    lag = link.lag_records if link.upstream_lag_records is None else link.upstream_lag_records
+    if row is None or not row.kept:
+        return None
+    part = min(1.0, lag / row.kept)
+    used: list[float] = []
+    if upstream.standby.retention_bytes_max:
+        used.append(part * row.bytes / upstream.standby.retention_bytes_max)
+    if upstream.standby.retention_ms_max and row.oldest_ms is not None:
+        # What is lacked is the newest part; its first record is so old if records came evenly.
+        oldest_lacked_ms = (
+            now_ms - (row.newest_ms or now_ms) + part * ((row.newest_ms or now_ms) - row.oldest_ms)
+        )
+        used.append(oldest_lacked_ms / upstream.standby.retention_ms_max if lag else 0.0)
+    return max(used, default=None)
+
+
+def retention_warning(upstream: SiteFacts, link: StandbyLink, now_ms: int) -> str:
+    """The warning, a sentence; empty while there is time."""
+    used = retention_used(upstream, link, now_ms)
+    if used is None or used < WARN_FROM:
+        return ""
+    place = link.downstream or link.known_as
+    return (
+        f"Retention overtakes standby {place} soon: what it lacks of vhost {link.vhost} is {min(used, 1):.0%} of what "
+        f"site {upstream.site} may keep (standby.replication.retention). Connect the standby, or raise the limit."
+    )
+
+
+def retention_warnings(sites: Sequence[SiteFacts], links: Sequence[StandbyLink], now_ms: int) -> list[str]:
+    """Those of all links."""
+    by_name = {site.site: site for site in sites}
+    found = [
+        retention_warning(by_name[link.upstream], link, now_ms) for link in links if link.upstream in by_name
+    ]
+    return [text for text in found if text]

@@ -1,0 +1,46 @@
+"""`/api/replication/plots`: what the console plots, from the history that each node keeps of itself.
+
+    GET ?age_s=3600&step_s=60    {"names": [...], "nodes": [{"node", "rows": [[at_ms, value, ...], ...]}, ...]}
+
+A value that is not known is null. Unlike RabbitMQ's samples, moments of which a node knows nothing have no row.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from leveret.management.rates.history import SAMPLES_MAX, Range
+from leveret.management.rates.plots import NAMES
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.other_nodes import parts, rows_of
+from leveret.management.request.replies import json_reply
+from leveret.model.errors import InvalidCommand
+
+_AGE_MAX_S: Final = 7 * 86_400
+
+
+async def show_plots(call: Call) -> Response:
+    """Those of all nodes that answer."""
+    age_s, step_s = _seconds(call, "age_s", 3600), _seconds(call, "step_s", 60)
+    if age_s // step_s > SAMPLES_MAX:
+        raise InvalidCommand(f"age_s, step_s: at most {SAMPLES_MAX} samples are given")
+    vhosts = [name for name in call.broker.topologies if call.caller.knows(name)]
+    own = {
+        "node": call.cluster.name,
+        "rows": call.rates.plots(vhosts, Range(age_s * 1000, step_s * 1000)),
+    }
+    others = [node for document in rows_of(await parts(call)) for node in document["nodes"]]
+    return json_reply({"names": NAMES, "nodes": [own, *others]})
+
+
+def _seconds(call: Call, name: str, default: int) -> int:
+    text = call.query.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _AGE_MAX_S or len(text) > 9:
+        raise InvalidCommand(f"{name}: '{text[:20]}' is no number of seconds from 1 to {_AGE_MAX_S}")
+    return int(text)
+
+
+ROUTES = [resource("/api/replication/plots", need=Need.MONITORING, GET=show_plots)]

@@ -1,0 +1,24 @@
+"""`/api/replication/history`: what happened at the nodes, newest first.
+
+A row an event: node, kind, by, begun_ms, ended_ms (null while it goes on), is_running, error, result; an event that
+neither runs nor has ended was interrupted with its node. See `runtime.process.event_history`.
+"""
+
+from __future__ import annotations
+
+from starlette.responses import Response
+
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.other_nodes import parts, rows_of
+from leveret.management.request.replies import json_reply
+
+
+async def show_history(call: Call) -> Response:
+    """The events of all nodes that answer."""
+    own = [{"node": call.cluster.name, **row} for row in call.node.event_history.rows()]
+    rows = [*own, *(row for rows in rows_of(await parts(call)) for row in rows)]
+    return json_reply(sorted(rows, key=lambda row: -row["begun_ms"]))
+
+
+ROUTES = [resource("/api/replication/history", need=Need.MONITORING, GET=show_history)]

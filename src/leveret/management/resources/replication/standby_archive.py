@@ -1,0 +1,71 @@
+"""What a downstream has transferred, to look at before anything is recovered.
+
+GET available              names of vhosts with data to recover
+GET disk-usage             a row a vhost
+GET downstream-metrics     a row a queue
+GET moments                a row a vhost: from earliest_ms to newest_ms it is known how its queues stood
+GET messages               `?vhost=V&queue=Q&from_ms=N&count=N`: messages that came at from_ms or later
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from starlette.responses import Response
+
+from leveret.management.request.auth import Need
+from leveret.management.request.call import Call, resource
+from leveret.management.request.replies import json_reply
+from leveret.model.errors import InvalidCommand
+
+COUNT_MAX: Final = 200
+_NUMBER_MAX: Final = 1 << 53
+
+
+async def show_available(call: Call) -> Response:
+    """The vhosts with data to recover."""
+    return json_reply(await call.node.standby.archive.list_vhosts_available())
+
+
+async def show_disk_usage(call: Call) -> Response:
+    """How much the transferred data takes, a row a vhost."""
+    return json_reply(await call.node.standby.archive.disk_usage())
+
+
+async def show_metrics(call: Call) -> Response:
+    """What was transferred here, a row a queue."""
+    return json_reply(await call.node.standby.archive.metrics())
+
+
+async def show_moments(call: Call) -> Response:
+    """Which moments a recovery can be asked for."""
+    return json_reply(await call.node.standby.archive.moments())
+
+
+async def show_messages(call: Call) -> Response:
+    """Transferred messages of one queue, settled ones too."""
+    vhost, queue = call.query.get("vhost", ""), call.query.get("queue", "")
+    if not vhost or not queue:
+        raise InvalidCommand("name a queue: ?vhost=V&queue=Q")
+    from_ms, count = _number(call, "from_ms", 0), _number(call, "count", 10)
+    return json_reply(
+        await call.node.standby.archive.messages(vhost, queue, from_ms, max(1, min(count, COUNT_MAX)))
+    )
+
+
+def _number(call: Call, name: str, default: int) -> int:
+    text = call.query.get(name, str(default))
+    if not text.isascii() or not text.isdigit() or len(text) > 16 or int(text) > _NUMBER_MAX:
+        raise InvalidCommand(f"{name}: '{text[:20]}' is no whole number")
+    return int(text)
+
+
+_MONITORING: Final = Need.MONITORING
+_STANDBY: Final = "/api/replication/standby"
+ROUTES = [
+    resource(f"{_STANDBY}/available", need=_MONITORING, GET=show_available),
+    resource(f"{_STANDBY}/disk-usage", need=_MONITORING, GET=show_disk_usage),
+    resource(f"{_STANDBY}/downstream-metrics", need=_MONITORING, GET=show_metrics),
+    resource(f"{_STANDBY}/moments", need=_MONITORING, GET=show_moments),
+    resource(f"{_STANDBY}/messages", need=Need.ADMINISTRATOR, GET=show_messages),
+]

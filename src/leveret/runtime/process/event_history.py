@@ -1,0 +1,157 @@
+"""What happened at this node, for those who ask after it: rehearsals, promotions, fail-overs, with who began them.
+
+The last events are kept in a state file of the tree, so followers have them too, and a node that was promoted knows
+what its leader did. An event that takes long is kept twice: when it begins, so that one that its node did not survive
+is known to be interrupted, and when it ends. The history is news for people: where the disk refuses it, that is
+logged, and nobody's work waits for it or fails by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from leveret.model.errors import StorageError
+from leveret.model.job_progress import JobProgress
+from leveret.storage.state_file import StateFile
+
+logger = logging.getLogger(__name__)
+
+EVENTS_MAX: Final = 200
+FILE: Final = "event_history.json"
+
+
+class NodeEvent(msgspec.Struct, kw_only=True):
+    """One of them.
+
+    Attributes:
+        kind: `rehearsal`, `promotion`, `recovery_into`, `rejoin`, `follower_promotion`, `fail_over`, `queues_led_on`.
+        by: the user who began it; empty if the node did by itself.
+        ended_ms: when it ended; None while it goes on, and for ever if its node did not survive it.
+        error: why it failed; empty if it did not.
+        result: numbers and short texts that say what came of it.
+    """
+
+    kind: str
+    begun_ms: int
+    by: str = ""
+    ended_ms: int | None = None
+    error: str = ""
+    result: dict[str, Any] = {}
+
+
+class RunningEvent:
+    """An event that goes on; `progress` says how far it is."""
+
+    def __init__(self, event: NodeEvent) -> None:
+        """It has just begun."""
+        self.event = event
+        self.progress = JobProgress("beginning")
+
+
+class EventHistory:
+    """See the module."""
+
+    def __init__(self, file: StateFile, clock_ms: Callable[[], int]) -> None:
+        """Read nothing yet: on a follower the file is replaced by its leader at any time."""
+        self._file = file
+        self._clock_ms = clock_ms
+        self._running: list[RunningEvent] = []
+        self._last_ms = 0
+        self._saving = threading.Lock()
+
+    # -- to keep ------------------------------------------------------------------------------
+
+    async def add(self, kind: str, by: str = "", **result: Any) -> None:
+        """Something happened in one moment."""
+        begun_ms = self._begun_ms()
+        await self._save(NodeEvent(kind=kind, begun_ms=begun_ms, by=by, ended_ms=begun_ms, result=result))
+
+    async def begin(self, kind: str, by: str, **result: Any) -> RunningEvent:
+        """Something begins that `end` is to be called for; `result` is what is known of it by now."""
+        running = RunningEvent(NodeEvent(kind=kind, begun_ms=self._begun_ms(), by=by, result=result))
+        self._running.append(running)
+        await self._save(running.event)
+        return running
+
+    async def withdraw(self, running: RunningEvent) -> None:
+        """It was declined: nothing has happened."""
+        if running in self._running:
+            self._running.remove(running)
+            await self._save(running.event, is_withdrawn=True)
+
+    def note(self, running: RunningEvent, step: Mapping[str, Any]) -> None:
+        """It goes on: what a pipeline process said."""
+        running.progress.take(step, self._clock_ms())
+
+    async def end(self, running: RunningEvent, error: str = "", **result: Any) -> None:
+        """It is over."""
+        if running not in self._running:
+            return
+        self._running.remove(running)
+        event = running.event
+        event.ended_ms, event.error, event.result = self._clock_ms(), error, event.result | result
+        await self._save(event)
+
+    def _begun_ms(self) -> int:
+        """The time, and of no other event of this process: with the kind it tells events apart."""
+        self._last_ms = max(self._clock_ms(), self._last_ms + 1)
+        return self._last_ms
+
+    async def led(self, node: str, epoch: int) -> None:
+        """This node leads in an epoch: a fail-over, unless it is the first one, or known already."""
+        led = [each.result.get("epoch", 0) for each in self._load() if each.kind == "fail_over"]
+        if epoch > max([1, *led]):
+            await self.add("fail_over", epoch=epoch, leader=node)
+
+    # -- to show ------------------------------------------------------------------------------
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All of them, newest first, with `is_running`."""
+        begun = {(each.event.kind, each.event.begun_ms) for each in self._running}
+        rows: list[dict[str, Any]] = msgspec.to_builtins(list(reversed(self._load())))
+        return [row | {"is_running": (row["kind"], row["begun_ms"]) in begun} for row in rows]
+
+    def running(self) -> list[dict[str, Any]]:
+        """Those that go on, with how far they are; from memory."""
+        now_ms = self._clock_ms()
+        return [
+            {
+                "kind": each.event.kind,
+                "by": each.event.by,
+                "begun_ms": each.event.begun_ms,
+                "step": each.progress.step,
+                "done": each.progress.done,
+                "total": each.progress.total,
+                "seconds_left": each.progress.seconds_left(now_ms),
+            }
+            for each in self._running
+        ]
+
+    def _load(self) -> list[NodeEvent]:
+        try:
+            return msgspec.convert(self._file.load().get("events", []), list[NodeEvent])
+        except (StorageError, msgspec.ValidationError) as error:
+            logger.error("event_history_not_read error=%s", error)
+            return []
+
+    async def _save(self, event: NodeEvent, *, is_withdrawn: bool = False) -> None:
+        try:
+            await asyncio.to_thread(self._keep, msgspec.to_builtins(event), is_withdrawn)
+        except StorageError as error:
+            logger.warning("event_not_kept kind=%s error=%s", event.kind, error)
+
+    def _keep(self, event: dict[str, Any], is_withdrawn: bool) -> None:
+        """Put it at the end, and take away what was kept when it began."""
+        with self._saving:
+            kept = [
+                each
+                for each in msgspec.to_builtins(self._load())
+                if (each["kind"], each["begun_ms"]) != (event["kind"], event["begun_ms"])
+            ]
+            self._file.save({"events": (kept if is_withdrawn else [*kept, event])[-EVENTS_MAX:]})

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+
+from leveret.console.settings import SiteAddress
+from leveret.console.sites.client import SiteClient, SiteSilent
+
+URLS = ("http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:3/x")
+
+
+def with_client(
+    answer: Callable[[httpx.Request], httpx.Response], use: Callable[[SiteClient], Awaitable[None]]
+) -> None:
+    """Let `use` ask a site of three nodes, which answer as the function says."""
+
+    async def scenario() -> None:
+        client = SiteClient(SiteAddress("eu", URLS), "guest", "guest")
+        await client._http.aclose()
+        client._http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+        await use(client)
+        await client.close()
+
+    asyncio.run(scenario())
+
+
+def test_another_node_is_asked_from_when_one_cannot_be_reached() -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(str(request.url))
+        if request.url.port != 3:
+            raise httpx.ConnectError("refused")
+        return httpx.Response(200, content=b"{}")
+
+    async def use(client: SiteClient) -> None:
+        assert await client.octets("/api/whoami") == b"{}"
+        assert [line async for line in client.lines("POST", "/api/x", {})] == [b"{}"]
+
+    with_client(answer, use)
+    assert asked == [
+        f"{URLS[0]}/api/whoami",
+        f"{URLS[1]}/api/whoami",
+        f"{URLS[2]}/api/whoami",
+        f"{URLS[2]}/api/x",
+    ]
+
+
+def test_a_question_that_a_node_may_have_got_is_not_asked_again() -> None:
+    asked: list[int | None] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        asked.append(request.url.port)
+        raise httpx.ReadTimeout("late")
+
+    async def use(client: SiteClient) -> None:
+        with pytest.raises(SiteSilent, match="no answer within"):
+            [line async for line in client.lines("POST", "/api/promote", {})]
+        with pytest.raises(SiteSilent):
+            await client.octets("/api/whoami")
+
+    with_client(answer, use)
+    # The next question goes to the next node.
+    assert asked == [1, 2]
+
+
+def test_a_site_of_which_no_node_can_be_reached_is_silent() -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    async def use(client: SiteClient) -> None:
+        with pytest.raises(SiteSilent, match="no connection: refused"):
+            await client.octets("/api/whoami")
+
+    with_client(answer, use)
