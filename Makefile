@@ -89,7 +89,7 @@ bench: setup-test  ## throughput and lag, beside RabbitMQ
 	@.venv/bin/python -m bench $(BENCH_ARGS)
 
 conformance: setup-test  ## what stock RabbitMQ clients expect, then the suites that others wrote
-	@$(PYTEST) $(WORKERS) $(ANSWERS) tests/conformance tests/cluster -m "conformance or oracle" $(TEST_ARGS)
+	@$(PYTEST) $(WORKERS) $(ANSWERS) tests/conformance tests/cluster tests/unit/testing/servers -m "conformance or oracle" $(TEST_ARGS)
 	@.venv/bin/python -m tests.suites $(SUITE_ARGS)
 
 answers: setup-test  ## ask RabbitMQ anew what the conformance suite states of it, and record that it agrees

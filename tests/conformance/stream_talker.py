@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
-from typing import Final
+from typing import Final, TypeVar
 
 from leveret.model.stream import OffsetSpec, OffsetType
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import StreamCommand
 from leveret.wire.stream.frames import FrameDecoder
 
+Answer = TypeVar("Answer", bound=StreamCommand)
 FRAME_MAX_BYTES: Final = 64 * 1024
 TIMEOUT_S: Final = 20.0
 RIGHT: Final = b"\0guest\0guest"
@@ -23,20 +24,35 @@ class StreamTalker:
         self._frames = FrameDecoder(1 << 30)
         self._received: list[StreamCommand] = []
 
-    def ask(self, command: StreamCommand, answer: type[StreamCommand]) -> StreamCommand:
+    def send(self, *commands: StreamCommand) -> None:
+        """Send all in one go."""
+        self.socket.sendall(b"".join(command.encode() for command in commands))
+
+    def ask(self, command: StreamCommand, answer: type[Answer]) -> Answer:
         """Send, and wait for such an answer."""
-        self.socket.sendall(command.encode())
+        self.send(command)
         return self.await_one(answer)
 
-    def await_one(self, answer: type[StreamCommand]) -> StreamCommand:
-        """Wait for a command of this type."""
+    def await_one(self, answer: type[Answer]) -> Answer:
+        """Wait for a command of this type; those of other types stay for later."""
         while True:
             for number, command in enumerate(self._received):
                 if isinstance(command, answer):
-                    return self._received.pop(number)
-            octets = self.socket.recv(1 << 16)
-            assert octets, f"the connection ended before {answer.__name__}"
-            self._received += [wire.decode(frame) for frame in self._frames.feed(octets)]
+                    del self._received[number]
+                    return command
+            assert self._receive(), f"the connection ended before {answer.__name__}"
+
+    def next(self) -> StreamCommand | None:
+        """The next command; None at the end of the connection."""
+        while not self._received:
+            if not self._receive():
+                return None
+        return self._received.pop(0)
+
+    def _receive(self) -> bool:
+        octets = self.socket.recv(1 << 16)
+        self._received += [wire.decode(frame) for frame in self._frames.feed(octets)]
+        return bool(octets)
 
     def greet(self, proof: bytes = RIGHT, mechanism: str = "PLAIN") -> None:
         """Up to the answer to the password."""
@@ -44,12 +60,12 @@ class StreamTalker:
         self.ask(wire.SaslHandshake(2), wire.SaslHandshakeResponse)
         self.ask(wire.SaslAuthenticate(3, mechanism, proof), wire.SaslAuthenticateResponse)
 
-    def enter(self, vhost: str = "/", username: str = "guest") -> None:
-        """Up to the answer to the name of the vhost."""
+    def enter(self, vhost: str = "/", username: str = "guest") -> int:
+        """Up to the answer to the name of the vhost, whose code is returned; the password is `guest`."""
         self.greet(f"\0{username}\0guest".encode())
         self.await_one(wire.Tune)
-        self.socket.sendall(wire.Tune(FRAME_MAX_BYTES, 0).encode())
-        self.ask(wire.Open(4, vhost), wire.OpenResponse)
+        self.send(wire.Tune(FRAME_MAX_BYTES, 0))
+        return self.ask(wire.Open(4, vhost), wire.OpenResponse).code
 
     def subscribe(self, stream: str) -> None:
         """Read a stream from its beginning, under number 1, with credit for one chunk."""

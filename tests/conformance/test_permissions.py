@@ -7,7 +7,7 @@ door is asked. RabbitMQ runs the same rows, so what they say is what it does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
@@ -17,14 +17,16 @@ from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, Pro
 
 from leveret.model.errors import AccessRefused
 from leveret.model.stream import OffsetSpec, OffsetType
-from leveret.pipeline.upstream.stream_connection import StreamConnection
 from leveret.wire.stream import commands as stream
+from leveret.wire.stream.codec import Code
 from tests.conformance.brokers import LEVERET, RABBITMQ, Broker, running
 from tests.conformance.conftest import BROKERS, kind_of
 from tests.conformance.http_scene import client_of
+from tests.conformance.stream_talker import StreamTalker
 
 VHOST: Final = "permissions"
 USER: Final = "limited"
+PASSWORD: Final = "guest"
 TOPIC_KEY: Final = "a.b"
 PROTOCOLS: Final = ("amqp", "http", "stream")
 Need = tuple[str, str]
@@ -48,7 +50,7 @@ class User:
 
     def amqp(self, do: Callable[[Any], object]) -> None:
         """Do it on a channel, and wait until it was done."""
-        connection = self._broker.connect(USER, "p", vhost=VHOST)
+        connection = self._broker.connect(USER, PASSWORD, vhost=VHOST)
         try:
             channel = connection.channel()
             do(channel)
@@ -59,22 +61,23 @@ class User:
 
     def http(self, method: str, path: str, body: Any = None) -> None:
         """Ask; what is refused is an AccessRefused."""
-        with client_of(self._broker, USER, "p") as client:
+        with client_of(self._broker, USER, PASSWORD) as client:
             content = {} if body is None else {"json": body}
             reply = client.request(method, path.replace("$", VHOST), **content)
         if reply.status_code == 401 or '"403 ACCESS_REFUSED' in reply.text:
             raise AccessRefused(reply.text)
         assert reply.status_code < 300, reply.text
 
-    def stream(self, request: Any, answer: Any, *before: tuple[Any, Any]) -> None:
-        """Ask; what comes before must be allowed."""
-        connection = StreamConnection(
-            "127.0.0.1", self._broker.stream_port, vhost=VHOST, username=USER, password="p", timeout_s=30
-        )
-        try:
-            connection.request(request, answer)
-        finally:
-            connection.close()
+    def stream(self, request: Any, answer: Any) -> None:
+        """Ask; what is refused is an AccessRefused."""
+        client = StreamTalker(self._broker.stream_port)
+        with closing(client.socket):
+            code = client.enter(VHOST, USER)
+            if code == Code.OK:
+                code = client.ask(request, answer).code
+        if code in (Code.ACCESS_REFUSED, Code.VHOST_ACCESS_FAILURE):
+            raise AccessRefused(f"code {code}")
+        assert code == Code.OK
 
 
 def amqp(do: Callable[[Any], object]) -> Do:
@@ -217,10 +220,7 @@ SUPER: Final = Row(
     ),
 )
 CASES: Final = [
-    (name, follower_server)
-    for name, row in ROWS.items()
-    for follower_server in PROTOCOLS
-    if getattr(row, follower_server)
+    (name, protocol) for name, row in ROWS.items() for protocol in PROTOCOLS if getattr(row, protocol)
 ]
 
 
@@ -231,7 +231,7 @@ def stage(request: pytest.FixtureRequest) -> Iterator[Broker]:
     with running(kind, plugins=("rabbitmq_stream",) if kind == RABBITMQ else ()) as broker:
         broker.add_vhost(VHOST)
         with client_of(broker) as http:
-            http.put(f"users/{USER}", json={"password": "p", "tags": "policymaker"})
+            http.put(f"users/{USER}", json={"password": PASSWORD, "tags": "policymaker"})
         yield broker
 
 
@@ -280,26 +280,24 @@ def outcome(broker: Broker, do: Do) -> str:
     return "allowed"
 
 
-@pytest.mark.parametrize(("name", "follower_server"), CASES)
-def test_an_operation_needs_all_its_permissions_and_no_other(
-    stage: Broker, name: str, follower_server: str
-) -> None:
+@pytest.mark.parametrize(("name", "protocol"), CASES)
+def test_an_operation_needs_all_its_permissions_and_no_other(stage: Broker, name: str, protocol: str) -> None:
     row = ROWS[name]
     expected = {"": "allowed"} | {f"{kind} {on}": "refused" for kind, on in sorted(row.needs)}
     seen = {}
     for missing in [None, *sorted(row.needs)]:
         set_up(stage)
         allow(stage, row.needs - {missing} if missing else row.needs)
-        seen[" ".join(missing or ())] = outcome(stage, getattr(row, follower_server))
+        seen[" ".join(missing or ())] = outcome(stage, getattr(row, protocol))
     assert seen == expected
 
 
-@pytest.mark.parametrize(("name", "follower_server"), CASES)
-def test_without_access_to_the_vhost_there_is_nothing(stage: Broker, name: str, follower_server: str) -> None:
+@pytest.mark.parametrize(("name", "protocol"), CASES)
+def test_without_access_to_the_vhost_there_is_nothing(stage: Broker, name: str, protocol: str) -> None:
     set_up(stage)
     with client_of(stage) as http:
         http.delete(f"permissions/{VHOST}/{USER}")
-    assert outcome(stage, getattr(ROWS[name], follower_server)) != "allowed"
+    assert outcome(stage, getattr(ROWS[name], protocol)) != "allowed"
 
 
 def test_a_super_stream_needs_what_its_parts_need() -> None:
@@ -307,7 +305,7 @@ def test_a_super_stream_needs_what_its_parts_need() -> None:
     assert SUPER.stream is not None
     with running(LEVERET) as broker:
         broker.add_vhost(VHOST)
-        broker.add_user(USER, "p")
+        broker.add_user(USER, PASSWORD)
         for missing in sorted(SUPER.needs):
             allow(broker, SUPER.needs - {missing})
             assert (missing, outcome(broker, SUPER.stream)) == (missing, "refused")

@@ -28,7 +28,7 @@ from leveret.model.definitions import (
 from leveret.testing.network.ports import LOOPBACK
 from leveret.testing.network.waiting import until
 from tests.conformance.brokers import Broker
-from tests.e2e.schema_pair import Node, endpoints, on_a_loop
+from tests.e2e.schema_pair import Node, endpoints
 
 OPERATOR_POLICY = {"pattern": "^", "definition": {"max-length": 9}, "priority": 1, "apply-to": "queues"}
 
@@ -103,7 +103,6 @@ def held_of(definitions: Definitions, name: str) -> dict[tuple[str, ...], AnyEnt
 def test_a_schema_with_every_kind_of_entity_is_followed_over_http(
     broker: Broker, http: httpx.Client, name: str, tmp_path: Path
 ) -> None:
-    @on_a_loop
     async def follow() -> None:
         node = Node(tmp_path, "down", operating_mode="downstream")
         node.put(Vhost(name="old"), Queue(vhost="old", name="q"))
@@ -142,7 +141,7 @@ def test_a_schema_with_every_kind_of_entity_is_followed_over_http(
             await node.schema_sync.stop()
 
     with declared(http, name):
-        follow()
+        asyncio.run(follow())
 
 
 def _fields(entity: AnyEntity) -> dict[str, Any]:

@@ -56,7 +56,7 @@ def _unpublished(client: StreamTalker) -> None:
     client.await_one(wire.PublishError)
 
 
-CASES: Final[dict[str, tuple[Callable[[StreamTalker], None], dict[str, int]]]] = {
+CASES: Final[dict[str, tuple[Callable[[StreamTalker], object], dict[str, int]]]] = {
     "a mechanism that is not offered": (
         lambda client: client.greet(RIGHT, "NOSUCH"),
         {"sasl_mechanism_not_supported": 1},

@@ -11,6 +11,8 @@ from contextlib import closing
 
 import pytest
 import uvloop
+from rstream import Consumer, ConsumerOffsetSpecification, MessageContext
+from rstream import OffsetType as RstreamOffset
 
 from leveret.model.errors import AccessRefused, NotAllowed, NotFound, PreconditionFailed, StorageError
 from leveret.pipeline.upstream.stream_client import (
@@ -31,7 +33,7 @@ from leveret.testing.sites.stream_host import (
     recovery_queue_contract,
     served_log_contract,
 )
-from leveret.wire.chunk import ChunkError, decode_chunk
+from leveret.wire.chunk import ChunkError, ChunkType, decode_chunk
 from leveret.wire.record import OUTGOING_STREAM
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code
@@ -98,6 +100,34 @@ def test_a_range_that_begins_in_a_chunk_begins_with_the_next(served: Served, cli
     served.fill(4, records=10)
     ids = [decode_chunk(raw).header.chunk_id for raw in client.fetch(OUTGOING_STREAM, 5, 35)]
     assert ids == [10, 20, 30]
+
+
+async def test_a_stock_client_gets_the_messages_of_a_log_and_only_them(served: Served) -> None:
+    served.fill(2, records=3, body=b"first")
+    served.on_loop(lambda: served.log.append([b"a settlement"], kind=ChunkType.TRACKING))
+    served.fill(20, records=3, body=b"later")
+    got: list[tuple[int, bytes]] = []
+
+    consumer = Consumer(LOOPBACK, served.port, vhost="/", username="guest", password="guest")
+    everything = asyncio.Event()
+
+    def on_message(message: bytes, context: MessageContext) -> None:
+        got.append((context.offset, message))
+        if len(got) == 65:
+            everything.set()
+
+    await consumer.start()
+    await consumer.subscribe(
+        OUTGOING_STREAM,
+        on_message,
+        decoder=bytes,
+        offset_specification=ConsumerOffsetSpecification(RstreamOffset.OFFSET, 1),
+        initial_credit=2,
+    )
+    await asyncio.wait_for(everything.wait(), TIMEOUT_S)
+    await consumer.close()
+    assert [offset for offset, _ in got] == [*range(1, 6), *range(7, 67)]
+    assert {body for _, body in got} == {b"first", b"later"}
 
 
 def test_a_chunk_larger_than_the_agreed_frame_is_served(served: Served, client: StreamClient) -> None:

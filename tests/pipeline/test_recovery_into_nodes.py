@@ -227,6 +227,8 @@ def test_messages_of_other_users_need_a_user_that_may_impersonate_them(
     assert numbers(node, "/") == [1, 2, 3, 4]
 
 
+# Two JVMs and two starts of Erlang; without processes, see conformance/test_recovery_target_streams.py.
+@pytest.mark.torture
 @pytest.mark.rabbitmq
 def test_a_job_and_then_the_rabbitmq_that_are_killed_while_a_stream_is_recovered_into_it(
     start_pipeline: Start, recover_job: Job, tmp_path: Path

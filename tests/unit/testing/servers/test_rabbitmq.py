@@ -10,7 +10,8 @@ from leveret.testing.network.ports import NotReady, accepts, speaks_amqp
 from leveret.testing.servers.process import group_members
 from leveret.testing.servers.rabbitmq import RabbitNode, available
 
-pytestmark = pytest.mark.process
+# Nothing but RabbitMQ, and what starts it: three starts of Erlang, and a change of ours alters no more than a start.
+pytestmark = [pytest.mark.process, pytest.mark.oracle]
 
 LOOPBACK_HEX = {"0100007F", "00000000000000000000000001000000"}  # 127.0.0.1 and ::1
 PLUGINS = ("rabbitmq_management", "rabbitmq_stream")

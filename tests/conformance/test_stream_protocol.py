@@ -1,49 +1,38 @@
-"""Streams of applications over the stream protocol: the same scripts against Leveret and RabbitMQ 3.10.8."""
+"""Streams of applications over the stream protocol, command by command."""
 
 from __future__ import annotations
 
-import time
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
 
 from leveret.testing.network.ports import wait_until
-from leveret.testing.servers.broker import LeveretProcess
-from leveret.testing.servers.rabbitmq import RabbitNode
 from leveret.wire.chunk import ChunkType, split_entries
 from leveret.wire.stream import commands as wire
 from leveret.wire.stream.codec import Code, Response, StreamCommand
 from leveret.wire.stream.fields import NO_LEADER, FailedPublish, OffsetSpec, OffsetType
-from tests.e2e.stream_served import TIMEOUT_S, RawPeer
+from tests.conformance.brokers import RABBITMQ, Broker, running
+from tests.conformance.conftest import BROKERS, kind_of
+from tests.conformance.stream_talker import TIMEOUT_S, StreamTalker
 
-ON_RABBITMQ = (pytest.mark.rabbitmq, pytest.mark.xdist_group("rabbitmq stream"))
 FIRST = OffsetSpec(OffsetType.FIRST)
 
 
-@pytest.fixture(scope="module")
-def rabbit() -> Iterator[int]:
-    with RabbitNode(plugins=("rabbitmq_stream",)) as node:
-        yield node.stream_port
-
-
-@pytest.fixture(scope="module")
-def leveret() -> Iterator[int]:
-    with LeveretProcess() as node:
-        yield node.stream_port
-
-
-@pytest.fixture(params=["leveret", pytest.param("rabbit", marks=ON_RABBITMQ)])
-def port(request: pytest.FixtureRequest) -> int:
-    found: int = request.getfixturevalue(request.param)
-    return found
+@pytest.fixture(scope="module", params=BROKERS)
+def stage(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """A broker with streams."""
+    kind = kind_of(request)
+    with running(kind, plugins=("rabbitmq_stream",) if kind == RABBITMQ else ()) as broker:
+        yield broker
 
 
 @dataclass
 class Script:
     """A connection that asks and waits for what it is told."""
 
-    peer: RawPeer
+    peer: StreamTalker
     stream: str
 
     def ask(self, command: StreamCommand) -> StreamCommand | None:
@@ -79,17 +68,19 @@ def chunk_of(chunk: bytes) -> tuple[int, list[bytes]]:
 
 
 @pytest.fixture
-def connect(port: int, request: pytest.FixtureRequest) -> Iterator[Callable[[], Script]]:
-    peers: list[RawPeer] = []
-    name = f"stream-{time.time_ns()}"
+def connect(stage: Broker) -> Iterator[Callable[[], Script]]:
+    """Makes connections that end with the test, all for one stream."""
+    scripts: list[Script] = []
+    name = f"stream-{uuid.uuid4().hex}"
 
     def make() -> Script:
-        peers.append(RawPeer(port))
-        return Script(peers[-1], name)
+        scripts.append(Script(StreamTalker(stage.stream_port), name))
+        assert scripts[-1].peer.enter() == Code.OK
+        return scripts[-1]
 
     yield make
-    for peer in peers:
-        peer.socket.close()
+    for each in scripts:
+        each.peer.socket.close()
 
 
 @pytest.fixture
