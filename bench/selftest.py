@@ -7,17 +7,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from types import TracebackType
 from typing import Final, Self
 
 from bench.load import ConsumeJob, PublishJob
 from bench.workers import QUEUE, ROOT, Throughput, publish_only, together
-from leveret.testing.servers.process import cpu_seconds
+from leveret.testing.servers.process import Server, cpu_seconds
 
 RATE_MIN: Final = 300_000
 
 
-class SinkNode:
+class SinkNode(Server):
     """The sink as a process, with as much of a node as the workers ask for."""
 
     amqp_port: int
@@ -58,17 +57,6 @@ class SinkNode:
     def cpu_seconds(self) -> float:
         """Processor time of the sink since its start."""
         return cpu_seconds(self._process.pid)
-
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def run(seconds: float, warmup_s: float) -> dict[str, Throughput]:

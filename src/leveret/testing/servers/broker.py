@@ -19,19 +19,18 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from leveret.testing.network.ports import LOOPBACK, NotReady, accepts, free_ports, speaks_amqp, wait_until
 from leveret.testing.servers import warm_start
-from leveret.testing.servers.process import ServerProcess
+from leveret.testing.servers.process import Server, ServerProcess
 
 START_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
 CTL_TIMEOUT_S: Final = 180.0
 
 
-class LeveretProcess:
+class LeveretProcess(Server):
     """One Leveret node with its data, configuration, ports and log."""
 
     def __init__(
@@ -135,21 +134,6 @@ class LeveretProcess:
         """End the node and remove what this object made; a `data_dir` that was given is kept."""
         self.server.close()
         shutil.rmtree(self._home, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def ctl(
         self, *args: str, check: bool = True, timeout_s: float = CTL_TIMEOUT_S, input_text: str = ""

@@ -12,19 +12,18 @@ import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.servers import warm_start
-from leveret.testing.servers.process import ServerProcess
+from leveret.testing.servers.process import Server, ServerProcess
 
 _START_S: Final = 60.0
 _STOP_S: Final = 10.0
 _READY: Final = re.compile(r"leveret console ready (\S+)")
 
 
-class ConsoleProcess:
+class ConsoleProcess(Server):
     """See the module. Attributes: `url`, of its page."""
 
     def __init__(self, sites: Mapping[str, str], arguments: Sequence[str] = (), port: int = 0) -> None:
@@ -62,18 +61,3 @@ class ConsoleProcess:
             self.server.terminate(_STOP_S)
         self.server.close()
         shutil.rmtree(self._home, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -18,14 +18,13 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 import httpx
 
 from leveret.testing.network.ports import LOOPBACK, NotReady, free_ports, wait_until
 from leveret.testing.servers.certificates import Issued
-from leveret.testing.servers.process import ServerProcess
+from leveret.testing.servers.process import Server, ServerProcess
 
 START_TIMEOUT_S: Final = 30.0
 STOP_TIMEOUT_S: Final = 20.0
@@ -123,7 +122,7 @@ class EtcdMember:
             return False
 
 
-class EtcdCluster:
+class EtcdCluster(Server):
     """Members of one etcd; a context manager that leaves neither process nor file."""
 
     def __init__(
@@ -174,18 +173,3 @@ class EtcdCluster:
         for one in self.members:
             one.process.close()
         shutil.rmtree(self.home, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

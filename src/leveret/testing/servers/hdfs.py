@@ -21,7 +21,6 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 from xml.sax.saxutils import escape
 
@@ -29,7 +28,7 @@ from hdfs_native import Client, WriteOptions
 
 from leveret.pipeline.spark.java import find_java_home
 from leveret.testing.network.ports import LOOPBACK, NotReady, free_ports, wait_until
-from leveret.testing.servers.process import ServerProcess
+from leveret.testing.servers.process import Server, ServerProcess
 
 NAME_SERVICE: Final = "tests"
 START_TIMEOUT_S: Final = 120.0
@@ -52,7 +51,7 @@ def _jars() -> Path:
     return Path(sys.prefix) / "hadoop"
 
 
-class Hdfs:
+class Hdfs(Server):
     """Both processes, while the context lasts.
 
     Attributes:
@@ -149,25 +148,18 @@ class Hdfs:
             return False
         return True
 
-    def __enter__(self) -> Self:
-        try:
-            namenode = f"{_SERVER}.namenode.NameNode"
-            self.namenode.launch([*self._java, namenode, "-format", "-nonInteractive"], self._env)
-            wait_until(lambda: not self.namenode.alive, "a new HDFS", START_TIMEOUT_S)
-            self.datanode.launch([*self._java, f"{_SERVER}.datanode.DataNode"], self._env)
-            self.start_namenode()
-            Client(self.url).set_permission("/", 0o777)
-        except BaseException:
-            self._close()
-            raise
+    def start(self) -> Self:
+        """Make an empty HDFS that anybody may write, and start both."""
+        namenode = f"{_SERVER}.namenode.NameNode"
+        self.namenode.launch([*self._java, namenode, "-format", "-nonInteractive"], self._env)
+        wait_until(lambda: not self.namenode.alive, "a new HDFS", START_TIMEOUT_S)
+        self.datanode.launch([*self._java, f"{_SERVER}.datanode.DataNode"], self._env)
+        self.start_namenode()
+        Client(self.url).set_permission("/", 0o777)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
-
-    def _close(self) -> None:
+    def close(self) -> None:
+        """End both, and remove what they stored."""
         for process in (self.datanode, self.namenode):
             process.close(0)
         shutil.rmtree(self._home, ignore_errors=True)

@@ -1,7 +1,7 @@
 """One server process under test: started, watched, measured, ended, and never left behind.
 
-`ServerProcess` is what the RabbitMQ node and the Leveret node of the tests share. The process
-runs in a process group of its own; a guard (a shell that waits on a pipe from us) kills that
+`ServerProcess` is what the RabbitMQ node and the Leveret node of the tests share, and `Server` how they are used in a
+`with` block. The process runs in a process group of its own; a guard (a shell that waits on a pipe from us) kills that
 group should we end without having stopped it, even by SIGKILL. Linux only: sizes and times are
 read from /proc.
 """
@@ -13,9 +13,10 @@ import os
 import signal
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from leveret.testing.network.ports import NotReady
 from leveret.testing.servers import warm_start
@@ -24,6 +25,28 @@ _GUARD: Final = 'read -r _; kill -KILL "-$1" 2>/dev/null'
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 _LOG_TAIL_LINES: Final = 20
 _LOG_LINE_CHARS: Final = 300
+
+
+class Server(ABC):
+    """A server that a `with` block starts; it ends with the block, and also where its start fails."""
+
+    @abstractmethod
+    def start(self) -> Self:
+        """Start, and return when it answers."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End every process, also of a start that failed, and remove what was made for it."""
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
 class ServerProcess:

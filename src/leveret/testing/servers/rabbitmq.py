@@ -20,11 +20,10 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from leveret.testing.network.ports import LOOPBACK, NotReady, accepts, free_ports, speaks_amqp, wait_until
-from leveret.testing.servers.process import ServerProcess
+from leveret.testing.servers.process import Server, ServerProcess
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
@@ -74,7 +73,7 @@ class Epmd:
         self._process.close()
 
 
-class RabbitNode:
+class RabbitNode(Server):
     """One RabbitMQ node of its own; a context manager that leaves neither process nor file."""
 
     def __init__(
@@ -165,21 +164,6 @@ class RabbitNode:
         if self._epmd is not None:
             self._epmd.close()
         shutil.rmtree(self.home, ignore_errors=True)
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     @property
     def node(self) -> str:

@@ -14,14 +14,13 @@ import sys
 import sysconfig
 import urllib.request
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import pyspark
 
 from leveret.pipeline.spark.java import find_java_home
 from leveret.testing.network.ports import LOOPBACK, free_ports, wait_until
-from leveret.testing.servers.process import ServerProcess
+from leveret.testing.servers.process import Server, ServerProcess
 
 _START_TIMEOUT_S: Final = 90.0
 _OURS: Final = ("leveret", "__editable__")
@@ -35,7 +34,7 @@ CONF: Final = {
 """What a driver on the same machine is told."""
 
 
-class SparkCluster:
+class SparkCluster(Server):
     """See the module.
 
     Attributes:
@@ -56,26 +55,15 @@ class SparkCluster:
         """For `spark.master`."""
         return f"spark://{LOOPBACK}:{self.port}"
 
-    def __enter__(self) -> Self:
-        try:
-            self._start()
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
-
-    def _start(self) -> None:
+    def start(self) -> Self:
+        """Start the master and the workers; return when the master knows them all."""
         page = ("--webui-port", str(self._page_port))
         self._launch(self._master, "master.Master", "--port", str(self.port), *page)
         wait_until(self._answers, "the master", _START_TIMEOUT_S)
         for number in range(len(self.workers)):
             self.start_worker(number)
         wait_until(lambda: self._alive() == len(self.workers), "the workers", _START_TIMEOUT_S)
+        return self
 
     def start_worker(self, number: int) -> None:
         """Start a worker, or start it again after it was killed."""
@@ -112,7 +100,8 @@ class SparkCluster:
     def _alive(self) -> int:
         return self._page().count('"state" : "ALIVE"')
 
-    def _end(self) -> None:
+    def close(self) -> None:
+        """End all of them."""
         for process in (*self.workers, self._master):
             process.close()
 

@@ -19,8 +19,8 @@ from leveret.runtime.coordination.etcd import EtcdAway
 from leveret.testing.simulation.etcd import SimulatedEtcd
 from leveret.testing.simulation.etcd_client import SimulatedEtcdClient
 from leveret.testing.simulation.etcd_paths import DELAY_S_MAX
+from leveret.testing.simulation.loop import VirtualLoop
 from leveret.testing.simulation.process import SimulatedProcess, _current
-from tests.unit.testing.simulation.virtual import run
 
 NAMES: Final = ("a", "b", "c")
 SECONDS: Final = 60
@@ -132,4 +132,4 @@ def test_one_leads_at_a_time_in_an_epoch_of_its_own_whatever_becomes_of_etcd(
         assert epochs == sorted(set(epochs))
         assert len(epochs) > 3
 
-    run(story())
+    VirtualLoop(random.Random(1)).run_until_complete(story())

@@ -24,8 +24,8 @@ from leveret.runtime.coordination.etcd import (
 from leveret.testing.simulation.etcd import EXPIRY_TICK_S, KEEPALIVE_S, SimulatedEtcd
 from leveret.testing.simulation.etcd_client import SimulatedEtcdClient
 from leveret.testing.simulation.etcd_state import EtcdState
+from leveret.testing.simulation.loop import VirtualLoop
 from leveret.testing.simulation.process import SimulatedProcess, _current
-from tests.unit.testing.simulation.virtual import run
 
 ONE: Final = Endpoints().parse("http://127.0.0.1:1")
 TWO: Final = Endpoints().parse("http://127.0.0.1:1,http://127.0.0.1:2")
@@ -59,7 +59,7 @@ def play(story: Story, seed: int = 1, endpoints: Any = ONE) -> None:
     async def as_client(etcd: SimulatedEtcd) -> None:
         await story(etcd, SimulatedEtcdClient(endpoints, ATTEMPT_S))
 
-    run(whole())
+    VirtualLoop(random.Random(1)).run_until_complete(whole())
 
 
 @asynccontextmanager

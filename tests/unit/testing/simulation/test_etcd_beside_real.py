@@ -27,7 +27,7 @@ from leveret.testing.servers.etcd import EtcdCluster
 from leveret.testing.simulation.etcd import SimulatedEtcd
 from leveret.testing.simulation.etcd_client import SimulatedEtcdClient
 from leveret.testing.simulation.etcd_state import OPERATIONS_MAX
-from tests.unit.testing.simulation.virtual import run
+from leveret.testing.simulation.loop import VirtualLoop
 
 pytestmark = [
     pytest.mark.process,
@@ -200,6 +200,7 @@ async def simulated(seed: int) -> list[object]:
 def test_random_calls_have_the_results_that_a_real_etcd_gives(real: EtcdCluster) -> None:
     seed = int(os.environ.get("SEED", "19"))
     print("seed", seed)
-    expected, found = asyncio.run(beside_real(real, seed)), run(simulated(seed))
+    expected = asyncio.run(beside_real(real, seed))
+    found = VirtualLoop(random.Random(1)).run_until_complete(simulated(seed))
     for number, (theirs, ours) in enumerate(zip(expected, found, strict=True)):
         assert ours == theirs, (seed, number)
