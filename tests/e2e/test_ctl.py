@@ -48,62 +48,6 @@ def failed(node: LeveretProcess, *arguments: str) -> tuple[int, str]:
     return ended.returncode, ended.stderr
 
 
-def test_the_queues_of_a_vhost_are_listed_as_rabbitmqctl_lists_them(
-    node: LeveretProcess, connection: Any
-) -> None:
-    node.ctl("add_vhost", "listed")
-    node.ctl("set_permissions", "-p", "listed", "guest", ".*", ".*", ".*")
-    parameters = pika.ConnectionParameters("127.0.0.1", node.amqp_port, "listed")
-    with pika.BlockingConnection(parameters) as own:
-        channel = own.channel()
-        channel.queue_declare("a b", durable=True)
-        channel.confirm_delivery()
-        for _ in range(3):
-            channel.basic_publish("", "a b", b"x")
-    assert node.ctl("list_queues", "-p", "listed").stdout == (
-        "Timeout: 60.0 seconds ...\nListing queues for vhost listed ...\nname\tmessages\na b\t3\n"
-    )
-    assert node.ctl("-q", "--vhost", "listed", "list_queues", "name", "durable", "consumers").stdout == (
-        "name\tdurable\tconsumers\na b\ttrue\t0\n"
-    )
-
-
-def test_a_client_is_seen_with_its_channels_consumers_and_unacked_messages(
-    node: LeveretProcess, connection: Any
-) -> None:
-    channel = connection.channel()
-    channel.queue_declare("watched")
-    channel.confirm_delivery()
-    channel.basic_publish("", "watched", b"x")
-    channel.basic_qos(prefetch_count=7)
-    got: list[Any] = []
-    channel.basic_consume("watched", lambda *delivery: got.append(delivery), consumer_tag="me")
-    while not got:
-        connection.process_data_events(1)
-    [shown] = [
-        each
-        for each in rows(node, "list_queues", "name", "messages_unacknowledged")
-        if each["name"] == "watched"
-    ]
-    assert shown["messages_unacknowledged"] == 1
-    [consumer] = rows(node, "list_consumers")
-    assert (consumer["queue_name"], consumer["consumer_tag"], consumer["prefetch_count"]) == (
-        "watched",
-        "me",
-        7,
-    )
-    [seen] = rows(node, "list_connections", "user", "state", "protocol", "channels", "client_properties")
-    assert (seen["user"], seen["state"], seen["protocol"], seen["channels"]) == (
-        "guest",
-        "running",
-        "AMQP 0-9-1",
-        1,
-    )
-    assert "Pika" in seen["client_properties"]["product"]
-    [seen] = rows(node, "list_channels", "consumer_count", "messages_unacknowledged", "confirm")
-    assert seen == {"consumer_count": 1, "messages_unacknowledged": 1, "confirm": True}
-
-
 def test_a_connection_is_closed_by_the_operator_and_told_why(node: LeveretProcess, connection: Any) -> None:
     with httpx.Client(base_url=f"http://127.0.0.1:{node.management_port}", auth=("guest", "guest")) as client:
         [shown] = client.get("/api/connections").json()
@@ -112,22 +56,6 @@ def test_a_connection_is_closed_by_the_operator_and_told_why(node: LeveretProces
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="maintenance"):
             connection.process_data_events(10)
         assert client.delete(url).status_code == 404
-
-
-def test_a_purge_drops_what_is_ready_and_a_delete_tells_what_went(
-    node: LeveretProcess, connection: Any
-) -> None:
-    channel = connection.channel()
-    channel.queue_declare("full", durable=True)
-    channel.confirm_delivery()
-    for _ in range(2):
-        channel.basic_publish("", "full", b"x")
-    node.ctl("purge_queue", "full")
-    assert channel.queue_declare("full", passive=True).method.message_count == 0
-    channel.basic_publish("", "full", b"x")
-    assert failed(node, "delete_queue", "full", "--if-empty")[0] == 64
-    assert "deleted with 1 ready messages" in node.ctl("delete_queue", "full").stdout
-    assert failed(node, "delete_queue", "full") == (64, "leveretctl: no queue 'full' in vhost '/'\n")
 
 
 def test_a_user_lives_through_all_its_commands(node: LeveretProcess) -> None:
@@ -164,40 +92,6 @@ def test_a_password_from_standard_input_is_taken(node: LeveretProcess) -> None:
     ]
     subprocess.run(argv, input="from a pipe\n", text=True, check=True, capture_output=True)
     node.ctl("authenticate_user", "piped", "from a pipe")
-
-
-def test_policies_parameters_and_permissions_are_set_listed_and_cleared(node: LeveretProcess) -> None:
-    node.ctl("add_vhost", "v", "--tags", "standby_replication", "--description", "d")
-    node.ctl(
-        "set_policy", "--vhost", "v", "osr", "^.*", '{"remote-dc-replicate": true}', "--apply-to", "queues"
-    )
-    [policy] = rows(node, "list_policies", "-p", "v")
-    assert (policy["name"], policy["definition"], policy["apply-to"]) == (
-        "osr",
-        '{"remote-dc-replicate":true}',
-        "queues",
-    )
-    node.ctl("clear_policy", "-p", "v", "osr")
-    assert rows(node, "list_policies", "-p", "v") == []
-    node.ctl("set_parameter", "-p", "v", "vhost-limits", "limits", '{"max-queues": 1}')
-    assert rows(node, "list_parameters", "-p", "v") == [
-        {"component": "vhost-limits", "name": "limits", "value": '{"max-queues":1}'}
-    ]
-    node.ctl("clear_parameter", "-p", "v", "vhost-limits", "limits")
-    node.ctl("set_global_parameter", "g", "[1]")
-    assert rows(node, "list_global_parameters") == [{"name": "g", "value": "[1]"}]
-    node.ctl("clear_global_parameter", "g")
-    node.ctl("set_permissions", "-p", "v", "guest", "^a", "^b", "^c")
-    assert rows(node, "list_permissions", "-p", "v") == [
-        {"user": "guest", "configure": "^a", "write": "^b", "read": "^c"}
-    ]
-    node.ctl("clear_permissions", "-p", "v", "guest")
-    node.ctl("set_vhost_tags", "v", "x", "y")
-    assert {"name": "v", "tags": ["x", "y"], "description": "d"} in rows(
-        node, "list_vhosts", "name", "tags", "description"
-    )
-    node.ctl("delete_vhost", "v")
-    assert failed(node, "list_queues", "-p", "v") == (65, "leveretctl: Virtual host 'v' does not exist\n")
 
 
 def test_definitions_go_out_to_a_private_file_and_in_again(node: LeveretProcess, tmp_path: Path) -> None:

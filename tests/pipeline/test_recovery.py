@@ -76,23 +76,6 @@ def test_killed_at_every_stage_and_run_again_nothing_is_lost_doubled_or_out_of_o
         assert_recovered_once_in_order(upstream, node)
 
 
-def test_a_transfer_that_was_drained_recovers_with_the_spark_that_it_has(
-    start_pipeline: Start, transfer_job: Job, recover_job: Job, tmp_path: Path
-) -> None:
-    upstream, node = busy_upstream(10), StandbyUpstream()
-    with upstream.serving() as from_port, node.serving() as to_port:
-        child = start_pipeline("transfer", transfer_job(from_port))
-        child.wait_for(lambda event: event["event"] == "stored")
-        child.send({"command": "drain", "timeout_ms": 30_000})
-        assert child.wait_for(lambda event: event["event"] == "drained")["complete"]
-        child.send({"command": "job", "job": transfer_job(1)})
-        child.send({"command": "recover", "job": recover_job(to_port)})
-        (row,) = finished(child)
-    assert row["message_count"] == sum(len(upstream.unsettled("/", f"q{i}")) for i in range(5))
-    assert_recovered_once_in_order(upstream, node)
-    assert {path.name for path in (tmp_path / "standby" / "spark").iterdir()} == {"transfer", "transfer.log"}
-
-
 @pytest.mark.torture  # Three JVMs take half a minute of two cores.
 @pytest.mark.timeout(1200)
 def test_on_a_cluster_the_same_job_does_the_same(

@@ -218,39 +218,6 @@ def test_after_our_close_everything_but_its_answer_is_dropped() -> None:
 # -- the end, and time ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("politely", [True, False])
-def test_with_a_connection_go_its_exclusive_queues_and_its_unacked_messages_return(politely: bool) -> None:
-    node = FakeNode()
-    session = connect(node, 1)
-    declares = [
-        commands.Queue.Declare(queue="own", exclusive=True),
-        commands.Queue.Declare(queue="q", durable=True),
-    ]
-    session.receive(b"".join(frame(one) for one in declares) + b"".join(publish(b"1")), 0)
-    session.receive(frame(commands.Basic.Get(queue="q")), 0)
-    assert node.queue("q").unacked_count == 1
-    if politely:
-        session.receive(frame(commands.Connection.Close(200, "bye", 0, 0), 0), 0)
-    else:
-        session.lost()
-    assert session.state is AmqpState.CLOSED
-    assert [key for key in node.broker.queues] == [("/", "q")]
-    assert node.queue("q").ready_count == 1
-    assert not node.broker.connections
-
-
-def test_an_auto_delete_queue_goes_with_its_last_consumer() -> None:
-    node = FakeNode()
-    session = connect(node, 1, 2)
-    session.receive(frame(commands.Queue.Declare(queue="q", auto_delete=True)), 0)
-    for channel in (1, 2):
-        session.receive(frame(commands.Basic.Consume(queue="q"), channel), 0)
-    session.receive(frame(commands.Channel.Close(200, "", 0, 0), 1), 0)
-    assert node.queue("q").consumer_count == 1
-    session.receive(frame(commands.Channel.Close(200, "", 0, 0), 2), 0)
-    assert not node.broker.queues
-
-
 def ticked(session: ClientConnection, now_ms: int) -> AmqpState:
     session.tick(now_ms)
     return session.state
@@ -289,14 +256,6 @@ def test_frames_that_were_under_way_when_a_client_closed_their_channel_are_dropp
     assert (session.state, session.channels) == (AmqpState.OPEN, {})
     session.receive(b"".join(publish(b"late", "q")), 5 + later_ms)
     assert session.state is state
-
-
-def test_a_channel_that_was_closed_is_opened_again_at_once() -> None:
-    session = connect(FakeNode(), 1)
-    session.receive(frame(commands.Channel.Close(200, "", 0, 0), 1) + frame(commands.Channel.Open(), 1), 0)
-    assert list(session.channels) == [1]
-    session.receive(b"".join(publish(b"", "q")) + frame(commands.Queue.Declare(queue="q"), 1), 0)
-    assert (session.state, list(session.channels)) == (AmqpState.OPEN, [1])
 
 
 def test_after_close_ok_the_client_closes_the_socket() -> None:

@@ -19,7 +19,6 @@ from tests.unit.session.amqp091.fakes import (
     BODY_MAX_BYTES,
     FRAME_MAX_BYTES,
     FakeNode,
-    by_channel,
     connect,
     frame,
     publish,
@@ -174,12 +173,6 @@ def test_an_ack_of_several_takes_all_up_to_its_tag_and_none_behind_it(
     assert runs.count == 5 - sum(count for _, count in taken)
 
 
-def test_consume_ok_comes_before_the_first_delivery() -> None:
-    node, session = consuming([b"1"])
-    node.flush(session)
-    assert [type(value).__name__ for _, value in take(session)][:2] == ["ConsumeOk", "Deliver"]
-
-
 def test_prefetch_limits_what_is_out_and_acks_let_more_go() -> None:
     node, session = consuming([])
     session.receive(
@@ -196,53 +189,6 @@ def test_prefetch_limits_what_is_out_and_acks_let_more_go() -> None:
     node.flush(session)
     assert deliveries(session) == [(4, False, b"3"), (5, False, b"4")]
     assert node.settled[node.queue("q")] == [(0, 1, 2), (0, 0, 1), (0, 2, 3)]
-
-
-def test_what_is_not_settled_when_a_channel_ends_comes_back_as_redelivered() -> None:
-    node, session = consuming([b"0", b"1", b"2"])
-    node.flush(session)
-    session.receive(frame(commands.Basic.Ack(2)) + frame(commands.Channel.Close(200, "", 0, 0)), 0)
-    take(session)
-    session.receive(frame(commands.Channel.Open()), 0)
-    session.receive(frame(commands.Basic.Consume(queue="q", consumer_tag="c")), 0)
-    node.flush(session)
-    assert deliveries(session) == [(1, True, b"0"), (2, True, b"2")]
-
-
-@pytest.mark.parametrize(
-    "refusal", [commands.Basic.Reject(2, requeue=True), commands.Basic.Nack(2, multiple=False, requeue=True)]
-)
-def test_a_refused_delivery_comes_back_under_a_new_tag(refusal: Any) -> None:
-    node, session = consuming([b"0", b"1", b"2"])
-    node.flush(session)
-    take(session)
-    session.receive(frame(refusal), 0)
-    node.flush(session)
-    assert deliveries(session) == [(4, True, b"1")]
-    session.receive(frame(commands.Basic.Nack(0, multiple=True, requeue=False)), 0)
-    node.flush(session)
-    assert node.queue("q").message_count == 0
-
-
-def test_messages_without_acknowledgement_are_settled_when_they_are_handed_out() -> None:
-    node, session = consuming([b"0", b"1"], no_ack=True)
-    node.flush(session)
-    assert len(deliveries(session)) == 2
-    assert node.settled[node.queue("q")] == [(0, 0, 2)]
-    assert session.channels[1].unacked.count == 0
-
-
-@pytest.mark.parametrize("multiple", [False, True])
-@pytest.mark.parametrize("tag", [3, 7])
-def test_a_tag_that_is_not_out_closes_the_channel_and_settles_nothing(tag: int, multiple: bool) -> None:
-    node, session = consuming([b"0", b"1"])
-    node.flush(session)
-    take(session)
-    session.receive(frame(commands.Basic.Ack(tag, multiple=multiple)), 0)
-    node.flush(session)
-    (close,) = [value for _, value in take(session)]
-    assert (close.reply_code, close.reply_text) == (406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
-    assert node.queue("q").ready_count == 2
 
 
 @pytest.mark.parametrize("size", [0, 5, BODY_MAX_BYTES, BODY_MAX_BYTES + 1])
@@ -293,18 +239,6 @@ def test_a_deleted_queue_cancels_its_consumers_and_late_acks_of_its_messages_do_
     node.flush(session)
     assert node.queue("q") is not old
     assert session.channels[1].unacked.count == 0
-
-
-def test_two_channels_tags_are_their_own() -> None:
-    node, session = consuming([b"0", b"1"])
-    session.receive(
-        frame(commands.Channel.Open(), 2) + frame(commands.Basic.Consume(queue="q", consumer_tag="c"), 2), 0
-    )
-    node.flush(session)
-    octets = by_channel(session.take_output())
-    for channel in (1, 2):
-        session.send(octets[channel])
-        assert [tag for tag, _, _ in deliveries(session)] == [1]
 
 
 # -- the time to acknowledge ------------------------------------------------------------------

@@ -46,23 +46,6 @@ def table(**entries: Any) -> bytes:
     return bytes(encode.field_table(entries))[4:]
 
 
-@pytest.mark.parametrize("response", [table(LOGIN="guest", PASSWORD="guest"), "\0guest\0guest"])
-def test_a_right_password_leads_to_tune(response: str | bytes) -> None:
-    mechanism = "PLAIN" if isinstance(response, str) else "AMQPLAIN"
-    session = answer(mechanism, response)
-    assert (session.state, session.user, session.mechanism) == (AmqpState.TUNE, "guest", mechanism)
-
-
-def test_a_wrong_password_is_refused_with_the_mechanism_s_name() -> None:
-    session = answer("AMQPLAIN", table(LOGIN="guest", PASSWORD="wrong"))
-    ((_, closed),) = take(session)
-    assert session.state is AmqpState.CLOSED
-    assert closed.reply_text == (
-        "ACCESS_REFUSED - Login was refused using authentication mechanism AMQPLAIN. "
-        "For details see the broker logfile."
-    )
-
-
 @pytest.mark.parametrize(
     ("mechanism", "response"),
     [
@@ -80,16 +63,6 @@ def test_a_malformed_login_ends_the_connection_without_a_word(mechanism: str, re
     session = answer(mechanism, response)
     assert (session.state, take(session)) == (AmqpState.CLOSED, [])
     assert session.end_reason
-
-
-def test_external_is_offered_to_tls_clients_only() -> None:
-    for tls, offered in ((None, "PLAIN AMQPLAIN"), (ENCRYPTED, "PLAIN AMQPLAIN EXTERNAL")):
-        node = FakeNode()
-        node.limits = replace(node.limits, auth_mechanisms=("PLAIN", "AMQPLAIN", "EXTERNAL"))
-        session = ClientConnection(node, peer="test", from_loopback=True, now_ms=0, tls=tls)
-        session.receive(wire.PROTOCOL_HEADER, 0)
-        ((_, start),) = take(session)
-        assert start.mechanisms == offered
 
 
 def test_a_certificate_names_the_user_whatever_the_client_says() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pamqp import commands, header
+from pamqp import commands
 
 from leveret.model import definitions as d
 from leveret.session.amqp091.connection import AmqpState, ClientConnection
@@ -217,19 +217,6 @@ def test_all_connections_together_know_no_more_routes_than_their_limit(
     assert node.broker.known_routes == 0
 
 
-def test_unroutable_mandatory_messages_come_back_before_their_confirm() -> None:
-    node, session = broker()
-    session.receive(b"".join([*publish(b"one", "none", mandatory=True), *publish(b"two", "none")]), 0)
-    node.flush(session)
-    returned, content_header, body, ack = [value for _, value in take(session)]
-    assert isinstance(returned, commands.Basic.Return)
-    assert (returned.reply_code, returned.reply_text, returned.routing_key) == (312, "NO_ROUTE", "none")
-    assert isinstance(content_header, header.ContentHeader)
-    assert body == b"one"
-    assert isinstance(ack, commands.Basic.Ack)
-    assert (ack.delivery_tag, ack.multiple) == (2, True)
-
-
 # -- what is refused --------------------------------------------------------------------------
 
 
@@ -237,21 +224,6 @@ def closes(session: ClientConnection) -> list[tuple[int, int | None]]:
     """(channel, reply code) of the closes that were sent."""
     kinds = (commands.Channel.Close, commands.Connection.Close)
     return [(channel, value.reply_code) for channel, value in take(session) if isinstance(value, kinds)]
-
-
-def test_after_a_channel_error_publishes_are_dropped_until_the_client_has_heard_of_it() -> None:
-    node, session = broker()
-    session.receive(
-        b"".join([*publish(b"1"), *publish(b"x", "q", "missing"), *publish(b"2"), *publish(b"3", channel=2)]),
-        0,
-    )
-    session.receive(b"".join(publish(b"4")), 0)
-    assert closes(session) == [(1, 404)]
-    reopened = [frame(commands.Channel.CloseOk()), frame(commands.Channel.Open()), *publish(b"5")]
-    session.receive(b"".join(reopened), 0)
-    node.flush(session)
-    assert [body for _, _, body in node.messages()["q"]] == [b"1", b"3", b"5"]
-    assert session.state is AmqpState.OPEN
 
 
 @pytest.mark.parametrize("pieces", [1, 2])

@@ -375,16 +375,6 @@ def test_last_of_an_empty_log_is_what_comes_next(peer: Peer) -> None:
     assert delivered(peer) == [0]
 
 
-def test_a_chunk_costs_a_credit_and_without_credit_none_is_sent(peer: Peer) -> None:
-    for _ in range(5):
-        peer.host.logs["/"].append([b"a"])
-    subscribe(peer, credit=2)
-    assert delivered(peer) == [0, 1]
-    assert not peer.session.subscriptions[3].wanting
-    assert peer.send(wire.Credit(3, 2)) == []
-    assert delivered(peer) == [2, 3]
-
-
 def test_with_selector_all_chunks_are_served_whole_and_of_every_type(peer: Peer) -> None:
     log = peer.host.logs["/"]
     chunks = [log.append([b"a"]), log.append([b"b"], kind=ChunkType.TRACKING)]
@@ -427,18 +417,6 @@ def test_what_a_subscription_cannot_have_is_refused(
 ) -> None:
     request = wire.Subscribe(1, 3, OUTGOING_STREAM, FROM_FIRST, 1, properties)
     assert peer.send(request) == [wire.SubscribeResponse(1, code)]
-
-
-def test_subscription_ids_are_unique_until_they_are_freed(peer: Peer) -> None:
-    subscribe(peer)
-    again = wire.Subscribe(2, 3, OUTGOING_STREAM, FROM_FIRST, 1, {})
-    assert peer.send(again, wire.Unsubscribe(3, 3), wire.Unsubscribe(4, 3), wire.Credit(3, 1), again) == [
-        wire.SubscribeResponse(2, Code.SUBSCRIPTION_ID_EXISTS),
-        wire.UnsubscribeResponse(3, Code.OK),
-        wire.UnsubscribeResponse(4, Code.SUBSCRIPTION_ID_UNKNOWN),
-        wire.CreditResponse(Code.SUBSCRIPTION_ID_UNKNOWN, 3),
-        wire.SubscribeResponse(2, Code.OK),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -528,24 +506,6 @@ def test_the_last_sequence_is_told_and_is_0_when_there_is_none(peer: Peer) -> No
     assert peer.send(query) == [wire.QueryPublisherSequenceResponse(1, Code.OK, 0)]
     peer.host.queues["/", "orders"]._sequences["recovery.1"] = 9
     assert peer.send(query) == [wire.QueryPublisherSequenceResponse(1, Code.OK, 9)]
-
-
-def test_a_publisher_id_and_a_reference_have_one_publisher_at_a_time(peer: Peer) -> None:
-    assert declare(peer) is Code.OK
-    assert declare(peer, 1, "recovery.2") is Code.PRECONDITION_FAILED
-    assert declare(peer, 2) is Code.PRECONDITION_FAILED
-    assert peer.send(wire.DeletePublisher(2, 1), wire.DeletePublisher(3, 1)) == [
-        wire.DeletePublisherResponse(2, Code.OK),
-        wire.DeletePublisherResponse(3, Code.PUBLISHER_UNKNOWN),
-    ]
-    assert declare(peer, 2) is Code.OK
-
-
-def test_publishing_without_a_publisher_fails_message_by_message(peer: Peer) -> None:
-    code = Code.PUBLISHER_UNKNOWN
-    assert peer.send(wire.Publish(1, [(1, b"a"), (2, b"b")], [])) == [
-        wire.PublishError(1, [FailedPublish(1, code), FailedPublish(2, code)])
-    ]
 
 
 SUB_BATCH = (
