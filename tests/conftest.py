@@ -1,8 +1,10 @@
-"""What every test gets: Hypothesis profiles, a worker for what is shared, no run of nothing."""
+"""What every test gets: Hypothesis profiles, an event loop, a worker for what is shared, no run of nothing."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import os
 import shutil
 import subprocess
@@ -15,10 +17,12 @@ from typing import Any
 from unittest import SkipTest
 
 import pytest
+import uvloop
 from hypothesis import HealthCheck, settings
 from hypothesis.errors import HypothesisException
 
 from leveret.testing.servers import warm_start
+from tests.endings import with_endings
 
 TESTS = Path(__file__).parent
 REMEDY = "`tools/setup test`, run as root, installs it"
@@ -166,6 +170,18 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, Any, Any]
         return True
     finally:
         handle.inner_test = test
+
+
+@pytest.hookimpl(tryfirst=True, specname="pytest_pyfunc_call")
+def pytest_run_coroutine(pyfuncitem: pytest.Function) -> bool | None:
+    """Give a test that is a coroutine an event loop of its own, of a node's kind if it is marked so."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    factory = uvloop.new_event_loop if pyfuncitem.get_closest_marker("uvloop") else None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(with_endings(pyfuncitem.obj(**arguments)))
+    return True
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:

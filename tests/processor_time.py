@@ -87,8 +87,9 @@ class Clock:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """A worker has ended."""
-        self.workers[node.gateway.id] = [Stretch(*each) for each in node.workeroutput.get("stretches", [])]
+        """A worker has ended; one that died handed over nothing."""
+        output = getattr(node, "workeroutput", {})
+        self.workers[node.gateway.id] = [Stretch(*each) for each in output.get("stretches", [])]
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the files by their processor time, and the workers."""

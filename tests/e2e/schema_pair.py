@@ -7,11 +7,7 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, nullcontext, suppress
-from functools import wraps
 from pathlib import Path
-from typing import ParamSpec
-
-import uvloop
 
 from leveret.config import Config
 from leveret.config import SchemaSyncSettings as Settings
@@ -43,20 +39,6 @@ from leveret.testing.network.waiting import until
 from tests.unit.core.schema.travelling import exported
 
 TIMING = Timing(connect_timeout_s=0.4, reply_timeout_s=10.0, backoff_min_s=0.05, backoff_max_s=0.2)
-PARAMETERS = ParamSpec("PARAMETERS")
-
-
-def on_a_loop(
-    test: Callable[PARAMETERS, Coroutine[object, object, None]],
-) -> Callable[PARAMETERS, None]:
-    """Run a test on the event loop that a node uses."""
-
-    @wraps(test)
-    def run(*args: PARAMETERS.args, **kwargs: PARAMETERS.kwargs) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(test(*args, **kwargs))
-
-    return run
 
 
 def _no_messages(*_: object) -> Iterator[object]:

@@ -19,7 +19,7 @@ from leveret.runtime.roles.clustered import Clustered
 from leveret.storage.secret_file import Secret
 from leveret.testing.servers import etcd
 from leveret.testing.servers.etcd import EtcdCluster
-from tests.e2e.store_node import config, node, play
+from tests.e2e.store_node import config, node
 
 SECRET = Secret(b"s" * 44)
 
@@ -54,37 +54,34 @@ def clustered(endpoints: str, prefix: str, data_dir: Path) -> tuple[Clustered, H
 
 @pytest.mark.parametrize("is_killed", [False, True])
 @pytest.mark.parametrize("has_data", [False, True])
-def test_a_node_whose_first_try_is_cut_short_joins_who_founded_meanwhile_unless_it_had_data(
+async def test_a_node_whose_first_try_is_cut_short_joins_who_founded_meanwhile_unless_it_had_data(
     tmp_path: Path, shared_etcd: EtcdCluster, has_data: bool, is_killed: bool
 ) -> None:
     prefix = f"entering-{has_data}-{is_killed}"
     if has_data:
         (tmp_path / "definitions").mkdir()
 
-    async def scene() -> None:
+    one, host = clustered(shared_etcd.setting, prefix, tmp_path)
+    starting = asyncio.create_task(one.start())
+    await host.fenced.wait()
+    if is_killed:
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await one.stop()
         one, host = clustered(shared_etcd.setting, prefix, tmp_path)
-        starting = asyncio.create_task(one.start())
-        await host.fenced.wait()
-        if is_killed:
-            starting.cancel()
-            await asyncio.gather(starting, return_exceptions=True)
-            await one.stop()
-            one, host = clustered(shared_etcd.setting, prefix, tmp_path)
-            host.tries = 1
-            starting = asyncio.create_task(hold(host, one))
-        async with node("two", shared_etcd.setting, prefix) as two:
-            cluster = ClusterKeys.under(prefix).cluster.removeprefix(two.keys.prefix)
-            await two.put(cluster, encode("c1"))
-            host.may_go_on.set()
-            if has_data:
-                with pytest.raises(PreconditionFailed, match="has definitions of its own"):
-                    await starting
-            else:
+        host.tries = 1
+        starting = asyncio.create_task(hold(host, one))
+    async with node("two", shared_etcd.setting, prefix) as two:
+        cluster = ClusterKeys.under(prefix).cluster.removeprefix(two.keys.prefix)
+        await two.put(cluster, encode("c1"))
+        host.may_go_on.set()
+        if has_data:
+            with pytest.raises(PreconditionFailed, match="has definitions of its own"):
                 await starting
-                assert host.tries == 2
-                await one.stop()
-
-    play(scene())
+        else:
+            await starting
+            assert host.tries == 2
+            await one.stop()
 
 
 async def hold(host: Host, one: Clustered) -> None:
@@ -94,7 +91,7 @@ async def hold(host: Host, one: Clustered) -> None:
 
 
 @pytest.mark.parametrize("founds", [True, False])
-def test_a_node_that_etcd_declines_at_the_last_moment_is_let_in_the_next_time(
+async def test_a_node_that_etcd_declines_at_the_last_moment_is_let_in_the_next_time(
     tmp_path: Path, shared_etcd: EtcdCluster, founds: bool
 ) -> None:
     prefix = f"declined-{founds}"
@@ -106,25 +103,22 @@ def test_a_node_that_etcd_declines_at_the_last_moment_is_let_in_the_next_time(
     async def declined(transaction: object) -> int | None:
         raise EtcdError("no answer in time")
 
-    async def scene() -> None:
-        async with node("two", shared_etcd.setting, prefix) as two:
-            if not founds:
-                await two.put(ClusterKeys.under(prefix).cluster.removeprefix(two.keys.prefix), encode("c1"))
-            first = member()
-            await first.enter()
-            (tmp_path / "definitions").mkdir()
-            first.store.transact = declined  # type: ignore[method-assign]
-            with pytest.raises(EtcdError):
-                await first.joined()
-            await first.leave()
-            again = member()
-            await again.enter()
-            await again.joined()
-            assert "one" in again.state.members or not founds
-            assert MembershipFile(tmp_path).cluster_id == (again.state.cluster_id if founds else "c1")
-            await again.leave()
-
-    play(scene())
+    async with node("two", shared_etcd.setting, prefix) as two:
+        if not founds:
+            await two.put(ClusterKeys.under(prefix).cluster.removeprefix(two.keys.prefix), encode("c1"))
+        first = member()
+        await first.enter()
+        (tmp_path / "definitions").mkdir()
+        first.store.transact = declined  # type: ignore[method-assign]
+        with pytest.raises(EtcdError):
+            await first.joined()
+        await first.leave()
+        again = member()
+        await again.enter()
+        await again.joined()
+        assert "one" in again.state.members or not founds
+        assert MembershipFile(tmp_path).cluster_id == (again.state.cluster_id if founds else "c1")
+        await again.leave()
 
 
 def test_what_a_node_has_is_its_own_once_it_served_without_a_cluster(tmp_path: Path) -> None:

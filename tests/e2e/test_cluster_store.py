@@ -27,198 +27,174 @@ pytestmark = pytest.mark.skipif(etcd.available() is not None, reason=str(etcd.av
 # What happens is told.
 
 
-def test_all_there_is_comes_first_then_every_revision_in_order(shared_etcd: EtcdCluster) -> None:
+async def test_all_there_is_comes_first_then_every_revision_in_order(shared_etcd: EtcdCluster) -> None:
     chance = random.Random(1)
 
-    async def scene() -> None:
-        async with node("a", shared_etcd.setting, "order") as a:
-            before = [await a.put(f"x{number}") for number in range(5)]
-            async with node("b", shared_etcd.setting, "order") as b:
-                first = b.reported[0]
-                assert {event.key for event in first[1]} == {
-                    a.keys.alive("a"),
-                    *(f"order/x{number}" for number in range(5)),
-                }
-                assert sorted(event.modified for event in first[1])[1:] == before
-                revisions = []
-                for _ in range(60):
-                    key = f"order/x{chance.randrange(8)}"
-                    write = DeleteKey(key) if chance.random() < 0.3 else PutKey(key, chance.randbytes(3))
-                    writer = chance.choice((a, b))
-                    revisions.append(await writer.store.transact(StoreTransaction((), (write,))))
-                await until(lambda: a.store.revision == b.store.revision == revisions[-1])
-                reported = [revision for revision, _ in b.reported[1:]]
-                assert [one for one in reported if one in revisions] == revisions
-                assert reported == sorted(set(reported))
-                assert [one for one in a.reported if one[0] in revisions] == [
-                    one for one in b.reported if one[0] in revisions
-                ]
-                there = await read(shared_etcd.setting, "order/")
-                assert b.keys_now == a.keys_now
-                assert b.keys_now == {
-                    key: entry.value for key, entry in there.items() if not key.startswith("order/turns/")
-                }
-                assert (a.state.alive, b.state.alive) == ({"a": a.presence(), "b": b.presence()},) * 2
-            await until(lambda: a.changed[-1] == AliveChanged("b", None))
-            assert (a.losses, b.losses) == ([], [])
-
-    play(scene())
+    async with node("a", shared_etcd.setting, "order") as a:
+        before = [await a.put(f"x{number}") for number in range(5)]
+        async with node("b", shared_etcd.setting, "order") as b:
+            first = b.reported[0]
+            assert {event.key for event in first[1]} == {
+                a.keys.alive("a"),
+                *(f"order/x{number}" for number in range(5)),
+            }
+            assert sorted(event.modified for event in first[1])[1:] == before
+            revisions = []
+            for _ in range(60):
+                key = f"order/x{chance.randrange(8)}"
+                write = DeleteKey(key) if chance.random() < 0.3 else PutKey(key, chance.randbytes(3))
+                writer = chance.choice((a, b))
+                revisions.append(await writer.store.transact(StoreTransaction((), (write,))))
+            await until(lambda: a.store.revision == b.store.revision == revisions[-1])
+            reported = [revision for revision, _ in b.reported[1:]]
+            assert [one for one in reported if one in revisions] == revisions
+            assert reported == sorted(set(reported))
+            assert [one for one in a.reported if one[0] in revisions] == [
+                one for one in b.reported if one[0] in revisions
+            ]
+            there = await read(shared_etcd.setting, "order/")
+            assert b.keys_now == a.keys_now
+            assert b.keys_now == {
+                key: entry.value for key, entry in there.items() if not key.startswith("order/turns/")
+            }
+            assert (a.state.alive, b.state.alive) == ({"a": a.presence(), "b": b.presence()},) * 2
+        await until(lambda: a.changed[-1] == AliveChanged("b", None))
+        assert (a.losses, b.losses) == ([], [])
 
 
-def test_what_happens_before_a_node_is_announced_waits_until_then(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with node("a", shared_etcd.setting, "waits") as a:
-            b = Node("b", shared_etcd.setting, "waits")
-            await b.store.start()
-            await a.put("later")
-            assert [len(events) for _, events in b.reported] == [1]
-            await b.store.announce(b.presence())
-            await until(lambda: b.keys_now == a.keys_now)
-            again = Presence("i1", "tcp://elsewhere:1", "", 0, "1")
-            await b.store.announce(again)
-            await until(lambda: a.state.alive.get("b") == again)
-            await b.store.stop()
-
-    play(scene())
+async def test_what_happens_before_a_node_is_announced_waits_until_then(shared_etcd: EtcdCluster) -> None:
+    async with node("a", shared_etcd.setting, "waits") as a:
+        b = Node("b", shared_etcd.setting, "waits")
+        await b.store.start()
+        await a.put("later")
+        assert [len(events) for _, events in b.reported] == [1]
+        await b.store.announce(b.presence())
+        await until(lambda: b.keys_now == a.keys_now)
+        again = Presence("i1", "tcp://elsewhere:1", "", 0, "1")
+        await b.store.announce(again)
+        await until(lambda: a.state.alive.get("b") == again)
+        await b.store.stop()
 
 
-def test_what_happened_while_the_watch_was_cut_is_told_as_it_happened(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        with LinkProxy(shared_etcd.members[0].port) as link:
-            async with (
-                node("a", shared_etcd.setting, "cut") as a,
-                node("b", f"http://{LOOPBACK}:{link.port}", "cut") as b,
-            ):
-                for _ in range(3):
-                    link.refuse()
-                    revisions = [await a.put("x", encode(number)) for number in range(5)]
-                    link.allow()
-                    await until(partial(b.has, revisions[-1]))
-                    assert [(revision, len(events)) for revision, events in b.reported[-5:]] == [
-                        (revision, 1) for revision in revisions
-                    ]
-                assert b.losses == []
-
-    play(scene())
-
-
-def test_what_etcd_has_forgotten_meanwhile_is_told_as_differences(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        with LinkProxy(shared_etcd.members[0].port) as link:
-            async with (
-                node("a", shared_etcd.setting, "forgotten") as a,
-                node("b", f"http://{LOOPBACK}:{link.port}", "forgotten") as b,
-            ):
-                for name in ("stays", "goes", "changes"):
-                    last = await a.put(name)
-                await until(lambda: b.store.revision == last)
+async def test_what_happened_while_the_watch_was_cut_is_told_as_it_happened(shared_etcd: EtcdCluster) -> None:
+    with LinkProxy(shared_etcd.members[0].port) as link:
+        async with (
+            node("a", shared_etcd.setting, "cut") as a,
+            node("b", f"http://{LOOPBACK}:{link.port}", "cut") as b,
+        ):
+            for _ in range(3):
                 link.refuse()
-                await a.put("comes")
-                await a.put("changes", b"2")
-                last = await a.store.transact(StoreTransaction((), (DeleteKey("forgotten/goes"),)))
-                shared_etcd.members[0].ask("kv/compaction", revision=str(last), physical=True)
+                revisions = [await a.put("x", encode(number)) for number in range(5)]
                 link.allow()
-                await until(lambda: b.store.revision == last)
-                assert b.reported[-1][0] == last
-                assert {(event.key, event.value) for event in b.reported[-1][1]} == {
-                    ("forgotten/goes", None),
-                    ("forgotten/comes", b"1"),
-                    ("forgotten/changes", b"2"),
-                }
-                last = await a.put("after")
-                await until(lambda: a.store.revision == b.store.revision == last)
-                assert b.keys_now == a.keys_now
-
-    play(scene())
+                await until(partial(b.has, revisions[-1]))
+                assert [(revision, len(events)) for revision, events in b.reported[-5:]] == [
+                    (revision, 1) for revision in revisions
+                ]
+            assert b.losses == []
 
 
-def test_a_watch_from_a_forgotten_revision_says_so(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with node("a", shared_etcd.setting, "compacted") as a:
-            first = await a.put("x")
-            last = await a.put("x")
-            assert first
+async def test_what_etcd_has_forgotten_meanwhile_is_told_as_differences(shared_etcd: EtcdCluster) -> None:
+    with LinkProxy(shared_etcd.members[0].port) as link:
+        async with (
+            node("a", shared_etcd.setting, "forgotten") as a,
+            node("b", f"http://{LOOPBACK}:{link.port}", "forgotten") as b,
+        ):
+            for name in ("stays", "goes", "changes"):
+                last = await a.put(name)
+            await until(lambda: b.store.revision == last)
+            link.refuse()
+            await a.put("comes")
+            await a.put("changes", b"2")
+            last = await a.store.transact(StoreTransaction((), (DeleteKey("forgotten/goes"),)))
             shared_etcd.members[0].ask("kv/compaction", revision=str(last), physical=True)
-            client = Etcd(Endpoints().parse(shared_etcd.setting), 10.0)
-            watch = client.watch("compacted/", first - 1)
-            with pytest.raises(EtcdCompacted, match=f"has forgotten what was before revision {last}"):
-                await anext(watch)
-            await client.close()
-
-    play(scene())
-
-
-def test_what_nobody_can_follow_ends_the_lease_and_is_named(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with (
-            node("a", shared_etcd.setting, "unread") as a,
-            node("b", shared_etcd.setting, "unread") as b,
-        ):
-            await a.put("epoch", b"not a number")
-            await until(lambda: b.losses)
-            assert "etcd's key unread/epoch holds what no node" in b.losses[0]
-            assert not b.store.holds_lease_now()
-            c = Node("c", shared_etcd.setting, "unread")
-            with pytest.raises(UnreadableState, match="unread/epoch"):
-                await c.enter()
-            assert not c.store.holds_lease_now()
-            await c.store.stop()
-
-    play(scene())
+            link.allow()
+            await until(lambda: b.store.revision == last)
+            assert b.reported[-1][0] == last
+            assert {(event.key, event.value) for event in b.reported[-1][1]} == {
+                ("forgotten/goes", None),
+                ("forgotten/comes", b"1"),
+                ("forgotten/changes", b"2"),
+            }
+            last = await a.put("after")
+            await until(lambda: a.store.revision == b.store.revision == last)
+            assert b.keys_now == a.keys_now
 
 
-def test_a_watch_that_tells_nothing_is_given_up_when_it_should_have(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        watches = []
+async def test_a_watch_from_a_forgotten_revision_says_so(shared_etcd: EtcdCluster) -> None:
+    async with node("a", shared_etcd.setting, "compacted") as a:
+        first = await a.put("x")
+        last = await a.put("x")
+        assert first
+        shared_etcd.members[0].ask("kv/compaction", revision=str(last), physical=True)
+        client = Etcd(Endpoints().parse(shared_etcd.setting), 10.0)
+        watch = client.watch("compacted/", first - 1)
+        with pytest.raises(EtcdCompacted, match=f"has forgotten what was before revision {last}"):
+            await anext(watch)
+        await client.close()
 
-        def mute(said: bytes, answered: int) -> bool:
-            """The first watch says that it was made, and no more."""
-            if b"/v3/watch" in said and not answered:
-                watches.append(said)
-            return b"/v3/watch" in said and bool(answered) and len(watches) == 1
 
-        async with (
-            follower_server(shared_etcd.members[0], mute, hangs_up=False) as url,
-            node("a", shared_etcd.setting, "mute") as a,
-        ):
-            b = Node("b", url, "mute", 2_000)
-            await b.enter()
-            await until(lambda: watches)
-            revision = await a.put("x")
-            assert revision
-            b.store.expect(revision)
-            await until(lambda: b.store.revision == revision)
-            assert len(watches) == 2
-            assert (b.losses, b.store.holds_lease_now()) == ([], True)
-            await b.store.stop()
+async def test_what_nobody_can_follow_ends_the_lease_and_is_named(shared_etcd: EtcdCluster) -> None:
+    async with (
+        node("a", shared_etcd.setting, "unread") as a,
+        node("b", shared_etcd.setting, "unread") as b,
+    ):
+        await a.put("epoch", b"not a number")
+        await until(lambda: b.losses)
+        assert "etcd's key unread/epoch holds what no node" in b.losses[0]
+        assert not b.store.holds_lease_now()
+        c = Node("c", shared_etcd.setting, "unread")
+        with pytest.raises(UnreadableState, match="unread/epoch"):
+            await c.enter()
+        assert not c.store.holds_lease_now()
+        await c.store.stop()
 
-    play(scene())
+
+async def test_a_watch_that_tells_nothing_is_given_up_when_it_should_have(shared_etcd: EtcdCluster) -> None:
+    watches = []
+
+    def mute(said: bytes, answered: int) -> bool:
+        """The first watch says that it was made, and no more."""
+        if b"/v3/watch" in said and not answered:
+            watches.append(said)
+        return b"/v3/watch" in said and bool(answered) and len(watches) == 1
+
+    async with (
+        follower_server(shared_etcd.members[0], mute, hangs_up=False) as url,
+        node("a", shared_etcd.setting, "mute") as a,
+    ):
+        b = Node("b", url, "mute", 2_000)
+        await b.enter()
+        await until(lambda: watches)
+        revision = await a.put("x")
+        assert revision
+        b.store.expect(revision)
+        await until(lambda: b.store.revision == revision)
+        assert len(watches) == 2
+        assert (b.losses, b.store.holds_lease_now()) == ([], True)
+        await b.store.stop()
 
 
 # Who lives.
 
 
-def test_a_node_that_comes_back_waits_for_the_lease_of_before(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with node("b", shared_etcd.setting, "back") as b:
-            killed = Node("a", shared_etcd.setting, "back", SHORT_MS)
-            await killed.enter("first")
-            await until(lambda: "a" in b.state.alive)
-            vanish(killed)
-            back = Node("a", shared_etcd.setting, "back", SHORT_MS)
-            await back.enter("second")
-            # Each of the two has been seen, and its end: nobody is taken for the other.
-            await until(lambda: "a" in b.state.alive)
-            seen = [one.presence for one in b.changed if isinstance(one, AliveChanged) and one.name == "a"]
-            assert [one and one.incarnation for one in seen] == ["first", None, "second"]
-            assert (await read(shared_etcd.setting, "back/turns/")).keys() == {
-                b.store._turn,
-                back.store._turn,
-            }
-            await back.store.stop()
-            await killed.store.stop()
-
-    play(scene())
+async def test_a_node_that_comes_back_waits_for_the_lease_of_before(shared_etcd: EtcdCluster) -> None:
+    async with node("b", shared_etcd.setting, "back") as b:
+        killed = Node("a", shared_etcd.setting, "back", SHORT_MS)
+        await killed.enter("first")
+        await until(lambda: "a" in b.state.alive)
+        vanish(killed)
+        back = Node("a", shared_etcd.setting, "back", SHORT_MS)
+        await back.enter("second")
+        # Each of the two has been seen, and its end: nobody is taken for the other.
+        await until(lambda: "a" in b.state.alive)
+        seen = [one.presence for one in b.changed if isinstance(one, AliveChanged) and one.name == "a"]
+        assert [one and one.incarnation for one in seen] == ["first", None, "second"]
+        assert (await read(shared_etcd.setting, "back/turns/")).keys() == {
+            b.store._turn,
+            back.store._turn,
+        }
+        await back.store.stop()
+        await killed.store.stop()
 
 
 def vanish(one: Node) -> None:
@@ -228,60 +204,53 @@ def vanish(one: Node) -> None:
     lease.end()
 
 
-def test_two_nodes_of_one_name_are_not_both_let_in(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with node("a", shared_etcd.setting, "twins", SHORT_MS) as a:
-            twin = Node("a", shared_etcd.setting, "twins", SHORT_MS)
-            with pytest.raises(NameTaken, match="another node 'a' runs in the cluster below twins/"):
-                await twin.enter("second")
-            assert a.state.alive["a"].incarnation == "i1"
-            await twin.store.stop()
-
-    play(scene())
+async def test_two_nodes_of_one_name_are_not_both_let_in(shared_etcd: EtcdCluster) -> None:
+    async with node("a", shared_etcd.setting, "twins", SHORT_MS) as a:
+        twin = Node("a", shared_etcd.setting, "twins", SHORT_MS)
+        with pytest.raises(NameTaken, match="another node 'a' runs in the cluster below twins/"):
+            await twin.enter("second")
+        assert a.state.alive["a"].incarnation == "i1"
+        await twin.store.stop()
 
 
-def test_without_etcd_the_lease_ends_by_the_clock_and_with_it_all_goes_on(own_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        member = own_etcd.members[0]
-        async with (
-            node("a", own_etcd.setting, "away", SHORT_MS) as a,
-            node("b", own_etcd.setting, "away") as b,
-        ):
-            await until(lambda: "b" in a.state.alive)
-            member.pause()
-            writing = asyncio.create_task(a.put("x"))
-            await until(lambda: a.losses)
-            assert "no keepalive of the lease in time" in a.losses[0]
-            assert not a.store.holds_lease_now()
-            with pytest.raises(LeaseLost):
-                await writing
-            assert a.losses == a.losses[:1]
-            assert b.store.holds_lease_now()
-            member.go_on()
-            # What was asked for while etcd hung was done, or not: but never after the lease.
-            await until(lambda: "a" not in b.state.alive)
-            back = Node("a", own_etcd.setting, "away")
-            await back.enter("second")
-            await until(lambda: b.state.alive.get("a") == back.presence("second"))
-            assert back.store.status()["holds_lease"] is True
-            await back.store.stop()
+async def test_without_etcd_the_lease_ends_by_the_clock_and_with_it_all_goes_on(
+    own_etcd: EtcdCluster,
+) -> None:
+    member = own_etcd.members[0]
+    async with (
+        node("a", own_etcd.setting, "away", SHORT_MS) as a,
+        node("b", own_etcd.setting, "away") as b,
+    ):
+        await until(lambda: "b" in a.state.alive)
+        member.pause()
+        writing = asyncio.create_task(a.put("x"))
+        await until(lambda: a.losses)
+        assert "no keepalive of the lease in time" in a.losses[0]
+        assert not a.store.holds_lease_now()
+        with pytest.raises(LeaseLost):
+            await writing
+        assert a.losses == a.losses[:1]
+        assert b.store.holds_lease_now()
+        member.go_on()
+        # What was asked for while etcd hung was done, or not: but never after the lease.
+        await until(lambda: "a" not in b.state.alive)
+        back = Node("a", own_etcd.setting, "away")
+        await back.enter("second")
+        await until(lambda: b.state.alive.get("a") == back.presence("second"))
+        assert back.store.status()["holds_lease"] is True
+        await back.store.stop()
 
-    play(scene())
 
-
-def test_a_restart_of_etcd_that_is_shorter_than_the_lease_costs_nothing(own_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with node("a", own_etcd.setting, "restart") as a, node("b", own_etcd.setting, "restart") as b:
-            for number in range(3):
-                own_etcd.members[0].kill9()
-                writing = asyncio.create_task(a.put("x", encode(number)))
-                await asyncio.to_thread(own_etcd.members[0].restart)
-                revision = await writing
-                await until(partial(b.has, revision))
-                assert b.reported[-1][1][0].value == encode(number)
-            assert (a.losses, b.losses) == ([], [])
-
-    play(scene())
+async def test_a_restart_of_etcd_that_is_shorter_than_the_lease_costs_nothing(own_etcd: EtcdCluster) -> None:
+    async with node("a", own_etcd.setting, "restart") as a, node("b", own_etcd.setting, "restart") as b:
+        for number in range(3):
+            own_etcd.members[0].kill9()
+            writing = asyncio.create_task(a.put("x", encode(number)))
+            await asyncio.to_thread(own_etcd.members[0].restart)
+            revision = await writing
+            await until(partial(b.has, revision))
+            assert b.reported[-1][1][0].value == encode(number)
+        assert (a.losses, b.losses) == ([], [])
 
 
 def test_a_member_of_etcd_that_dies_or_hangs_is_left_for_another() -> None:
@@ -311,22 +280,17 @@ def test_a_member_of_etcd_that_dies_or_hangs_is_left_for_another() -> None:
         play(scene(cluster))
 
 
-def test_all_is_read_page_by_page(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with node("a", shared_etcd.setting, "pages") as a:
-            for first in (0, 100):
-                puts = tuple(
-                    PutKey(f"pages/{number:03}", encode(number)) for number in range(first, first + 100)
-                )
-                await a.store.transact(StoreTransaction((), puts))
-            whole = await read(shared_etcd.setting, "pages/0")
-            assert {key: entry.value for key, entry in whole.items()} == {
-                f"pages/{number:03}": encode(number) for number in range(100)
-            }
-            for page in (1, 7, 50, 99, 100):
-                assert await read(shared_etcd.setting, "pages/0", page) == whole
-
-    play(scene())
+async def test_all_is_read_page_by_page(shared_etcd: EtcdCluster) -> None:
+    async with node("a", shared_etcd.setting, "pages") as a:
+        for first in (0, 100):
+            puts = tuple(PutKey(f"pages/{number:03}", encode(number)) for number in range(first, first + 100))
+            await a.store.transact(StoreTransaction((), puts))
+        whole = await read(shared_etcd.setting, "pages/0")
+        assert {key: entry.value for key, entry in whole.items()} == {
+            f"pages/{number:03}": encode(number) for number in range(100)
+        }
+        for page in (1, 7, 50, 99, 100):
+            assert await read(shared_etcd.setting, "pages/0", page) == whole
 
 
 def test_a_status_tells_no_password() -> None:

@@ -80,108 +80,90 @@ async def node(
 # Two in one process.
 
 
-def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_resigns(
+async def test_one_of_two_leads_the_other_sees_it_and_follows_at_once_when_it_resigns(
     shared_etcd: EtcdCluster,
 ) -> None:
-    async def scene() -> None:
-        async with node("a", shared_etcd.setting, "two") as a, node("b", shared_etcd.setting, "two") as b:
-            assert await a.campaign(3) == Won(4, frozenset())
-            await a.election.record_in_sync(frozenset("b"))
-            lost = await b.campaign(9)
-            assert lost == LeadershipLost("node a leads in epoch 4", ElectedLeader("a", "tcp://a:5679", 4))
-            await until(lambda: b.seen[-1:] == [ElectedLeader("a", "tcp://a:5679", 4)])
-            status = b.election.status()
-            assert (status["reachable"], status["in_sync"], status["holds_lease"]) == (
-                True,
-                ["a", "b"],
-                False,
-            )
-            await a.election.resign()
-            assert not a.election.holds_lease_now()
-            # Far sooner than a lease ends, or nobody would be told within this test's patience.
-            await until(lambda: b.seen[-1] is None)
-            assert await b.campaign(1) == Won(5, frozenset("a"))
-            assert b.election.holds_lease_now()
-            assert (a.deposed, b.deposed) == ([], [])
-            await until(lambda: a.seen[-1] == ElectedLeader("b", "tcp://b:5679", 5))
-
-    play(scene())
+    async with node("a", shared_etcd.setting, "two") as a, node("b", shared_etcd.setting, "two") as b:
+        assert await a.campaign(3) == Won(4, frozenset())
+        await a.election.record_in_sync(frozenset("b"))
+        lost = await b.campaign(9)
+        assert lost == LeadershipLost("node a leads in epoch 4", ElectedLeader("a", "tcp://a:5679", 4))
+        await until(lambda: b.seen[-1:] == [ElectedLeader("a", "tcp://a:5679", 4)])
+        status = b.election.status()
+        assert (status["reachable"], status["in_sync"], status["holds_lease"]) == (
+            True,
+            ["a", "b"],
+            False,
+        )
+        await a.election.resign()
+        assert not a.election.holds_lease_now()
+        # Far sooner than a lease ends, or nobody would be told within this test's patience.
+        await until(lambda: b.seen[-1] is None)
+        assert await b.campaign(1) == Won(5, frozenset("a"))
+        assert b.election.holds_lease_now()
+        assert (a.deposed, b.deposed) == ([], [])
+        await until(lambda: a.seen[-1] == ElectedLeader("b", "tcp://b:5679", 5))
 
 
-def test_only_one_that_was_in_sync_wins_unless_an_operator_forces_it(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with node("a", shared_etcd.setting, "sync") as a, node("b", shared_etcd.setting, "sync") as b:
-            assert await a.campaign() == Won(1, frozenset())
-            await a.election.record_in_sync(frozenset("b"))
+async def test_only_one_that_was_in_sync_wins_unless_an_operator_forces_it(shared_etcd: EtcdCluster) -> None:
+    async with node("a", shared_etcd.setting, "sync") as a, node("b", shared_etcd.setting, "sync") as b:
+        assert await a.campaign() == Won(1, frozenset())
+        await a.election.record_in_sync(frozenset("b"))
+        await a.election.record_in_sync(frozenset())
+        await a.election.resign()
+        outcome = await b.campaign(7)
+        assert isinstance(outcome, LeadershipLost)
+        assert "may lack confirmed messages; in sync when there was a leader: a" in outcome.reason
+        assert await b.campaign(7, force=True) == Won(8, frozenset())
+        await b.election.resign()
+        assert isinstance(await a.campaign(), LeadershipLost)
+
+
+async def test_a_deposed_leader_knows_and_can_not_change_the_record(shared_etcd: EtcdCluster) -> None:
+    async with (
+        node("a", shared_etcd.setting, "stall", SHORT_MS) as a,
+        node("b", shared_etcd.setting, "stall") as b,
+    ):
+        await a.win()
+        await a.election.record_in_sync(frozenset("b"))
+        assert a.election.holds_lease_now()
+        time.sleep(SHORT_MS / 1000)  # noqa: ASYNC251 # the event loop stands still
+        assert not a.election.holds_lease_now()
+        assert a.deposed == []
+        with pytest.raises(Deposed):
             await a.election.record_in_sync(frozenset())
-            await a.election.resign()
-            outcome = await b.campaign(7)
-            assert isinstance(outcome, LeadershipLost)
-            assert "may lack confirmed messages; in sync when there was a leader: a" in outcome.reason
-            assert await b.campaign(7, force=True) == Won(8, frozenset())
-            await b.election.resign()
-            assert isinstance(await a.campaign(), LeadershipLost)
-
-    play(scene())
-
-
-def test_a_deposed_leader_knows_and_can_not_change_the_record(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with (
-            node("a", shared_etcd.setting, "stall", SHORT_MS) as a,
-            node("b", shared_etcd.setting, "stall") as b,
-        ):
-            await a.win()
+        await until(lambda: a.deposed)
+        assert (await b.win()).in_sync == frozenset("a")
+        with pytest.raises(Deposed):
             await a.election.record_in_sync(frozenset("b"))
-            assert a.election.holds_lease_now()
-            time.sleep(SHORT_MS / 1000)  # noqa: ASYNC251 # the event loop stands still
-            assert not a.election.holds_lease_now()
-            assert a.deposed == []
-            with pytest.raises(Deposed):
-                await a.election.record_in_sync(frozenset())
-            await until(lambda: a.deposed)
-            assert (await b.win()).in_sync == frozenset("a")
-            with pytest.raises(Deposed):
-                await a.election.record_in_sync(frozenset("b"))
-            assert b.election.holds_lease_now()
-            assert len(a.deposed) == 1
-
-    play(scene())
+        assert b.election.holds_lease_now()
+        assert len(a.deposed) == 1
 
 
-def test_a_leader_that_lost_its_key_is_told_though_its_lease_lasts(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with node("a", shared_etcd.setting, "gone") as a:
+async def test_a_leader_that_lost_its_key_is_told_though_its_lease_lasts(shared_etcd: EtcdCluster) -> None:
+    async with node("a", shared_etcd.setting, "gone") as a:
+        await a.campaign()
+        key = "Z29uZS9sZWFkZXI="  # gone/leader
+        await asyncio.to_thread(shared_etcd.members[0].ask, "kv/deleterange", key=key)
+        await until(lambda: a.deposed)
+        assert a.deposed == ["etcd has ended the lease"]
+        assert await a.win(1) == Won(2, frozenset())
+
+
+async def test_what_nobody_of_us_wrote_elects_nobody(shared_etcd: EtcdCluster) -> None:
+    key, value = "Zm9yZWlnbi9lcG9jaA==", "bWluZQ=="  # foreign/epoch, mine
+    await asyncio.to_thread(shared_etcd.members[0].ask, "kv/put", key=key, value=value)
+    async with node("a", shared_etcd.setting, "foreign") as a:
+        with pytest.raises(UnreadableState, match="key foreign/epoch holds"):
             await a.campaign()
-            key = "Z29uZS9sZWFkZXI="  # gone/leader
-            await asyncio.to_thread(shared_etcd.members[0].ask, "kv/deleterange", key=key)
-            await until(lambda: a.deposed)
-            assert a.deposed == ["etcd has ended the lease"]
-            assert await a.win(1) == Won(2, frozenset())
-
-    play(scene())
+        await until(lambda: "foreign/epoch" in str(a.election.status()["last_error"]))
+        assert a.seen == []
 
 
-def test_what_nobody_of_us_wrote_elects_nobody(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        key, value = "Zm9yZWlnbi9lcG9jaA==", "bWluZQ=="  # foreign/epoch, mine
-        await asyncio.to_thread(shared_etcd.members[0].ask, "kv/put", key=key, value=value)
-        async with node("a", shared_etcd.setting, "foreign") as a:
-            with pytest.raises(UnreadableState, match="key foreign/epoch holds"):
-                await a.campaign()
-            await until(lambda: "foreign/epoch" in str(a.election.status()["last_error"]))
-            assert a.seen == []
-
-    play(scene())
-
-
-def test_while_nobody_leads_the_occasion_to_campaign_comes_again(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with node("a", shared_etcd.setting, "vacant", 1000) as a:
-            await until(lambda: len(a.seen) > 1)
-            assert a.seen[:2] == [None, None]
-
-    play(scene())
+async def test_while_nobody_leads_the_occasion_to_campaign_comes_again(shared_etcd: EtcdCluster) -> None:
+    async with node("a", shared_etcd.setting, "vacant", 1000) as a:
+        await until(lambda: len(a.seen) > 1)
+        assert a.seen[:2] == [None, None]
 
 
 # Many at once.
@@ -301,79 +283,74 @@ def test_a_leader_that_is_stopped_promises_nothing_once_another_can_lead(candida
 # etcd in trouble.
 
 
-def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_on(own_etcd: EtcdCluster) -> None:
-    member = own_etcd.members[0]
-
-    async def scene() -> None:
-        async with (
-            node("a", own_etcd.setting, "away", SHORT_MS) as a,
-            node("b", own_etcd.setting, "away") as b,
-        ):
-            epoch = (await a.win()).epoch
-            await until(lambda: b.seen)
-            member.pause()
-            with pytest.raises(Deposed):  # Not sooner: whether etcd has it is not known.
-                await a.election.record_in_sync(frozenset("b"))
-            assert not a.election.holds_lease_now()
-            with pytest.raises(EtcdAway, match=f"no endpoint of etcd answers: {member.url}"):
-                await b.campaign()
-            await until(lambda: not a.election.status()["reachable"] and a.deposed)
-            assert "no keepalive of the lease in time" in a.deposed[0]
-            reported = len(b.seen)
-            member.go_on()
-            again = (await a.win(epoch)).epoch
-            assert again > epoch
-            await until(
-                lambda: len(b.seen) > reported and b.seen[-1] == ElectedLeader("a", "tcp://a:5679", again)
-            )
-            assert a.election.status()["reachable"]
-
-    play(scene())
-
-
-def test_a_leader_outlives_a_restart_of_etcd_that_is_shorter_than_its_lease(own_etcd: EtcdCluster) -> None:
-    member = own_etcd.members[0]
-
-    async def scene() -> None:
-        async with node("a", own_etcd.setting, "restart") as a, node("b", own_etcd.setting, "restart") as b:
-            await a.campaign()
-            await until(lambda: b.seen[-1:] == [ElectedLeader("a", "tcp://a:5679", 1)])
-            reported = len(b.seen)
-            member.kill9()
-            await until(lambda: not b.election.status()["reachable"])
-            await asyncio.to_thread(member.restart)
-            await a.election.record_in_sync(frozenset("b"))
-            assert a.election.holds_lease_now()
-            await until(lambda: len(b.seen) > reported)
-            assert set(b.seen[reported:]) == {ElectedLeader("a", "tcp://a:5679", 1)}
-            assert await b.campaign() == LeadershipLost(
-                "node a leads in epoch 1", ElectedLeader("a", "tcp://a:5679", 1)
-            )
-
-    play(scene())
-
-
-def test_a_loss_of_etcds_data_makes_no_epoch_come_twice_and_lets_nobody_win_who_was_not_in_sync(
+async def test_without_etcd_the_leader_gives_up_by_itself_and_with_it_all_goes_on(
     own_etcd: EtcdCluster,
 ) -> None:
     member = own_etcd.members[0]
 
-    async def scene() -> None:
-        async with node("a", own_etcd.setting, "lost") as a, node("b", own_etcd.setting, "lost") as b:
-            assert await a.campaign(6) == Won(7, frozenset())
-            await until(lambda: b.election.status()["epoch"] == 7)
-            member.kill9()
-            member.lose_data()
-            await asyncio.to_thread(member.restart)
-            await until(lambda: a.deposed)
-            outcome = await b.campaign(1)
-            assert isinstance(outcome, LeadershipLost)
-            assert "may lack confirmed messages" in outcome.reason
-            assert await a.win(7) == Won(8, frozenset())
-        async with node("c", own_etcd.setting, "lost") as c:
-            assert c.election.status()["epoch"] <= 8
+    async with (
+        node("a", own_etcd.setting, "away", SHORT_MS) as a,
+        node("b", own_etcd.setting, "away") as b,
+    ):
+        epoch = (await a.win()).epoch
+        await until(lambda: b.seen)
+        member.pause()
+        with pytest.raises(Deposed):  # Not sooner: whether etcd has it is not known.
+            await a.election.record_in_sync(frozenset("b"))
+        assert not a.election.holds_lease_now()
+        with pytest.raises(EtcdAway, match=f"no endpoint of etcd answers: {member.url}"):
+            await b.campaign()
+        await until(lambda: not a.election.status()["reachable"] and a.deposed)
+        assert "no keepalive of the lease in time" in a.deposed[0]
+        reported = len(b.seen)
+        member.go_on()
+        again = (await a.win(epoch)).epoch
+        assert again > epoch
+        await until(
+            lambda: len(b.seen) > reported and b.seen[-1] == ElectedLeader("a", "tcp://a:5679", again)
+        )
+        assert a.election.status()["reachable"]
 
-    play(scene())
+
+async def test_a_leader_outlives_a_restart_of_etcd_that_is_shorter_than_its_lease(
+    own_etcd: EtcdCluster,
+) -> None:
+    member = own_etcd.members[0]
+
+    async with node("a", own_etcd.setting, "restart") as a, node("b", own_etcd.setting, "restart") as b:
+        await a.campaign()
+        await until(lambda: b.seen[-1:] == [ElectedLeader("a", "tcp://a:5679", 1)])
+        reported = len(b.seen)
+        member.kill9()
+        await until(lambda: not b.election.status()["reachable"])
+        await asyncio.to_thread(member.restart)
+        await a.election.record_in_sync(frozenset("b"))
+        assert a.election.holds_lease_now()
+        await until(lambda: len(b.seen) > reported)
+        assert set(b.seen[reported:]) == {ElectedLeader("a", "tcp://a:5679", 1)}
+        assert await b.campaign() == LeadershipLost(
+            "node a leads in epoch 1", ElectedLeader("a", "tcp://a:5679", 1)
+        )
+
+
+async def test_a_loss_of_etcds_data_makes_no_epoch_come_twice_and_lets_nobody_win_who_was_not_in_sync(
+    own_etcd: EtcdCluster,
+) -> None:
+    member = own_etcd.members[0]
+
+    async with node("a", own_etcd.setting, "lost") as a, node("b", own_etcd.setting, "lost") as b:
+        assert await a.campaign(6) == Won(7, frozenset())
+        await until(lambda: b.election.status()["epoch"] == 7)
+        member.kill9()
+        member.lose_data()
+        await asyncio.to_thread(member.restart)
+        await until(lambda: a.deposed)
+        outcome = await b.campaign(1)
+        assert isinstance(outcome, LeadershipLost)
+        assert "may lack confirmed messages" in outcome.reason
+        assert await a.win(7) == Won(8, frozenset())
+    async with node("c", own_etcd.setting, "lost") as c:
+        assert c.election.status()["epoch"] <= 8
 
 
 def test_a_leader_stays_one_when_the_member_of_etcd_it_talks_to_dies_or_hangs() -> None:
@@ -409,55 +386,49 @@ def deaf_to_transactions(member: EtcdMember) -> AbstractAsyncContextManager[str]
     return follower_server(member, lambda said, _: b"/v3/kv/txn" in said, hangs_up=True)
 
 
-def test_what_was_done_though_the_answer_got_lost_counts(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async with deaf_to_transactions(shared_etcd.members[0]) as deaf, node("a", deaf, "deaf") as a:
-            assert await a.campaign() == Won(1, frozenset())
-            assert a.election.holds_lease_now()
-        async with deaf_to_transactions(shared_etcd.members[0]) as deaf:
-            async with node("b", f"{deaf},{shared_etcd.setting}", "deaf-too") as b:
-                assert await b.campaign() == Won(1, frozenset())
-                b.election._etcd.endpoint = EtcdEndpoint(deaf)
-                await b.election.record_in_sync(frozenset("c"))
-                assert b.election.status()["holds_lease"]
-                await b.election.resign()
-            async with node("c", shared_etcd.setting, "deaf-too") as c:
-                assert await c.campaign() == Won(2, frozenset("b"))
-
-    play(scene())
+async def test_what_was_done_though_the_answer_got_lost_counts(shared_etcd: EtcdCluster) -> None:
+    async with deaf_to_transactions(shared_etcd.members[0]) as deaf, node("a", deaf, "deaf") as a:
+        assert await a.campaign() == Won(1, frozenset())
+        assert a.election.holds_lease_now()
+    async with deaf_to_transactions(shared_etcd.members[0]) as deaf:
+        async with node("b", f"{deaf},{shared_etcd.setting}", "deaf-too") as b:
+            assert await b.campaign() == Won(1, frozenset())
+            b.election._etcd.endpoint = EtcdEndpoint(deaf)
+            await b.election.record_in_sync(frozenset("c"))
+            assert b.election.status()["holds_lease"]
+            await b.election.resign()
+        async with node("c", shared_etcd.setting, "deaf-too") as c:
+            assert await c.campaign() == Won(2, frozenset("b"))
 
 
 # Who asks.
 
 
-def test_etcd_may_ask_for_a_user_and_forget_logins(own_etcd: EtcdCluster) -> None:
+async def test_etcd_may_ask_for_a_user_and_forget_logins(own_etcd: EtcdCluster) -> None:
     member = own_etcd.members[0]
 
-    async def scene() -> None:
-        follower_server = f"http://root:s%3Acret@{LOOPBACK}:{member.port}"
-        async with node("a", follower_server, "users") as a:  # Nobody is asked yet.
-            await until(lambda: a.seen == [None])
-        member.ask("auth/user/add", name="root", password="s:cret")
-        member.ask("auth/user/grant", user="root", role="root")
-        member.ask("auth/enable")
-        async with node("a", follower_server, "users") as a:
-            await a.campaign()
-            await asyncio.to_thread(member.stop)
-            await asyncio.to_thread(member.restart)
-            await a.election.record_in_sync(frozenset("b"))
-            assert a.deposed == []
-            assert "cret" not in repr(a.election.status())
-            assert a.election.status()["endpoints"] == [member.url]
-        for user, why in (
-            ("root:wrong@", "refuses user root: .*authentication failed"),
-            ("", "user name is empty"),
-        ):
-            async with node("b", f"http://{user}{LOOPBACK}:{member.port}", "users") as b:
-                with pytest.raises(EtcdRefused, match=why) as refused:
-                    await b.campaign()
-                assert "wrong" not in str(refused.value)
-
-    play(scene())
+    follower_server = f"http://root:s%3Acret@{LOOPBACK}:{member.port}"
+    async with node("a", follower_server, "users") as a:  # Nobody is asked yet.
+        await until(lambda: a.seen == [None])
+    member.ask("auth/user/add", name="root", password="s:cret")
+    member.ask("auth/user/grant", user="root", role="root")
+    member.ask("auth/enable")
+    async with node("a", follower_server, "users") as a:
+        await a.campaign()
+        await asyncio.to_thread(member.stop)
+        await asyncio.to_thread(member.restart)
+        await a.election.record_in_sync(frozenset("b"))
+        assert a.deposed == []
+        assert "cret" not in repr(a.election.status())
+        assert a.election.status()["endpoints"] == [member.url]
+    for user, why in (
+        ("root:wrong@", "refuses user root: .*authentication failed"),
+        ("", "user name is empty"),
+    ):
+        async with node("b", f"http://{user}{LOOPBACK}:{member.port}", "users") as b:
+            with pytest.raises(EtcdRefused, match=why) as refused:
+                await b.campaign()
+            assert "wrong" not in str(refused.value)
 
 
 @pytest.mark.skipif(certificates.available() is not None, reason=str(certificates.available()))
@@ -483,17 +454,14 @@ def test_etcd_may_speak_tls_and_has_to_prove_who_it_is(tmp_path: Path) -> None:
         play(scene(cluster))
 
 
-def test_what_is_no_etcd_is_named(shared_etcd: EtcdCluster) -> None:
-    async def scene() -> None:
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await reader.readuntil(b"\r\n\r\n")
-            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot found")
-            writer.close()
+async def test_what_is_no_etcd_is_named(shared_etcd: EtcdCluster) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 9\r\n\r\nnot found")
+        writer.close()
 
-        async with await asyncio.start_server(serve, LOOPBACK, 0) as server:
-            port = server.sockets[0].getsockname()[1]
-            async with node("a", f"http://{LOOPBACK}:{port}", "none") as a:
-                with pytest.raises(EtcdAway, match=rf"{port} \(HTTP status 404, not the words of etcd"):
-                    await a.campaign()
-
-    play(scene())
+    async with await asyncio.start_server(serve, LOOPBACK, 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        async with node("a", f"http://{LOOPBACK}:{port}", "none") as a:
+            with pytest.raises(EtcdAway, match=rf"{port} \(HTTP status 404, not the words of etcd"):
+                await a.campaign()

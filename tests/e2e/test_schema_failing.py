@@ -25,9 +25,10 @@ from tests.e2e.schema_pair import (
     endpoints,
     garbage,
     listening,
-    on_a_loop,
     pair,
 )
+
+pytestmark = pytest.mark.uvloop
 
 NEVER_MS = 3_600_000
 PATIENT = TIMING._replace(backoff_min_s=30.0, backoff_max_s=30.0)
@@ -47,7 +48,6 @@ def _tell_of_another_version(upstream: Node) -> None:
 # -- the wait -------------------------------------------------------------------------------------
 
 
-@on_a_loop
 async def test_after_a_sync_that_failed_on_an_open_link_the_next_try_waits(tmp_path: Path) -> None:
     async with pair(tmp_path, PATIENT) as link:
         _tell_of_another_version(link.upstream)
@@ -57,7 +57,6 @@ async def test_after_a_sync_that_failed_on_an_open_link_the_next_try_waits(tmp_p
         assert link.upstream.sessions == 1
 
 
-@on_a_loop
 async def test_a_notice_of_a_link_that_failed_does_not_shorten_the_wait(tmp_path: Path) -> None:
     async with pair(tmp_path, PATIENT._replace(reply_timeout_s=0.3)) as link:
         connections = 0
@@ -83,7 +82,6 @@ async def test_a_notice_of_a_link_that_failed_does_not_shorten_the_wait(tmp_path
             assert connections == 1
 
 
-@on_a_loop
 async def test_who_closes_a_link_is_not_told_that_it_is_lost(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         [endpoint] = parse_upstream(json.loads(endpoints(link.port))).endpoints
@@ -101,7 +99,6 @@ async def test_who_closes_a_link_is_not_told_that_it_is_lost(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("fault", ["refuses", "is silent", "is damaged"])
-@on_a_loop
 async def test_the_next_endpoint_is_tried_when_the_first_lets_us_in_and_no_more(
     tmp_path: Path, fault: str
 ) -> None:
@@ -134,7 +131,6 @@ async def test_the_next_endpoint_is_tried_when_the_first_lets_us_in_and_no_more(
             assert [(row["action"], row["key"]) for row in found] == [("create", ["/", "new"])]
 
 
-@on_a_loop
 async def test_a_diff_that_no_endpoint_tells_gives_the_reason_of_each(tmp_path: Path) -> None:
     async with pair(tmp_path, TIMING._replace(reply_timeout_s=0.3)) as link, listening(garbage) as noise:
         refused = await a_refused_port()
@@ -149,7 +145,6 @@ async def test_a_diff_that_no_endpoint_tells_gives_the_reason_of_each(tmp_path: 
             await link.downstream.schema_sync.diff()
 
 
-@on_a_loop
 async def test_the_order_of_the_endpoints_counts_again_after_a_sync(tmp_path: Path) -> None:
     async with pair(tmp_path, minimum_sync_interval_ms=NEVER_MS) as link:
         good = Node(tmp_path, "good", operating_mode="upstream")
@@ -173,7 +168,6 @@ async def test_the_order_of_the_endpoints_counts_again_after_a_sync(tmp_path: Pa
 @pytest.mark.parametrize(
     "place", ["a..b:5672", f"{'x' * 70}.example:5672", "http://a..b:1", "http://\u00fc..b:1"]
 )
-@on_a_loop
 async def test_a_host_that_can_have_no_name_is_told_with_its_endpoint_and_passed_over(
     tmp_path: Path, place: str
 ) -> None:
@@ -190,7 +184,6 @@ async def test_a_host_that_can_have_no_name_is_told_with_its_endpoint_and_passed
 # -- an upstream that changes while it is told ----------------------------------------------------
 
 
-@on_a_loop
 async def test_what_changes_in_the_last_comparison_of_a_sync_is_asked_for_although_no_notice_comes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,7 +217,6 @@ async def test_what_changes_in_the_last_comparison_of_a_sync_is_asked_for_althou
 
 
 @pytest.mark.parametrize("command", ["restart", "set_mode"])
-@on_a_loop
 async def test_a_decision_that_cannot_be_kept_changes_nothing(tmp_path: Path, command: str) -> None:
     async with pair(tmp_path, minimum_sync_interval_ms=100) as link:
         await _linked(link)

@@ -45,7 +45,9 @@ from leveret.storage.state_file import StateFile
 from leveret.testing.network.waiting import until
 from leveret.testing.servers.certificates import CertificateAuthority, available
 from leveret.wire.schema_sync import SyncRequest, decode_reply, encode_request
-from tests.e2e.schema_pair import SOME, TIMING, Node, endpoints, listening, on_a_loop, pair
+from tests.e2e.schema_pair import SOME, TIMING, Node, endpoints, listening, pair
+
+pytestmark = pytest.mark.uvloop
 
 NEVER_MS = 3_600_000
 
@@ -53,7 +55,6 @@ NEVER_MS = 3_600_000
 # -- when the upstream changes --------------------------------------------------------------------
 
 
-@on_a_loop
 async def test_a_change_arrives_although_the_next_sync_is_far_off(tmp_path: Path) -> None:
     async with pair(tmp_path, minimum_sync_interval_ms=NEVER_MS) as link:
         link.upstream.notices_every_s = 0.02
@@ -67,7 +68,6 @@ async def test_a_change_arrives_although_the_next_sync_is_far_off(tmp_path: Path
         assert link.status["sync_interval_ms"] == NEVER_MS
 
 
-@on_a_loop
 async def test_what_was_told_is_noted_as_told_although_an_upstream_looks_at_its_schema_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,7 +84,6 @@ async def test_what_was_told_is_noted_as_told_although_an_upstream_looks_at_its_
     assert (reported, node.schema_state()) == (reply.state, before), "its deletion is worth a notice"
 
 
-@on_a_loop
 async def test_what_does_not_travel_is_no_reason_for_a_notice(tmp_path: Path) -> None:
     async with pair(tmp_path, minimum_sync_interval_ms=NEVER_MS) as link:
         link.upstream.notices_every_s = 0.02
@@ -98,7 +97,6 @@ async def test_what_does_not_travel_is_no_reason_for_a_notice(tmp_path: Path) ->
         assert link.status["notices"] == 1
 
 
-@on_a_loop
 async def test_several_downstreams_follow_one_upstream_each_at_its_own_pace(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         other = Node(tmp_path, "other", operating_mode="downstream")
@@ -121,7 +119,6 @@ async def test_several_downstreams_follow_one_upstream_each_at_its_own_pace(tmp_
             await other.schema_sync.stop()
 
 
-@on_a_loop
 async def test_what_is_changed_on_the_downstream_is_put_right(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         link.upstream.put(*SOME)
@@ -133,7 +130,6 @@ async def test_what_is_changed_on_the_downstream_is_put_right(tmp_path: Path) ->
         assert link.downstream.schema() == link.upstream.schema()
 
 
-@on_a_loop
 async def test_no_two_queues_get_the_same_epoch_although_both_sides_count_alike(tmp_path: Path) -> None:
     async with pair(tmp_path, locals_={"queues": "^mine"}) as link:
         link.downstream.put(*(Queue(vhost="/", name=f"mine{number}") for number in range(3)))
@@ -147,7 +143,6 @@ async def test_no_two_queues_get_the_same_epoch_although_both_sides_count_alike(
         assert sorted(queue.epoch for queue in held.values()) == [1, 2, 3, 4, 6, 7]
 
 
-@on_a_loop
 async def test_what_did_not_change_is_not_digested_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,7 +175,6 @@ def _hold_messages(node: Node, name: str) -> None:
     node.broker.queue("/", name).backlog.next_offset = 3
 
 
-@on_a_loop
 async def test_a_queue_with_messages_is_replaced_when_the_operator_says_so_and_not_before(
     tmp_path: Path,
 ) -> None:
@@ -210,7 +204,6 @@ async def test_a_queue_with_messages_is_replaced_when_the_operator_says_so_and_n
         assert status["conflict_count"] == 1, "once forced is not for ever forced"
 
 
-@on_a_loop
 async def test_a_sync_that_cannot_be_had_says_why(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         with pytest.raises(NotAllowed, match="follows no upstream now"):
@@ -226,7 +219,6 @@ async def test_a_sync_that_cannot_be_had_says_why(tmp_path: Path) -> None:
             await link.downstream.schema_sync.sync(force=False)
 
 
-@on_a_loop
 async def test_a_force_that_failed_or_that_nobody_waits_for_is_no_force_any_more(tmp_path: Path) -> None:
     deaf = False
 
@@ -266,7 +258,6 @@ async def test_a_force_that_failed_or_that_nobody_waits_for_is_no_force_any_more
         assert link.downstream.broker.queue("/", "q").message_count == 3
 
 
-@on_a_loop
 async def test_what_the_upstream_has_and_cannot_be_had_here_is_refused_and_deletes_nothing(
     tmp_path: Path,
 ) -> None:
@@ -284,7 +275,6 @@ async def test_what_the_upstream_has_and_cannot_be_had_here_is_refused_and_delet
 # -- a sync that is stopped -----------------------------------------------------------------------
 
 
-@on_a_loop
 async def test_a_delta_that_is_being_applied_is_applied_whole_when_replication_is_disabled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,7 +310,6 @@ async def test_a_delta_that_is_being_applied_is_applied_whole_when_replication_i
         assert link.status["state"] == "disconnected"
 
 
-@on_a_loop
 async def test_nobody_waits_for_a_sync_of_a_downstream_that_has_ended(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         await link.follow()
@@ -335,7 +324,6 @@ async def test_nobody_waits_for_a_sync_of_a_downstream_that_has_ended(tmp_path: 
         assert {isinstance(each, dict | LeveretError) for each in results} == {True}
 
 
-@on_a_loop
 async def test_a_disk_that_never_answers_does_not_keep_a_node_from_stopping(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         committing = asyncio.Event()
@@ -372,7 +360,6 @@ class Site:
         self.decided = change(self.decided)
 
 
-@on_a_loop
 async def test_who_is_not_to_follow_any_more_when_it_may_change_definitions_changes_nothing(
     tmp_path: Path,
 ) -> None:
@@ -409,7 +396,6 @@ async def test_who_is_not_to_follow_any_more_when_it_may_change_definitions_chan
         await until(lambda: sync.status()["state"] == "running", "the other side")
 
 
-@on_a_loop
 async def test_what_other_nodes_changed_while_it_waited_is_seen(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         down = link.downstream
@@ -427,7 +413,6 @@ async def test_what_other_nodes_changed_while_it_waited_is_seen(tmp_path: Path) 
         assert (link.status["conflict_count"], link.status["refused_count"]) == (0, 0)
 
 
-@on_a_loop
 async def test_what_was_forced_and_given_up_while_it_waited_is_not_forced_later(tmp_path: Path) -> None:
     async with pair(tmp_path, minimum_sync_interval_ms=NEVER_MS) as link:
         down, waits, goes_on = link.downstream, asyncio.Event(), asyncio.Event()
@@ -453,7 +438,6 @@ async def test_what_was_forced_and_given_up_while_it_waited_is_not_forced_later(
         assert down.broker.queue("/", "q").message_count == 3
 
 
-@on_a_loop
 async def test_a_command_that_ends_while_the_node_closes_follows_nobody(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         await link.follow()
@@ -467,7 +451,6 @@ async def test_a_command_that_ends_while_the_node_closes_follows_nobody(tmp_path
 # -- what would change, what was changed ----------------------------------------------------------
 
 
-@on_a_loop
 async def test_what_would_change_is_told_and_nothing_is_changed(tmp_path: Path) -> None:
     async with pair(tmp_path, locals_={"queues": "^mine$"}) as link:
         link.upstream.put(
@@ -508,7 +491,6 @@ async def test_what_would_change_is_told_and_nothing_is_changed(tmp_path: Path) 
         assert [row["action"] for row in await link.downstream.schema_sync.diff()] == ["keep"]
 
 
-@on_a_loop
 async def test_an_upstream_that_cannot_be_asked_what_would_change_is_told_with_the_reason(
     tmp_path: Path,
 ) -> None:
@@ -521,7 +503,6 @@ async def test_an_upstream_that_cannot_be_asked_what_would_change_is_told_with_t
             await link.downstream.schema_sync.diff()
 
 
-@on_a_loop
 async def test_the_standby_is_told_why_nothing_came(tmp_path: Path) -> None:
     """It transfers vhosts that come with the definitions, and without these there are none."""
     async with pair(tmp_path) as link:
@@ -533,7 +514,6 @@ async def test_the_standby_is_told_why_nothing_came(tmp_path: Path) -> None:
         await until(lambda: not sync.why_nothing_came, "a first sync")
 
 
-@on_a_loop
 async def test_what_was_changed_is_kept_newest_first_over_a_restart_and_not_without_end(
     tmp_path: Path,
 ) -> None:
@@ -558,14 +538,12 @@ async def test_what_was_changed_is_kept_newest_first_over_a_restart_and_not_with
         assert link.downstream.schema_sync.history() == rows, "a sync without a change is no entry"
 
 
-@on_a_loop
 async def test_a_history_that_is_none_stops_the_start_with_its_name(tmp_path: Path) -> None:
     StateFile(tmp_path / "down-history.json").save({"applied": [{"stamp": "yesterday"}]})
     with pytest.raises(InvalidCommand, match=r"down-history\.json"):
         Node(tmp_path, "down", operating_mode="downstream")
 
 
-@on_a_loop
 async def test_the_status_says_where_the_mode_is_from(tmp_path: Path) -> None:
     node = Node(tmp_path, "down", operating_mode="downstream")
     assert node.schema_sync.status()["operating_mode_source"] == "configuration"
@@ -575,7 +553,6 @@ async def test_the_status_says_where_the_mode_is_from(tmp_path: Path) -> None:
     assert status["configured_operating_mode"] == "downstream"
 
 
-@on_a_loop
 async def test_the_status_of_an_upstream_has_nothing_of_its_time_as_a_downstream(tmp_path: Path) -> None:
     node = Node(tmp_path, "down", operating_mode="downstream")
     await node.schema_sync.start()
@@ -602,7 +579,6 @@ def _server(authority: CertificateAuthority, name: str, names: str) -> ssl.SSLCo
     return context
 
 
-@on_a_loop
 async def test_a_link_over_tls_trusts_the_configured_authority_only(
     tmp_path: Path, authority: CertificateAuthority
 ) -> None:
@@ -628,7 +604,6 @@ async def test_a_link_over_tls_trusts_the_configured_authority_only(
         assert link.status["upstream_endpoint"] == f"amqps://127.0.0.1:{port}"
 
 
-@on_a_loop
 async def test_an_authority_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     tls = TlsOptions(cacertfile=tmp_path / "none.pem", verify="verify_peer")
     async with pair(tmp_path, tls=tls) as link:

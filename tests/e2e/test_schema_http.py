@@ -20,7 +20,9 @@ from leveret.model.definitions import Queue, Vhost
 from leveret.runtime.schema_sync import http_source as schema_http
 from leveret.testing.network.waiting import until
 from leveret.testing.servers.certificates import CertificateAuthority, available
-from tests.e2e.schema_pair import TIMING, Node, endpoints, listening, on_a_loop
+from tests.e2e.schema_pair import TIMING, Node, endpoints, listening
+
+pytestmark = pytest.mark.uvloop
 
 NEVER_MS = 3_600_000
 
@@ -99,7 +101,6 @@ DOCUMENT: dict[str, list[dict[str, Any]]] = {
 DOCUMENT_WHOLE: dict[str, list[dict[str, Any]]] = {kind: [] for kind in ALWAYS_THERE} | DOCUMENT
 
 
-@on_a_loop
 async def test_definitions_over_http_are_followed_and_asked_for_by_their_etag(tmp_path: Path) -> None:
     api = Api(_document(**DOCUMENT), etag='"one"')
     async with following_http(tmp_path, api) as (node, status):
@@ -124,7 +125,6 @@ async def test_definitions_over_http_are_followed_and_asked_for_by_their_etag(tm
         assert node.broker.queues == {}, "what is changed here is put right although nothing changed there"
 
 
-@on_a_loop
 async def test_an_api_without_etags_is_followed_too(tmp_path: Path) -> None:
     api = Api(_document(**DOCUMENT))
     async with following_http(tmp_path, api) as (node, status):
@@ -136,7 +136,6 @@ async def test_an_api_without_etags_is_followed_too(tmp_path: Path) -> None:
         assert node.broker.definitions.by_kind["bindings"] == {}
 
 
-@on_a_loop
 async def test_what_definitions_leave_out_of_vhosts_is_asked_for(tmp_path: Path) -> None:
     api = Api(_document(vhosts=[{"name": "/"}, {"name": "shop"}]), etag='"one"')
     api.vhosts = b'[{"name":"shop","description":"a","tags":["t"]},{"name":"/","tags":[]}]'
@@ -149,7 +148,6 @@ async def test_what_definitions_leave_out_of_vhosts_is_asked_for(tmp_path: Path)
         assert vhosts["shop",] == Vhost(name="shop", description="b")
 
 
-@on_a_loop
 async def test_an_entity_that_cannot_be_read_is_named_and_stops_no_other(tmp_path: Path) -> None:
     user = {"name": "odd", "password_hash": "x", "hashing_algorithm": "bcrypt", "tags": ""}
     api = Api(_document(users=[user], vhosts=[{"name": "shop", "tags": []}, {"tags": []}, {"name": [1]}]))
@@ -184,7 +182,6 @@ async def test_an_entity_that_cannot_be_read_is_named_and_stops_no_other(tmp_pat
         (b"200 OK", _document(vhosts=[{}]), "they name no vhost", "disconnected"),
     ],
 )  # fmt: skip
-@on_a_loop
 async def test_an_api_that_is_of_no_use_is_told_with_the_reason_and_changes_nothing(
     tmp_path: Path, status: bytes, document: bytes, named: str, state: str
 ) -> None:
@@ -198,7 +195,6 @@ async def test_an_api_that_is_of_no_use_is_told_with_the_reason_and_changes_noth
 # -- an API that means no good --------------------------------------------------------------------
 
 
-@on_a_loop
 async def test_definitions_that_are_compressed_are_read(tmp_path: Path) -> None:
     octets = _document(**DOCUMENT, padding=[{"n": number} for number in range(100_000)])
     async with following_http(tmp_path, Api(gzip.compress(octets), encoding=b"gzip")) as (node, status):
@@ -223,7 +219,6 @@ async def test_definitions_that_are_compressed_are_read(tmp_path: Path) -> None:
     # Octets are no names: those of gzip have the time in them.
     ids=["zstd", "gzip twice", "no gzip", "cut off", "deep"],
 )
-@on_a_loop
 async def test_a_reply_that_was_not_asked_for_is_told_as_one(
     tmp_path: Path, encoding: bytes, document: bytes, named: str
 ) -> None:
@@ -233,7 +228,6 @@ async def test_a_reply_that_was_not_asked_for_is_told_as_one(
         assert ("kept",) in node.broker.definitions.by_kind["vhosts"]
 
 
-@on_a_loop
 async def test_a_few_octets_that_stand_for_very_many_are_not_unpacked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -249,7 +243,6 @@ async def test_a_few_octets_that_stand_for_very_many_are_not_unpacked(
         tracemalloc.stop()
 
 
-@on_a_loop
 async def test_definitions_that_drip_in_are_waited_for_so_long_and_no_longer(tmp_path: Path) -> None:
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while head := await _head(reader):
@@ -272,7 +265,6 @@ async def test_definitions_that_drip_in_are_waited_for_so_long_and_no_longer(tmp
             await node.schema_sync.stop()
 
 
-@on_a_loop
 async def test_an_api_over_tls_is_trusted_only_with_a_certificate_of_the_configured_authority(
     tmp_path: Path,
 ) -> None:
@@ -319,7 +311,6 @@ async def test_an_api_over_tls_is_trusted_only_with_a_certificate_of_the_configu
         ),
     ],
 )
-@on_a_loop
 async def test_a_document_that_is_no_definitions_deletes_nothing(
     tmp_path: Path, document: bytes, named: str
 ) -> None:
@@ -338,7 +329,6 @@ async def test_a_document_that_is_no_definitions_deletes_nothing(
         await until(lambda: not node.broker.queues, "what is deleted there")
 
 
-@on_a_loop
 async def test_what_cannot_be_read_is_not_deleted_here(tmp_path: Path) -> None:
     api = Api(_document(**DOCUMENT))
     async with following_http(tmp_path, api) as (node, status):

@@ -33,15 +33,15 @@ from tests.e2e.schema_pair import (
     endpoints,
     garbage,
     listening,
-    on_a_loop,
     pair,
     silent,
 )
 
+pytestmark = pytest.mark.uvloop
+
 # -- following ------------------------------------------------------------------------------------
 
 
-@on_a_loop
 async def test_a_downstream_follows_its_upstream_through_every_kind_of_change(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         link.upstream.put(*SOME)
@@ -66,7 +66,6 @@ async def test_a_downstream_follows_its_upstream_through_every_kind_of_change(tm
         assert link.downstream.commits >= 5
 
 
-@on_a_loop
 async def test_what_is_this_nodes_own_stays_its_own(tmp_path: Path) -> None:
     async with pair(tmp_path, locals_={"global_parameters": "^standby", "queues": "^mine$"}) as link:
         mine: list[AnyEntity] = [
@@ -90,7 +89,6 @@ async def test_what_is_this_nodes_own_stays_its_own(tmp_path: Path) -> None:
         assert (UPSTREAM_PARAMETER,) in held["global_parameters"]
 
 
-@on_a_loop
 async def test_unchanged_kinds_are_not_sent_again_although_locals_keep_the_two_sides_different(
     tmp_path: Path,
 ) -> None:
@@ -107,7 +105,6 @@ async def test_unchanged_kinds_are_not_sent_again_although_locals_keep_the_two_s
         assert ("/", "q") in link.downstream.broker.queues
 
 
-@on_a_loop
 async def test_a_large_schema_arrives_in_parts(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         link.upstream.put(Exchange(vhost="/", name="x", type="topic"))
@@ -124,7 +121,6 @@ async def test_a_large_schema_arrives_in_parts(tmp_path: Path) -> None:
         assert changes >= 8_000
 
 
-@on_a_loop
 async def test_a_queue_that_holds_messages_is_kept_and_named_until_it_is_empty(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         link.upstream.put(Queue(vhost="/", name="q", arguments={"x": 1}))
@@ -145,7 +141,6 @@ async def test_a_queue_that_holds_messages_is_kept_and_named_until_it_is_empty(t
         assert link.downstream.schema() == link.upstream.schema()
 
 
-@on_a_loop
 async def test_a_change_that_the_downstream_refuses_is_named_and_stops_no_other(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         # A newer upstream knows a type of exchange that this node does not.
@@ -162,7 +157,6 @@ async def test_a_change_that_the_downstream_refuses_is_named_and_stops_no_other(
         assert ("/", "q") in link.downstream.broker.queues
 
 
-@on_a_loop
 async def test_syncs_repeat_at_the_interval(tmp_path: Path) -> None:
     async with pair(tmp_path, minimum_sync_interval_ms=100) as link:
         await link.follow()
@@ -178,7 +172,6 @@ async def test_syncs_repeat_at_the_interval(tmp_path: Path) -> None:
 # -- when it does not go well ---------------------------------------------------------------------
 
 
-@on_a_loop
 async def test_a_wrong_password_is_reported_and_the_right_one_taken_up(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         await link.follow(endpoints(link.port, password="wrong-guess"))
@@ -190,7 +183,6 @@ async def test_a_wrong_password_is_reported_and_the_right_one_taken_up(tmp_path:
         assert link.status["last_error"] is None
 
 
-@on_a_loop
 async def test_an_upstream_without_the_vhost_is_reported(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         link.upstream.broker.apply(Delete("vhosts", (SCHEMA_VHOST,)))
@@ -199,7 +191,6 @@ async def test_an_upstream_without_the_vhost_is_reported(tmp_path: Path) -> None
         assert status["state"] == "recover"
 
 
-@on_a_loop
 async def test_a_user_without_permissions_is_reported(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         link.upstream.broker.apply(Delete("permissions", (SCHEMA_VHOST, "replicator")))
@@ -211,7 +202,6 @@ async def test_a_user_without_permissions_is_reported(tmp_path: Path) -> None:
         await link.failed("access to 'schema_definition_sync' in vhost")
 
 
-@on_a_loop
 async def test_the_first_endpoint_that_answers_is_used(tmp_path: Path) -> None:
     async with pair(tmp_path) as link, listening(silent) as mute, listening(garbage) as noise:
         await link.follow(endpoints(await a_refused_port(), mute, noise, link.port))
@@ -219,7 +209,6 @@ async def test_the_first_endpoint_that_answers_is_used(tmp_path: Path) -> None:
         assert link.upstream.sessions == 1
 
 
-@on_a_loop
 async def test_endpoints_of_which_none_answers_are_named_each_with_its_reason(tmp_path: Path) -> None:
     async with pair(tmp_path) as link, listening(silent) as mute, listening(garbage) as noise:
         refused = await a_refused_port()
@@ -232,7 +221,6 @@ async def test_endpoints_of_which_none_answers_are_named_each_with_its_reason(tm
         ]
 
 
-@on_a_loop
 async def test_tls_that_only_one_side_speaks_is_told(tmp_path: Path) -> None:
     async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -245,7 +233,6 @@ async def test_tls_that_only_one_side_speaks_is_told(tmp_path: Path) -> None:
         await link.failed("TLS: the other side speaks no TLS there")
 
 
-@on_a_loop
 async def test_a_lost_link_is_taken_up_again(tmp_path: Path) -> None:
     upstream = Node(tmp_path, "up", operating_mode="upstream")
     await upstream.schema_sync.add_user("replicator", "secret")
@@ -264,7 +251,6 @@ async def test_a_lost_link_is_taken_up_again(tmp_path: Path) -> None:
         await downstream.schema_sync.stop()
 
 
-@on_a_loop
 async def test_an_upstream_that_is_disabled_is_asked_again_until_it_serves(tmp_path: Path) -> None:
     async with pair(tmp_path, minimum_sync_interval_ms=100) as link:
         await link.upstream.schema_sync.disable()
@@ -276,7 +262,6 @@ async def test_an_upstream_that_is_disabled_is_asked_again_until_it_serves(tmp_p
         assert link.upstream.sessions == 1
 
 
-@on_a_loop
 async def test_an_upstream_that_serves_again_says_so(tmp_path: Path) -> None:
     async with pair(tmp_path, minimum_sync_interval_ms=3_600_000) as link:
         link.upstream.notices_every_s = 0.02
@@ -287,7 +272,6 @@ async def test_an_upstream_that_serves_again_says_so(tmp_path: Path) -> None:
         await until(lambda: link.status["state"] == "syncing", "a sync although the next one is far off")
 
 
-@on_a_loop
 async def test_an_upstream_that_stops_answering_is_given_up(tmp_path: Path) -> None:
     async with pair(tmp_path, TIMING._replace(reply_timeout_s=0.3)) as link:
 
@@ -308,7 +292,6 @@ async def test_an_upstream_that_stops_answering_is_given_up(tmp_path: Path) -> N
 # -- modes and commands ---------------------------------------------------------------------------
 
 
-@on_a_loop
 async def test_a_promoted_downstream_serves_and_stays_promoted(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         link.upstream.put(*SOME)
@@ -337,7 +320,6 @@ async def test_a_promoted_downstream_serves_and_stays_promoted(tmp_path: Path) -
         assert again.schema_sync.status()["operating_mode"] == "upstream"
 
 
-@on_a_loop
 async def test_a_disabled_downstream_stays_disabled_over_a_restart(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         await link.downstream.schema_sync.disable()
@@ -350,7 +332,6 @@ async def test_a_disabled_downstream_stays_disabled_over_a_restart(tmp_path: Pat
         await until(lambda: link.status["state"] == "syncing", "a sync once enabled")
 
 
-@on_a_loop
 async def test_a_restart_takes_up_new_endpoints(tmp_path: Path) -> None:
     async with pair(tmp_path) as link, listening(link.upstream.serve) as other:
         await link.follow()
@@ -363,7 +344,6 @@ async def test_a_restart_takes_up_new_endpoints(tmp_path: Path) -> None:
         assert link.status["upstream_endpoints"] == [f"127.0.0.1:{other}"]
 
 
-@on_a_loop
 async def test_a_downstream_without_endpoints_says_what_to_do(tmp_path: Path) -> None:
     async with pair(tmp_path) as link:
         await link.downstream.schema_sync.start()
@@ -396,7 +376,6 @@ async def test_a_downstream_without_endpoints_says_what_to_do(tmp_path: Path) ->
         ('{"endpoints":["::1:5672"],"username":"u","password":"p"}', r"endpoints\[0\]"),
     ],
 )
-@on_a_loop
 async def test_endpoints_that_cannot_be_used_name_the_field_and_change_nothing(
     tmp_path: Path, text: str, named: str
 ) -> None:
@@ -406,7 +385,6 @@ async def test_endpoints_that_cannot_be_used_name_the_field_and_change_nothing(
     assert node.broker.definitions.by_kind["global_parameters"] == {}
 
 
-@on_a_loop
 async def test_requests_are_served_by_an_enabled_upstream_to_its_schema_users_only(tmp_path: Path) -> None:
     node = Node(tmp_path, "up", operating_mode="upstream")
     sync = node.schema_sync
@@ -424,7 +402,6 @@ async def test_requests_are_served_by_an_enabled_upstream_to_its_schema_users_on
         await sync.add_user("replicator", "")
 
 
-@on_a_loop
 async def test_a_schema_user_that_is_there_keeps_its_tags_and_gets_the_password(tmp_path: Path) -> None:
     node = Node(tmp_path, "up", operating_mode="upstream")
     node.put(User(name="replicator", password_hash="", tags=("monitoring",)))

@@ -117,101 +117,95 @@ def row(standby: StandbyDownstream) -> dict[str, Any]:
 
 
 @pytest.mark.spark
-def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
+async def test_follow_lose_the_upstream_promote_and_carry_on(node: FakeNode) -> None:
     upstream = upstream_with(3000)
     node.tag("/")
 
-    async def scenario() -> None:
+    standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+    await standby.start()
+    assert "set_standby_replication_upstream_endpoints" in row(standby)["error"]
+    with upstream.serving() as port:
+        node.follow(1, port)
+        await until(lambda: row(standby)["transferred"] == 3001, "the backlog")
+        status = row(standby)
+        assert (status["state"], status["lag_records"], status["lag_ms"]) == ("connected", 0, 0)
+        assert status["endpoint"] == f"127.0.0.1:{port}"
+        assert standby.status()["state"] == "connected"
+        assert await standby.archive.list_vhosts_available() == ["/"]
+        metrics = {each["queue"]: each for each in await standby.archive.metrics()}
+        assert metrics["q0"]["messages"] == 1000
+        assert metrics["q0"]["settled"] == 37
+        assert (await standby.archive.disk_usage())[0]["bytes"] > 0
+    await until(lambda: row(standby)["state"] == "connecting", "the loss to be seen")
+    await until(lambda: row(standby)["lag_ms"], "lag in time while nothing is heard of the upstream")
+    status = row(standby)
+    assert status["lag_records"] == 0, "as it was heard last"
+    assert status["lag_ms"] >= HEARD_MS
+    with node.target.serving() as own_port:
+        node.streams.addresses = [Address("127.0.0.1", own_port)]
+        node.target.host.vhosts = set()
+        with pytest.raises(PipelineFailed, match="vhost access failure"):
+            await standby.promote()
+        assert node.schema_sync.mode == "upstream", "or it would delete what was recovered"
+        logs = {path.name for path in (node.data_dir / "standby" / "spark").glob("*.log")}
+        assert logs == {"transfer.log"}, "it took over the Spark that was running"
+        assert standby.status()["state"] == "promotion interrupted"
+        with pytest.raises(PreconditionFailed, match="has begun"):
+            await standby.connect()
+        node.target.host.vhosts = {"/"}
         standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
         await standby.start()
-        assert "set_standby_replication_upstream_endpoints" in row(standby)["error"]
-        with upstream.serving() as port:
-            node.follow(1, port)
-            await until(lambda: row(standby)["transferred"] == 3001, "the backlog")
-            status = row(standby)
-            assert (status["state"], status["lag_records"], status["lag_ms"]) == ("connected", 0, 0)
-            assert status["endpoint"] == f"127.0.0.1:{port}"
-            assert standby.status()["state"] == "connected"
-            assert await standby.archive.list_vhosts_available() == ["/"]
-            metrics = {each["queue"]: each for each in await standby.archive.metrics()}
-            assert metrics["q0"]["messages"] == 1000
-            assert metrics["q0"]["settled"] == 37
-            assert (await standby.archive.disk_usage())[0]["bytes"] > 0
-        await until(lambda: row(standby)["state"] == "connecting", "the loss to be seen")
-        await until(lambda: row(standby)["lag_ms"], "lag in time while nothing is heard of the upstream")
-        status = row(standby)
-        assert status["lag_records"] == 0, "as it was heard last"
-        assert status["lag_ms"] >= HEARD_MS
-        with node.target.serving() as own_port:
-            node.streams.addresses = [Address("127.0.0.1", own_port)]
-            node.target.host.vhosts = set()
-            with pytest.raises(PipelineFailed, match="vhost access failure"):
-                await standby.promote()
-            assert node.schema_sync.mode == "upstream", "or it would delete what was recovered"
-            logs = {path.name for path in (node.data_dir / "standby" / "spark").glob("*.log")}
-            assert logs == {"transfer.log"}, "it took over the Spark that was running"
-            assert standby.status()["state"] == "promotion interrupted"
-            with pytest.raises(PreconditionFailed, match="has begun"):
-                await standby.connect()
-            node.target.host.vhosts = {"/"}
-            standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
-            await standby.start()
-            assert standby.status()["state"] == "promotion interrupted", "a restart does not follow again"
-            events: list[dict[str, Any]] = []
-            (summary,) = await standby.promote(on_progress=events.append)
-            assert {event["event"] for event in events} == {"started", "planned", "published"}
-            assert summary["message_count"] == 2963
-            assert (summary["virtual_host"], summary["first_timestamp"]) == ("/", "2023-11-14 22:13:20")
-            for queue in ("q0", "q1", "q2"):
-                assert node.target.recovered("/", queue) == upstream.unsettled("/", queue)
-            (again,) = await standby.promote()
-            assert again["message_count"] == 0
-        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
-        assert standby.mode == "upstream", "kept over a restart"
-        assert [each["message_count"] for each in standby.promotion_summary()] == [2963]
-        with pytest.raises(PreconditionFailed, match="not a downstream"):
-            await standby.connect()
-
-    asyncio.run(scenario())
+        assert standby.status()["state"] == "promotion interrupted", "a restart does not follow again"
+        events: list[dict[str, Any]] = []
+        (summary,) = await standby.promote(on_progress=events.append)
+        assert {event["event"] for event in events} == {"started", "planned", "published"}
+        assert summary["message_count"] == 2963
+        assert (summary["virtual_host"], summary["first_timestamp"]) == ("/", "2023-11-14 22:13:20")
+        for queue in ("q0", "q1", "q2"):
+            assert node.target.recovered("/", queue) == upstream.unsettled("/", queue)
+        (again,) = await standby.promote()
+        assert again["message_count"] == 0
+    standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+    assert standby.mode == "upstream", "kept over a restart"
+    assert [each["message_count"] for each in standby.promotion_summary()] == [2963]
+    with pytest.raises(PreconditionFailed, match="not a downstream"):
+        await standby.connect()
     assert b"one-time" not in b"".join(p.read_bytes() for p in node.data_dir.rglob("*") if p.is_file())
 
 
 @pytest.mark.spark
-def test_disconnect_connect_and_the_death_of_the_transfer_process(node: FakeNode) -> None:
+async def test_disconnect_connect_and_the_death_of_the_transfer_process(node: FakeNode) -> None:
     upstream = upstream_with(100)
     node.tag("/")
 
-    async def scenario() -> None:
+    standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+    await standby.start()
+    with upstream.serving() as port:
+        node.follow(port)
+        await until(lambda: row(standby)["state"] == "connected", "the link")
+        process = standby._transfer._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+        await until(lambda: standby._transfer._process not in (None, process), "the next process")
+        assert row(standby)["state"] == "connecting"
+        assert "ended with status -9" in row(standby)["error"], "told until the next one works"
+        await until(lambda: row(standby)["transferred"] == 101, "the next one")
+        assert row(standby)["error"] == ""
+        with pytest.raises(NotAllowed, match="under way"):
+            await asyncio.gather(standby.disconnect(), standby.disconnect())
+        assert row(standby)["state"] == "disconnected"
         standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
         await standby.start()
-        with upstream.serving() as port:
-            node.follow(port)
-            await until(lambda: row(standby)["state"] == "connected", "the link")
-            process = standby._transfer._process
-            assert process is not None
-            os.kill(process.pid, signal.SIGKILL)
-            await until(lambda: standby._transfer._process not in (None, process), "the next process")
-            assert row(standby)["state"] == "connecting"
-            assert "ended with status -9" in row(standby)["error"], "told until the next one works"
-            await until(lambda: row(standby)["transferred"] == 101, "the next one")
-            assert row(standby)["error"] == ""
-            with pytest.raises(NotAllowed, match="under way"):
-                await asyncio.gather(standby.disconnect(), standby.disconnect())
-            assert row(standby)["state"] == "disconnected"
-            standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
-            await standby.start()
-            assert standby.status()["state"] == "disconnected", "kept over a restart"
-            await standby.connect()
-            upstream.publish("/", "q0", [stored_message(b"more")])
-            await until(lambda: row(standby)["transferred"] == 102, "what came meanwhile")
-            await standby.delete_all_data()
-            await until(lambda: row(standby)["transferred"] == 102, "all of it again")
-        await standby.stop()
-
-    asyncio.run(scenario())
+        assert standby.status()["state"] == "disconnected", "kept over a restart"
+        await standby.connect()
+        upstream.publish("/", "q0", [stored_message(b"more")])
+        await until(lambda: row(standby)["transferred"] == 102, "what came meanwhile")
+        await standby.delete_all_data()
+        await until(lambda: row(standby)["transferred"] == 102, "all of it again")
+    await standby.stop()
 
 
-def test_orphaned_data_is_what_is_not_this_nodes_to_recover(tmp_path: Path, data_dir: Place) -> None:
+async def test_orphaned_data_is_what_is_not_this_nodes_to_recover(tmp_path: Path, data_dir: Place) -> None:
     settings = {
         "standby.replication.operating_mode": "downstream",
         "standby.replication.downstream.data_dir": str(data_dir),
@@ -226,37 +220,34 @@ def test_orphaned_data_is_what_is_not_this_nodes_to_recover(tmp_path: Path, data
         manifest.append([file])
     node.tag("kept")
 
-    async def scenario() -> None:
-        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
-        assert await standby.archive.list_vhosts_available() == ["kept", "untagged"]
-        for vhost in upstream.logs:
-            stored = {"vhost": vhost, "next": 5, "newest_ms": 1, "oldest_ms": 1, "at_ms": 1}
-            standby._transfer._take({"event": "stored", **stored})
-        sizes = {row["vhost"]: row["bytes"] for row in await standby.archive.disk_usage()}
-        assert [row["messages"] for row in await standby.archive.metrics()] == [5, 5]
-        [deleted] = await standby.delete_orphaned_data()
-        assert (deleted["vhost"], deleted["bytes"]) == ("untagged", sizes["untagged"])
-        assert await standby.archive.list_vhosts_available() == ["kept"]
-        assert await standby.delete_orphaned_data() == []
-        reported = standby._transfer.rows(["kept", "untagged"])
-        assert [each["transferred"] for each in reported] == [5, 0]
-        await standby.keep_former_archive()
-        assert row(standby)["transferred"] == 0
-        assert await standby.archive.list_vhosts_available() == []
-        [former] = matching(data_dir, "former/*")
-        assert [row["vhost"] for row in contents(former)["vhosts"]] == ["kept"]
-        again = store_range(data_dir, "kept", upstream.logs["kept"].read(0, 1 << 20))
-        assert again is not None
-        Manifest(data_dir).append([again])
-        UpstreamIdentities(data_dir).check("kept", 5, has_data=True)
-        with suppress(AnotherLog):
-            UpstreamIdentities(data_dir).check("kept", 6, has_data=True)
-        assert [row["vhost"] for row in await standby.delete_orphaned_data()] == ["kept"]
-        await standby.delete_all_data()
-        assert matching(data_dir, "data/*/*") == []
-        assert await standby.archive.disk_usage() == []
-
-    asyncio.run(scenario())
+    standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+    assert await standby.archive.list_vhosts_available() == ["kept", "untagged"]
+    for vhost in upstream.logs:
+        stored = {"vhost": vhost, "next": 5, "newest_ms": 1, "oldest_ms": 1, "at_ms": 1}
+        standby._transfer._take({"event": "stored", **stored})
+    sizes = {row["vhost"]: row["bytes"] for row in await standby.archive.disk_usage()}
+    assert [row["messages"] for row in await standby.archive.metrics()] == [5, 5]
+    [deleted] = await standby.delete_orphaned_data()
+    assert (deleted["vhost"], deleted["bytes"]) == ("untagged", sizes["untagged"])
+    assert await standby.archive.list_vhosts_available() == ["kept"]
+    assert await standby.delete_orphaned_data() == []
+    reported = standby._transfer.rows(["kept", "untagged"])
+    assert [each["transferred"] for each in reported] == [5, 0]
+    await standby.keep_former_archive()
+    assert row(standby)["transferred"] == 0
+    assert await standby.archive.list_vhosts_available() == []
+    [former] = matching(data_dir, "former/*")
+    assert [row["vhost"] for row in contents(former)["vhosts"]] == ["kept"]
+    again = store_range(data_dir, "kept", upstream.logs["kept"].read(0, 1 << 20))
+    assert again is not None
+    Manifest(data_dir).append([again])
+    UpstreamIdentities(data_dir).check("kept", 5, has_data=True)
+    with suppress(AnotherLog):
+        UpstreamIdentities(data_dir).check("kept", 6, has_data=True)
+    assert [row["vhost"] for row in await standby.delete_orphaned_data()] == ["kept"]
+    await standby.delete_all_data()
+    assert matching(data_dir, "data/*/*") == []
+    assert await standby.archive.disk_usage() == []
 
 
 def test_only_a_downstream_can_be_promoted_or_connected(node: FakeNode) -> None:
@@ -285,27 +276,22 @@ def test_only_a_downstream_can_be_promoted_or_connected(node: FakeNode) -> None:
         (RecoveryRequest(queues=["ordres"]), "no queue 'ordres' to recover"),
     ],
 )
-def test_a_name_that_is_nowhere_is_a_slip_and_not_a_wish(
+async def test_a_name_that_is_nowhere_is_a_slip_and_not_a_wish(
     node: FakeNode, wanted: RecoveryRequest, text: str
 ) -> None:
     node.tag("shop")
     node.streams.addresses = [Address("127.0.0.1", 1)]
 
-    async def scenario() -> None:
-        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
-        with pytest.raises(InvalidCommand, match=text):
-            await standby.promote(wanted)
-        with pytest.raises(InvalidCommand, match=text):
-            await standby.recoveries.dry_run(wanted, None, lambda event: None)
-        assert (standby.mode, standby.status()["state"]) == ("downstream", "disconnected"), (
-            "nothing has begun"
-        )
-
-    asyncio.run(scenario())
+    standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+    with pytest.raises(InvalidCommand, match=text):
+        await standby.promote(wanted)
+    with pytest.raises(InvalidCommand, match=text):
+        await standby.recoveries.dry_run(wanted, None, lambda event: None)
+    assert (standby.mode, standby.status()["state"]) == ("downstream", "disconnected"), "nothing has begun"
 
 
 @pytest.mark.parametrize("wanted", [{}, {"queues": ["young"]}, {"exclude": ["/"]}])
-def test_a_moment_before_all_that_is_known_is_refused_with_the_earliest_one(
+async def test_a_moment_before_all_that_is_known_is_refused_with_the_earliest_one(
     node: FakeNode, wanted: dict[str, Any]
 ) -> None:
     """Nothing has begun then: promoted with nothing, the standby would follow no more."""
@@ -322,25 +308,22 @@ def test_a_moment_before_all_that_is_known_is_refused_with_the_earliest_one(
     )
     node.streams.addresses = [Address("127.0.0.1", 1)]
 
-    async def scenario() -> None:
-        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
-        asked = RecoveryRequest(**wanted, as_of_ms=oldest - 1)
-        earliest = re.escape(datetime.fromtimestamp(oldest / 1000, UTC).isoformat(timespec="milliseconds"))
-        for refused in (standby.promote(asked), standby.recoveries.dry_run(asked, None, lambda event: None)):
-            with pytest.raises(PreconditionFailed, match=f"known since {earliest} only"):
-                await refused
-        assert (standby.mode, standby.decided.promoting, node.schema_sync.mode) == (
-            "downstream",
-            None,
-            "downstream",
-        )
-        await standby.recoveries.check_wanted(RecoveryRequest(**wanted, as_of_ms=oldest))
-
-    asyncio.run(scenario())
+    standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+    asked = RecoveryRequest(**wanted, as_of_ms=oldest - 1)
+    earliest = re.escape(datetime.fromtimestamp(oldest / 1000, UTC).isoformat(timespec="milliseconds"))
+    for refused in (standby.promote(asked), standby.recoveries.dry_run(asked, None, lambda event: None)):
+        with pytest.raises(PreconditionFailed, match=f"known since {earliest} only"):
+            await refused
+    assert (standby.mode, standby.decided.promoting, node.schema_sync.mode) == (
+        "downstream",
+        None,
+        "downstream",
+    )
+    await standby.recoveries.check_wanted(RecoveryRequest(**wanted, as_of_ms=oldest))
 
 
 @pytest.mark.parametrize("wanted", [{}, {"queues": ["empty"]}, {"exclude": ["/"]}])
-def test_a_moment_of_queues_of_which_nothing_is_here_is_refused(
+async def test_a_moment_of_queues_of_which_nothing_is_here_is_refused(
     node: FakeNode, wanted: dict[str, Any]
 ) -> None:
     node.definitions.apply(Put(Vhost(name="/")))
@@ -351,64 +334,48 @@ def test_a_moment_of_queues_of_which_nothing_is_here_is_refused(
         transfer(upstream, node.data_dir / "standby")
     node.streams.addresses = [Address("127.0.0.1", 1)]
 
-    async def scenario() -> None:
-        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
-        with pytest.raises(PreconditionFailed, match="nothing of these queues was transferred"):
-            await standby.promote(RecoveryRequest(**wanted, as_of_ms=5))
-        assert (standby.mode, standby.decided.promoting) == ("downstream", None)
-
-    asyncio.run(scenario())
+    standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+    with pytest.raises(PreconditionFailed, match="nothing of these queues was transferred"):
+        await standby.promote(RecoveryRequest(**wanted, as_of_ms=5))
+    assert (standby.mode, standby.decided.promoting) == ("downstream", None)
 
 
-def test_a_promotion_that_has_begun_is_given_up_with_its_plans_or_not_at_all(node: FakeNode) -> None:
+async def test_a_promotion_that_has_begun_is_given_up_with_its_plans_or_not_at_all(node: FakeNode) -> None:
     state, data_dir = StateFile(node.data_dir / "standby.json"), node.data_dir / "standby"
     upstream = StandbyUpstream()
 
-    async def scenario() -> None:
-        for give_up in (StandbyDownstream.delete_all_data, StandbyDownstream.keep_former_archive):
-            state.save({"promoting": {"begun_ms": 1}})
-            standby = StandbyDownstream(node, state)
-            upstream.publish("/", "q", [stored_message(b"x")])
-            plan = freeze_plan(transfer(upstream, data_dir), "/")
-            assert plan is not None
-            for refused in (standby.connect(), standby.set_mode("downstream")):
-                with pytest.raises(
-                    PreconditionFailed, match="delete_all_data_on_standby_replication_cluster"
-                ):
-                    await refused
-            assert standby.status()["state"] == "promotion interrupted"
-            await give_up(standby)
-            assert not plan.is_frozen, "the next promotion would carry it out first"
-            await standby.set_mode("downstream")
-            assert standby.status()["promotion"] is None
-            await standby.disconnect()
-
-    asyncio.run(scenario())
+    for give_up in (StandbyDownstream.delete_all_data, StandbyDownstream.keep_former_archive):
+        state.save({"promoting": {"begun_ms": 1}})
+        standby = StandbyDownstream(node, state)
+        upstream.publish("/", "q", [stored_message(b"x")])
+        plan = freeze_plan(transfer(upstream, data_dir), "/")
+        assert plan is not None
+        for refused in (standby.connect(), standby.set_mode("downstream")):
+            with pytest.raises(PreconditionFailed, match="delete_all_data_on_standby_replication_cluster"):
+                await refused
+        assert standby.status()["state"] == "promotion interrupted"
+        await give_up(standby)
+        assert not plan.is_frozen, "the next promotion would carry it out first"
+        await standby.set_mode("downstream")
+        assert standby.status()["promotion"] is None
+        await standby.disconnect()
 
 
-def test_a_place_that_cannot_be_written_is_named_with_its_setting(node: FakeNode) -> None:
+async def test_a_place_that_cannot_be_written_is_named_with_its_setting(node: FakeNode) -> None:
     (node.data_dir / "file").touch()
     place = node.data_dir / "file" / "standby"
     node.config = load(None, {"standby.replication.downstream.data_dir": str(place)})
 
-    async def scenario() -> None:
-        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
-        with pytest.raises(
-            PipelineFailed, match=r"Not a directory; see standby.replication.downstream.data_dir"
-        ):
-            await standby.delete_all_data()
-
-    asyncio.run(scenario())
+    standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+    with pytest.raises(PipelineFailed, match=r"Not a directory; see standby.replication.downstream.data_dir"):
+        await standby.delete_all_data()
 
 
-def test_a_promotion_needs_a_stream_listener_on_loopback(node: FakeNode) -> None:
-    async def scenario() -> None:
-        standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
-        with pytest.raises(PreconditionFailed, match="no stream listener on loopback"):
-            await standby.promote()
-        assert standby.status()["state"] == "disconnected", "nothing has begun"
-
-    asyncio.run(scenario())
+async def test_a_promotion_needs_a_stream_listener_on_loopback(node: FakeNode) -> None:
+    standby = StandbyDownstream(node, StateFile(node.data_dir / "standby.json"))
+    with pytest.raises(PreconditionFailed, match="no stream listener on loopback"):
+        await standby.promote()
+    assert standby.status()["state"] == "disconnected", "nothing has begun"
 
 
 @pytest.mark.parametrize(
@@ -423,18 +390,15 @@ def test_a_promotion_needs_a_stream_listener_on_loopback(node: FakeNode) -> None
         ({"extra": 1}, "extra"),
     ],
 )
-def test_malformed_endpoints_are_told_in_the_status(
+async def test_malformed_endpoints_are_told_in_the_status(
     node: FakeNode, changes: dict[str, Any], text: str
 ) -> None:
     node.tag("/")
     node.follow(5552, **changes)
 
-    async def scenario() -> None:
-        error = StandbyDownstream(node, StateFile(node.data_dir / "standby.json")).status()["error"]
-        assert re.search(text, error)
-        assert "secret" not in error
-
-    asyncio.run(scenario())
+    error = StandbyDownstream(node, StateFile(node.data_dir / "standby.json")).status()["error"]
+    assert re.search(text, error)
+    assert "secret" not in error
 
 
 def test_modes_set_at_run_time_win_over_the_configuration(

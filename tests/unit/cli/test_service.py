@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 from collections.abc import Iterator
@@ -26,14 +25,11 @@ def test_a_name_that_begins_with_at_is_in_the_kernels_name_space(listener: socke
     assert listener.recv(100) == b"STOPPING=1\nSTATUS=stopping"
 
 
-def test_without_a_service_manager_nothing_is_sent_and_nothing_fails(tmp_path: Path) -> None:
-    async def main() -> None:
-        for environ in ({}, {"NOTIFY_SOCKET": str(tmp_path / "nobody")}):
-            service = ServiceManager(dict(environ))
-            service.ready("ready")
-            service.stopping()
-
-    asyncio.run(main())
+async def test_without_a_service_manager_nothing_is_sent_and_nothing_fails(tmp_path: Path) -> None:
+    for environ in ({}, {"NOTIFY_SOCKET": str(tmp_path / "nobody")}):
+        service = ServiceManager(dict(environ))
+        service.ready("ready")
+        service.stopping()
 
 
 def test_processes_that_are_started_later_do_not_see_the_service_manager() -> None:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from leveret.runtime.collecting import by_reference as outgoing_named
+from tests.unit.runtime.collecting.site import scratch
+
+
+@pytest.fixture
+def directory() -> Iterator[Path]:
+    """Where a node has its data, for one test."""
+    with scratch() as place:
+        yield place
 
 
 @pytest.fixture(scope="module", params=["copied", "named"])

@@ -14,20 +14,17 @@ if TYPE_CHECKING:
 UNSEEN = {"publish_details": {"rate": 0.0}}
 
 
-def test_rates_appear_by_themselves(node: FakeNode) -> None:
+async def test_rates_appear_by_themselves(node: FakeNode) -> None:
     node.config = dataclasses.replace(node.config, metrics=Metrics(interval_ms=100))
     queue = node.broker.declare_queue(Queue(name="q", vhost="/"))
 
-    async def publish_until_there_is_a_rate() -> None:
-        rates = rates_of(node)
-        sampling = asyncio.create_task(keep_sampling(rates))
-        try:
-            async with asyncio.timeout(10):
-                while not rates.queue(queue).get("message_stats", UNSEEN)["publish_details"]["rate"]:
-                    queue.counters.publish += 1
-                    await asyncio.sleep(0.01)
-            assert rates.overview(["/"])["churn_rates"]["queue_declared"] == 1
-        finally:
-            sampling.cancel()
-
-    asyncio.run(publish_until_there_is_a_rate())
+    rates = rates_of(node)
+    sampling = asyncio.create_task(keep_sampling(rates))
+    try:
+        async with asyncio.timeout(10):
+            while not rates.queue(queue).get("message_stats", UNSEEN)["publish_details"]["rate"]:
+                queue.counters.publish += 1
+                await asyncio.sleep(0.01)
+        assert rates.overview(["/"])["churn_rates"]["queue_declared"] == 1
+    finally:
+        sampling.cancel()

@@ -28,7 +28,7 @@ def on_a_node(script: Any) -> None:
                 site.node.broker.apply(d.Put(entity))
             await script(site, site.node.stream_server)
             await site.node.commit()
-            await site.node.stop()
+            await site.stop()
 
     asyncio.run(run())
 

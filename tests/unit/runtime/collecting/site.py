@@ -22,6 +22,7 @@ from leveret.storage.tree import Tree
 from leveret.testing.network.waiting import until
 from leveret.wire.chunk import Attribute, Chunk, ChunkType, decode_chunk, decode_trailer, split_entries
 from leveret.wire.record import content_header, decode_message, decode_settlements
+from tests.endings import at_end
 
 MEMORY = Path("/dev/shm")
 SEGMENT_BYTES = 400
@@ -50,14 +51,16 @@ def head_of(size: int) -> Head:
 
 
 class Site:
-    """A node and its data directory; every method leaves everything durable."""
+    """A node and its data directory; every method leaves everything durable. It is killed at the end of its test."""
 
     def __init__(self, directory: Path, durability: str = "fsync") -> None:
         self.directory = directory
         self.published = 0
         self.epoch = 1
         self._durability = durability
+        self._is_alive = False
         self.node: Node
+        at_end(self._end)
 
     async def start(self, listeners: str = "none") -> None:
         """With an AMQP listener if there is to be one."""
@@ -69,10 +72,21 @@ class Site:
         config = replace(config, storage=replace(config.storage, segment_bytes_max=SEGMENT_BYTES))
         self.node = Node(config, self.directory, tree=Tree(self.directory, epoch=self.epoch))
         await self.node.start()
+        self._is_alive = True
         await self.settle()
+
+    async def stop(self) -> None:
+        """End in order."""
+        self._is_alive = False
+        await self.node.stop()
+
+    async def _end(self) -> None:
+        if self._is_alive:
+            await self.kill()
 
     async def kill(self) -> None:
         """End as kill -9 would: nothing is flushed, the kernel keeps what was written."""
+        self._is_alive = False
         node = self.node
         for task in (*node._tasks, *node.collector._catching_up.values()):
             task.cancel()

@@ -89,32 +89,27 @@ async def play(site: Site, what: str, name: str, count: int) -> None:
         await site.settle()
 
 
-def test_what_a_queue_holds_already_is_copied_only_once_it_is_on_disk(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_what_a_queue_holds_already_is_copied_only_once_it_is_on_disk(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        await site.apply(d.Put(TAGGED), d.Put(queue("q")))
-        bodies = await site.publish(5)
-        collector, is_durable = site.node.collector, asyncio.Event()
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(TAGGED), d.Put(queue("q")))
+    bodies = await site.publish(5)
+    collector, is_durable = site.node.collector, asyncio.Event()
 
-        async def durable() -> None:
-            await is_durable.wait()
+    async def durable() -> None:
+        await is_durable.wait()
 
-        monkeypatch.setattr(collector, "_durable", durable)
-        site.node.broker.apply(d.Put(POLICY))
-        site.node.engine.flush()
-        await asyncio.sleep(0.05)
-        assert collector._catching_up
-        assert site.replicated() == {}
-        is_durable.set()
-        await site.settle()
-        assert site.replicated() == {"q": bodies}
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+    monkeypatch.setattr(collector, "_durable", durable)
+    site.node.broker.apply(d.Put(POLICY))
+    site.node.engine.flush()
+    await asyncio.sleep(0.05)
+    assert collector._catching_up
+    assert site.replicated() == {}
+    is_durable.set()
+    await site.settle()
+    assert site.replicated() == {"q": bodies}
 
 
 @settings(max_examples=60)
@@ -141,215 +136,177 @@ def test_a_standby_would_recover_what_the_replicated_queues_hold_and_nothing_els
         asyncio.run(scenario(directory))
 
 
-def test_an_outgoing_chunk_is_its_queues_chunk_under_a_name_of_its_own() -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        await site.publish(3)
-        await site.ack(2)
-        chunks = collected_chunks(site.node.collector.logs["v"])
-        originals = list(site.node._queues.log(site.queue()).read(0, 1 << 20))
-        assert [chunk.header.type for chunk in chunks] == [ChunkType.USER, ChunkType.TRACKING]
-        for chunk, original in zip(chunks, originals, strict=True):
-            assert bytes(chunk.data) == bytes(original.data)
-            same = ("type", "entries", "records", "timestamp_ms", "crc", "data_bytes")
-            assert [getattr(chunk.header, name) for name in same] == [
-                getattr(original.header, name) for name in same
-            ]
-            assert origin(chunk.trailer) == ((b"q", site.queue().epoch), original.header.chunk_id)
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_an_outgoing_chunk_is_its_queues_chunk_under_a_name_of_its_own(directory: Path) -> None:
+    site = await replicating(directory, "q")
+    await site.publish(3)
+    await site.ack(2)
+    chunks = collected_chunks(site.node.collector.logs["v"])
+    originals = list(site.node._queues.log(site.queue()).read(0, 1 << 20))
+    assert [chunk.header.type for chunk in chunks] == [ChunkType.USER, ChunkType.TRACKING]
+    for chunk, original in zip(chunks, originals, strict=True):
+        assert bytes(chunk.data) == bytes(original.data)
+        same = ("type", "entries", "records", "timestamp_ms", "crc", "data_bytes")
+        assert [getattr(chunk.header, name) for name in same] == [
+            getattr(original.header, name) for name in same
+        ]
+        assert origin(chunk.trailer) == ((b"q", site.queue().epoch), original.header.chunk_id)
 
 
-def test_a_queue_with_a_past_is_copied_whole_when_its_policy_comes() -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        await site.apply(d.Put(TAGGED), d.Put(queue("q")))
-        for _ in range(8):
-            await site.publish(6)
-        await site.ack(20)
-        assert site.node._queues.log(site.queue()).first_offset > 0
-        await site.apply(d.Put(POLICY))
-        assert site.replicated() == {"q": site.contents()}
-        assert len(site.contents()) == 28
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_a_queue_with_a_past_is_copied_whole_when_its_policy_comes(directory: Path) -> None:
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(TAGGED), d.Put(queue("q")))
+    for _ in range(8):
+        await site.publish(6)
+    await site.ack(20)
+    assert site.node._queues.log(site.queue()).first_offset > 0
+    await site.apply(d.Put(POLICY))
+    assert site.replicated() == {"q": site.contents()}
+    assert len(site.contents()) == 28
 
 
-def test_a_queue_that_is_published_to_without_a_pause_is_caught_up_with() -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        await site.apply(d.Put(TAGGED), d.Put(queue("q")))
-        await site.publish(500)
-        site.node.broker.apply(d.Put(POLICY))
-        site.node.upstream.follow_tags()
-        collector, held = site.node.collector, site.queue()
-        for number in range(3000):
-            held.gather(alike(HEAD, [b"%08d" % number]))
-            site.node.broker.dirty[held] = None
-            site.node.engine.flush()
-            await asyncio.sleep(0)
-            if held in collector._following:
-                break
-        assert held in collector._following
-        await site.publish(3)
-        assert site.replicated() == {"q": site.contents()}
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_a_queue_that_is_published_to_without_a_pause_is_caught_up_with(directory: Path) -> None:
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(TAGGED), d.Put(queue("q")))
+    await site.publish(500)
+    site.node.broker.apply(d.Put(POLICY))
+    site.node.upstream.follow_tags()
+    collector, held = site.node.collector, site.queue()
+    for number in range(3000):
+        held.gather(alike(HEAD, [b"%08d" % number]))
+        site.node.broker.dirty[held] = None
+        site.node.engine.flush()
+        await asyncio.sleep(0)
+        if held in collector._following:
+            break
+    assert held in collector._following
+    await site.publish(3)
+    assert site.replicated() == {"q": site.contents()}
 
 
 # -- after a restart --------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("lost", ["the last chunk", "everything"])
-def test_what_the_outgoing_log_lost_is_completed_from_the_queues_at_start(lost: str) -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        for _ in range(5):
-            await site.publish(6)
-        await site.ack(8)
-        await site.kill()
-        own = directory / "outgoing" / "v"
-        if lost == "everything":
-            shutil.rmtree(own)
-        else:
-            last = sorted(own.glob("*.segment*"))[-1]
-            last.write_bytes(last.read_bytes()[:-1])
-        await site.start()
-        assert len(site.contents()) == 22
-        assert site.replicated() == {"q": site.contents()}
-        before = site.node.collector.logs["v"].log.next_offset
-        await site.restart()
-        assert site.node.collector.logs["v"].log.next_offset == before
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_what_the_outgoing_log_lost_is_completed_from_the_queues_at_start(
+    directory: Path, lost: str
+) -> None:
+    site = await replicating(directory, "q")
+    for _ in range(5):
+        await site.publish(6)
+    await site.ack(8)
+    await site.kill()
+    own = directory / "outgoing" / "v"
+    if lost == "everything":
+        shutil.rmtree(own)
+    else:
+        last = sorted(own.glob("*.segment*"))[-1]
+        last.write_bytes(last.read_bytes()[:-1])
+    await site.start()
+    assert len(site.contents()) == 22
+    assert site.replicated() == {"q": site.contents()}
+    before = site.node.collector.logs["v"].log.next_offset
+    await site.restart()
+    assert site.node.collector.logs["v"].log.next_offset == before
 
 
-def test_a_queue_deleted_while_nobody_could_say_so_is_ended_at_start() -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        await site.publish(4)
-        await site.kill()
-        shutil.copytree(directory / "outgoing", directory / "copy")
-        await site.start()
-        await site.apply(d.Delete("queues", ("v", "q")))
-        await site.kill()
-        shutil.rmtree(directory / "outgoing")
-        (directory / "copy").rename(directory / "outgoing")
-        await site.start()
-        assert site.replicated() == {}
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_a_queue_deleted_while_nobody_could_say_so_is_ended_at_start(directory: Path) -> None:
+    site = await replicating(directory, "q")
+    await site.publish(4)
+    await site.kill()
+    shutil.copytree(directory / "outgoing", directory / "copy")
+    await site.start()
+    await site.apply(d.Delete("queues", ("v", "q")))
+    await site.kill()
+    shutil.rmtree(directory / "outgoing")
+    (directory / "copy").rename(directory / "outgoing")
+    await site.start()
+    assert site.replicated() == {}
 
 
-def test_a_queue_log_that_lost_its_end_with_the_power_begins_a_new_life() -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q", durability="os")
-        kept = await site.publish(3)
-        await site.kill()
-        (log,) = (directory / "queues").iterdir()
-        (segment,) = log.glob("*.segment")
-        end = segment.stat().st_size
-        await site.start()
-        await site.publish(5)
-        await site.kill()
-        with segment.open("r+b") as file:
-            file.truncate(end)
-        await site.start()
-        after = await site.publish(2)
-        assert site.contents() == [*kept, *after]
-        assert site.replicated() == {"q": [*kept, *after]}
-        [(_, incarnation)] = site.node.collector.logs["v"].positions
-        assert generation_of(incarnation) != epoch_of(incarnation), "its offsets are those of other messages"
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_a_queue_log_that_lost_its_end_with_the_power_begins_a_new_life(directory: Path) -> None:
+    site = await replicating(directory, "q", durability="os")
+    kept = await site.publish(3)
+    await site.kill()
+    (log,) = (directory / "queues").iterdir()
+    (segment,) = log.glob("*.segment")
+    end = segment.stat().st_size
+    await site.start()
+    await site.publish(5)
+    await site.kill()
+    with segment.open("r+b") as file:
+        file.truncate(end)
+    await site.start()
+    after = await site.publish(2)
+    assert site.contents() == [*kept, *after]
+    assert site.replicated() == {"q": [*kept, *after]}
+    [(_, incarnation)] = site.node.collector.logs["v"].positions
+    assert generation_of(incarnation) != epoch_of(incarnation), "its offsets are those of other messages"
 
 
-def test_a_damaged_outgoing_log_costs_the_standby_and_not_the_broker() -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        for _ in range(8):
-            await site.publish(6)
-        await site.kill()
-        first = min((directory / "outgoing" / "v").glob("*.segment"))
-        octets = bytearray(first.read_bytes())
-        octets[60] ^= 1
-        first.write_bytes(octets)
-        await site.start()
-        assert "v" not in site.node.collector.logs
-        await site.publish(2)
-        await site.ack(40)
-        assert len(site.contents()) == 10
-        assert site.node.upstream.metrics() == []
-        assert first.read_bytes() == octets
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_a_damaged_outgoing_log_costs_the_standby_and_not_the_broker(directory: Path) -> None:
+    site = await replicating(directory, "q")
+    for _ in range(8):
+        await site.publish(6)
+    await site.kill()
+    first = min((directory / "outgoing" / "v").glob("*.segment"))
+    octets = bytearray(first.read_bytes())
+    octets[60] ^= 1
+    first.write_bytes(octets)
+    await site.start()
+    assert "v" not in site.node.collector.logs
+    await site.publish(2)
+    await site.ack(40)
+    assert len(site.contents()) == 10
+    assert site.node.upstream.metrics() == []
+    assert first.read_bytes() == octets
 
 
 # -- a disk that refuses ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("sealed", [False, True])
-def test_after_a_failed_sync_what_was_not_served_is_cut_off_and_copied_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, sealed: bool
+async def test_after_a_failed_sync_what_was_not_served_is_cut_off_and_copied_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, *, sealed: bool
 ) -> None:
     def refuse(descriptors: list[int]) -> None:
         for fd in descriptors:
             os.close(fd)
         raise OSError(5, "Input/output error")
 
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
+    site = await replicating(directory, "q")
+    await site.publish(6)
+    outgoing = site.node.collector.logs["v"]
+    await until(lambda: outgoing.committed_offset == 6)
+    served = list(outgoing.log.read_raw(0, 1 << 20))
+    monkeypatch.setattr(outgoing_module, "sync_descriptors", refuse)
+    for _ in range(4):
         await site.publish(6)
-        outgoing = site.node.collector.logs["v"]
-        await until(lambda: outgoing.committed_offset == 6)
-        served = list(outgoing.log.read_raw(0, 1 << 20))
-        monkeypatch.setattr(outgoing_module, "sync_descriptors", refuse)
-        for _ in range(4):
-            await site.publish(6)
-        own = directory / "outgoing" / "v"
-        await until((own / "failed_sync.json").exists)
-        assert outgoing.committed_offset == 6
-        assert outgoing.has_stopped, "who has six is told that there is more"
-        await site.apply(d.Put(d.Vhost(name="late", tags=TAGGED.tags)))
-        assert site.node.collector.logs["late"].has_stopped
-        monkeypatch.undo()
-        await site.kill()
-        for path in own.glob("*.segment*"):
-            octets = path.read_bytes()
-            keep = sum(len(chunk) for _, chunk in served) if int(path.name[:20]) == 0 else 0
-            path.write_bytes(octets[:keep] + bytes(octet ^ 1 for octet in octets[keep:]))
-            if sealed:
-                path.rename(own / f"{path.name[:20]}.sealed.segment")
-        await site.start()
-        assert "outgoing_log_cut" in caplog.text
-        again = site.node.collector.logs["v"]
-        assert not again.has_stopped
-        assert list(again.log.read_raw(0, 1 << 20))[: len(served)] == served
-        assert site.replicated() == {"q": site.contents()}
-        assert len(site.contents()) == 30
-        await site.restart()
-        assert caplog.text.count("outgoing_log_cut") == 1
-        assert site.replicated() == {"q": site.contents()}
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+    own = directory / "outgoing" / "v"
+    await until((own / "failed_sync.json").exists)
+    assert outgoing.committed_offset == 6
+    assert outgoing.has_stopped, "who has six is told that there is more"
+    await site.apply(d.Put(d.Vhost(name="late", tags=TAGGED.tags)))
+    assert site.node.collector.logs["late"].has_stopped
+    monkeypatch.undo()
+    await site.kill()
+    for path in own.glob("*.segment*"):
+        octets = path.read_bytes()
+        keep = sum(len(chunk) for _, chunk in served) if int(path.name[:20]) == 0 else 0
+        path.write_bytes(octets[:keep] + bytes(octet ^ 1 for octet in octets[keep:]))
+        if sealed:
+            path.rename(own / f"{path.name[:20]}.sealed.segment")
+    await site.start()
+    assert "outgoing_log_cut" in caplog.text
+    again = site.node.collector.logs["v"]
+    assert not again.has_stopped
+    assert list(again.log.read_raw(0, 1 << 20))[: len(served)] == served
+    assert site.replicated() == {"q": site.contents()}
+    assert len(site.contents()) == 30
+    await site.restart()
+    assert caplog.text.count("outgoing_log_cut") == 1
+    assert site.replicated() == {"q": site.contents()}
 
 
 class FullDisk:
@@ -367,59 +324,51 @@ class FullDisk:
         monkeypatch.setattr(Log, "append", refuse)
 
 
-def test_a_full_disk_stops_collection_and_no_broker_and_it_is_taken_up_again(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_full_disk_stops_collection_and_no_broker_and_it_is_taken_up_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = FullDisk(monkeypatch)
 
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        await site.apply(d.Put(queue("q2")), d.Put(queue("q3")))
-        await site.publish(2)
-        await site.publish(2, "q2")
-        await site.publish(2, "q3")
-        log = site.node.collector.logs["v"]
-        assert log.uncollected == 0
-        disk.is_full = True
-        await site.publish(10)
-        assert log.uncollected == 10, "a downstream that has all of the log is told of these"
-        await site.ack(11)
-        assert log.uncollected > 10
-        before = log.uncollected
-        await site.apply(d.Delete("queues", ("v", "q2")))
-        assert log.uncollected == before + 1, "the end of q2 is unknown there, too"
-        await site.apply(d.Put(d.Policy(vhost="v", name="p", pattern="^q$", definition=POLICY.definition)))
-        assert not site.node.failed.is_set()
-        disk.is_full = False
-        site.node.collector.resume(list(site.node.broker.queues.values()))
-        await site.settle()
-        assert log.uncollected == 0
-        assert site.replicated() == {"q": site.contents()}
-        assert len(site.contents()) == 1
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+    site = await replicating(directory, "q")
+    await site.apply(d.Put(queue("q2")), d.Put(queue("q3")))
+    await site.publish(2)
+    await site.publish(2, "q2")
+    await site.publish(2, "q3")
+    log = site.node.collector.logs["v"]
+    assert log.uncollected == 0
+    disk.is_full = True
+    await site.publish(10)
+    assert log.uncollected == 10, "a downstream that has all of the log is told of these"
+    await site.ack(11)
+    assert log.uncollected > 10
+    before = log.uncollected
+    await site.apply(d.Delete("queues", ("v", "q2")))
+    assert log.uncollected == before + 1, "the end of q2 is unknown there, too"
+    await site.apply(d.Put(d.Policy(vhost="v", name="p", pattern="^q$", definition=POLICY.definition)))
+    assert not site.node.failed.is_set()
+    disk.is_full = False
+    site.node.collector.resume(list(site.node.broker.queues.values()))
+    await site.settle()
+    assert log.uncollected == 0
+    assert site.replicated() == {"q": site.contents()}
+    assert len(site.contents()) == 1
 
 
-def test_a_vhost_that_is_deleted_while_the_disk_is_full_ends_no_node(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_vhost_that_is_deleted_while_the_disk_is_full_ends_no_node(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     disk = FullDisk(monkeypatch, "definitions")
 
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        site.queue().gather(alike(HEAD, [b"%08d" % 1]))
-        site.node.broker.dirty[site.queue()] = None
-        site.node.engine.flush()
-        disk.is_full = True
-        site.node.broker.apply(d.Delete("vhosts", ("v",)))
-        # What was appended becomes durable when there is nothing any more to copy it to.
-        await site.settle()
-        site.node.collector.retain()
-        assert not site.node.failed.is_set()
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+    site = await replicating(directory, "q")
+    site.queue().gather(alike(HEAD, [b"%08d" % 1]))
+    site.node.broker.dirty[site.queue()] = None
+    site.node.engine.flush()
+    disk.is_full = True
+    site.node.broker.apply(d.Delete("vhosts", ("v",)))
+    # What was appended becomes durable when there is nothing any more to copy it to.
+    await site.settle()
+    site.node.collector.retain()
+    assert not site.node.failed.is_set()
 
 
 # -- what is served ---------------------------------------------------------------------------
@@ -487,35 +436,25 @@ def test_a_moment_without_descriptors_delays_what_is_served_and_is_told(
         asyncio.run(scenario(directory))
 
 
-def test_a_node_whose_collector_ends_does_not_go_on_as_if_it_collected(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_node_whose_collector_ends_does_not_go_on_as_if_it_collected(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        monkeypatch.setattr(site.node.collector, "_begin_commits", lambda: 1 / 0)
-        await asyncio.wait_for(site.node.failed.wait(), 10)
-        assert "task_failed action=stop" in caplog.text
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+    site = await replicating(directory, "q")
+    monkeypatch.setattr(site.node.collector, "_begin_commits", lambda: 1 / 0)
+    await asyncio.wait_for(site.node.failed.wait(), 10)
+    assert "task_failed action=stop" in caplog.text
 
 
-def test_a_closed_log_says_so_to_its_readers() -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        log = site.node.collector.logs["v"]
-        reported: list[bool] = []
-        log.on_commit(lambda: reported.append(log.is_closed))
-        await site.apply(d.Delete("vhosts", ("v",)))
-        assert reported == [True]
-        with pytest.raises(NotFound, match="outgoing log is closed"):
-            log.read(0, 1)
-        assert not (directory / "outgoing" / "v").exists()
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_a_closed_log_says_so_to_its_readers(directory: Path) -> None:
+    site = await replicating(directory, "q")
+    log = site.node.collector.logs["v"]
+    reported: list[bool] = []
+    log.on_commit(lambda: reported.append(log.is_closed))
+    await site.apply(d.Delete("vhosts", ("v",)))
+    assert reported == [True]
+    with pytest.raises(NotFound, match="outgoing log is closed"):
+        log.read(0, 1)
+    assert not (directory / "outgoing" / "v").exists()
 
 
 def no_queues(directory: Path) -> QueueStore:
@@ -540,23 +479,18 @@ def test_the_committed_end_survives_a_restart() -> None:
         log.log.close()
 
 
-def test_retention_drops_the_oldest_and_a_queue_is_not_copied_twice_for_it() -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        for _ in range(10):
-            await site.publish(4)
-        collector, log = site.node.collector, site.node.collector.logs["v"]
-        await until(lambda: log.committed_offset == log.log.next_offset)
-        collector._retain_bytes_max = 1000
-        collector.retain()
-        assert 0 < log.first_offset < 40
-        assert log.bytes <= 1000
-        await site.restart()
-        assert site.node.collector.logs["v"].log.next_offset == 40
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_retention_drops_the_oldest_and_a_queue_is_not_copied_twice_for_it(directory: Path) -> None:
+    site = await replicating(directory, "q")
+    for _ in range(10):
+        await site.publish(4)
+    collector, log = site.node.collector, site.node.collector.logs["v"]
+    await until(lambda: log.committed_offset == log.log.next_offset)
+    collector._retain_bytes_max = 1000
+    collector.retain()
+    assert 0 < log.first_offset < 40
+    assert log.bytes <= 1000
+    await site.restart()
+    assert site.node.collector.logs["v"].log.next_offset == 40
 
 
 def test_vhost_names_become_directory_names_that_differ() -> None:
@@ -587,22 +521,17 @@ class Behind:
         return self.committed()
 
 
-def test_what_followers_in_sync_have_not_is_not_served() -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        replication_barrier = site.node.commits.replication_barrier = Behind()
-        await site.publish(3)
-        log = site.node.collector.logs["v"]
-        await until(lambda: log.committed_offset == log.log.next_offset)
-        served = log.committed_offset
-        replication_barrier.has_all = False
-        log.settle_below(log.key_of(site.queue()), 2, 1, at=1)
-        await asyncio.sleep(5 * FLUSH_INTERVAL_S)
-        assert (log.committed_offset, log.log.next_offset) == (served, served + 1)
-        replication_barrier.has_all = True
-        site.node.commits.keep()
-        await until(lambda: log.committed_offset == served + 1)
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_what_followers_in_sync_have_not_is_not_served(directory: Path) -> None:
+    site = await replicating(directory, "q")
+    replication_barrier = site.node.commits.replication_barrier = Behind()
+    await site.publish(3)
+    log = site.node.collector.logs["v"]
+    await until(lambda: log.committed_offset == log.log.next_offset)
+    served = log.committed_offset
+    replication_barrier.has_all = False
+    log.settle_below(log.key_of(site.queue()), 2, 1, at=1)
+    await asyncio.sleep(5 * FLUSH_INTERVAL_S)
+    assert (log.committed_offset, log.log.next_offset) == (served, served + 1)
+    replication_barrier.has_all = True
+    site.node.commits.keep()
+    await until(lambda: log.committed_offset == served + 1)

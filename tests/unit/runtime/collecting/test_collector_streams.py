@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from leveret.wire.chunk import Attribute, ChunkType, decode_trailer, split_entri
 from leveret.wire.record import content_header, decode_settlements, message_head
 from leveret.wire.stream.publish import MessageRun
 from leveret.wire.stream_entry import entries_of, mark_entry, pack_entries, unpack_entry
-from tests.unit.runtime.collecting.site import HEAD, POLICY, TAGGED, Site, collected_chunks, origin, scratch
+from tests.unit.runtime.collecting.site import HEAD, POLICY, TAGGED, Site, collected_chunks, origin
 
 STREAM = d.Queue(name="qs", vhost="v", arguments={"x-queue-type": "stream"})
 OFF = d.Delete("policies", ("v", "p"))
@@ -70,68 +69,56 @@ def retained(site: Site) -> list[bytes]:
     ]
 
 
-def test_a_stream_is_collected_as_its_publishers_sent_it() -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        await site.apply(d.Put(TAGGED), d.Put(STREAM))
-        await publish(site, RAW, BATCH)
-        stream_of(site).gather(alike(HEAD, [b"by 0-9-1"]))
-        await site.touched("qs")
-        await site.apply(d.Put(POLICY))
-        assert stream_of(site).replicated
-        assert collected(site) == retained(site), "what was in it when its policy came"
-        stream_of(site).store_offset(b"reader", 2)
-        await site.touched("qs")
-        await publish(site, RAW, RAW)
-        assert collected(site) == retained(site)
-        await site.restart()
-        await publish(site, BATCH, RAW)
-        assert collected(site) == retained(site)
-        assert len(collected(site)) == 7
-        [row] = site.node.upstream.metrics()
-        assert (row["queue"], row["messages"]) == ("qs", 16), "a stored offset has one, too"
-        await site.apply(OFF)
-        assert collected(site) == []
-        await publish(site, RAW)
-        await site.apply(d.Put(POLICY))
-        assert collected(site) == retained(site), "all of it again, under a life of its own"
-        await site.apply(d.Delete("queues", ("v", "qs")))
-        assert collected(site) == []
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_a_stream_is_collected_as_its_publishers_sent_it(directory: Path) -> None:
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(TAGGED), d.Put(STREAM))
+    await publish(site, RAW, BATCH)
+    stream_of(site).gather(alike(HEAD, [b"by 0-9-1"]))
+    await site.touched("qs")
+    await site.apply(d.Put(POLICY))
+    assert stream_of(site).replicated
+    assert collected(site) == retained(site), "what was in it when its policy came"
+    stream_of(site).store_offset(b"reader", 2)
+    await site.touched("qs")
+    await publish(site, RAW, RAW)
+    assert collected(site) == retained(site)
+    await site.restart()
+    await publish(site, BATCH, RAW)
+    assert collected(site) == retained(site)
+    assert len(collected(site)) == 7
+    [row] = site.node.upstream.metrics()
+    assert (row["queue"], row["messages"]) == ("qs", 16), "a stored offset has one, too"
+    await site.apply(OFF)
+    assert collected(site) == []
+    await publish(site, RAW)
+    await site.apply(d.Put(POLICY))
+    assert collected(site) == retained(site), "all of it again, under a life of its own"
+    await site.apply(d.Delete("queues", ("v", "qs")))
+    assert collected(site) == []
 
 
-def test_what_a_streams_retention_took_does_not_come_back_at_the_standby() -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        limited = {
-            "x-queue-type": "stream",
-            "x-max-length-bytes": 500,
-            "x-stream-max-segment-size-bytes": 200,
-        }
-        await site.apply(
-            d.Put(TAGGED), d.Put(POLICY), d.Put(d.Queue(name="qs", vhost="v", arguments=limited))
-        )
-        for number in range(30):
-            await publish(site, b"\0\0\0\x28" + b"%040d" % number)
-        site.node.log_store.streams.retain()
-        site.node.collector.retain()
-        assert 0 < len(retained(site)) < 30
-        assert collected(site) == retained(site)
-        end = site.node.collector.logs["v"].log.next_offset
-        site.node.collector.retain()
-        assert site.node.collector.logs["v"].log.next_offset == end, "it is said once"
-        await site.restart()
-        site.node.collector.retain()
-        assert collected(site) == retained(site)
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_what_a_streams_retention_took_does_not_come_back_at_the_standby(directory: Path) -> None:
+    site = Site(directory)
+    await site.start()
+    limited = {
+        "x-queue-type": "stream",
+        "x-max-length-bytes": 500,
+        "x-stream-max-segment-size-bytes": 200,
+    }
+    await site.apply(d.Put(TAGGED), d.Put(POLICY), d.Put(d.Queue(name="qs", vhost="v", arguments=limited)))
+    for number in range(30):
+        await publish(site, b"\0\0\0\x28" + b"%040d" % number)
+    site.node.log_store.streams.retain()
+    site.node.collector.retain()
+    assert 0 < len(retained(site)) < 30
+    assert collected(site) == retained(site)
+    end = site.node.collector.logs["v"].log.next_offset
+    site.node.collector.retain()
+    assert site.node.collector.logs["v"].log.next_offset == end, "it is said once"
+    await site.restart()
+    site.node.collector.retain()
+    assert collected(site) == retained(site)
 
 
 def stored(entry: bytes) -> bytes:
@@ -140,45 +127,40 @@ def stored(entry: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_entries_come_back_into_a_stream_once_and_as_they_were(restart: bool) -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        await site.apply(d.Put(TAGGED), d.Put(STREAM))
-        entries = [stored(RAW), stored(BATCH), stored(RAW)]
+async def test_entries_come_back_into_a_stream_once_and_as_they_were(directory: Path, restart: bool) -> None:
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(TAGGED), d.Put(STREAM))
+    entries = [stored(RAW), stored(BATCH), stored(RAW)]
 
-        def ingest() -> RecoveryIngest:
-            node = site.node
-            return RecoveryIngest(node.broker, ("v", "qs"), node.engine, node.commits)
+    def ingest() -> RecoveryIngest:
+        node = site.node
+        return RecoveryIngest(node.broker, ("v", "qs"), node.engine, node.commits)
 
-        durable: list[int] = []
-        ingest().append("recovery.1", [MessageRun.of(1, entries[:2])], lambda: durable.append(1))
-        if restart:
-            await site.settle()
-            await site.restart()
-        # A publisher that does not know how far it came begins from the beginning.
-        assert ingest().last_sequence("recovery.1") == 2
-        ingest().append("recovery.1", [MessageRun.of(1, entries)], lambda: durable.append(2))
-        plain = message_head(b"e", b"k", content_header(b"\0\0", 5)) + b"plain"
-        ingest().append("recovery.1", [MessageRun.of(4, [plain])], lambda: durable.append(3))
+    durable: list[int] = []
+    ingest().append("recovery.1", [MessageRun.of(1, entries[:2])], lambda: durable.append(1))
+    if restart:
         await site.settle()
-        assert durable == [1, 2, 3]
-        found = retained(site)
-        assert found[:3] == [RAW, BATCH, RAW]
-        assert found[3].endswith(b"plain")
-        assert stream_of(site).message_count == 8
-        log = site.node.log_store.log(stream_of(site))
-        filters = [
-            (kind, name, many)
-            for chunk in log.read(0, 1 << 20)
-            for kind, name, many in decode_trailer(chunk.trailer)
-            if kind == Attribute.FILTER
-        ]
-        assert set(filters) == {(Attribute.FILTER, b"", 1)}, "every reader is sent them, whatever it filters"
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+        await site.restart()
+    # A publisher that does not know how far it came begins from the beginning.
+    assert ingest().last_sequence("recovery.1") == 2
+    ingest().append("recovery.1", [MessageRun.of(1, entries)], lambda: durable.append(2))
+    plain = message_head(b"e", b"k", content_header(b"\0\0", 5)) + b"plain"
+    ingest().append("recovery.1", [MessageRun.of(4, [plain])], lambda: durable.append(3))
+    await site.settle()
+    assert durable == [1, 2, 3]
+    found = retained(site)
+    assert found[:3] == [RAW, BATCH, RAW]
+    assert found[3].endswith(b"plain")
+    assert stream_of(site).message_count == 8
+    log = site.node.log_store.log(stream_of(site))
+    filters = [
+        (kind, name, many)
+        for chunk in log.read(0, 1 << 20)
+        for kind, name, many in decode_trailer(chunk.trailer)
+        if kind == Attribute.FILTER
+    ]
+    assert set(filters) == {(Attribute.FILTER, b"", 1)}, "every reader is sent them, whatever it filters"
 
 
 @pytest.mark.parametrize(
@@ -190,30 +172,25 @@ def test_entries_come_back_into_a_stream_once_and_as_they_were(restart: bool) ->
     ],
     ids=["stream", "marked", "classic"],
 )
-def test_a_queue_that_the_schema_sync_did_not_bring_is_made_as_what_its_messages_say(
-    message: bytes, type_: str
+async def test_a_queue_that_the_schema_sync_did_not_bring_is_made_as_what_its_messages_say(
+    directory: Path, message: bytes, type_: str
 ) -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        await site.apply(d.Put(TAGGED))
-        node, key = site.node, ("v", "unknown")
-        ingest = RecoveryIngest(node.broker, key, node.engine, node.commits)
-        assert ingest.last_sequence("recovery.1") == 0
-        assert key not in node.broker.queues, "not before there is something to put in"
-        with pytest.raises(PreconditionFailed):
-            ingest.append("recovery.1", [MessageRun.of(2, [message])], lambda: None)
-        assert key not in node.broker.queues
-        durable: list[int] = []
-        runs = [MessageRun.of(number, [message]) for number in (1, 2, 3)]
-        ingest.append("recovery.1", runs, lambda: durable.append(3))
-        await site.settle()
-        await site.restart()
-        queue = site.node.broker.queue(*key)
-        assert (isinstance(queue, Stream), queue.message_count) == (type_ == "stream", 3)
-        assert queue.definition.arguments == ({"x-queue-type": "stream"} if type_ == "stream" else {})
-        assert durable == [3]
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(TAGGED))
+    node, key = site.node, ("v", "unknown")
+    ingest = RecoveryIngest(node.broker, key, node.engine, node.commits)
+    assert ingest.last_sequence("recovery.1") == 0
+    assert key not in node.broker.queues, "not before there is something to put in"
+    with pytest.raises(PreconditionFailed):
+        ingest.append("recovery.1", [MessageRun.of(2, [message])], lambda: None)
+    assert key not in node.broker.queues
+    durable: list[int] = []
+    runs = [MessageRun.of(number, [message]) for number in (1, 2, 3)]
+    ingest.append("recovery.1", runs, lambda: durable.append(3))
+    await site.settle()
+    await site.restart()
+    queue = site.node.broker.queue(*key)
+    assert (isinstance(queue, Stream), queue.message_count) == (type_ == "stream", 3)
+    assert queue.definition.arguments == ({"x-queue-type": "stream"} if type_ == "stream" else {})
+    assert durable == [3]

@@ -14,7 +14,7 @@ from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.storage.log_reader import Extent, uncache
 from leveret.storage.state_file import StateFile
 from leveret.testing.network.waiting import until
-from tests.unit.runtime.collecting.site import POLICY, TAGGED, Site, play, replicating, served
+from tests.unit.runtime.collecting.site import POLICY, TAGGED, Site, replicating, served
 
 pytestmark = pytest.mark.usefixtures("collection")
 
@@ -31,91 +31,79 @@ def reported(site: Site, name: str, offset: int) -> None:
     site.node.stream_server.store_offset("v", name, offset)
 
 
-def test_how_far_downstreams_are_survives_a_restart() -> None:
-    async def scenario(directory: Path) -> None:
-        site, log = await collecting(directory, 40)
-        reported(site, "eu.2", 12)
-        reported(site, "eu.3", 40)
-        reported(site, "eu.4", log.committed_offset + 1)
-        site.node.collector.retain()
-        reported(site, "eu.2", 16)
-        await site.restart()
-        rows = {row["downstream"]: row for row in site.node.upstream.downstreams()}
-        # What was told since the last time they were kept is told again by the downstream.
-        assert {name: row["transferred"] for name, row in rows.items()} == {"eu.2": 12, "eu.3": 40}
-        assert (rows["eu.2"]["lag_records"], rows["eu.2"]["missing_records"]) == (28, 0)
-        assert site.node.stream_server.query_offset("v", "eu.2") == 12
-        assert site.node.stream_server.query_offset("v", "eu.4") is None, "more than there is"
-        assert site.node.upstream.forget_downstream("eu.2")
-        assert not site.node.upstream.forget_downstream("eu.2")
-        await site.restart()
-        assert [row["downstream"] for row in site.node.upstream.downstreams()] == ["eu.3"]
-        await site.kill()
-
-    play(scenario)
+async def test_how_far_downstreams_are_survives_a_restart(directory: Path) -> None:
+    site, log = await collecting(directory, 40)
+    reported(site, "eu.2", 12)
+    reported(site, "eu.3", 40)
+    reported(site, "eu.4", log.committed_offset + 1)
+    site.node.collector.retain()
+    reported(site, "eu.2", 16)
+    await site.restart()
+    rows = {row["downstream"]: row for row in site.node.upstream.downstreams()}
+    # What was told since the last time they were kept is told again by the downstream.
+    assert {name: row["transferred"] for name, row in rows.items()} == {"eu.2": 12, "eu.3": 40}
+    assert (rows["eu.2"]["lag_records"], rows["eu.2"]["missing_records"]) == (28, 0)
+    assert site.node.stream_server.query_offset("v", "eu.2") == 12
+    assert site.node.stream_server.query_offset("v", "eu.4") is None, "more than there is"
+    assert site.node.upstream.forget_downstream("eu.2")
+    assert not site.node.upstream.forget_downstream("eu.2")
+    await site.restart()
+    assert [row["downstream"] for row in site.node.upstream.downstreams()] == ["eu.3"]
 
 
-def test_an_upstream_tells_what_it_collects_and_how_far_the_slowest_is() -> None:
-    async def scenario(directory: Path) -> None:
-        site, log = await collecting(directory, 40)
-        reported(site, "eu.2", 12)
-        reported(site, "eu.3", 40)
-        [row] = site.node.upstream.collected()
-        assert (row["virtual_host"], row["queues"], row["records"], row["kept"]) == ("v", 1, 40, 40)
-        assert (row["downstreams"], row["slowest_lag_records"], row["error"]) == (2, 28, "")
-        assert 0 < row["oldest_ms"] <= row["newest_ms"]
-        log.has_stopped = True
-        assert "fdatasync failed" in site.node.upstream.collected()[0]["error"]
-        await site.kill()
-
-    play(scenario)
+async def test_an_upstream_tells_what_it_collects_and_how_far_the_slowest_is(directory: Path) -> None:
+    site, log = await collecting(directory, 40)
+    reported(site, "eu.2", 12)
+    reported(site, "eu.3", 40)
+    [row] = site.node.upstream.collected()
+    assert (row["virtual_host"], row["queues"], row["records"], row["kept"]) == ("v", 1, 40, 40)
+    assert (row["downstreams"], row["slowest_lag_records"], row["error"]) == (2, 28, "")
+    assert 0 < row["oldest_ms"] <= row["newest_ms"]
+    log.has_stopped = True
+    assert "fdatasync failed" in site.node.upstream.collected()[0]["error"]
 
 
-def test_a_policy_that_asks_for_copies_in_a_vhost_without_the_tag_is_told_once(
-    caplog: pytest.LogCaptureFixture,
+async def test_a_policy_that_asks_for_copies_in_a_vhost_without_the_tag_is_told_once(
+    directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        await site.apply(d.Put(d.Vhost(name="v")), d.Put(POLICY), d.Put(d.Queue(name="q", vhost="v")))
-        await site.apply(d.Put(d.Queue(name="q2", vhost="v")))
-        assert site.node.upstream.untagged() == ["v"]
-        assert caplog.text.count("standby_not_collected vhost=v reason=policy_without_the_tag") == 1
-        await site.apply(d.Put(TAGGED))
-        assert site.node.upstream.untagged() == []
-        await site.kill()
-
-    play(scenario)
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(d.Vhost(name="v")), d.Put(POLICY), d.Put(d.Queue(name="q", vhost="v")))
+    await site.apply(d.Put(d.Queue(name="q2", vhost="v")))
+    assert site.node.upstream.untagged() == ["v"]
+    assert caplog.text.count("standby_not_collected vhost=v reason=policy_without_the_tag") == 1
+    await site.apply(d.Put(TAGGED))
+    assert site.node.upstream.untagged() == []
 
 
-def test_what_all_known_downstreams_have_is_dropped_where_the_operator_chose_that() -> None:
-    async def scenario(directory: Path) -> None:
-        site, log = await collecting(directory, 80)
-        collector = site.node.collector
-        reported(site, "eu.2", 60)
-        reported(site, "eu.3", 30)
-        collector.retain()
-        assert log.first_offset == 0, "by default only the limits count"
-        collector._truncates = True
-        collector.retain()
-        assert 0 < log.first_offset <= 30, "the slower one still needs the rest"
-        assert collector.known_downstreams.rows()[1]["missing_records"] == 0
-        reported(site, "eu.3", 78)
-        collector.retain()
-        assert 30 < log.first_offset <= 60
-        site.node.upstream.forget_downstream("eu.2")
-        collector.retain()
-        assert 60 < log.first_offset <= 78
-        site.node.upstream.forget_downstream("eu.3")
-        first = log.first_offset
-        collector.retain()
-        assert log.first_offset == first, "whoever comes next may still want it"
-        await site.kill()
-
-    play(scenario)
+async def test_what_all_known_downstreams_have_is_dropped_where_the_operator_chose_that(
+    directory: Path,
+) -> None:
+    site, log = await collecting(directory, 80)
+    collector = site.node.collector
+    reported(site, "eu.2", 60)
+    reported(site, "eu.3", 30)
+    collector.retain()
+    assert log.first_offset == 0, "by default only the limits count"
+    collector._truncates = True
+    collector.retain()
+    assert 0 < log.first_offset <= 30, "the slower one still needs the rest"
+    assert collector.known_downstreams.rows()[1]["missing_records"] == 0
+    reported(site, "eu.3", 78)
+    collector.retain()
+    assert 30 < log.first_offset <= 60
+    site.node.upstream.forget_downstream("eu.2")
+    collector.retain()
+    assert 60 < log.first_offset <= 78
+    site.node.upstream.forget_downstream("eu.3")
+    first = log.first_offset
+    collector.retain()
+    assert log.first_offset == first, "whoever comes next may still want it"
 
 
-def test_memory_is_kept_for_what_a_downstream_is_still_to_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_memory_is_kept_for_what_a_downstream_is_still_to_read(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     freed: set[tuple[int, int]] = set()
 
     def note(extents: list[Extent]) -> None:
@@ -125,167 +113,139 @@ def test_memory_is_kept_for_what_a_downstream_is_still_to_read(monkeypatch: pyte
             freed.update((file.st_ino, at) for at in range(begin, begin + size))
         uncache(extents)
 
-    async def scenario(directory: Path) -> None:
-        monkeypatch.setattr("leveret.runtime.collecting.collector.uncache", note)
-        site, log = await collecting(directory, 40)
-        reported(site, "eu.2", 30)
-        reported(site, "eu.3", 20)
-        await until(lambda: bool(freed))
-        assert len(freed) <= log.log.size_bytes - log.log.bytes_from(20)
-        reported(site, "eu.2", 40)
-        reported(site, "eu.3", 40)
-        await until(lambda: len(freed) == log.log.size_bytes)
-        assert log.read(0, 1 << 20), "it can still be read, from the disk"
-        await site.kill()
-
-    play(scenario)
+    monkeypatch.setattr("leveret.runtime.collecting.collector.uncache", note)
+    site, log = await collecting(directory, 40)
+    reported(site, "eu.2", 30)
+    reported(site, "eu.3", 20)
+    await until(lambda: bool(freed))
+    assert len(freed) <= log.log.size_bytes - log.log.bytes_from(20)
+    reported(site, "eu.2", 40)
+    reported(site, "eu.3", 40)
+    await until(lambda: len(freed) == log.log.size_bytes)
+    assert log.read(0, 1 << 20), "it can still be read, from the disk"
 
 
-def test_a_downstream_that_retention_overtook_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario(directory: Path) -> None:
-        site, log = await collecting(directory, 80)
-        reported(site, "eu.2", 4)
-        site.node.collector._retain_bytes_max = 800
-        with caplog.at_level(logging.WARNING):
-            for _ in range(3):
-                site.node.collector.retain()
-        missing = log.first_offset - 4
-        assert missing > 0
-        assert site.node.upstream.downstreams()[0]["missing_records"] == missing
-        [line] = [each.getMessage() for each in caplog.records if "overtook" in each.getMessage()]
-        assert "vhost=v downstream=eu.2 first_missing=4" in line
-        await site.kill()
-
-    play(scenario)
+async def test_a_downstream_that_retention_overtook_is_told_of_once(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    site, log = await collecting(directory, 80)
+    reported(site, "eu.2", 4)
+    site.node.collector._retain_bytes_max = 800
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            site.node.collector.retain()
+    missing = log.first_offset - 4
+    assert missing > 0
+    assert site.node.upstream.downstreams()[0]["missing_records"] == missing
+    [line] = [each.getMessage() for each in caplog.records if "overtook" in each.getMessage()]
+    assert "vhost=v downstream=eu.2 first_missing=4" in line
 
 
-def test_nobody_can_make_up_any_number_of_downstreams() -> None:
-    async def scenario(directory: Path) -> None:
-        site, log = await collecting(directory, 4)
-        for number in range(DOWNSTREAMS_MAX + 5):
-            reported(site, f"d{number}", 1)
-        assert len(log.downstreams.by_reference) == DOWNSTREAMS_MAX
-        await site.kill()
-
-    play(scenario)
+async def test_nobody_can_make_up_any_number_of_downstreams(directory: Path) -> None:
+    site, log = await collecting(directory, 4)
+    for number in range(DOWNSTREAMS_MAX + 5):
+        reported(site, f"d{number}", 1)
+    assert len(log.downstreams.by_reference) == DOWNSTREAMS_MAX
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_internal_streams_that_are_deleted_begin_anew_with_what_the_queues_hold(crash: bool) -> None:
-    async def scenario(directory: Path) -> None:
-        site, log = await collecting(directory, 40)
-        await site.ack(15)
-        old = (directory / "outgoing" / "untagged-since").resolve()
-        old.mkdir()
-        (old / "00000000000000000000.segment").write_bytes(b"damaged")
-        end, log_id = log.log.next_offset, log.log_id
-        rows = site.node.upstream.delete_logs()
-        assert [row["vhost"] for row in rows] == ["v", "untagged-since"]
-        assert all(row["bytes"] for row in rows)
-        assert not old.exists()
-        if crash:
-            await site.restart()
-        else:
-            await site.settle()
-        log = site.node.collector.logs["v"]
-        assert log.first_offset == end, "who has it all misses nothing, who has not is told what is missing"
-        assert log.log_id == log_id
-        assert site.replicated() == {"q": site.contents()}
-        assert len(site.contents()) == 25
-        await site.publish(3)
-        await site.ack(2)
-        assert site.replicated() == {"q": site.contents()}
-        await until(lambda: log.committed_offset == log.log.next_offset)
-        assert log.read(end, 1 << 20), "it is served"
-        await site.kill()
-
-    play(scenario)
-
-
-def test_a_log_that_takes_the_place_of_another_one_is_called_otherwise() -> None:
-    async def scenario(directory: Path) -> None:
-        site, log = await collecting(directory, 8)
-        first = log.log_id
+async def test_internal_streams_that_are_deleted_begin_anew_with_what_the_queues_hold(
+    directory: Path, crash: bool
+) -> None:
+    site, log = await collecting(directory, 40)
+    await site.ack(15)
+    old = (directory / "outgoing" / "untagged-since").resolve()
+    old.mkdir()
+    (old / "00000000000000000000.segment").write_bytes(b"damaged")
+    end, log_id = log.log.next_offset, log.log_id
+    rows = site.node.upstream.delete_logs()
+    assert [row["vhost"] for row in rows] == ["v", "untagged-since"]
+    assert all(row["bytes"] for row in rows)
+    assert not old.exists()
+    if crash:
         await site.restart()
-        assert site.node.collector.logs["v"].log_id == first
-        await site.apply(d.Delete("vhosts", ("v",)))
-        assert "v" not in site.node.collector.logs
-        await site.apply(d.Put(TAGGED))
-        assert site.node.collector.logs["v"].log_id != first
-        await site.kill()
-
-    play(scenario)
-
-
-def test_a_log_says_in_which_epoch_each_record_was_written() -> None:
-    async def scenario(directory: Path) -> None:
-        site, log = await collecting(directory, 8)
-        end = log.log.next_offset
-        assert [log.epoch_before(at) for at in (0, 1, end)] == [None, 1, 1]
-        # Two starts in which nothing was written leave no trace; then one of another leader's, then a restart of it.
-        for site.epoch in (2, 3, 4, 4):
-            await site.restart()
-        await site.publish(4)
-        log = site.node.collector.logs["v"]
-        assert log.log.epoch == 4
-        assert [log.epoch_before(at) for at in (1, end, end + 1, log.log.next_offset)] == [1, 1, 4, 4]
-        site.node.upstream.delete_logs()
+    else:
         await site.settle()
-        log = site.node.collector.logs["v"]
-        assert log.epoch_before(log.first_offset) == 4, "also of what is retained no more"
-        assert [log.epoch_before(at) for at in (1, end)] == [1, 1]
-        await site.kill()
-        # As versions before left it.
-        identity = StateFile(directory / "outgoing" / "v" / "identity.json")
-        identity.save({"log_id": log.log_id})
-        site.epoch = 5
-        await site.start()
-        log = site.node.collector.logs["v"]
-        assert (log.log.epoch, log.epoch_before(end)) == (5, None)
-        await site.kill()
-        identity.save({"log_id": log.log_id, "reigns": "all"})
-        await site.start()
-        assert "v" not in site.node.collector.logs
-        await site.kill()
-
-    play(scenario)
+    log = site.node.collector.logs["v"]
+    assert log.first_offset == end, "who has it all misses nothing, who has not is told what is missing"
+    assert log.log_id == log_id
+    assert site.replicated() == {"q": site.contents()}
+    assert len(site.contents()) == 25
+    await site.publish(3)
+    await site.ack(2)
+    assert site.replicated() == {"q": site.contents()}
+    await until(lambda: log.committed_offset == log.log.next_offset)
+    assert log.read(end, 1 << 20), "it is served"
 
 
-def test_nobody_has_more_of_a_log_than_is_in_it() -> None:
+async def test_a_log_that_takes_the_place_of_another_one_is_called_otherwise(directory: Path) -> None:
+    site, log = await collecting(directory, 8)
+    first = log.log_id
+    await site.restart()
+    assert site.node.collector.logs["v"].log_id == first
+    await site.apply(d.Delete("vhosts", ("v",)))
+    assert "v" not in site.node.collector.logs
+    await site.apply(d.Put(TAGGED))
+    assert site.node.collector.logs["v"].log_id != first
+
+
+async def test_a_log_says_in_which_epoch_each_record_was_written(directory: Path) -> None:
+    site, log = await collecting(directory, 8)
+    end = log.log.next_offset
+    assert [log.epoch_before(at) for at in (0, 1, end)] == [None, 1, 1]
+    # Two starts in which nothing was written leave no trace; then one of another leader's, then a restart of it.
+    for site.epoch in (2, 3, 4, 4):
+        await site.restart()
+    await site.publish(4)
+    log = site.node.collector.logs["v"]
+    assert log.log.epoch == 4
+    assert [log.epoch_before(at) for at in (1, end, end + 1, log.log.next_offset)] == [1, 1, 4, 4]
+    site.node.upstream.delete_logs()
+    await site.settle()
+    log = site.node.collector.logs["v"]
+    assert log.epoch_before(log.first_offset) == 4, "also of what is retained no more"
+    assert [log.epoch_before(at) for at in (1, end)] == [1, 1]
+    await site.kill()
+    # As versions before left it.
+    identity = StateFile(directory / "outgoing" / "v" / "identity.json")
+    identity.save({"log_id": log.log_id})
+    site.epoch = 5
+    await site.start()
+    log = site.node.collector.logs["v"]
+    assert (log.log.epoch, log.epoch_before(end)) == (5, None)
+    await site.kill()
+    identity.save({"log_id": log.log_id, "reigns": "all"})
+    await site.start()
+    assert "v" not in site.node.collector.logs
+
+
+async def test_nobody_has_more_of_a_log_than_is_in_it(directory: Path) -> None:
     """A copy that was restored, or a follower that was made to lead in the middle of a join."""
 
-    async def scenario(directory: Path) -> None:
-        site, log = await collecting(directory, 40)
-        await site.kill()
-        place, called = directory / "outgoing" / "v", log.log_id
-        StateFile(place / "downstreams.json").save({"eu.2": {"offset": 500, "seen_ms": 1}})
-        await site.start()
-        log = site.node.collector.logs["v"]
-        assert (log.log_id, log.downstreams.by_reference["eu.2"].offset) == (called, log.log.next_offset)
-        await site.kill()
-        for segment in place.glob("*.segment*"):
-            segment.unlink()
-        await site.start()
-        log = site.node.collector.logs["v"]
-        assert (log.log_id != called, log.downstreams.by_reference) == (True, {})
-        await site.kill()
-
-    play(scenario)
+    site, log = await collecting(directory, 40)
+    await site.kill()
+    place, called = directory / "outgoing" / "v", log.log_id
+    StateFile(place / "downstreams.json").save({"eu.2": {"offset": 500, "seen_ms": 1}})
+    await site.start()
+    log = site.node.collector.logs["v"]
+    assert (log.log_id, log.downstreams.by_reference["eu.2"].offset) == (called, log.log.next_offset)
+    await site.kill()
+    for segment in place.glob("*.segment*"):
+        segment.unlink()
+    await site.start()
+    log = site.node.collector.logs["v"]
+    assert (log.log_id != called, log.downstreams.by_reference) == (True, {})
 
 
-def test_a_damaged_log_can_be_deleted_and_is_collected_anew() -> None:
-    async def scenario(directory: Path) -> None:
-        site, _ = await collecting(directory, 40)
-        await site.kill()
-        segment = min((directory / "outgoing" / "v").glob("*.segment"))
-        segment.write_bytes(b"x" * segment.stat().st_size)
-        for path in (directory / "outgoing" / "v").glob("*.summary"):
-            path.unlink()
-        await site.start()
-        assert "v" not in site.node.collector.logs, "it stays down until an operator removes it"
-        site.node.upstream.delete_logs()
-        await site.settle()
-        assert site.replicated() == {"q": site.contents()}
-        await site.kill()
-
-    play(scenario)
+async def test_a_damaged_log_can_be_deleted_and_is_collected_anew(directory: Path) -> None:
+    site, _ = await collecting(directory, 40)
+    await site.kill()
+    segment = min((directory / "outgoing" / "v").glob("*.segment"))
+    segment.write_bytes(b"x" * segment.stat().st_size)
+    for path in (directory / "outgoing" / "v").glob("*.summary"):
+        path.unlink()
+    await site.start()
+    assert "v" not in site.node.collector.logs, "it stays down until an operator removes it"
+    site.node.upstream.delete_logs()
+    await site.settle()
+    assert site.replicated() == {"q": site.contents()}

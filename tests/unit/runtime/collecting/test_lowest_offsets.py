@@ -120,177 +120,147 @@ def test_what_a_downstream_that_begins_would_not_get_is_counted(steps: list[tupl
     play(scenario)
 
 
-def test_a_downstream_that_begins_behind_what_queues_hold_is_told_of(
-    caplog: pytest.LogCaptureFixture,
+async def test_a_downstream_that_begins_behind_what_queues_hold_is_told_of(
+    directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        await site.publish(1)
-        reported(site, "eu.1", 0)
-        for _ in range(10):
-            await site.publish(8)
-        log = await retained(site)
-        missing = lost(site)
-        assert 0 < missing < 81
-        with caplog.at_level(logging.WARNING):
-            for _ in range(2):
-                assert reported(site, "eu.2", log.first_offset)["missing_messages"] == missing
-        [line] = [each.getMessage() for each in caplog.records if "begins_incomplete" in each.getMessage()]
-        assert f"vhost=v downstream=eu.2 missing_messages={missing}" in line
-        assert reported(site, "eu.1", log.committed_offset)["missing_messages"] == 0, (
-            "it had all of it in time"
-        )
-        await site.restart()
-        assert site.node.collector.logs["v"].missing_messages == lost(site) == missing, "before anybody asks"
-        await site.kill()
-
-    play(scenario)
+    site = await replicating(directory, "q")
+    await site.publish(1)
+    reported(site, "eu.1", 0)
+    for _ in range(10):
+        await site.publish(8)
+    log = await retained(site)
+    missing = lost(site)
+    assert 0 < missing < 81
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            assert reported(site, "eu.2", log.first_offset)["missing_messages"] == missing
+    [line] = [each.getMessage() for each in caplog.records if "begins_incomplete" in each.getMessage()]
+    assert f"vhost=v downstream=eu.2 missing_messages={missing}" in line
+    assert reported(site, "eu.1", log.committed_offset)["missing_messages"] == 0, "it had all of it in time"
+    await site.restart()
+    assert site.node.collector.logs["v"].missing_messages == lost(site) == missing, "before anybody asks"
 
 
-def test_what_is_missing_becomes_less_as_it_is_consumed_and_is_nothing_once_collected_anew() -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        for _ in range(10):
-            await site.publish(8)
-        log = await retained(site)
-        missing = log.missing_messages
-        assert reported(site, "eu.2", log.first_offset)["missing_messages"] == missing
-        await site.ack(5)
-        log = await retained(site)
-        assert reported(site, "eu.2", log.committed_offset - 1)["missing_messages"] == missing, "it is behind"
-        assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
-        for _ in range(5):
-            await site.publish(8)
-        log = await retained(site)
-        assert log.missing_messages > missing, "for one that begins now"
-        assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
-        site.node.upstream.delete_logs()
-        await site.settle()
-        await until(lambda: log.committed_offset == log.log.next_offset)
-        assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == 0
-        await site.kill()
-
-    play(scenario)
+async def test_what_is_missing_becomes_less_as_it_is_consumed_and_is_nothing_once_collected_anew(
+    directory: Path,
+) -> None:
+    site = await replicating(directory, "q")
+    for _ in range(10):
+        await site.publish(8)
+    log = await retained(site)
+    missing = log.missing_messages
+    assert reported(site, "eu.2", log.first_offset)["missing_messages"] == missing
+    await site.ack(5)
+    log = await retained(site)
+    assert reported(site, "eu.2", log.committed_offset - 1)["missing_messages"] == missing, "it is behind"
+    assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
+    for _ in range(5):
+        await site.publish(8)
+    log = await retained(site)
+    assert log.missing_messages > missing, "for one that begins now"
+    assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == missing - 5
+    site.node.upstream.delete_logs()
+    await site.settle()
+    await until(lambda: log.committed_offset == log.log.next_offset)
+    assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == 0
 
 
-def test_a_downstream_that_deleted_all_it_had_begins_anew() -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        for _ in range(10):
-            await site.publish(8)
-        log = await retained(site)
-        assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == 0
-        assert reported(site, "eu.2", log.first_offset)["missing_messages"] == log.missing_messages > 0
-        await site.kill()
-
-    play(scenario)
+async def test_a_downstream_that_deleted_all_it_had_begins_anew(directory: Path) -> None:
+    site = await replicating(directory, "q")
+    for _ in range(10):
+        await site.publish(8)
+    log = await retained(site)
+    assert reported(site, "eu.2", log.committed_offset)["missing_messages"] == 0
+    assert reported(site, "eu.2", log.first_offset)["missing_messages"] == log.missing_messages > 0
 
 
-def test_of_a_stream_what_it_retains_itself_counts() -> None:
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory)
-        await site.apply(d.Put(d.Queue(name="qs", vhost="v", arguments={"x-queue-type": "stream"})))
-        stream = site.queue("qs")
-        assert isinstance(stream, Stream)
-        for number in range(40):
-            entry = b"\0\0\0\x08%08d" % number
-            batch = StreamBatch(b"", range(1, 2), [entry], 1, None)
-            batch.done = lambda error: None
-            stream.publish(batch)
-            await site.touched("qs")
-        log = await retained(site)
-        [first, *_] = [
-            chunk.header.next_offset - chunk.header.records for chunk in log.log.read(log.first_offset, 1)
-        ]
-        assert first == log.first_offset > 0
-        # A stream's offsets are the outgoing log's here: nothing else is in it.
-        assert log.missing_messages == log.first_offset
-        await site.kill()
-
-    play(scenario)
+async def test_of_a_stream_what_it_retains_itself_counts(directory: Path) -> None:
+    site = await replicating(directory)
+    await site.apply(d.Put(d.Queue(name="qs", vhost="v", arguments={"x-queue-type": "stream"})))
+    stream = site.queue("qs")
+    assert isinstance(stream, Stream)
+    for number in range(40):
+        entry = b"\0\0\0\x08%08d" % number
+        batch = StreamBatch(b"", range(1, 2), [entry], 1, None)
+        batch.done = lambda error: None
+        stream.publish(batch)
+        await site.touched("qs")
+    log = await retained(site)
+    [first, *_] = [
+        chunk.header.next_offset - chunk.header.records for chunk in log.log.read(log.first_offset, 1)
+    ]
+    assert first == log.first_offset > 0
+    # A stream's offsets are the outgoing log's here: nothing else is in it.
+    assert log.missing_messages == log.first_offset
 
 
 @pytest.mark.parametrize("crash", [False, True])
-def test_for_a_downstream_that_begins_what_retention_took_is_collected_anew(crash: bool) -> None:
-    async def scenario(directory: Path) -> None:
-        site, log = await with_old_messages(directory)
-        end = log.log.next_offset
-        reported(site, "eu.1", end)
-        reported(site, "eu.2", 5)
-        assert begin(site, "eu.2") == end, "what it had is deleted"
-        if crash:
-            await site.restart()
-            log = site.node.collector.logs["v"]
-        await site.settle()
-        assert site.replicated() == {"q1": site.contents("q1")}
-        assert len(site.contents("q1")) == 10
-        assert reported(site, "eu.2", log.first_offset)["missing_messages"] == 0
-        row = reported(site, "eu.1", end)
-        assert (row["missing_records"], row["missing_messages"]) == (0, 0)
-        await until(lambda: log.committed_offset == log.log.next_offset)
-        again = log.log.next_offset
-        assert begin(site, "eu.3") == end
-        assert log.log.next_offset == again, "there is nothing to collect"
-        await site.publish(2, "q1")
-        assert site.replicated() == {"q1": site.contents("q1")}
-        await site.kill()
-
-    play(scenario)
+async def test_for_a_downstream_that_begins_what_retention_took_is_collected_anew(
+    directory: Path, crash: bool
+) -> None:
+    site, log = await with_old_messages(directory)
+    end = log.log.next_offset
+    reported(site, "eu.1", end)
+    reported(site, "eu.2", 5)
+    assert begin(site, "eu.2") == end, "what it had is deleted"
+    if crash:
+        await site.restart()
+        log = site.node.collector.logs["v"]
+    await site.settle()
+    assert site.replicated() == {"q1": site.contents("q1")}
+    assert len(site.contents("q1")) == 10
+    assert reported(site, "eu.2", log.first_offset)["missing_messages"] == 0
+    row = reported(site, "eu.1", end)
+    assert (row["missing_records"], row["missing_messages"]) == (0, 0)
+    await until(lambda: log.committed_offset == log.log.next_offset)
+    again = log.log.next_offset
+    assert begin(site, "eu.3") == end
+    assert log.log.next_offset == again, "there is nothing to collect"
+    await site.publish(2, "q1")
+    assert site.replicated() == {"q1": site.contents("q1")}
 
 
 @pytest.mark.parametrize("why", ["another one lags", "too large"])
-def test_what_is_collected_anew_is_nobodys_loss_and_stays(why: str) -> None:
-    async def scenario(directory: Path) -> None:
-        site, log = await with_old_messages(directory)
-        collector = site.node.collector
-        first, end = log.first_offset, log.log.next_offset
-        reported(site, "eu.1", end - (why == "another one lags"))
-        if why == "too large":
-            collector._retain_bytes_max = 800
-        assert begin(site, "eu.2") == first
-        assert log.log.next_offset == end
-        assert reported(site, "eu.2", first)["missing_messages"] == 10
-        assert reported(site, "eu.1", end)["missing_records"] == 0
-        await site.kill()
-
-    play(scenario)
+async def test_what_is_collected_anew_is_nobodys_loss_and_stays(directory: Path, why: str) -> None:
+    site, log = await with_old_messages(directory)
+    collector = site.node.collector
+    first, end = log.first_offset, log.log.next_offset
+    reported(site, "eu.1", end - (why == "another one lags"))
+    if why == "too large":
+        collector._retain_bytes_max = 800
+    assert begin(site, "eu.2") == first
+    assert log.log.next_offset == end
+    assert reported(site, "eu.2", first)["missing_messages"] == 10
+    assert reported(site, "eu.1", end)["missing_records"] == 0
 
 
-def test_retention_by_time_goes_by_when_the_log_was_written() -> None:
+async def test_retention_by_time_goes_by_when_the_log_was_written(directory: Path) -> None:
     """Not by the messages, which may be old when they come to be collected: downstreams were to miss them at once."""
 
-    async def scenario(directory: Path) -> None:
-        site, log = await with_old_messages(directory)
-        collector, files = (
-            site.node.collector,
-            sorted(path for path in log.log.directory.iterdir() if segment_of(path.name)),
-        )
-        hour_ms = 3_600_000
-        written_s = time.time()
-        collector._retain_ms = hour_ms
-        # All that is in it is older than that, by then, and the files are not.
-        collector._clock_ms = lambda: int(written_s * 1000) + 2 * hour_ms
-        for path in files:
-            os.utime(path, (written_s + 5400, written_s + 5400))
-        first = log.first_offset
-        collector.retain()
-        assert log.first_offset == first
-        collector._clock_ms = lambda: int(written_s * 1000) + 3 * hour_ms
-        collector.retain()
-        assert log.first_offset == log.log.newest_segment > first
-        await site.kill()
-
-    play(scenario)
+    site, log = await with_old_messages(directory)
+    collector, files = (
+        site.node.collector,
+        sorted(path for path in log.log.directory.iterdir() if segment_of(path.name)),
+    )
+    hour_ms = 3_600_000
+    written_s = time.time()
+    collector._retain_ms = hour_ms
+    # All that is in it is older than that, by then, and the files are not.
+    collector._clock_ms = lambda: int(written_s * 1000) + 2 * hour_ms
+    for path in files:
+        os.utime(path, (written_s + 5400, written_s + 5400))
+    first = log.first_offset
+    collector.retain()
+    assert log.first_offset == first
+    collector._clock_ms = lambda: int(written_s * 1000) + 3 * hour_ms
+    collector.retain()
+    assert log.first_offset == log.log.newest_segment > first
 
 
-def test_of_a_vhost_that_is_not_collected_nothing_begins() -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        assert begin(site, "eu.2") is None
-        await site.kill()
-
-    play(scenario)
+async def test_of_a_vhost_that_is_not_collected_nothing_begins(directory: Path) -> None:
+    site = Site(directory)
+    await site.start()
+    assert begin(site, "eu.2") is None
 
 
 @given(
@@ -311,7 +281,9 @@ def test_the_lowest_offset_from_a_segment_on_is_known_though_offsets_begin_anew(
     assert last_position.keys == ({"q"} if any(at >= cut for at, _ in noted) else set())
 
 
-def test_a_log_whose_vhost_lost_its_tag_for_a_time_is_retained_as_if_it_had_not() -> None:
+async def test_a_log_whose_vhost_lost_its_tag_for_a_time_is_retained_as_if_it_had_not(
+    directory: Path,
+) -> None:
     async def story(directory: Path, toggles: bool) -> tuple[int | None, int, int]:
         site = await replicating(directory, *QUEUES)
         await site.publish(10, "q1")
@@ -333,11 +305,8 @@ def test_a_log_whose_vhost_lost_its_tag_for_a_time_is_retained_as_if_it_had_not(
         await site.kill()
         return begins, first, log.missing_messages
 
-    async def scenario(directory: Path) -> None:
-        (directory / "one").mkdir()
-        (directory / "other").mkdir()
-        plain = await story(directory / "one", toggles=False)
-        assert plain[2] == 10
-        assert await story(directory / "other", toggles=True) == plain
-
-    play(scenario)
+    (directory / "one").mkdir()
+    (directory / "other").mkdir()
+    plain = await story(directory / "one", toggles=False)
+    assert plain[2] == 10
+    assert await story(directory / "other", toggles=True) == plain

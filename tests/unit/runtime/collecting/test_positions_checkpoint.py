@@ -83,80 +83,67 @@ async def lose_outgoing(site: Site, *changes: d.Change) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_a_forgotten_queue_that_is_deleted_while_its_vhost_is_not_tagged_is_ended(restart: bool) -> None:
-    async def scenario(directory: Path) -> None:
-        site, key = await with_forgotten(directory)
-        await site.apply(d.Put(UNTAGGED))
-        await site.ack(KEPT, "q1")
-        await site.apply(d.Delete("queues", ("v", "q1")))
-        if restart:
-            await site.restart()
-        await site.apply(d.Put(TAGGED))
-        assert said(site.node.collector.logs["v"])[key] == KEPT
-        await site.kill()
-
-    play(scenario)
+async def test_a_forgotten_queue_that_is_deleted_while_its_vhost_is_not_tagged_is_ended(
+    directory: Path, restart: bool
+) -> None:
+    site, key = await with_forgotten(directory)
+    await site.apply(d.Put(UNTAGGED))
+    await site.ack(KEPT, "q1")
+    await site.apply(d.Delete("queues", ("v", "q1")))
+    if restart:
+        await site.restart()
+    await site.apply(d.Put(TAGGED))
+    assert said(site.node.collector.logs["v"])[key] == KEPT
 
 
 @pytest.mark.parametrize("change", [d.Delete("queues", ("v", "q1")), d.Delete("policies", ("v", "p"))])
-def test_the_end_of_a_forgotten_queue_that_is_lost_with_the_power_is_told_again(change: d.Change) -> None:
-    async def scenario(directory: Path) -> None:
-        site, key = await with_forgotten(directory)
-        await lose_outgoing(site, change)
-        assert said(site.node.collector.logs["v"])[key] == KEPT
-        await site.kill()
-
-    play(scenario)
+async def test_the_end_of_a_forgotten_queue_that_is_lost_with_the_power_is_told_again(
+    directory: Path, change: d.Change
+) -> None:
+    site, key = await with_forgotten(directory)
+    await lose_outgoing(site, change)
+    assert said(site.node.collector.logs["v"])[key] == KEPT
 
 
-def test_an_end_that_is_told_is_not_told_again_once_it_is_forgotten() -> None:
-    async def scenario(directory: Path) -> None:
-        site, key = await with_forgotten(directory)
-        await site.apply(d.Delete("queues", ("v", "q1")))
-        await forget(site)
-        await site.restart()
-        log = await served(site)
-        assert key not in log.positions
-        assert key not in said(log)
-        await site.kill()
-
-    play(scenario)
+async def test_an_end_that_is_told_is_not_told_again_once_it_is_forgotten(directory: Path) -> None:
+    site, key = await with_forgotten(directory)
+    await site.apply(d.Delete("queues", ("v", "q1")))
+    await forget(site)
+    await site.restart()
+    log = await served(site)
+    assert key not in log.positions
+    assert key not in said(log)
 
 
-def test_a_forgotten_queue_goes_on_where_it_was_after_a_restart() -> None:
-    async def scenario(directory: Path) -> None:
-        site, key = await with_forgotten(directory)
-        await site.restart()
-        assert key not in said(site.node.collector.logs["v"]), "what is transferred is not copied again"
-        new = await site.publish(3, "q1")
-        assert site.replicated() == {"q1": new}
-        await site.kill()
-
-    play(scenario)
+async def test_a_forgotten_queue_goes_on_where_it_was_after_a_restart(directory: Path) -> None:
+    site, key = await with_forgotten(directory)
+    await site.restart()
+    assert key not in said(site.node.collector.logs["v"]), "what is transferred is not copied again"
+    new = await site.publish(3, "q1")
+    assert site.replicated() == {"q1": new}
 
 
-def test_a_log_that_was_open_already_as_at_a_promotion_is_carried_by_its_segments() -> None:
-    async def scenario(directory: Path) -> None:
-        site, key = await with_forgotten(directory)
-        await site.publish(3, "q1")
-        for _ in range(20):
-            await site.publish(8, "q2")
-        await site.kill()
+async def test_a_log_that_was_open_already_as_at_a_promotion_is_carried_by_its_segments(
+    directory: Path,
+) -> None:
+    site, key = await with_forgotten(directory)
+    await site.publish(3, "q1")
+    for _ in range(20):
+        await site.publish(8, "q2")
+    await site.kill()
 
-        def opened(tree: Tree) -> OutgoingLog:
-            queues = site.node.collector._logs_of_queues
-            return OutgoingLog(tree, directory / "outgoing" / "v", queues, segment_bytes_max=SEGMENT_BYTES)
+    def opened(tree: Tree) -> OutgoingLog:
+        queues = site.node.collector._logs_of_queues
+        return OutgoingLog(tree, directory / "outgoing" / "v", queues, segment_bytes_max=SEGMENT_BYTES)
 
-        tree = Tree(directory)
-        assert not tree.open_all()
-        log = opened(tree)
-        log.log.sync()
-        log.retain(bytes_max=0, written_before_ms=None, transferred=False)
-        assert key not in said(log)
-        tree.close()
-        assert opened(Tree(directory)).positions[key] == KEPT + 3
-
-    play(scenario)
+    tree = Tree(directory)
+    assert not tree.open_all()
+    log = opened(tree)
+    log.log.sync()
+    log.retain(bytes_max=0, written_before_ms=None, transferred=False)
+    assert key not in said(log)
+    tree.close()
+    assert opened(Tree(directory)).positions[key] == KEPT + 3
 
 
 def test_what_is_to_be_dropped_is_carried_before_and_nothing_behind_it(
@@ -202,133 +189,115 @@ def test_nothing_is_dropped_that_cannot_be_carried(monkeypatch: pytest.MonkeyPat
     play(scenario)
 
 
-def test_what_is_collected_anew_is_not_taken_for_copied_after_a_kill() -> None:
-    async def scenario(directory: Path) -> None:
-        site, _ = await with_forgotten(directory)
-        log = await served(site)
-        former = (place := directory / "outgoing" / "v" / "positions.json").read_bytes()
-        log.begin_anew()
-        await site.kill()
-        assert json.loads(place.read_bytes())["positions"] == []
-        # Nor is it from an older file, should the disk have that again.
-        place.write_bytes(former)
-        await site.start()
-        assert site.replicated() == {"q1": site.contents("q1")}
-        await site.kill()
-
-    play(scenario)
+async def test_what_is_collected_anew_is_not_taken_for_copied_after_a_kill(directory: Path) -> None:
+    site, _ = await with_forgotten(directory)
+    log = await served(site)
+    former = (place := directory / "outgoing" / "v" / "positions.json").read_bytes()
+    log.begin_anew()
+    await site.kill()
+    assert json.loads(place.read_bytes())["positions"] == []
+    # Nor is it from an older file, should the disk have that again.
+    place.write_bytes(former)
+    await site.start()
+    assert site.replicated() == {"q1": site.contents("q1")}
 
 
-def test_a_damaged_file_of_positions_keeps_the_log_down_and_not_the_broker() -> None:
-    async def scenario(directory: Path) -> None:
-        site, _ = await with_forgotten(directory)
-        await site.kill()
-        (directory / "outgoing" / "v" / "positions.json").write_text('{"first": "nowhere"}')
-        await site.start()
-        assert site.node.collector.logs == {}
-        assert len(site.contents("q1")) == KEPT
-        await site.kill()
-
-    play(scenario)
+async def test_a_damaged_file_of_positions_keeps_the_log_down_and_not_the_broker(directory: Path) -> None:
+    site, _ = await with_forgotten(directory)
+    await site.kill()
+    (directory / "outgoing" / "v" / "positions.json").write_text('{"first": "nowhere"}')
+    await site.start()
+    assert site.node.collector.logs == {}
+    assert len(site.contents("q1")) == KEPT
 
 
 @pytest.mark.parametrize("start", ["", "before", "unseen", "broken"])
-def test_nothing_is_left_of_the_log_of_a_vhost_that_is_gone_untagged(start: str) -> None:
-    async def scenario(directory: Path) -> None:
-        site, _ = await with_forgotten(directory)
-        place, copy = directory / "outgoing" / directory_name("v"), directory / "copy"
-        log_id = site.node.collector.logs["v"].log_id
-        await site.apply(d.Put(UNTAGGED), d.Put(d.Vhost(name="other")))
-        if start:
-            await site.restart()
-        assert place.exists(), "for when the tag comes back"
-        if start == "broken":
-            (place / "identity.json").write_text("[")
-            await site.apply(d.Put(TAGGED))
-        shutil.copytree(place, copy)
-        await site.apply(d.Delete("vhosts", ("v",)))
-        assert not place.exists()
-        if start == "unseen":
-            copy.rename(place)
-            await site.restart()
-            assert not place.exists()
+async def test_nothing_is_left_of_the_log_of_a_vhost_that_is_gone_untagged(
+    directory: Path, start: str
+) -> None:
+    site, _ = await with_forgotten(directory)
+    place, copy = directory / "outgoing" / directory_name("v"), directory / "copy"
+    log_id = site.node.collector.logs["v"].log_id
+    await site.apply(d.Put(UNTAGGED), d.Put(d.Vhost(name="other")))
+    if start:
+        await site.restart()
+    assert place.exists(), "for when the tag comes back"
+    if start == "broken":
+        (place / "identity.json").write_text("[")
         await site.apply(d.Put(TAGGED))
-        assert site.node.collector.logs["v"].log_id != log_id
-        await site.kill()
-
-    play(scenario)
+    shutil.copytree(place, copy)
+    await site.apply(d.Delete("vhosts", ("v",)))
+    assert not place.exists()
+    if start == "unseen":
+        copy.rename(place)
+        await site.restart()
+        assert not place.exists()
+    await site.apply(d.Put(TAGGED))
+    assert site.node.collector.logs["v"].log_id != log_id
 
 
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("change", [d.Delete("queues", ("v", "q1")), d.Delete("policies", ("v", "p"))])
-def test_a_queue_that_goes_as_the_log_begins_anew_is_ended(change: d.Change, restart: bool) -> None:
+async def test_a_queue_that_goes_as_the_log_begins_anew_is_ended(
+    directory: Path, change: d.Change, restart: bool
+) -> None:
     """Downstreams have it, and it was not collected anew yet."""
 
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q1")
-        await site.publish(KEPT, "q1")
-        log = await served(site)
-        key = log.key_of(site.queue("q1"))
-        site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
-        if restart:
-            await lose_outgoing(site, change)
-        else:
-            await site.apply(change)
-        log = await served(site)
-        assert said(log)[key] == KEPT
-        await site.restart()
-        log = await served(site)
-        assert log.last_position_of(key) is None, "it is told once"
-        await site.kill()
-
-    play(scenario)
+    site = await replicating(directory, "q1")
+    await site.publish(KEPT, "q1")
+    log = await served(site)
+    key = log.key_of(site.queue("q1"))
+    site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
+    if restart:
+        await lose_outgoing(site, change)
+    else:
+        await site.apply(change)
+    log = await served(site)
+    assert said(log)[key] == KEPT
+    await site.restart()
+    log = await served(site)
+    assert log.last_position_of(key) is None, "it is told once"
 
 
-def test_an_end_that_may_be_lost_with_the_power_is_not_forgotten_with_what_is_dropped_before_it() -> None:
+async def test_an_end_that_may_be_lost_with_the_power_is_not_forgotten_with_what_is_dropped_before_it(
+    directory: Path,
+) -> None:
     """positions.json is on disk before the end is."""
 
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q1", "q2")
-        await site.publish(KEPT, "q1")
-        log = await served(site)
-        key = log.key_of(site.queue("q1"))
-        site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
-        log.end(key, KEPT, 0)
-        assert log.last_position_of(key) is None
-        again = PositionsCheckpoint(StateFile(directory / "outgoing" / "v" / "positions.json"))
-        again.load(log.log)
-        assert again.former == {key: KEPT}
-        log._checkpoint.save(log.first_offset)
-        again.load(log.log)
-        assert again.former == {key: KEPT}, "the segment that says so is retained"
-        log._checkpoint.save(log.log.next_offset)
-        again.load(log.log)
-        assert again.former == {}
-        await site.kill()
-
-    play(scenario)
+    site = await replicating(directory, "q1", "q2")
+    await site.publish(KEPT, "q1")
+    log = await served(site)
+    key = log.key_of(site.queue("q1"))
+    site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
+    log.end(key, KEPT, 0)
+    assert log.last_position_of(key) is None
+    again = PositionsCheckpoint(StateFile(directory / "outgoing" / "v" / "positions.json"))
+    again.load(log.log)
+    assert again.former == {key: KEPT}
+    log._checkpoint.save(log.first_offset)
+    again.load(log.log)
+    assert again.former == {key: KEPT}, "the segment that says so is retained"
+    log._checkpoint.save(log.log.next_offset)
+    again.load(log.log)
+    assert again.former == {}
 
 
-def test_a_queue_that_is_collected_anew_ends_where_downstreams_may_have_it() -> None:
+async def test_a_queue_that_is_collected_anew_ends_where_downstreams_may_have_it(directory: Path) -> None:
     """It lost its end with the power before it was, and gives those offsets to other messages."""
 
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q1", durability="os")
-        kept = await site.publish(KEPT, "q1")
-        [path] = (directory / "queues").iterdir()
-        [segment] = path.glob("*.segment")
-        size = segment.stat().st_size
-        await site.publish(KEPT, "q1")
-        log = await served(site)
-        key = log.key_of(site.queue("q1"))
-        site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
-        await site.kill()
-        os.truncate(segment, size)
-        await site.start()
-        after = await site.publish(1, "q1")
-        log = await served(site)
-        assert said(log)[key] == 2 * KEPT
-        assert site.replicated() == {"q1": [*kept, *after]}
-        await site.kill()
-
-    play(scenario)
+    site = await replicating(directory, "q1", durability="os")
+    kept = await site.publish(KEPT, "q1")
+    [path] = (directory / "queues").iterdir()
+    [segment] = path.glob("*.segment")
+    size = segment.stat().st_size
+    await site.publish(KEPT, "q1")
+    log = await served(site)
+    key = log.key_of(site.queue("q1"))
+    site.node.collector.delete_all(site.node.broker.vhost_queues("v"))
+    await site.kill()
+    os.truncate(segment, size)
+    await site.start()
+    after = await site.publish(1, "q1")
+    log = await served(site)
+    assert said(log)[key] == 2 * KEPT
+    assert site.replicated() == {"q1": [*kept, *after]}

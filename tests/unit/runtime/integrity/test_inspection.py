@@ -202,61 +202,56 @@ class Held:
         monkeypatch.setattr(scrubbing.Pace, "__call__", extent)
 
 
-def test_only_one_scrub_goes_on_and_the_status_shows_it(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_one_scrub_goes_on_and_the_status_shows_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     extent = Held(monkeypatch)
     inspected = pair.leader.inspection
 
-    async def main() -> None:
-        scrub = asyncio.create_task(inspected.scrub())
-        assert await asyncio.to_thread(extent.begun.wait, 10)
-        assert inspected.scrub_status()["running"]
-        with pytest.raises(PreconditionFailed, match="going on already"):
-            await inspected.scrub()
-        extent.go_on.set()
-        assert (await scrub)["chunks"] == 8
-        assert not inspected.scrub_status()["running"]
-        assert (await inspected.scrub())["chunks"] == 8
-
-    asyncio.run(main())
+    scrub = asyncio.create_task(inspected.scrub())
+    assert await asyncio.to_thread(extent.begun.wait, 10)
+    assert inspected.scrub_status()["running"]
+    with pytest.raises(PreconditionFailed, match="going on already"):
+        await inspected.scrub()
+    extent.go_on.set()
+    assert (await scrub)["chunks"] == 8
+    assert not inspected.scrub_status()["running"]
+    assert (await inspected.scrub())["chunks"] == 8
     assert inspected.scrub_status()["chunks"] == 16
     remembered = json.loads((pair.leader.directory / "scrub.json").read_bytes())
     assert remembered["last_at_ms"] == pair.leader.now_ms
 
 
-def test_a_node_that_stops_does_not_wait_for_a_scrub(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_that_stops_does_not_wait_for_a_scrub(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
     extent = Held(monkeypatch)
     inspected = pair.leader.inspection
 
-    async def main() -> None:
-        scrub = asyncio.create_task(inspected.scrub())
-        assert await asyncio.to_thread(extent.begun.wait, 10)
-        inspected.stop()
-        extent.go_on.set()
-        with pytest.raises(LeveretError, match="the node stops"):
-            await asyncio.wait_for(scrub, 10)
-        with pytest.raises(LeveretError, match="the node stops"):
-            await inspected.scrub()
-
-    asyncio.run(main())
+    scrub = asyncio.create_task(inspected.scrub())
+    assert await asyncio.to_thread(extent.begun.wait, 10)
+    inspected.stop()
+    extent.go_on.set()
+    with pytest.raises(LeveretError, match="the node stops"):
+        await asyncio.wait_for(scrub, 10)
+    with pytest.raises(LeveretError, match="the node stops"):
+        await inspected.scrub()
 
 
-def test_a_background_scrub_that_is_cancelled_leaves_no_thread_that_reads_on(
+async def test_a_background_scrub_that_is_cancelled_leaves_no_thread_that_reads_on(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     extent = Held(monkeypatch)
     pair.leader.interval_ms = 1
     inspected = pair.leader.inspection = pair.leader.inspect()
 
-    async def main() -> None:
-        run = asyncio.create_task(inspected.run())
-        await asyncio.sleep(0.01)
-        pair.leader.now_ms += 1
-        assert await asyncio.to_thread(extent.begun.wait, 10)
-        run.cancel()
-        await asyncio.gather(run, return_exceptions=True)
-        extent.go_on.set()
-
-    asyncio.run(main())
+    run = asyncio.create_task(inspected.run())
+    await asyncio.sleep(0.01)
+    pair.leader.now_ms += 1
+    assert await asyncio.to_thread(extent.begun.wait, 10)
+    run.cancel()
+    await asyncio.gather(run, return_exceptions=True)
+    extent.go_on.set()
     inspected._scrubber._executor.shutdown(wait=True)
     assert inspected.scrub_status()["chunks"] == 0
 

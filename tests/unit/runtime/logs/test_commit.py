@@ -68,121 +68,105 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(main())
 
 
-def test_a_promise_waits_for_the_sync(disk: Disk) -> None:
-    async def scenario() -> None:
-        commit, kept = disk.commit(), list[str]()
+async def test_a_promise_waits_for_the_sync(disk: Disk) -> None:
+    commit, kept = disk.commit(), list[str]()
+    disk.append(commit)
+    commit.when_durable(lambda: kept.append("a"))
+    commit.begin()
+    await until(lambda: disk.syncing == 1)
+    assert kept == []
+    disk.let_go()
+    await until(lambda: kept)
+    assert (kept, commit.rounds) == (["a"], 1)
+    commit.close()
+
+
+async def test_a_promise_is_not_kept_by_a_round_that_began_before_its_append(disk: Disk) -> None:
+    commit, kept = disk.commit(), list[str]()
+    disk.append(commit)
+    commit.when_durable(lambda: kept.append("a"))
+    commit.begin()
+    await until(lambda: disk.syncing == 1)
+    for name in ("b", "c"):
         disk.append(commit)
-        commit.when_durable(lambda: kept.append("a"))
+        commit.when_durable(lambda name=name: kept.append(name))  # type: ignore[misc]
         commit.begin()
-        await until(lambda: disk.syncing == 1)
-        assert kept == []
-        disk.let_go()
-        await until(lambda: kept)
-        assert (kept, commit.rounds) == (["a"], 1)
-        commit.close()
-
-    run(scenario)
-
-
-def test_a_promise_is_not_kept_by_a_round_that_began_before_its_append(disk: Disk) -> None:
-    async def scenario() -> None:
-        commit, kept = disk.commit(), list[str]()
-        disk.append(commit)
-        commit.when_durable(lambda: kept.append("a"))
-        commit.begin()
-        await until(lambda: disk.syncing == 1)
-        for name in ("b", "c"):
-            disk.append(commit)
-            commit.when_durable(lambda name=name: kept.append(name))  # type: ignore[misc]
-            commit.begin()
-        disk.let_go()
-        await until(lambda: disk.syncing == 2)
-        assert (kept, commit.rounds) == (["a"], 1)
-        disk.let_go()
-        await until(lambda: len(kept) == 3)
-        assert (kept, commit.rounds) == (["a", "b", "c"], 2)
-        assert commit.waited_s > 0
-        commit.close()
-
-    run(scenario)
+    disk.let_go()
+    await until(lambda: disk.syncing == 2)
+    assert (kept, commit.rounds) == (["a"], 1)
+    disk.let_go()
+    await until(lambda: len(kept) == 3)
+    assert (kept, commit.rounds) == (["a", "b", "c"], 2)
+    assert commit.waited_s > 0
+    commit.close()
 
 
-def test_a_promise_about_nothing_new_is_kept_at_once_but_not_before_a_round_under_way(disk: Disk) -> None:
-    async def scenario() -> None:
-        commit, kept = disk.commit(), list[str]()
-        commit.when_durable(lambda: kept.append("nothing"))
-        commit.begin()
-        assert kept == ["nothing"]
-        disk.append(commit)
-        commit.begin()
-        commit.when_durable(lambda: kept.append("behind"))
-        commit.begin()
-        await until(lambda: disk.syncing == 1)
-        assert kept == ["nothing"]
-        disk.let_go()
-        await until(lambda: len(kept) == 2)
-        assert disk.syncing == 1
-        commit.close()
+async def test_a_promise_about_nothing_new_is_kept_at_once_but_not_before_a_round_under_way(
+    disk: Disk,
+) -> None:
+    commit, kept = disk.commit(), list[str]()
+    commit.when_durable(lambda: kept.append("nothing"))
+    commit.begin()
+    assert kept == ["nothing"]
+    disk.append(commit)
+    commit.begin()
+    commit.when_durable(lambda: kept.append("behind"))
+    commit.begin()
+    await until(lambda: disk.syncing == 1)
+    assert kept == ["nothing"]
+    disk.let_go()
+    await until(lambda: len(kept) == 2)
+    assert disk.syncing == 1
+    commit.close()
 
-    run(scenario)
 
-
-def test_no_round_begins_for_what_nobody_waits_for_until_somebody_does(
+async def test_no_round_begins_for_what_nobody_waits_for_until_somebody_does(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit_module, "UNAWAITED_S", 60)
 
-    async def scenario() -> None:
-        commit, kept = disk.commit(), list[str]()
-        disk.let_go(9)
+    commit, kept = disk.commit(), list[str]()
+    disk.let_go(9)
+    end = disk.append(commit)
+    commit.once_durable(lambda: kept.append("unawaited"))
+    commit.begin()
+    await asyncio.sleep(0.02)
+    assert (kept, disk.syncing) == ([], 0)
+    commit.when_durable(lambda: kept.append("awaited"))
+    commit.begin()
+    await until(lambda: kept == ["unawaited", "awaited"])
+    assert (disk.syncing, disk.log.synced_offset) == (1, end)
+    disk.append(commit)
+    commit.begin()
+    await asyncio.sleep(0.02)
+    assert disk.syncing == 1
+    commit.close()
+
+
+async def test_a_round_for_what_nobody_waits_for_begins_soon(disk: Disk) -> None:
+    commit, kept = disk.commit(), list[str]()
+    disk.let_go(9)
+    for number in ("a", "b"):
         end = disk.append(commit)
-        commit.once_durable(lambda: kept.append("unawaited"))
+        commit.once_durable(lambda number=number: kept.append(number))  # type: ignore[misc]
         commit.begin()
-        await asyncio.sleep(0.02)
-        assert (kept, disk.syncing) == ([], 0)
-        commit.when_durable(lambda: kept.append("awaited"))
-        commit.begin()
-        await until(lambda: kept == ["unawaited", "awaited"])
-        assert (disk.syncing, disk.log.synced_offset) == (1, end)
-        disk.append(commit)
-        commit.begin()
-        await asyncio.sleep(0.02)
-        assert disk.syncing == 1
-        commit.close()
-
-    run(scenario)
+    await until(lambda: kept)
+    assert (kept, disk.syncing, disk.log.synced_offset) == (["a", "b"], 1, end)
+    end = disk.append(commit)
+    commit.begin()
+    await until(lambda: disk.log.synced_offset == end)
+    commit.close()
 
 
-def test_a_round_for_what_nobody_waits_for_begins_soon(disk: Disk) -> None:
-    async def scenario() -> None:
-        commit, kept = disk.commit(), list[str]()
-        disk.let_go(9)
-        for number in ("a", "b"):
-            end = disk.append(commit)
-            commit.once_durable(lambda number=number: kept.append(number))  # type: ignore[misc]
-            commit.begin()
-        await until(lambda: kept)
-        assert (kept, disk.syncing, disk.log.synced_offset) == (["a", "b"], 1, end)
-        end = disk.append(commit)
-        commit.begin()
-        await until(lambda: disk.log.synced_offset == end)
-        commit.close()
-
-    run(scenario)
+async def test_what_nobody_waits_for_and_no_disk_has_to_keep_does_not_wait(disk: Disk) -> None:
+    commit, kept = disk.commit(), list[str]()
+    commit.once_durable(lambda: kept.append("a"))
+    commit.begin()
+    assert kept == ["a"]
+    commit.close()
 
 
-def test_what_nobody_waits_for_and_no_disk_has_to_keep_does_not_wait(disk: Disk) -> None:
-    async def scenario() -> None:
-        commit, kept = disk.commit(), list[str]()
-        commit.once_durable(lambda: kept.append("a"))
-        commit.begin()
-        assert kept == ["a"]
-        commit.close()
-
-    run(scenario)
-
-
-def test_what_is_dirty_is_written_back_for_nobody_and_the_next_round_is_one_syncfs(
+async def test_what_is_dirty_is_written_back_for_nobody_and_the_next_round_is_one_syncfs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = tmp_path / "meminfo"
@@ -192,21 +176,18 @@ def test_what_is_dirty_is_written_back_for_nobody_and_the_next_round_is_one_sync
     monkeypatch.setattr(sync, "syncfs", lambda fd: synced.append(threading.current_thread().name))
     logs = [Log(tmp_path / str(each), epoch=1).open() for each in range(sync.TOGETHER_MIN)]
 
-    async def scenario() -> None:
-        failures: list[BaseException] = []
-        commit = GroupCommit(fsync=True, on_failure=failures.append, file_system=sync.FileSystem(tmp_path))
-        for round_number in range(2):
-            for log in logs:
-                log.append(0, 1, 1, b"x", 0)
-                commit.appended(log)
-            await commit.settle()
-            await until(lambda count=round_number + 1: len(synced) == count)  # type: ignore[misc]
-        assert synced[0].startswith("write_back")
-        assert synced[1].startswith("fdatasync")
-        assert failures == []
-        commit.close()
-
-    run(scenario)
+    failures: list[BaseException] = []
+    commit = GroupCommit(fsync=True, on_failure=failures.append, file_system=sync.FileSystem(tmp_path))
+    for round_number in range(2):
+        for log in logs:
+            log.append(0, 1, 1, b"x", 0)
+            commit.appended(log)
+        await commit.settle()
+        await until(lambda count=round_number + 1: len(synced) == count)  # type: ignore[misc]
+    assert synced[0].startswith("write_back")
+    assert synced[1].startswith("fdatasync")
+    assert failures == []
+    commit.close()
 
 
 class Followers:
@@ -228,96 +209,84 @@ class Followers:
         return self.enough
 
 
-def test_a_promise_waits_for_the_followers_too_and_a_confirm_for_enough_of_them(disk: Disk) -> None:
-    async def scenario() -> None:
-        commit, kept, followers = disk.commit(), list[str](), Followers()
-        commit.replication_barrier = followers
-        disk.append(commit)
-        commit.when_durable(lambda: kept.append("reply"))
-        commit.when_confirmable(lambda: kept.append("confirm"))
-        commit.begin()
-        disk.let_go()
-        await until(lambda: commit.rounds == 1)
-        assert kept == []
-        followers.acked = followers.shipped
-        commit.keep()
-        assert kept == ["reply"]
-        followers.enough = followers.shipped
-        commit.keep()
-        assert kept == ["reply", "confirm"]
-        commit.close()
-
-    run(scenario)
+async def test_a_promise_waits_for_the_followers_too_and_a_confirm_for_enough_of_them(disk: Disk) -> None:
+    commit, kept, followers = disk.commit(), list[str](), Followers()
+    commit.replication_barrier = followers
+    disk.append(commit)
+    commit.when_durable(lambda: kept.append("reply"))
+    commit.when_confirmable(lambda: kept.append("confirm"))
+    commit.begin()
+    disk.let_go()
+    await until(lambda: commit.rounds == 1)
+    assert kept == []
+    followers.acked = followers.shipped
+    commit.keep()
+    assert kept == ["reply"]
+    followers.enough = followers.shipped
+    commit.keep()
+    assert kept == ["reply", "confirm"]
+    commit.close()
 
 
-def test_a_promise_may_append_and_promise_again(disk: Disk) -> None:
-    async def scenario() -> None:
-        commit, kept = disk.commit(), list[str]()
+async def test_a_promise_may_append_and_promise_again(disk: Disk) -> None:
+    commit, kept = disk.commit(), list[str]()
 
-        def first() -> None:
-            kept.append("a")
-            disk.append(commit)
-            commit.when_durable(lambda: kept.append("b"))
-            commit.begin()
-
-        disk.append(commit)
-        commit.when_durable(first)
-        commit.begin()
-        disk.let_go()
-        await until(lambda: disk.syncing == 2)
-        assert kept == ["a"]
-        disk.let_go()
-        await until(lambda: kept == ["a", "b"])
-        commit.close()
-
-    run(scenario)
-
-
-def test_after_a_failed_sync_no_promise_is_ever_kept(disk: Disk) -> None:
-    async def scenario() -> None:
-        commit, kept = disk.commit(), list[str]()
-        disk.append(commit)
-        commit.when_durable(lambda: kept.append("a"))
-        commit.begin()
-        await until(lambda: disk.syncing == 1)
+    def first() -> None:
+        kept.append("a")
         disk.append(commit)
         commit.when_durable(lambda: kept.append("b"))
-        disk.error = OSError(5, "Input/output error")
-        disk.let_go()
-        await until(lambda: disk.failures)
-        assert disk.failures == [disk.error]
-        disk.error = None
-        disk.append(commit)
-        commit.when_durable(lambda: kept.append("c"))
         commit.begin()
-        disk.let_go()
-        commit.close()
-        await asyncio.sleep(0)
-        assert (kept, disk.syncing, len(disk.failures)) == ([], 1, 1)
 
-    run(scenario)
+    disk.append(commit)
+    commit.when_durable(first)
+    commit.begin()
+    disk.let_go()
+    await until(lambda: disk.syncing == 2)
+    assert kept == ["a"]
+    disk.let_go()
+    await until(lambda: kept == ["a", "b"])
+    commit.close()
 
 
-def test_a_log_that_cannot_be_synced_at_all_is_a_failure_too(
+async def test_after_a_failed_sync_no_promise_is_ever_kept(disk: Disk) -> None:
+    commit, kept = disk.commit(), list[str]()
+    disk.append(commit)
+    commit.when_durable(lambda: kept.append("a"))
+    commit.begin()
+    await until(lambda: disk.syncing == 1)
+    disk.append(commit)
+    commit.when_durable(lambda: kept.append("b"))
+    disk.error = OSError(5, "Input/output error")
+    disk.let_go()
+    await until(lambda: disk.failures)
+    assert disk.failures == [disk.error]
+    disk.error = None
+    disk.append(commit)
+    commit.when_durable(lambda: kept.append("c"))
+    commit.begin()
+    disk.let_go()
+    commit.close()
+    await asyncio.sleep(0)
+    assert (kept, disk.syncing, len(disk.failures)) == ([], 1, 1)
+
+
+async def test_a_log_that_cannot_be_synced_at_all_is_a_failure_too(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        commit, kept = disk.commit(), list[str]()
-        disk.append(commit)
-        commit.when_durable(lambda: kept.append("a"))
+    commit, kept = disk.commit(), list[str]()
+    disk.append(commit)
+    commit.when_durable(lambda: kept.append("a"))
 
-        def refuse(fd: int) -> int:
-            raise OSError(errno.EIO, "Input/output error")
+    def refuse(fd: int) -> int:
+        raise OSError(errno.EIO, "Input/output error")
 
-        monkeypatch.setattr(os, "dup", refuse)
-        commit.begin()
-        (failure,) = disk.failures
-        assert "Input/output error" in str(failure)
-        commit.begin()
-        assert (kept, disk.syncing, len(disk.failures)) == ([], 0, 1)
-        commit.close()
-
-    run(scenario)
+    monkeypatch.setattr(os, "dup", refuse)
+    commit.begin()
+    (failure,) = disk.failures
+    assert "Input/output error" in str(failure)
+    commit.begin()
+    assert (kept, disk.syncing, len(disk.failures)) == ([], 0, 1)
+    commit.close()
 
 
 def test_a_round_waits_for_descriptors_and_takes_fewer_logs_at_a_time(
@@ -374,56 +343,50 @@ def test_a_round_waits_for_descriptors_and_takes_fewer_logs_at_a_time(
 
 
 @pytest.mark.parametrize("wants", ["sync", "summary"])
-def test_a_machine_that_gives_no_thread_is_a_failure_and_nobody_waits_for_ever(
+async def test_a_machine_that_gives_no_thread_is_a_failure_and_nobody_waits_for_ever(
     wants: str, disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario() -> None:
-        commit, kept = disk.commit(), list[str]()
+    commit, kept = disk.commit(), list[str]()
 
-        def start(
-            thread: threading.Thread, begin: Callable[[threading.Thread], None] = threading.Thread.start
-        ) -> None:
-            if thread.name.startswith(names):
-                raise RuntimeError("can't start new thread")
-            begin(thread)
+    def start(
+        thread: threading.Thread, begin: Callable[[threading.Thread], None] = threading.Thread.start
+    ) -> None:
+        if thread.name.startswith(names):
+            raise RuntimeError("can't start new thread")
+        begin(thread)
 
-        names = {"sync": "fdatasync", "summary": "summary"}[wants]
-        monkeypatch.setattr(threading.Thread, "start", start)
-        monkeypatch.setattr(disk.log, "take_sealed", lambda: [Path("sealed")])
-        disk.append(commit)
-        commit.when_durable(lambda: kept.append("a"))
-        commit.begin()
-        disk.let_go(2)
-        await until(lambda: disk.failures)
-        assert (str(disk.failures[0]), kept) == ("can't start new thread", [])
-        commit.begin()
-        assert len(disk.failures) == 1
-        commit.close()
-
-    run(scenario)
+    names = {"sync": "fdatasync", "summary": "summary"}[wants]
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(disk.log, "take_sealed", lambda: [Path("sealed")])
+    disk.append(commit)
+    commit.when_durable(lambda: kept.append("a"))
+    commit.begin()
+    disk.let_go(2)
+    await until(lambda: disk.failures)
+    assert (str(disk.failures[0]), kept) == ("can't start new thread", [])
+    commit.begin()
+    assert len(disk.failures) == 1
+    commit.close()
 
 
-def test_a_promise_that_cannot_be_kept_is_a_failure_and_none_after_it_is_kept(disk: Disk) -> None:
-    async def scenario() -> None:
-        commit, kept = disk.commit(), list[str]()
-        bug = RuntimeError("a bug")
+async def test_a_promise_that_cannot_be_kept_is_a_failure_and_none_after_it_is_kept(disk: Disk) -> None:
+    commit, kept = disk.commit(), list[str]()
+    bug = RuntimeError("a bug")
 
-        def broken() -> None:
-            raise bug
+    def broken() -> None:
+        raise bug
 
-        disk.append(commit)
-        commit.when_durable(broken)
-        commit.when_durable(lambda: kept.append("after"))
-        commit.begin()
-        disk.let_go()
-        await until(lambda: disk.failures)
-        assert (disk.failures, kept) == ([bug], [])
-        commit.close()
-
-    run(scenario)
+    disk.append(commit)
+    commit.when_durable(broken)
+    commit.when_durable(lambda: kept.append("after"))
+    commit.begin()
+    disk.let_go()
+    await until(lambda: disk.failures)
+    assert (disk.failures, kept) == ([bug], [])
+    commit.close()
 
 
-def test_one_share_that_fails_is_a_failure_though_others_are_still_at_it(
+async def test_one_share_that_fails_is_a_failure_though_others_are_still_at_it(
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No promise is kept, and every descriptor is given back."""
@@ -439,74 +402,62 @@ def test_one_share_that_fails_is_a_failure_though_others_are_still_at_it(
             first.set()
             raise OSError(5, "Input/output error")
 
-    async def scenario() -> None:
-        commit, kept = disk.commit(), list[str]()
-        monkeypatch.setattr(commit_module, "sync_descriptors", sync)
-        for _ in range(20):
-            disk.append(commit)
-        commit.when_durable(lambda: kept.append("a"))
-        commit.begin()
-        await until(lambda: disk.failures)
-        commit.close()
-        await asyncio.sleep(0)
-        assert (kept, len(disk.failures), len(closed), len(set(closed))) == ([], 1, 21, 21)
-
-    run(scenario)
+    commit, kept = disk.commit(), list[str]()
+    monkeypatch.setattr(commit_module, "sync_descriptors", sync)
+    for _ in range(20):
+        disk.append(commit)
+    commit.when_durable(lambda: kept.append("a"))
+    commit.begin()
+    await until(lambda: disk.failures)
+    commit.close()
+    await asyncio.sleep(0)
+    assert (kept, len(disk.failures), len(closed), len(set(closed))) == ([], 1, 21, 21)
 
 
-def test_a_deleted_file_is_closed_by_a_thread_and_at_once_when_there_is_none(tmp_path: Path) -> None:
+async def test_a_deleted_file_is_closed_by_a_thread_and_at_once_when_there_is_none(tmp_path: Path) -> None:
     """What the file had is freed by its last close, which takes long for a large one."""
 
-    async def scenario() -> None:
-        commit = GroupCommit(fsync=True, on_failure=lambda error: None)
-        first, second = (os.open(tmp_path / name, os.O_CREAT | os.O_RDWR) for name in "ab")
-        commit.close_deleted(first)
-        commit.close()
-        commit.close_deleted(second)
-        for descriptor in (first, second):
-            with pytest.raises(OSError, match="Bad file descriptor"):
-                os.fstat(descriptor)
-
-    run(scenario)
+    commit = GroupCommit(fsync=True, on_failure=lambda error: None)
+    first, second = (os.open(tmp_path / name, os.O_CREAT | os.O_RDWR) for name in "ab")
+    commit.close_deleted(first)
+    commit.close()
+    commit.close_deleted(second)
+    for descriptor in (first, second):
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(descriptor)
 
 
-def test_without_fsync_promises_are_kept_at_once(disk: Disk) -> None:
-    async def scenario() -> None:
-        commit, kept = disk.commit(fsync=False), list[str]()
-        disk.append(commit)
-        commit.when_durable(lambda: kept.append("a"))
-        commit.begin()
-        assert (kept, disk.syncing) == (["a"], 0)
-        commit.close()
-
-    run(scenario)
+async def test_without_fsync_promises_are_kept_at_once(disk: Disk) -> None:
+    commit, kept = disk.commit(fsync=False), list[str]()
+    disk.append(commit)
+    commit.when_durable(lambda: kept.append("a"))
+    commit.begin()
+    assert (kept, disk.syncing) == (["a"], 0)
+    commit.close()
 
 
-def test_without_fsync_a_segment_counts_once_it_is_synced_beside_and_nobody_waits(
+async def test_without_fsync_a_segment_counts_once_it_is_synced_beside_and_nobody_waits(
     disk: Disk, tmp_path: Path
 ) -> None:
     disk.log.segment_bytes_max = 1
 
-    async def scenario() -> None:
-        commit, kept = disk.commit(fsync=False), list[str]()
-        disk.append(commit)
-        disk.append(commit)
-        commit.when_durable(lambda: kept.append("a"))
-        commit.begin()
-        await until(lambda: disk.syncing == 3)
-        disk.append(commit)
-        commit.when_durable(lambda: kept.append("b"))
-        commit.begin()
-        assert kept == ["a", "b"]
-        disk.let_go(9)
-        await until(lambda: not disk.log.is_rolling)
-        assert disk.log.drop_before(2) == 2
-        commit.close()
-
-    run(scenario)
+    commit, kept = disk.commit(fsync=False), list[str]()
+    disk.append(commit)
+    disk.append(commit)
+    commit.when_durable(lambda: kept.append("a"))
+    commit.begin()
+    await until(lambda: disk.syncing == 3)
+    disk.append(commit)
+    commit.when_durable(lambda: kept.append("b"))
+    commit.begin()
+    assert kept == ["a", "b"]
+    disk.let_go(9)
+    await until(lambda: not disk.log.is_rolling)
+    assert disk.log.drop_before(2) == 2
+    commit.close()
 
 
-def test_a_round_of_many_logs_goes_in_parts_and_its_promises_wait_for_the_last(
+async def test_a_round_of_many_logs_goes_in_parts_and_its_promises_wait_for_the_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held: set[int] = set()
@@ -527,50 +478,41 @@ def test_a_round_of_many_logs_goes_in_parts_and_its_promises_wait_for_the_last(
     monkeypatch.setattr(os, "dup", dup)
     monkeypatch.setattr(commit_module, "sync_descriptors", sync)
 
-    async def scenario() -> None:
-        commit = GroupCommit(fsync=True, on_failure=lambda error: None, logs_at_once=2)
-        logs = [Log(tmp_path / str(number), epoch=1).open() for number in range(5)]
-        for log in logs:
-            log.append(0, 1, 1, b"x", 0)
-            commit.appended(log)
-        durable: list[int] = []
-        commit.when_durable(lambda: durable.extend(log.synced_offset for log in logs))
-        await commit.settle()
-        assert (durable, most, commit.rounds) == ([1] * 5, 2, 1)
-        commit.close()
-
-    run(scenario)
+    commit = GroupCommit(fsync=True, on_failure=lambda error: None, logs_at_once=2)
+    logs = [Log(tmp_path / str(number), epoch=1).open() for number in range(5)]
+    for log in logs:
+        log.append(0, 1, 1, b"x", 0)
+        commit.appended(log)
+    durable: list[int] = []
+    commit.when_durable(lambda: durable.extend(log.synced_offset for log in logs))
+    await commit.settle()
+    assert (durable, most, commit.rounds) == ([1] * 5, 2, 1)
+    commit.close()
 
 
-def test_settle_waits_until_everything_so_far_is_durable(disk: Disk) -> None:
-    async def scenario() -> None:
-        commit = disk.commit()
-        await commit.settle()
-        disk.append(commit)
-        waiting = asyncio.ensure_future(commit.settle())
-        await until(lambda: disk.syncing == 1)
-        assert not waiting.done()
-        disk.let_go()
-        await asyncio.wait_for(waiting, 10)
-        commit.close()
-
-    run(scenario)
+async def test_settle_waits_until_everything_so_far_is_durable(disk: Disk) -> None:
+    commit = disk.commit()
+    await commit.settle()
+    disk.append(commit)
+    waiting = asyncio.ensure_future(commit.settle())
+    await until(lambda: disk.syncing == 1)
+    assert not waiting.done()
+    disk.let_go()
+    await asyncio.wait_for(waiting, 10)
+    commit.close()
 
 
-def test_a_synced_segment_gets_its_final_name(disk: Disk, tmp_path: Path) -> None:
+async def test_a_synced_segment_gets_its_final_name(disk: Disk, tmp_path: Path) -> None:
     disk.log.segment_bytes_max = 1
 
-    async def scenario() -> None:
-        commit = disk.commit()
-        disk.append(commit)
-        disk.append(commit)
-        assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".new"]
-        disk.let_go(3)
-        await commit.settle()
-        assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".segment"]
-        commit.close()
-
-    run(scenario)
+    commit = disk.commit()
+    disk.append(commit)
+    disk.append(commit)
+    assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".new"]
+    disk.let_go(3)
+    await commit.settle()
+    assert [path.suffix for path in sorted((tmp_path / "log").iterdir())] == [".segment", ".segment"]
+    commit.close()
 
 
 STEP = st.sampled_from(["append", "promise", "promise that nobody waits for", "begin", "let go"])
@@ -621,26 +563,23 @@ def test_whatever_the_order_promises_are_kept_in_order_and_never_before_their_sy
         run(scenario)
 
 
-def test_what_is_under_way_when_it_is_closed_changes_nothing_any_more(disk: Disk) -> None:
+async def test_what_is_under_way_when_it_is_closed_changes_nothing_any_more(disk: Disk) -> None:
     """The files are another Log's then, as when a leader becomes a follower: it knows them by their names of now."""
 
-    async def scenario() -> None:
-        commit, kept, failed = disk.commit(), list[str](), list[dict[str, object]]()
-        asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
-        disk.append(commit)
-        disk.log.roll()
-        disk.append(commit)
-        commit.when_durable(lambda: kept.append("a"))
-        commit.begin()
-        await until(lambda: disk.syncing == 3)
-        disk.let_go(3)
-        commit.close()
-        names = sorted(path.name for path in disk.log.directory.iterdir())
-        for _ in range(5):
-            await asyncio.sleep(0)
-        assert sorted(path.name for path in disk.log.directory.iterdir()) == names
-        assert (kept, failed) == ([], [])
-        with pytest.raises(StorageError, match="no longer leads"):
-            await commit.settle()
-
-    run(scenario)
+    commit, kept, failed = disk.commit(), list[str](), list[dict[str, object]]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+    disk.append(commit)
+    disk.log.roll()
+    disk.append(commit)
+    commit.when_durable(lambda: kept.append("a"))
+    commit.begin()
+    await until(lambda: disk.syncing == 3)
+    disk.let_go(3)
+    commit.close()
+    names = sorted(path.name for path in disk.log.directory.iterdir())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert sorted(path.name for path in disk.log.directory.iterdir()) == names
+    assert (kept, failed) == ([], [])
+    with pytest.raises(StorageError, match="no longer leads"):
+        await commit.settle()

@@ -67,47 +67,38 @@ def test_who_is_due_is_called_at_its_deadline_once_and_nobody_else_is(steps: lis
     asyncio.run(play())
 
 
-def test_changing_ones_mind_for_ever_takes_no_memory() -> None:
-    async def play() -> None:
-        watch = Watch()
-        for at_ms in range(10_000):
-            watch.deadlines.set(watch.queues[at_ms % 3], FAR_MS - at_ms)
-        assert len(watch.deadlines._heap) < 100
-        for queue in watch.queues:
-            watch.deadlines.set(queue, None)
-        assert not watch.deadlines._deadline_ms
-        watch.deadlines.stop()
-
-    asyncio.run(play())
+async def test_changing_ones_mind_for_ever_takes_no_memory() -> None:
+    watch = Watch()
+    for at_ms in range(10_000):
+        watch.deadlines.set(watch.queues[at_ms % 3], FAR_MS - at_ms)
+    assert len(watch.deadlines._heap) < 100
+    for queue in watch.queues:
+        watch.deadlines.set(queue, None)
+    assert not watch.deadlines._deadline_ms
+    watch.deadlines.stop()
 
 
-def test_the_event_loop_rings_in_time_for_the_nearest_and_takes_the_farthest() -> None:
-    async def play() -> None:
-        watch = Watch()
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        watch.deadlines = Deadlines(lambda: int((loop.time() - began_s) * 1000), watch._due)
-        watch.deadlines.set(watch.queues[0], FAR_MS)
-        watch.deadlines.set(watch.queues[1], 50)
-        watch.deadlines.set(watch.queues[2], 10)
-        await until(lambda: len(watch.called) == 2)
-        assert [queue for _, queue in watch.called] == [watch.queues[2], watch.queues[1]]
-        assert loop.time() - began_s >= 0.049
-        watch.deadlines.stop()
-
-    asyncio.run(play())
+async def test_the_event_loop_rings_in_time_for_the_nearest_and_takes_the_farthest() -> None:
+    watch = Watch()
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    watch.deadlines = Deadlines(lambda: int((loop.time() - began_s) * 1000), watch._due)
+    watch.deadlines.set(watch.queues[0], FAR_MS)
+    watch.deadlines.set(watch.queues[1], 50)
+    watch.deadlines.set(watch.queues[2], 10)
+    await until(lambda: len(watch.called) == 2)
+    assert [queue for _, queue in watch.called] == [watch.queues[2], watch.queues[1]]
+    assert loop.time() - began_s >= 0.049
+    watch.deadlines.stop()
 
 
-def test_thousands_that_are_due_together_are_not_looked_at_in_one_step() -> None:
-    async def play() -> None:
-        called: list[list[Queue]] = []
-        deadlines = Deadlines(lambda: 1_000, called.append)
-        queues = [cast(Queue, object()) for number in range(1_000)]
-        for queue in queues:
-            deadlines.set(queue, 500)
-        await until(lambda: sum(map(len, called)) == len(queues))
-        assert max(map(len, called)) <= DUE_AT_ONCE
-        assert [queue for each in called for queue in each] == queues
-        deadlines.stop()
-
-    asyncio.run(play())
+async def test_thousands_that_are_due_together_are_not_looked_at_in_one_step() -> None:
+    called: list[list[Queue]] = []
+    deadlines = Deadlines(lambda: 1_000, called.append)
+    queues = [cast(Queue, object()) for number in range(1_000)]
+    for queue in queues:
+        deadlines.set(queue, 500)
+    await until(lambda: sum(map(len, called)) == len(queues))
+    assert max(map(len, called)) <= DUE_AT_ONCE
+    assert [queue for each in called for queue in each] == queues
+    deadlines.stop()

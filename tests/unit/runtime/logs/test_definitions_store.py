@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -69,16 +68,13 @@ def test_more_changes_than_fit_a_chunk_make_several(tmp_path: Path, monkeypatch:
     again.close()
 
 
-def test_changes_are_durable_with_the_next_group_commit(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        commit = GroupCommit(fsync=True, on_failure=lambda error: None)
-        store = DefinitionsStore(Log(tmp_path, epoch=1), commit, lambda: 7)
-        store.append([put("a")])
-        await commit.settle()
-        assert (commit.rounds, store._log.unsynced()) == (1, [])
-        commit.close()
-
-    asyncio.run(scenario())
+async def test_changes_are_durable_with_the_next_group_commit(tmp_path: Path) -> None:
+    commit = GroupCommit(fsync=True, on_failure=lambda error: None)
+    store = DefinitionsStore(Log(tmp_path, epoch=1), commit, lambda: 7)
+    store.append([put("a")])
+    await commit.settle()
+    assert (commit.rounds, store._log.unsynced()) == (1, [])
+    commit.close()
 
 
 def test_an_unfinished_change_is_cut_and_damage_before_it_is_told(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from leveret.runtime.sockets.buffered_output import BufferedOutput
 from leveret.session.amqp091.connection import ClientConnection
 from leveret.session.amqp091.publishing import QUEUES_A_TURN
 from leveret.wire.amqp091 import PROTOCOL_HEADER
-from tests.unit.runtime.collecting.site import Site, scratch
+from tests.unit.runtime.collecting.site import Site
 
 PERSISTENT = header.ContentHeader(body_size=3, properties=commands.Basic.Properties(delivery_mode=2))
 
@@ -74,301 +74,261 @@ class Client:
         raise AssertionError("nobody ends here")
 
 
-def test_what_another_declared_is_told_only_once_it_is_durable() -> None:
-    async def play(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        first, second = Client(site), Client(site)
-        for client in (first, second):
-            client.send(commands.Queue.Declare(queue="q", durable=True))
-            site.node.engine.flush()
-        assert first.names() == second.names() == []
-        await site.node.commits.settle()
-        assert first.names() == second.names() == ["Queue.DeclareOk"]
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
+async def test_what_another_declared_is_told_only_once_it_is_durable(directory: Path) -> None:
+    site = Site(directory)
+    await site.start()
+    first, second = Client(site), Client(site)
+    for client in (first, second):
+        client.send(commands.Queue.Declare(queue="q", durable=True))
+        site.node.engine.flush()
+    assert first.names() == second.names() == []
+    await site.node.commits.settle()
+    assert first.names() == second.names() == ["Queue.DeclareOk"]
 
 
-def test_nothing_is_confirmed_while_the_definitions_cannot_be_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_confirmed_while_the_definitions_cannot_be_logged(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(changes: Sequence[Change]) -> None:
         raise StorageError("no space left on device")
 
-    async def play(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        client = Client(site)
-        with monkeypatch.context() as broken:
-            broken.setattr(site.node.engine._definitions, "append", refuse)
-            client.send(commands.Queue.Declare(queue="q", durable=True))
-            client.publish("q")
-            site.node.engine.flush()
-            await site.node.commits.settle()
-            assert client.names() == []
-            client.engine.touch(client.session)
-        site.node.engine.flush()
-        await site.node.commits.settle()
-        assert client.names() == ["Queue.DeclareOk", "Basic.Nack"]
-        client.replies.clear()
+    site = Site(directory)
+    await site.start()
+    client = Client(site)
+    with monkeypatch.context() as broken:
+        broken.setattr(site.node.engine._definitions, "append", refuse)
+        client.send(commands.Queue.Declare(queue="q", durable=True))
         client.publish("q")
         site.node.engine.flush()
         await site.node.commits.settle()
-        assert client.names() == ["Basic.Ack"]
-        await site.kill()
+        assert client.names() == []
+        client.engine.touch(client.session)
+    site.node.engine.flush()
+    await site.node.commits.settle()
+    assert client.names() == ["Queue.DeclareOk", "Basic.Nack"]
+    client.replies.clear()
+    client.publish("q")
+    site.node.engine.flush()
+    await site.node.commits.settle()
+    assert client.names() == ["Basic.Ack"]
 
-    with scratch() as directory:
-        asyncio.run(play(directory))
 
-
-def test_a_publish_that_the_disk_refuses_is_nacked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_publish_that_the_disk_refuses_is_nacked(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(queue: Queue) -> None:
         queue.take_gathered()
         raise StorageError("no space left on device")
 
-    async def play(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        client = Client(site)
-        client.send(commands.Queue.Declare(queue="q", durable=True))
+    site = Site(directory)
+    await site.start()
+    client = Client(site)
+    client.send(commands.Queue.Declare(queue="q", durable=True))
+    site.node.engine.flush()
+    await site.node.commits.settle()
+    client.replies.clear()
+    with monkeypatch.context() as broken:
+        broken.setattr(site.node.engine._queues, "append_messages", refuse)
+        client.publish("q")
         site.node.engine.flush()
         await site.node.commits.settle()
-        client.replies.clear()
-        with monkeypatch.context() as broken:
-            broken.setattr(site.node.engine._queues, "append_messages", refuse)
-            client.publish("q")
-            site.node.engine.flush()
-            await site.node.commits.settle()
-        assert client.names() == ["Basic.Nack"]
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
+    assert client.names() == ["Basic.Nack"]
 
 
 @pytest.mark.parametrize("way", ["fanout", "commit"])
 @pytest.mark.parametrize("refused", [None, 0, 150, 299], ids=lambda at: f"refused-{at}")
-def test_what_reaches_very_many_queues_is_appended_in_turns_and_confirmed_when_all_have_it(
-    monkeypatch: pytest.MonkeyPatch, way: str, refused: int | None
+async def test_what_reaches_very_many_queues_is_appended_in_turns_and_confirmed_when_all_have_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, way: str, refused: int | None
 ) -> None:
     """And is nacked, or fails, if one of them could not be written to, in whichever of the flushes."""
     names = [f"q{number}" for number in range(300)]
 
-    async def play(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        client, node = Client(site), site.node
+    site = Site(directory)
+    await site.start()
+    client, node = Client(site), site.node
+    for name in names:
+        node.broker.apply(Put(QueueDefinition(vhost="/", name=name)))
+        node.broker.apply(
+            Put(Binding(vhost="/", source="amq.fanout", destination_type="queue", destination=name))
+        )
+    await site.settle()
+    if way == "commit":
+        client.send(commands.Channel.Close(200, "", 0, 0), commands.Channel.Open(), commands.Tx.Select())
+    client.engine.flush()
+    client.replies.clear()
+    store, appended = node.engine._queues, list[int]()
+    append = store.append_messages
+
+    def counted(queue: Queue) -> None:
+        if queue.gathered and refused is not None and queue.key[1] == names[refused]:
+            queue.take_gathered()
+            raise StorageError("no space left on device")
+        appended[-1] += bool(queue.gathered)
+        append(queue)
+
+    monkeypatch.setattr(store, "append_messages", counted)
+    if way == "fanout":
+        client.send(commands.Basic.Publish(exchange="amq.fanout"), PERSISTENT, body.ContentBody(b"abc"))
+    else:
         for name in names:
-            node.broker.apply(Put(QueueDefinition(vhost="/", name=name)))
-            node.broker.apply(
-                Put(Binding(vhost="/", source="amq.fanout", destination_type="queue", destination=name))
-            )
-        await site.settle()
-        if way == "commit":
-            client.send(commands.Channel.Close(200, "", 0, 0), commands.Channel.Open(), commands.Tx.Select())
-        client.engine.flush()
-        client.replies.clear()
-        store, appended = node.engine._queues, list[int]()
-        append = store.append_messages
-
-        def counted(queue: Queue) -> None:
-            if queue.gathered and refused is not None and queue.key[1] == names[refused]:
-                queue.take_gathered()
-                raise StorageError("no space left on device")
-            appended[-1] += bool(queue.gathered)
-            append(queue)
-
-        monkeypatch.setattr(store, "append_messages", counted)
-        if way == "fanout":
-            client.send(commands.Basic.Publish(exchange="amq.fanout"), PERSISTENT, body.ContentBody(b"abc"))
-        else:
-            for name in names:
-                client.publish(name)
-            client.send(commands.Tx.Commit())
-        while node.broker.chores:
-            appended.append(0)
-            client.engine.flush()
-            assert sum(appended) == len(names) or client.names() == []
+            client.publish(name)
+        client.send(commands.Tx.Commit())
+    while node.broker.chores:
         appended.append(0)
         client.engine.flush()
-        await node.commits.settle()
-        assert max(appended) <= 2 * QUEUES_A_TURN
-        assert sum(appended) == len(names) - (refused is not None)
-        good, bad = ("Basic.Ack", "Basic.Nack") if way == "fanout" else ("Tx.CommitOk", "Connection.Close")
-        assert client.names() == [good if refused is None else bad]
-        await site.kill()
+        assert sum(appended) == len(names) or client.names() == []
+    appended.append(0)
+    client.engine.flush()
+    await node.commits.settle()
+    assert max(appended) <= 2 * QUEUES_A_TURN
+    assert sum(appended) == len(names) - (refused is not None)
+    good, bad = ("Basic.Ack", "Basic.Nack") if way == "fanout" else ("Tx.CommitOk", "Connection.Close")
+    assert client.names() == [good if refused is None else bad]
 
-    with scratch() as directory:
-        asyncio.run(play(directory))
 
-
-def test_what_a_transaction_publishes_is_logged_before_what_it_acks(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_transaction_publishes_is_logged_before_what_it_acks(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A crash between the two may leave a message in both queues, never in none."""
 
-    async def play(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        client, broker, store = Client(site), site.node.broker, site.node.engine._queues
-        for queue in ("from", "to"):
-            client.send(commands.Queue.Declare(queue=queue, durable=True))
-        client.publish("from")
-        mover = Client(site)
-        mover.send(commands.Channel.Close(200, "", 0, 0))
-        mover.send(commands.Channel.Open(), commands.Tx.Select(), commands.Basic.Get(queue="from"))
-        site.node.engine.flush()
-        # So that the flush comes to that queue first.
-        client.publish("from")
-        mover.send(commands.Basic.Ack(delivery_tag=1))
-        mover.publish("to")
-        mover.send(commands.Tx.Commit())
-        append, logged = store.append_settlements, list[str]()
+    site = Site(directory)
+    await site.start()
+    client, broker, store = Client(site), site.node.broker, site.node.engine._queues
+    for queue in ("from", "to"):
+        client.send(commands.Queue.Declare(queue=queue, durable=True))
+    client.publish("from")
+    mover = Client(site)
+    mover.send(commands.Channel.Close(200, "", 0, 0))
+    mover.send(commands.Channel.Open(), commands.Tx.Select(), commands.Basic.Get(queue="from"))
+    site.node.engine.flush()
+    # So that the flush comes to that queue first.
+    client.publish("from")
+    mover.send(commands.Basic.Ack(delivery_tag=1))
+    mover.publish("to")
+    mover.send(commands.Tx.Commit())
+    append, logged = store.append_settlements, list[str]()
 
-        def settle(queue: Queue) -> None:
-            if queue.settling:
-                assert not any(each.gathered for each in broker.queues.values())
-                logged.append(queue.key[1])
-            append(queue)
+    def settle(queue: Queue) -> None:
+        if queue.settling:
+            assert not any(each.gathered for each in broker.queues.values())
+            logged.append(queue.key[1])
+        append(queue)
 
-        monkeypatch.setattr(store, "append_settlements", settle)
-        site.node.engine.flush()
-        assert logged == ["from"]
-        assert broker.queues["/", "to"].message_count == 1
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
+    monkeypatch.setattr(store, "append_settlements", settle)
+    site.node.engine.flush()
+    assert logged == ["from"]
+    assert broker.queues["/", "to"].message_count == 1
 
 
-def test_a_commit_whose_settlements_the_disk_refuses_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_commit_whose_settlements_the_disk_refuses_fails(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(queue: Queue) -> None:
         if queue.settling:
             raise StorageError("no space left on device")
 
-    async def play(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        client, node = Client(site), site.node
-        client.send(commands.Queue.Declare(queue="q", durable=True))
-        for _ in range(2):
-            client.publish("q")
-        client.send(commands.Channel.Close(200, "", 0, 0), commands.Channel.Open(), commands.Tx.Select())
-        client.send(commands.Basic.Get(queue="q"), commands.Basic.Get(queue="q"))
+    site = Site(directory)
+    await site.start()
+    client, node = Client(site), site.node
+    client.send(commands.Queue.Declare(queue="q", durable=True))
+    for _ in range(2):
+        client.publish("q")
+    client.send(commands.Channel.Close(200, "", 0, 0), commands.Channel.Open(), commands.Tx.Select())
+    client.send(commands.Basic.Get(queue="q"), commands.Basic.Get(queue="q"))
+    node.engine.flush()
+    await node.commits.settle()
+    client.replies.clear()
+    client.send(commands.Basic.Ack(delivery_tag=1), commands.Tx.Commit())
+    node.engine.flush()
+    await node.commits.settle()
+    assert client.names() == ["Tx.CommitOk"]
+    client.replies.clear()
+    with monkeypatch.context() as broken:
+        broken.setattr(node.engine._queues, "append_settlements", refuse)
+        client.send(commands.Basic.Ack(delivery_tag=2), commands.Tx.Commit())
         node.engine.flush()
         await node.commits.settle()
-        client.replies.clear()
-        client.send(commands.Basic.Ack(delivery_tag=1), commands.Tx.Commit())
-        node.engine.flush()
-        await node.commits.settle()
-        assert client.names() == ["Tx.CommitOk"]
-        client.replies.clear()
-        with monkeypatch.context() as broken:
-            broken.setattr(node.engine._queues, "append_settlements", refuse)
-            client.send(commands.Basic.Ack(delivery_tag=2), commands.Tx.Commit())
-            node.engine.flush()
-            await node.commits.settle()
-        assert client.names() == ["Connection.Close"]
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
+    assert client.names() == ["Connection.Close"]
 
 
-def test_a_reply_never_overtakes_what_was_asked_before_it() -> None:
+async def test_a_reply_never_overtakes_what_was_asked_before_it(directory: Path) -> None:
     """Confirms are written between flushes: a session that was read from meanwhile waits for its own flush."""
 
-    async def play(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        client = Client(site)
-        client.send(commands.Queue.Declare(queue="q", durable=True))
-        client.publish("q")
-        client.engine.write_out()
-        assert client.names() == []
-        site.node.engine.flush()
-        await site.node.commits.settle()
-        assert client.names() == ["Queue.DeclareOk", "Basic.Ack"]
-        client.send(commands.Basic.Get(queue="q"))
-        site.node.engine.flush()
-        client.replies.clear()
-        queue = site.node.broker.queues["/", "q"]
-        client.send(commands.Basic.Ack(delivery_tag=1), commands.Basic.Qos(prefetch_count=1))
-        client.engine.write_out()
-        assert queue.settling
-        assert client.names() == []
-        site.node.engine.flush()
-        assert not queue.settling
-        assert client.names() == ["Basic.QosOk"]
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
+    site = Site(directory)
+    await site.start()
+    client = Client(site)
+    client.send(commands.Queue.Declare(queue="q", durable=True))
+    client.publish("q")
+    client.engine.write_out()
+    assert client.names() == []
+    site.node.engine.flush()
+    await site.node.commits.settle()
+    assert client.names() == ["Queue.DeclareOk", "Basic.Ack"]
+    client.send(commands.Basic.Get(queue="q"))
+    site.node.engine.flush()
+    client.replies.clear()
+    queue = site.node.broker.queues["/", "q"]
+    client.send(commands.Basic.Ack(delivery_tag=1), commands.Basic.Qos(prefetch_count=1))
+    client.engine.write_out()
+    assert queue.settling
+    assert client.names() == []
+    site.node.engine.flush()
+    assert not queue.settling
+    assert client.names() == ["Basic.QosOk"]
 
 
-def test_a_reply_waits_for_the_definitions_it_rests_on_and_not_for_those_before_it() -> None:
+async def test_a_reply_waits_for_the_definitions_it_rests_on_and_not_for_those_before_it(
+    directory: Path,
+) -> None:
     """Two declarations in two rounds of the disk: the end of the first round lets only the first reply go."""
 
-    async def play(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        client, commits = Client(site), site.node.commits
-        seen: list[int] = []
-        client.on_reply = lambda: seen.append(commits.rounds)
-        before = commits.rounds
-        for queue in ("first", "second"):
-            client.send(commands.Queue.Declare(queue=queue, durable=True))
-            client.engine.flush()
-        await commits.settle()
-        assert client.names() == ["Queue.DeclareOk"] * 2
-        assert seen == [before + 1, before + 2]
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
-
-
-def test_a_declaration_that_wants_no_reply_holds_nothing_back_for_ever() -> None:
-    async def play(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        client = Client(site)
-        client.send(commands.Queue.Declare(queue="q", durable=True, nowait=True))
+    site = Site(directory)
+    await site.start()
+    client, commits = Client(site), site.node.commits
+    seen: list[int] = []
+    client.on_reply = lambda: seen.append(commits.rounds)
+    before = commits.rounds
+    for queue in ("first", "second"):
+        client.send(commands.Queue.Declare(queue=queue, durable=True))
         client.engine.flush()
-        client.send(commands.Basic.Qos())
-        client.engine.flush()
-        await site.node.commits.settle()
-        assert client.names() == ["Basic.QosOk"]
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
+    await commits.settle()
+    assert client.names() == ["Queue.DeclareOk"] * 2
+    assert seen == [before + 1, before + 2]
 
 
-def test_one_flush_serves_reads_of_several_turns_while_publishers_send_much(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_declaration_that_wants_no_reply_holds_nothing_back_for_ever(directory: Path) -> None:
+    site = Site(directory)
+    await site.start()
+    client = Client(site)
+    client.send(commands.Queue.Declare(queue="q", durable=True, nowait=True))
+    client.engine.flush()
+    client.send(commands.Basic.Qos())
+    client.engine.flush()
+    await site.node.commits.settle()
+    assert client.names() == ["Basic.QosOk"]
+
+
+async def test_one_flush_serves_reads_of_several_turns_while_publishers_send_much(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leveret.runtime.logs.engine.monotonic", lambda: 0.0)
 
-    async def play(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        client = Client(site)
+    site = Site(directory)
+    await site.start()
+    client = Client(site)
+    for name in ("q", "r"):
+        client.send(commands.Queue.Declare(queue=name, durable=True))
+    site.node.engine.flush()
+    queue = site.node.broker.queues["/", "q"]
+    for turn in range(3):
         for name in ("q", "r"):
-            client.send(commands.Queue.Declare(queue=name, durable=True))
-        site.node.engine.flush()
-        queue = site.node.broker.queues["/", "q"]
-        for turn in range(3):
-            for name in ("q", "r"):
-                client.publish(name)
-            client.engine.published(client.session, 2)
-            await asyncio.sleep(0)
-            assert (queue.gathered_count, queue.next_offset) == (turn + 1, 0)
+            client.publish(name)
+        client.engine.published(client.session, 2)
         await asyncio.sleep(0)
-        assert (queue.gathered_count, queue.next_offset) == (0, 3)
-        client.publish("q")
-        client.engine.published(client.session, 1)
-        await asyncio.sleep(0)
-        assert (queue.gathered_count, queue.next_offset) == (0, 4)
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
+        assert (queue.gathered_count, queue.next_offset) == (turn + 1, 0)
+    await asyncio.sleep(0)
+    assert (queue.gathered_count, queue.next_offset) == (0, 3)
+    client.publish("q")
+    client.engine.published(client.session, 1)
+    await asyncio.sleep(0)
+    assert (queue.gathered_count, queue.next_offset) == (0, 4)

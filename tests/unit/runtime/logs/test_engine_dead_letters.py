@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,26 +21,18 @@ from leveret.wire import properties as props
 from leveret.wire import tables
 from tests.unit.runtime.collecting.site import TAGGED, Site, scratch
 
-Play = Callable[[Site], Awaitable[None]]
-
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "RETRY_MS", 100)
 
 
-def on_a_site(play: Play) -> None:
-    """Play with a node in whose vhost `v` are the queues `letter` and `q`, whose dead go there."""
-
-    async def main(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        await site.apply(d.Put(TAGGED), d.Put(queue("grave")), d.Put(dying("q")))
-        await play(site)
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(main(directory))
+async def dying_site(directory: Path) -> Site:
+    """A node in whose vhost `v` are the queues `letter` and `q`, whose dead go there."""
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(TAGGED), d.Put(queue("grave")), d.Put(dying("q")))
+    return site
 
 
 def queue(name: str, **arguments: Any) -> d.Queue:
@@ -62,33 +53,29 @@ async def reject(site: Site, name: str = "q") -> None:
     await site.touched(name)
 
 
-def test_what_was_rejected_is_in_its_grave_and_no_longer_where_it_died() -> None:
-    async def play(site: Site) -> None:
-        bodies = await site.publish(50)
-        await reject(site)
-        assert site.contents("grave") == bodies
-        assert (site.queue().message_count, site.queue().unacked_count) == (0, 0)
-        await site.restart()
-        assert (site.contents("grave"), site.contents()) == (bodies, [])
-
-    on_a_site(play)
+async def test_what_was_rejected_is_in_its_grave_and_no_longer_where_it_died(directory: Path) -> None:
+    site = await dying_site(directory)
+    bodies = await site.publish(50)
+    await reject(site)
+    assert site.contents("grave") == bodies
+    assert (site.queue().message_count, site.queue().unacked_count) == (0, 0)
+    await site.restart()
+    assert (site.contents("grave"), site.contents()) == (bodies, [])
 
 
-def test_a_dead_letter_stays_where_it_died_until_it_is_durable_in_its_grave() -> None:
-    async def play(site: Site) -> None:
-        bodies = await site.publish(3)
-        died = site.queue()
-        for run in died.take(100)[0]:
-            died.reject(run.first, len(run.bodies))
-        site.node.broker.dirty[died] = None
-        # Nothing is awaited: no fdatasync can have ended.
-        site.node.engine.flush()
-        assert (site.contents("grave"), site.contents()) == (bodies, bodies)
-        await site.settle()
-        await site.settle()
-        assert (site.contents("grave"), site.contents()) == (bodies, [])
-
-    on_a_site(play)
+async def test_a_dead_letter_stays_where_it_died_until_it_is_durable_in_its_grave(directory: Path) -> None:
+    site = await dying_site(directory)
+    bodies = await site.publish(3)
+    died = site.queue()
+    for run in died.take(100)[0]:
+        died.reject(run.first, len(run.bodies))
+    site.node.broker.dirty[died] = None
+    # Nothing is awaited: no fdatasync can have ended.
+    site.node.engine.flush()
+    assert (site.contents("grave"), site.contents()) == (bodies, bodies)
+    await site.settle()
+    await site.settle()
+    assert (site.contents("grave"), site.contents()) == (bodies, [])
 
 
 def _header(properties: dict[int, bytes], body_bytes: int) -> bytes:
@@ -117,78 +104,75 @@ STRANGE = {
 
 @pytest.mark.parametrize("headers", STRANGE.values(), ids=list(STRANGE))
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
-def test_strange_headers_stop_nobody_and_lose_nothing(headers: bytes, kind: str) -> None:
-    async def play(site: Site) -> None:
-        await site.apply(d.Put(dying("strange", queue_type=kind)))
-        site.queue("strange").gather(
-            alike(make_head(b"", b"strange", _header({props.HEADERS: headers}, 3)), [b"abc"])
-        )
-        await site.touched("strange")
-        await reject(site, "strange")
-        assert site.contents("grave") == [b"abc"]
-        assert site.queue("strange").message_count == 0
-
-    on_a_site(play)
-
-
-def test_a_routing_key_that_is_no_text_stops_nobody() -> None:
-    async def play(site: Site) -> None:
-        await site.apply(d.Put(queue("own-key", dead_letter_exchange="")))
-        site.queue("own-key").gather(alike(make_head(b"", b"\xff\xfe", _header({}, 3)), [b"abc"]))
-        await site.touched("own-key")
-        await reject(site, "own-key")
-        assert site.queue("own-key").message_count == 0
-
-    on_a_site(play)
+async def test_strange_headers_stop_nobody_and_lose_nothing(
+    directory: Path, headers: bytes, kind: str
+) -> None:
+    site = await dying_site(directory)
+    await site.apply(d.Put(dying("strange", queue_type=kind)))
+    site.queue("strange").gather(
+        alike(make_head(b"", b"strange", _header({props.HEADERS: headers}, 3)), [b"abc"])
+    )
+    await site.touched("strange")
+    await reject(site, "strange")
+    assert site.contents("grave") == [b"abc"]
+    assert site.queue("strange").message_count == 0
 
 
-def test_a_dead_letter_routing_key_longer_than_a_short_string_stops_nobody() -> None:
-    async def play(site: Site) -> None:
-        long = queue("long", dead_letter_exchange="", dead_letter_routing_key="k" * 300)
-        await site.apply(d.Put(long))
-        await site.publish(1, "long")
-        await reject(site, "long")
-        assert site.queue("long").message_count == 0
+async def test_a_routing_key_that_is_no_text_stops_nobody(directory: Path) -> None:
+    site = await dying_site(directory)
+    await site.apply(d.Put(queue("own-key", dead_letter_exchange="")))
+    site.queue("own-key").gather(alike(make_head(b"", b"\xff\xfe", _header({}, 3)), [b"abc"]))
+    await site.touched("own-key")
+    await reject(site, "own-key")
+    assert site.queue("own-key").message_count == 0
 
-    on_a_site(play)
+
+async def test_a_dead_letter_routing_key_longer_than_a_short_string_stops_nobody(directory: Path) -> None:
+    site = await dying_site(directory)
+    long = queue("long", dead_letter_exchange="", dead_letter_routing_key="k" * 300)
+    await site.apply(d.Put(long))
+    await site.publish(1, "long")
+    await reject(site, "long")
+    assert site.queue("long").message_count == 0
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.binary(max_size=60))
 def test_any_headers_at_all_stop_nobody(headers: bytes) -> None:
-    async def play(site: Site) -> None:
+    async def play(directory: Path) -> None:
+        site = await dying_site(directory)
         site.queue().gather(alike(make_head(b"", b"q", _header({props.HEADERS: headers}, 3)), [b"abc"]))
         await site.touched()
         await reject(site)
         assert site.contents("grave") == [b"abc"]
+        await site.kill()
 
-    on_a_site(play)
+    with scratch() as directory:
+        asyncio.run(play(directory))
 
 
-def test_a_death_whose_grave_the_disk_refuses_happens_once_the_disk_takes_it(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_death_whose_grave_the_disk_refuses_happens_once_the_disk_takes_it(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def play(site: Site) -> None:
-        bodies = await site.publish(3)
-        store = site.node.engine._queues
-        append = store.append_messages
-        refused: list[object] = []
+    site = await dying_site(directory)
+    bodies = await site.publish(3)
+    store = site.node.engine._queues
+    append = store.append_messages
+    refused: list[object] = []
 
-        def refuse(queue: Queue) -> None:
-            if queue.key[1] == "grave" and queue.gathered:
-                refused.append(queue.take_gathered())
-                raise StorageError("no space left on device")
-            append(queue)
+    def refuse(queue: Queue) -> None:
+        if queue.key[1] == "grave" and queue.gathered:
+            refused.append(queue.take_gathered())
+            raise StorageError("no space left on device")
+        append(queue)
 
-        with monkeypatch.context() as broken:
-            broken.setattr(store, "append_messages", refuse)
-            await site.apply(d.Put(policy({"message-ttl": 1})))
-            await until(lambda: len(refused) > 2)
-            assert site.contents() == bodies, "nothing is lost while the disk refuses"
-        await until(lambda: site.contents("grave") == bodies)
-        await until(lambda: site.queue().message_count == 0)
-
-    on_a_site(play)
+    with monkeypatch.context() as broken:
+        broken.setattr(store, "append_messages", refuse)
+        await site.apply(d.Put(policy({"message-ttl": 1})))
+        await until(lambda: len(refused) > 2)
+        assert site.contents() == bodies, "nothing is lost while the disk refuses"
+    await until(lambda: site.contents("grave") == bodies)
+    await until(lambda: site.queue().message_count == 0)
 
 
 def policy(definition: dict[str, Any], pattern: str = "^q$") -> d.Policy:
@@ -196,126 +180,114 @@ def policy(definition: dict[str, Any], pattern: str = "^q$") -> d.Policy:
 
 
 @pytest.mark.parametrize("definition", [{"message-ttl": 1}, {"max-length": 0}, {"max-length-bytes": 0}])
-def test_a_policy_takes_effect_on_what_waits_already(definition: dict[str, Any]) -> None:
-    async def play(site: Site) -> None:
-        bodies = await site.publish(20)
-        await site.apply(d.Put(policy(definition)))
-        await until(lambda: site.contents("grave") == bodies)
-
-    on_a_site(play)
-
-
-def test_a_queue_expires_by_policy_only_after_the_time_from_then_on() -> None:
-    async def play(site: Site) -> None:
-        await asyncio.sleep(0.15)
-        await site.apply(d.Put(policy({"expires": 100})))
-        assert ("v", "q") in site.node.broker.queues
-        await until(lambda: ("v", "q") not in site.node.broker.queues)
-
-    on_a_site(play)
-
-
-def test_times_go_on_after_a_restart_though_nobody_touches_the_queues() -> None:
-    async def play(site: Site) -> None:
-        await site.apply(d.Put(dying("ttl", message_ttl=300)), d.Put(queue("passing", expires=300)))
-        bodies = await site.publish(5, "ttl")
-        await site.restart()
-        await until(lambda: site.contents("grave") == bodies)
-        await until(lambda: ("v", "passing") not in site.node.broker.queues)
-
-    on_a_site(play)
-
-
-def test_a_queue_that_cannot_be_read_for_now_is_tried_again_and_not_all_the_time(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_policy_takes_effect_on_what_waits_already(
+    directory: Path, definition: dict[str, Any]
 ) -> None:
-    async def play(site: Site) -> None:
-        await site.apply(d.Put(dying("ttl", message_ttl=1)))
-        held = site.queue("ttl")
-        tries = 0
-
-        def refuse(now_ms: int, before: int) -> None:
-            nonlocal tries
-            tries += 1
-            raise StorageError("input/output error")
-
-        with monkeypatch.context() as broken:
-            broken.setattr(held, "expire", refuse)
-            bodies = await site.publish(3, "ttl")
-            await asyncio.sleep(0.3)
-            assert 1 <= tries < 5
-        await until(lambda: site.contents("grave") == bodies)
-
-    on_a_site(play)
+    site = await dying_site(directory)
+    bodies = await site.publish(20)
+    await site.apply(d.Put(policy(definition)))
+    await until(lambda: site.contents("grave") == bodies)
 
 
-def test_a_damaged_grave_takes_nothing_and_loses_nothing() -> None:
-    async def play(site: Site) -> None:
-        await site.apply(
-            d.Put(d.Exchange(vhost="v", name="dlx", type="fanout", durable=True)),
-            d.Put(queue("other")),
-            d.Put(queue("two", dead_letter_exchange="dlx")),
-            *(d.Put(binding(each)) for each in ("grave", "other")),
-        )
-        bodies = await site.publish(4, "two")
-        site.queue("grave").damage = "a damaged chunk"
-        await reject(site, "two")
-        for _ in range(5):
-            await site.touched("two")
-        assert site.contents("other") == bodies, "who is not damaged gets it, once"
-        assert site.contents("two") == bodies, "it stays where it died until all have it"
+async def test_a_queue_expires_by_policy_only_after_the_time_from_then_on(directory: Path) -> None:
+    site = await dying_site(directory)
+    await asyncio.sleep(0.15)
+    await site.apply(d.Put(policy({"expires": 100})))
+    assert ("v", "q") in site.node.broker.queues
+    await until(lambda: ("v", "q") not in site.node.broker.queues)
 
-    on_a_site(play)
+
+async def test_times_go_on_after_a_restart_though_nobody_touches_the_queues(directory: Path) -> None:
+    site = await dying_site(directory)
+    await site.apply(d.Put(dying("ttl", message_ttl=300)), d.Put(queue("passing", expires=300)))
+    bodies = await site.publish(5, "ttl")
+    await site.restart()
+    await until(lambda: site.contents("grave") == bodies)
+    await until(lambda: ("v", "passing") not in site.node.broker.queues)
+
+
+async def test_a_queue_that_cannot_be_read_for_now_is_tried_again_and_not_all_the_time(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await dying_site(directory)
+    await site.apply(d.Put(dying("ttl", message_ttl=1)))
+    held = site.queue("ttl")
+    tries = 0
+
+    def refuse(now_ms: int, before: int) -> None:
+        nonlocal tries
+        tries += 1
+        raise StorageError("input/output error")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(held, "expire", refuse)
+        bodies = await site.publish(3, "ttl")
+        await asyncio.sleep(0.3)
+        assert 1 <= tries < 5
+    await until(lambda: site.contents("grave") == bodies)
+
+
+async def test_a_damaged_grave_takes_nothing_and_loses_nothing(directory: Path) -> None:
+    site = await dying_site(directory)
+    await site.apply(
+        d.Put(d.Exchange(vhost="v", name="dlx", type="fanout", durable=True)),
+        d.Put(queue("other")),
+        d.Put(queue("two", dead_letter_exchange="dlx")),
+        *(d.Put(binding(each)) for each in ("grave", "other")),
+    )
+    bodies = await site.publish(4, "two")
+    site.queue("grave").damage = "a damaged chunk"
+    await reject(site, "two")
+    for _ in range(5):
+        await site.touched("two")
+    assert site.contents("other") == bodies, "who is not damaged gets it, once"
+    assert site.contents("two") == bodies, "it stays where it died until all have it"
 
 
 def binding(destination: str) -> d.Binding:
     return d.Binding(source="dlx", vhost="v", destination=destination, routing_key="")
 
 
-def test_a_queue_whose_log_turns_out_damaged_takes_nothing_else_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def play(site: Site) -> None:
-        await site.publish(3)
-        held = site.queue()
-        runs, _ = held.take(3)
+async def test_a_queue_whose_log_turns_out_damaged_takes_nothing_else_down(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await dying_site(directory)
+    await site.publish(3)
+    held = site.queue()
+    runs, _ = held.take(3)
 
-        def damaged(first: int) -> Any:
-            raise Corrupt("log", "segment", first, 0, "crc")
+    def damaged(first: int) -> Any:
+        raise Corrupt("log", "segment", first, 0, "crc")
 
-        monkeypatch.setattr(held.backlog, "find", damaged)
-        for run in runs:
-            held.reject(run.first, len(run.bodies))
-        await site.touched()
-        assert held.damage is not None
-        assert site.contents("grave") == []
-
-    on_a_site(play)
-
-
-def test_a_target_that_refuses_when_it_is_full_takes_no_more_dead_than_fit() -> None:
-    async def play(site: Site) -> None:
-        await site.apply(
-            d.Put(queue("small", max_length=5, overflow="reject-publish")),
-            d.Put(queue("to-small", dead_letter_exchange="", dead_letter_routing_key="small")),
-        )
-        bodies = await site.publish(50, "to-small")
-        await reject(site, "to-small")
-        assert site.contents("small") == bodies[:5]
-        assert site.queue("to-small").message_count == 0
-
-    on_a_site(play)
+    monkeypatch.setattr(held.backlog, "find", damaged)
+    for run in runs:
+        held.reject(run.first, len(run.bodies))
+    await site.touched()
+    assert held.damage is not None
+    assert site.contents("grave") == []
 
 
-def test_one_by_one_rejected_messages_die_together() -> None:
+async def test_a_target_that_refuses_when_it_is_full_takes_no_more_dead_than_fit(directory: Path) -> None:
+    site = await dying_site(directory)
+    await site.apply(
+        d.Put(queue("small", max_length=5, overflow="reject-publish")),
+        d.Put(queue("to-small", dead_letter_exchange="", dead_letter_routing_key="small")),
+    )
+    bodies = await site.publish(50, "to-small")
+    await reject(site, "to-small")
+    assert site.contents("small") == bodies[:5]
+    assert site.queue("to-small").message_count == 0
+
+
+async def test_one_by_one_rejected_messages_die_together(directory: Path) -> None:
     """One letter for a run of them: a hundred thousand cost no more than their bodies."""
 
-    async def play(site: Site) -> None:
-        bodies = await site.publish(500)
-        held = site.queue()
-        for run in held.take(500)[0]:
-            for offset in range(run.first, run.end):
-                held.reject(offset, 1)
-        assert len(held.dead_lettering.declared_dead) == 1
-        await site.touched()
-        assert site.contents("grave") == bodies
-
-    on_a_site(play)
+    site = await dying_site(directory)
+    bodies = await site.publish(500)
+    held = site.queue()
+    for run in held.take(500)[0]:
+        for offset in range(run.first, run.end):
+            held.reject(offset, 1)
+    assert len(held.dead_lettering.declared_dead) == 1
+    await site.touched()
+    assert site.contents("grave") == bodies

@@ -13,7 +13,7 @@ from leveret.model import definitions as d
 from leveret.runtime.collecting.collector import Collector
 from leveret.runtime.logs import engine
 from leveret.storage.state_file import StateFile
-from tests.unit.runtime.collecting.site import HEAD, POLICY, TAGGED, Site, replicating, scratch
+from tests.unit.runtime.collecting.site import HEAD, POLICY, TAGGED, Site, replicating
 
 NAMES = [f"q{number}" for number in range(10)]
 LIMIT = d.Policy(vhost="v", name="limit", pattern="^q", definition={"max-length": 3})
@@ -32,43 +32,35 @@ def limited(site: Site) -> int:
 
 
 @pytest.mark.usefixtures("one_at_once")
-def test_a_policy_over_many_queues_comes_to_one_in_a_flush_until_all_have_it() -> None:
-    async def play(directory: Path) -> None:
-        site = await replicating(directory, *NAMES)
-        for name in NAMES:
-            await site.publish(5, name)
-        site.node.broker.apply(d.Put(LIMIT))
-        seen: list[int] = []
-        while not seen or seen[-1] < len(NAMES):
-            site.node.engine.flush()
-            seen.append(limited(site))
-        assert seen == list(range(1, len(NAMES) + 1))
-        assert [site.queue(name).ready_count for name in NAMES] == [3] * len(NAMES)
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
+async def test_a_policy_over_many_queues_comes_to_one_in_a_flush_until_all_have_it(directory: Path) -> None:
+    site = await replicating(directory, *NAMES)
+    for name in NAMES:
+        await site.publish(5, name)
+    site.node.broker.apply(d.Put(LIMIT))
+    seen: list[int] = []
+    while not seen or seen[-1] < len(NAMES):
+        site.node.engine.flush()
+        seen.append(limited(site))
+    assert seen == list(range(1, len(NAMES) + 1))
+    assert [site.queue(name).ready_count for name in NAMES] == [3] * len(NAMES)
 
 
 @pytest.mark.usefixtures("one_at_once")
-def test_a_change_over_http_is_done_when_all_queues_have_it() -> None:
-    async def play(directory: Path) -> None:
-        site = await replicating(directory, *NAMES)
-        site.node.broker.apply(d.Put(LIMIT))
-        committed = asyncio.ensure_future(site.node.commit())
-        passes = 0
-        while not committed.done():
-            await asyncio.sleep(0)
-            passes += 1
-        assert limited(site) == len(NAMES)
-        assert passes >= len(NAMES) // 2, "others are served between"
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
+async def test_a_change_over_http_is_done_when_all_queues_have_it(directory: Path) -> None:
+    site = await replicating(directory, *NAMES)
+    site.node.broker.apply(d.Put(LIMIT))
+    committed = asyncio.ensure_future(site.node.commit())
+    passes = 0
+    while not committed.done():
+        await asyncio.sleep(0)
+        passes += 1
+    assert limited(site) == len(NAMES)
+    assert passes >= len(NAMES) // 2, "others are served between"
 
 
-def test_queues_whose_collection_ends_share_a_wait_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_queues_whose_collection_ends_share_a_wait_for_the_disk(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     saved: list[str] = []
     replace = StateFile.replace
 
@@ -78,23 +70,20 @@ def test_queues_whose_collection_ends_share_a_wait_for_the_disk(monkeypatch: pyt
 
     monkeypatch.setattr(StateFile, "replace", count)
 
-    async def play(directory: Path) -> None:
-        site = await replicating(directory, *NAMES)
-        for name in NAMES:
-            await site.publish(1, name)
-        saved.clear()
-        await site.apply(d.Delete("policies", ("v", "p")))
-        assert site.replicated() == {}
-        assert saved.count("lives.json") == 1
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
+    site = await replicating(directory, *NAMES)
+    for name in NAMES:
+        await site.publish(1, name)
+    saved.clear()
+    await site.apply(d.Delete("policies", ("v", "p")))
+    assert site.replicated() == {}
+    assert saved.count("lives.json") == 1
 
 
 @pytest.mark.usefixtures("one_at_once")
 @pytest.mark.parametrize("seed", range(8))
-def test_what_is_published_while_tags_and_policies_come_and_go_is_all_collected(seed: int) -> None:
+async def test_what_is_published_while_tags_and_policies_come_and_go_is_all_collected(
+    directory: Path, seed: int
+) -> None:
     chance = random.Random(seed)
     changes: list[d.Change] = [
         d.Put(TAGGED),
@@ -103,59 +92,51 @@ def test_what_is_published_while_tags_and_policies_come_and_go_is_all_collected(
         d.Delete("policies", ("v", "p")),
     ]
 
-    async def play(directory: Path) -> None:
-        site = await replicating(directory, *NAMES)
-        for _ in range(120):
-            match chance.randrange(5):
-                case 0:
-                    site.node.broker.apply(chance.choice(changes))
-                case 1:
-                    site.node.engine.flush()
-                case 2:
-                    await asyncio.sleep(0)
-                case _:
-                    queue = site.queue(chance.choice(NAMES))
-                    queue.gather(alike(HEAD, [b"%08d" % site.published]))
-                    site.published += 1
-                    site.node.broker.dirty[queue] = None
-            if chance.random() < 0.01:
-                await site.settle()
-                await site.restart()
-        await site.apply(d.Put(TAGGED), d.Put(POLICY))
-        while site.node.engine._replication_due:
+    site = await replicating(directory, *NAMES)
+    for _ in range(120):
+        match chance.randrange(5):
+            case 0:
+                site.node.broker.apply(chance.choice(changes))
+            case 1:
+                site.node.engine.flush()
+            case 2:
+                await asyncio.sleep(0)
+            case _:
+                queue = site.queue(chance.choice(NAMES))
+                queue.gather(alike(HEAD, [b"%08d" % site.published]))
+                site.published += 1
+                site.node.broker.dirty[queue] = None
+        if chance.random() < 0.01:
             await site.settle()
+            await site.restart()
+    await site.apply(d.Put(TAGGED), d.Put(POLICY))
+    while site.node.engine._replication_due:
         await site.settle()
-        assert site.replicated() == {name: held for name in NAMES if (held := site.contents(name))}, seed
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
+    await site.settle()
+    assert site.replicated() == {name: held for name in NAMES if (held := site.contents(name))}, seed
 
 
 @pytest.mark.usefixtures("one_at_once")
-def test_a_queue_whose_collection_is_to_end_is_not_copied_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_queue_whose_collection_is_to_end_is_not_copied_meanwhile(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Were it, and replicated again before that end, what came between would be missing in the copy."""
     unfollow = Collector.unfollow
 
-    async def play(directory: Path) -> None:
-        site = await replicating(directory, *NAMES)
-        await site.publish(2, "q9")
-        monkeypatch.setattr(Collector, "unfollow", lambda self, queues, **more: None)
-        site.node.broker.apply(d.Delete("policies", ("v", "p")))
-        site.node.broker.refresh_policies()
-        site.node.engine.flush()
-        queue = site.queue("q9")
-        queue.gather(alike(HEAD, [b"between."]))
-        site.node.broker.dirty[queue] = None
-        site.node.engine.flush()
-        monkeypatch.setattr(Collector, "unfollow", unfollow)
-        await site.apply(d.Put(POLICY))
-        while site.node.engine._replication_due:
-            await site.settle()
+    site = await replicating(directory, *NAMES)
+    await site.publish(2, "q9")
+    monkeypatch.setattr(Collector, "unfollow", lambda self, queues, **more: None)
+    site.node.broker.apply(d.Delete("policies", ("v", "p")))
+    site.node.broker.refresh_policies()
+    site.node.engine.flush()
+    queue = site.queue("q9")
+    queue.gather(alike(HEAD, [b"between."]))
+    site.node.broker.dirty[queue] = None
+    site.node.engine.flush()
+    monkeypatch.setattr(Collector, "unfollow", unfollow)
+    await site.apply(d.Put(POLICY))
+    while site.node.engine._replication_due:
         await site.settle()
-        await site.publish(1, "q9")
-        assert site.replicated()["q9"] == site.contents("q9")
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(play(directory))
+    await site.settle()
+    await site.publish(1, "q9")
+    assert site.replicated()["q9"] == site.contents("q9")

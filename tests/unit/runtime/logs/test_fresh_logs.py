@@ -5,7 +5,6 @@ The disk of these tests is adversarial, see leveret.testing.simulation.disk. The
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from collections.abc import Callable
@@ -22,7 +21,7 @@ from leveret.runtime.node import node
 from leveret.storage import dirty_memory, sync
 from leveret.testing.network.waiting import until
 from leveret.testing.simulation.disk import SimulatedDisk
-from tests.unit.runtime.collecting.site import HEAD, Site, scratch
+from tests.unit.runtime.collecting.site import HEAD, Site
 
 KINDS: dict[str, dict[str, Any]] = {
     "classic": {},
@@ -89,8 +88,14 @@ async def check(place: Path, names: list[str], confirmed: set[str], told: str) -
 @pytest.mark.parametrize("durability", ["fsync", "os"])
 @pytest.mark.parametrize("count", [1, 12])
 @pytest.mark.parametrize("kind", KINDS)
-def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(
-    monkeypatch: pytest.MonkeyPatch, kind: str, count: int, durability: str, *, together: bool
+async def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(
+    directory: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    count: int,
+    durability: str,
+    *,
+    together: bool,
 ) -> None:
     monkeypatch.setattr(node, "file_system_of", sync.FileSystem if together else lambda directory: None)
     monkeypatch.setattr(sync, "TOGETHER_MIN", 1)
@@ -101,38 +106,34 @@ def test_power_lost_at_any_step_of_a_fresh_log_takes_no_queue_down(
     names = [f"q{number}" for number in range(count)]
     left: list[tuple[Path, set[str], str]] = []
 
-    async def story(directory: Path) -> None:
-        site = Site(directory / "data", durability)
-        await site.start()
-        queues = [d.Put(d.Queue(name=name, vhost="v", arguments=KINDS[kind])) for name in names]
-        await site.apply(d.Put(d.Vhost(name="v")), *queues)
-        os.sync()
-        confirmed: set[str] = set()
-        with monkeypatch.context() as patch, SimulatedDisk(directory) as disk:
-            steps: list[str] = []
+    site = Site(directory / "data", durability)
+    await site.start()
+    queues = [d.Put(d.Queue(name=name, vhost="v", arguments=KINDS[kind])) for name in names]
+    await site.apply(d.Put(d.Vhost(name="v")), *queues)
+    os.sync()
+    confirmed: set[str] = set()
+    with monkeypatch.context() as patch, SimulatedDisk(directory) as disk:
+        steps: list[str] = []
 
-            def lost(what: str) -> None:
-                steps.append(what)
-                for again in range(3):
-                    if count == 1 or chance.random() < 0.1:
-                        place = directory / f"left{len(steps)}.{again}"
-                        disk.power_lost(directory / "data", place, chance, in_order=False)
-                        promised = confirmed if durability == "fsync" else set()
-                        left.append((place, set(promised), f"seed {seed} step {len(steps)} {what}"))
+        def lost(what: str) -> None:
+            steps.append(what)
+            for again in range(3):
+                if count == 1 or chance.random() < 0.1:
+                    place = directory / f"left{len(steps)}.{again}"
+                    disk.power_lost(directory / "data", place, chance, in_order=False)
+                    promised = confirmed if durability == "fsync" else set()
+                    left.append((place, set(promised), f"seed {seed} step {len(steps)} {what}"))
 
-            stepped(patch, disk, lost)
-            await publish(site, names, confirmed)
-            await publish(site, names, confirmed)
-            definitions = site.node._definitions
-            epochs = [site.queue(name).epoch for name in names]
-            await until(lambda: all(map(definitions.has_log, epochs)))
-            await site.settle()
-            assert ("syncfs" in steps) == together
-        assert confirmed == set(names)
-        await site.kill()
-        assert len(left) > 3
-        for place, promised, told in left:
-            await check(place, names, promised, told)
-
-    with scratch() as directory:
-        asyncio.run(story(directory))
+        stepped(patch, disk, lost)
+        await publish(site, names, confirmed)
+        await publish(site, names, confirmed)
+        definitions = site.node._definitions
+        epochs = [site.queue(name).epoch for name in names]
+        await until(lambda: all(map(definitions.has_log, epochs)))
+        await site.settle()
+        assert ("syncfs" in steps) == together
+    assert confirmed == set(names)
+    await site.kill()
+    assert len(left) > 3
+    for place, promised, told in left:
+        await check(place, names, promised, told)

@@ -163,15 +163,12 @@ def test_a_transient_queues_log_is_gone_after_a_restart_and_is_never_synced(tmp_
     assert not (tmp_path / "transient").exists()
 
 
-def test_a_durable_queues_log_is_synced_by_the_group_commit(store: Store) -> None:
-    async def scenario() -> None:
-        store.publish(b"a")
-        await store.commit.settle()
-        store.ack(*(offset for offset, _ in store.take(1)))
-        await store.commit.settle()
-        assert (store.commit.rounds, store.store.log(store.queue).unsynced()) == (2, [])
-
-    asyncio.run(scenario())
+async def test_a_durable_queues_log_is_synced_by_the_group_commit(store: Store) -> None:
+    store.publish(b"a")
+    await store.commit.settle()
+    store.ack(*(offset for offset, _ in store.take(1)))
+    await store.commit.settle()
+    assert (store.commit.rounds, store.store.log(store.queue).unsynced()) == (2, [])
 
 
 def test_a_deleted_queue_leaves_nothing_and_orphans_go_at_start(store: Store) -> None:
@@ -514,98 +511,80 @@ def test_recovered_messages_are_stored_once_however_often_and_after_whatever_the
         MessageRun.of(2, [recovered(2), recovered(3)])._replace(records=1),
     ],
 )
-def test_a_recovered_message_that_is_none_is_refused_with_all_that_came_with_it(bad: MessageRun) -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        site.node.authority.internal["job"] = "secret"
-        queue = site.node.stream_server.recovery_queue("job", "/", "q")
-        assert isinstance(queue, RecoveryIngest)
-        with pytest.raises(ChunkError):
-            queue.append("plan", [MessageRun.of(1, [recovered(1)]), bad], lambda: None)
-        await site.settle()
-        assert site.node.broker.queues["/", "q"].message_count == 0
-        assert queue.last_sequence("plan") == 0
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+async def test_a_recovered_message_that_is_none_is_refused_with_all_that_came_with_it(
+    directory: Path, bad: MessageRun
+) -> None:
+    site = Site(directory)
+    await site.start()
+    site.node.authority.internal["job"] = "secret"
+    queue = site.node.stream_server.recovery_queue("job", "/", "q")
+    assert isinstance(queue, RecoveryIngest)
+    with pytest.raises(ChunkError):
+        queue.append("plan", [MessageRun.of(1, [recovered(1)]), bad], lambda: None)
+    await site.settle()
+    assert site.node.broker.queues["/", "q"].message_count == 0
+    assert queue.last_sequence("plan") == 0
 
 
 @pytest.mark.parametrize(
     ("durable", "owner", "text"), [(False, None, "not durable"), (True, object(), "exclusive")]
 )
-def test_a_queue_that_would_not_keep_recovered_messages_gets_none(
-    durable: bool, owner: object, text: str
+async def test_a_queue_that_would_not_keep_recovered_messages_gets_none(
+    directory: Path, durable: bool, owner: object, text: str
 ) -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        site.node.authority.internal["job"] = "secret"
-        broker, follower_server = site.node.broker, site.node.stream_server
-        early = follower_server.recovery_queue("job", "/", "q")
-        broker.declare_queue(Definition(name="q", vhost="/", durable=durable), owner)
-        refusal = f"queue 'q' in vhost '/' is {text}: .*delete it"
-        with pytest.raises(PreconditionFailed, match=refusal):
-            follower_server.recovery_queue("job", "/", "q")
-        with pytest.raises(PreconditionFailed, match=refusal):
-            early.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
-        assert site.node.broker.queues["/", "q"].message_count == 0
-        broker.delete_queue(broker.queues["/", "q"])
+    site = Site(directory)
+    await site.start()
+    site.node.authority.internal["job"] = "secret"
+    broker, follower_server = site.node.broker, site.node.stream_server
+    early = follower_server.recovery_queue("job", "/", "q")
+    broker.declare_queue(Definition(name="q", vhost="/", durable=durable), owner)
+    refusal = f"queue 'q' in vhost '/' is {text}: .*delete it"
+    with pytest.raises(PreconditionFailed, match=refusal):
+        follower_server.recovery_queue("job", "/", "q")
+    with pytest.raises(PreconditionFailed, match=refusal):
         early.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
-        await site.settle()
+    assert site.node.broker.queues["/", "q"].message_count == 0
+    broker.delete_queue(broker.queues["/", "q"])
+    early.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
+    await site.settle()
+    await site.restart()
+    assert site.node.broker.queues["/", "q"].message_count == 1
+
+
+async def test_other_peoples_messages_never_share_a_chunk_with_recovered_ones(directory: Path) -> None:
+    site = Site(directory)
+    await site.start()
+    site.node.authority.internal["job"] = "secret"
+    held = site.node.broker.declare_queue(Definition(name="q", vhost="/"))
+    queue = site.node.stream_server.recovery_queue("job", "/", "q")
+    held.gather(alike(HEAD, [b"ordinary"]))
+    queue.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
+    log: Log = site.node._queues.log(held)
+    found = [
+        (chunk.header.records, Attribute.SEQUENCE in {kind for kind, *_ in decode_trailer(chunk.trailer)})
+        for chunk in log.read(0, 1 << 20)
+    ]
+    assert found == [(1, False), (1, True)]
+
+
+async def test_a_queue_whose_definition_is_refused_at_start_keeps_its_log(directory: Path) -> None:
+    site = Site(directory)
+    await site.start()
+    broker = site.node.broker
+    for entity in (Definition(name="q", vhost="/"), Definition(name="later", vhost="/")):
+        held = broker.declare_queue(entity)
+        held.gather(alike(HEAD, [b"12345678"]))
+        broker.dirty[held] = None
+    await site.settle()
+    with pytest.MonkeyPatch.context() as patch:
+        refuse_later(patch)
         await site.restart()
-        assert site.node.broker.queues["/", "q"].message_count == 1
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
-
-
-def test_other_peoples_messages_never_share_a_chunk_with_recovered_ones() -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        site.node.authority.internal["job"] = "secret"
-        held = site.node.broker.declare_queue(Definition(name="q", vhost="/"))
-        queue = site.node.stream_server.recovery_queue("job", "/", "q")
-        held.gather(alike(HEAD, [b"ordinary"]))
-        queue.append("plan", [MessageRun.of(1, [recovered(1)])], lambda: None)
-        log: Log = site.node._queues.log(held)
-        found = [
-            (chunk.header.records, Attribute.SEQUENCE in {kind for kind, *_ in decode_trailer(chunk.trailer)})
-            for chunk in log.read(0, 1 << 20)
-        ]
-        assert found == [(1, False), (1, True)]
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
-
-
-def test_a_queue_whose_definition_is_refused_at_start_keeps_its_log() -> None:
-    async def scenario(directory: Path) -> None:
-        site = Site(directory)
-        await site.start()
-        broker = site.node.broker
-        for entity in (Definition(name="q", vhost="/"), Definition(name="later", vhost="/")):
-            held = broker.declare_queue(entity)
-            held.gather(alike(HEAD, [b"12345678"]))
-            broker.dirty[held] = None
-        await site.settle()
-        with pytest.MonkeyPatch.context() as patch:
-            refuse_later(patch)
-            await site.restart()
-            assert list(site.node.broker.queues) == [("/", "q")]
-        await site.restart()
-        assert {key[1]: queue.ready_count for key, queue in site.node.broker.queues.items()} == {
-            "q": 1,
-            "later": 1,
-        }
-        await site.kill()
-
-    with scratch() as directory:
-        asyncio.run(scenario(directory))
+        assert list(site.node.broker.queues) == [("/", "q")]
+    await site.restart()
+    assert {key[1]: queue.ready_count for key, queue in site.node.broker.queues.items()} == {
+        "q": 1,
+        "later": 1,
+    }
 
 
 def refuse_later(patch: pytest.MonkeyPatch) -> None:

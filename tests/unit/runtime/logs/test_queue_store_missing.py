@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,11 @@ from leveret.runtime.logs import commit as commit_module
 from tests.unit.runtime.collecting.site import Site
 
 
-def run(directory: Path, scenario: Callable[[Site], Awaitable[None]]) -> None:
-    async def main() -> None:
-        site = Site(directory)
-        await site.start()
-        await site.apply(d.Put(d.Vhost(name="v")), d.Put(d.Queue(name="q", vhost="v")))
-        try:
-            await scenario(site)
-        finally:
-            await site.kill()
-
-    asyncio.run(main())
+async def started(directory: Path) -> Site:
+    site = Site(directory)
+    await site.start()
+    await site.apply(d.Put(d.Vhost(name="v")), d.Put(d.Queue(name="q", vhost="v")))
+    return site
 
 
 def log_of(site: Site, name: str = "q") -> Path:
@@ -47,101 +40,89 @@ def assert_down(site: Site, text: str) -> None:
         site.node.broker.queue("v", "q")
 
 
-def test_a_queue_whose_directory_is_gone_is_down_until_it_is_deleted(
+async def test_a_queue_whose_directory_is_gone_is_down_until_it_is_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(site: Site) -> None:
-        await site.publish(3)
-        log = log_of(site)
-        with caplog.at_level(logging.ERROR):
-            await start_without(site, log)
-        assert f"queue_down vhost=v queue=q error=log {log} is missing" in caplog.text
-        await site.restart()
-        assert_down(site, f"log {log} is missing, .* accept the loss with leveretctl restart_queue")
-        assert not log.exists()
-        site.node.broker.delete_queue(site.queue())
-        await site.settle()
-        await site.apply(d.Put(d.Queue(name="q", vhost="v")))
-        bodies = await site.publish(2)
-        await site.restart()
-        assert site.contents() == bodies
-
-    run(tmp_path, scenario)
+    site = await started(tmp_path)
+    await site.publish(3)
+    log = log_of(site)
+    with caplog.at_level(logging.ERROR):
+        await start_without(site, log)
+    assert f"queue_down vhost=v queue=q error=log {log} is missing" in caplog.text
+    await site.restart()
+    assert_down(site, f"log {log} is missing, .* accept the loss with leveretctl restart_queue")
+    assert not log.exists()
+    site.node.broker.delete_queue(site.queue())
+    await site.settle()
+    await site.apply(d.Put(d.Queue(name="q", vhost="v")))
+    bodies = await site.publish(2)
+    await site.restart()
+    assert site.contents() == bodies
 
 
-def test_a_queue_whose_segments_are_gone_is_down(tmp_path: Path) -> None:
-    async def scenario(site: Site) -> None:
-        await site.publish(1)
-        await start_without(site, *log_of(site).glob("*.segment"))
-        assert_down(site, "is missing")
-
-    run(tmp_path, scenario)
+async def test_a_queue_whose_segments_are_gone_is_down(tmp_path: Path) -> None:
+    site = await started(tmp_path)
+    await site.publish(1)
+    await start_without(site, *log_of(site).glob("*.segment"))
+    assert_down(site, "is missing")
 
 
-def test_a_queue_whose_newest_segment_is_gone_is_down(tmp_path: Path) -> None:
-    async def scenario(site: Site) -> None:
-        for _ in range(4):
-            await site.publish(5)
-        *_, before, newest = sorted(log_of(site).glob("*.segment"))
-        await start_without(site, newest)
-        assert_down(site, f"{newest.name}.*the segment is missing")
-        assert before.exists()
-
-    run(tmp_path, scenario)
+async def test_a_queue_whose_newest_segment_is_gone_is_down(tmp_path: Path) -> None:
+    site = await started(tmp_path)
+    for _ in range(4):
+        await site.publish(5)
+    *_, before, newest = sorted(log_of(site).glob("*.segment"))
+    await start_without(site, newest)
+    assert_down(site, f"{newest.name}.*the segment is missing")
+    assert before.exists()
 
 
-def test_a_queue_that_never_had_a_message_has_nothing_to_miss(tmp_path: Path) -> None:
-    async def scenario(site: Site) -> None:
-        await site.restart()
-        assert site.node.broker.queue("v", "q").message_count == 0
-        bodies = await site.publish(2)
-        await site.restart()
-        assert site.contents() == bodies
-
-    run(tmp_path, scenario)
+async def test_a_queue_that_never_had_a_message_has_nothing_to_miss(tmp_path: Path) -> None:
+    site = await started(tmp_path)
+    await site.restart()
+    assert site.node.broker.queue("v", "q").message_count == 0
+    bodies = await site.publish(2)
+    await site.restart()
+    assert site.contents() == bodies
 
 
-def test_a_log_that_was_made_by_an_earlier_version_is_marked_at_its_next_start(tmp_path: Path) -> None:
-    async def scenario(site: Site) -> None:
-        site.node._queues.home.record_existence_once_synced = lambda epoch: None
-        await site.publish(2)
-        assert not site.node._definitions.has_log(site.queue().epoch)
-        await site.restart()
-        assert site.node._definitions.has_log(site.queue().epoch)
-        await start_without(site, log_of(site))
-        assert_down(site, "is missing")
-
-    run(tmp_path, scenario)
+async def test_a_log_that_was_made_by_an_earlier_version_is_marked_at_its_next_start(tmp_path: Path) -> None:
+    site = await started(tmp_path)
+    site.node._queues.home.record_existence_once_synced = lambda epoch: None
+    await site.publish(2)
+    assert not site.node._definitions.has_log(site.queue().epoch)
+    await site.restart()
+    assert site.node._definitions.has_log(site.queue().epoch)
+    await start_without(site, log_of(site))
+    assert_down(site, "is missing")
 
 
-def test_a_purged_and_drained_queue_is_not_missing_anything(tmp_path: Path) -> None:
-    async def scenario(site: Site) -> None:
-        for _ in range(4):
-            await site.publish(5)
-        await site.ack(20)
-        await site.restart()
-        assert site.node.broker.queue("v", "q").message_count == 0
-
-    run(tmp_path, scenario)
+async def test_a_purged_and_drained_queue_is_not_missing_anything(tmp_path: Path) -> None:
+    site = await started(tmp_path)
+    for _ in range(4):
+        await site.publish(5)
+    await site.ack(20)
+    await site.restart()
+    assert site.node.broker.queue("v", "q").message_count == 0
 
 
-def test_without_definitions_a_node_with_queues_does_not_start_and_removes_nothing(tmp_path: Path) -> None:
-    async def scenario(site: Site) -> None:
-        bodies = await site.publish(3)
-        await site.kill()
-        (site.directory / "definitions").rename(tmp_path / "aside")
-        with pytest.raises(StorageError, match="definitions is missing or empty"):
-            await site.start()
-        await site.kill()
-        shutil.rmtree(site.directory / "definitions")
-        (tmp_path / "aside").rename(site.directory / "definitions")
+async def test_without_definitions_a_node_with_queues_does_not_start_and_removes_nothing(
+    tmp_path: Path,
+) -> None:
+    site = await started(tmp_path / "data")
+    bodies = await site.publish(3)
+    await site.kill()
+    (site.directory / "definitions").rename(tmp_path / "aside")
+    with pytest.raises(StorageError, match="definitions is missing or empty"):
         await site.start()
-        assert site.contents() == bodies
+    await site.kill()
+    shutil.rmtree(site.directory / "definitions")
+    (tmp_path / "aside").rename(site.directory / "definitions")
+    await site.start()
+    assert site.contents() == bodies
 
-    run(tmp_path / "data", scenario)
 
-
-def test_a_start_whose_finds_cannot_be_synced_ends_and_does_not_wait(
+async def test_a_start_whose_finds_cannot_be_synced_ends_and_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(descriptors: list[int]) -> None:
@@ -149,14 +130,12 @@ def test_a_start_whose_finds_cannot_be_synced_ends_and_does_not_wait(
             os.close(fd)
         raise OSError(5, "Input/output error")
 
-    async def scenario(site: Site) -> None:
-        bodies = await site.publish(3)
-        await site.kill()
-        with monkeypatch.context() as patch:
-            patch.setattr(commit_module, "sync_descriptors", refuse)
-            with pytest.raises(StorageError, match="cannot be synced"):
-                await asyncio.wait_for(site.start(), 10)
-        await site.restart()
-        assert site.contents() == bodies
-
-    run(tmp_path, scenario)
+    site = await started(tmp_path)
+    bodies = await site.publish(3)
+    await site.kill()
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_module, "sync_descriptors", refuse)
+        with pytest.raises(StorageError, match="cannot be synced"):
+            await asyncio.wait_for(site.start(), 10)
+    await site.restart()
+    assert site.contents() == bodies

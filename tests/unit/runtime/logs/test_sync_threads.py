@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 
 import pytest
@@ -11,65 +10,56 @@ from leveret.runtime.logs.sync_threads import SyncThreads
 from leveret.testing.network.waiting import until
 
 
-def test_the_loop_is_told_of_the_end_of_each_call_and_of_its_error() -> None:
-    async def scenario() -> None:
-        threads, loop_thread = SyncThreads(2, "test"), threading.get_ident()
-        done: list[tuple[int, bool]] = []
-        told: list[tuple[str, bool]] = []
+async def test_the_loop_is_told_of_the_end_of_each_call_and_of_its_error() -> None:
+    threads, loop_thread = SyncThreads(2, "test"), threading.get_ident()
+    done: list[tuple[int, bool]] = []
+    told: list[tuple[str, bool]] = []
 
-        def work(number: int) -> None:
-            done.append((number, threading.get_ident() == loop_thread))
-            if number == 2:
-                raise OSError(5, "Input/output error")
+    def work(number: int) -> None:
+        done.append((number, threading.get_ident() == loop_thread))
+        if number == 2:
+            raise OSError(5, "Input/output error")
 
-        for number in range(3):
-            threads.call(
-                work, number, lambda error: told.append((str(error), threading.get_ident() == loop_thread))
-            )
-        await until(lambda: len(told) == 3)
-        assert sorted(done) == [(number, False) for number in range(3)]
-        assert sorted(told) == [("None", True), ("None", True), ("[Errno 5] Input/output error", True)]
-        threads.close()
-
-    asyncio.run(scenario())
+    for number in range(3):
+        threads.call(
+            work, number, lambda error: told.append((str(error), threading.get_ident() == loop_thread))
+        )
+    await until(lambda: len(told) == 3)
+    assert sorted(done) == [(number, False) for number in range(3)]
+    assert sorted(told) == [("None", True), ("None", True), ("[Errno 5] Input/output error", True)]
+    threads.close()
 
 
-def test_a_call_has_a_thread_though_others_are_busy_up_to_a_limit() -> None:
-    async def scenario() -> None:
-        threads, gate = SyncThreads(2, "test"), threading.Semaphore(0)
-        began: list[int] = []
-        ended: list[BaseException | None] = []
+async def test_a_call_has_a_thread_though_others_are_busy_up_to_a_limit() -> None:
+    threads, gate = SyncThreads(2, "test"), threading.Semaphore(0)
+    began: list[int] = []
+    ended: list[BaseException | None] = []
 
-        def work(number: int) -> None:
-            began.append(number)
-            assert gate.acquire(timeout=10)
+    def work(number: int) -> None:
+        began.append(number)
+        assert gate.acquire(timeout=10)
 
-        for number in range(2):
-            # One thread is enough for calls that follow each other.
-            gate.release()
-            threads.call(work, number, ended.append)
-            await until(lambda number=number: len(ended) == number + 1)  # type: ignore[misc]
-        assert len(threads._threads) == 1
-        for number in range(2, 5):
-            threads.call(work, number, ended.append)
-        await until(lambda: len(began) == 4)
-        assert (len(threads._threads), len(ended)) == (2, 2)
-        gate.release(3)
-        await until(lambda: len(ended) == 5)
-        assert ended == [None] * 5
-        threads.close()
-
-    asyncio.run(scenario())
+    for number in range(2):
+        # One thread is enough for calls that follow each other.
+        gate.release()
+        threads.call(work, number, ended.append)
+        await until(lambda number=number: len(ended) == number + 1)  # type: ignore[misc]
+    assert len(threads._threads) == 1
+    for number in range(2, 5):
+        threads.call(work, number, ended.append)
+    await until(lambda: len(began) == 4)
+    assert (len(threads._threads), len(ended)) == (2, 2)
+    gate.release(3)
+    await until(lambda: len(ended) == 5)
+    assert ended == [None] * 5
+    threads.close()
 
 
-def test_an_end_waits_for_the_calls_and_takes_no_more() -> None:
-    async def scenario() -> None:
-        threads, done = SyncThreads(1, "test"), list[int]()
-        for number in range(3):
-            threads.call(done.append, number, lambda error: None)
-        threads.close()
-        assert done == [0, 1, 2]
-        with pytest.raises(RuntimeError, match="the threads have ended"):
-            threads.call(done.append, 3, lambda error: None)
-
-    asyncio.run(scenario())
+async def test_an_end_waits_for_the_calls_and_takes_no_more() -> None:
+    threads, done = SyncThreads(1, "test"), list[int]()
+    for number in range(3):
+        threads.call(done.append, number, lambda error: None)
+    threads.close()
+    assert done == [0, 1, 2]
+    with pytest.raises(RuntimeError, match="the threads have ended"):
+        threads.call(done.append, 3, lambda error: None)

@@ -32,7 +32,7 @@ async def end_amid(site: Site, *, kills_after: int | None) -> list[int]:
     assert sum(len(run) for run in site.queue().take(COUNT)[0]) == COUNT
     site.node.broker.chores.begin(settling(site))
     if kills_after is None:
-        await site.node.stop()
+        await site.stop()
         site.epoch += 1
     else:
         for _ in range(kills_after):

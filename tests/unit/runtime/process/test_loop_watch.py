@@ -42,19 +42,16 @@ def reported(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) 
     return caplog
 
 
-def test_a_long_step_is_measured_and_named(reported: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        watch = LoopWatch()
-        task = asyncio.create_task(watch.run())
-        await asyncio.sleep(0.02)
-        busy_for(0.2)
-        await eventually(lambda: "busy_for" in reported.text)
-        assert watch.long_steps >= 1
-        assert watch.long_seconds > 0.1
-        assert watch.longest_s > 0.1
-        task.cancel()
-
-    asyncio.run(main())
+async def test_a_long_step_is_measured_and_named(reported: pytest.LogCaptureFixture) -> None:
+    watch = LoopWatch()
+    task = asyncio.create_task(watch.run())
+    await asyncio.sleep(0.02)
+    busy_for(0.2)
+    await eventually(lambda: "busy_for" in reported.text)
+    assert watch.long_steps >= 1
+    assert watch.long_seconds > 0.1
+    assert watch.longest_s > 0.1
+    task.cancel()
     assert "event_loop_held_up" in reported.text
     assert "test_loop_watch:busy_for" in reported.text
 
@@ -97,19 +94,16 @@ def test_a_long_step_that_begins_and_ends_between_two_slow_beats_is_measured_and
         runner.run(main())
 
 
-def test_many_short_steps_after_quiet_are_no_long_one(reported: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        watch = LoopWatch()
-        task = asyncio.create_task(watch.run())
-        await is_quiet(watch)
-        for _ in range(300):
-            busy_for(0.001)
-            await asyncio.sleep(0)
-        assert not watch._is_quiet
-        assert watch.long_seconds < 0.1  # of 0.3; a machine that is busy with others may add to one
-        task.cancel()
-
-    asyncio.run(main())
+async def test_many_short_steps_after_quiet_are_no_long_one(reported: pytest.LogCaptureFixture) -> None:
+    watch = LoopWatch()
+    task = asyncio.create_task(watch.run())
+    await is_quiet(watch)
+    for _ in range(300):
+        busy_for(0.001)
+        await asyncio.sleep(0)
+    assert not watch._is_quiet
+    assert watch.long_seconds < 0.1  # of 0.3; a machine that is busy with others may add to one
+    task.cancel()
 
 
 def test_a_loop_that_does_nothing_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,76 +128,61 @@ def test_a_loop_that_does_nothing_is_left_alone(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(main())
 
 
-def test_of_two_watches_in_a_process_the_one_without_the_timer_beats_all_the_time() -> None:
-    async def main() -> None:
-        first, second = LoopWatch(), LoopWatch()
-        tasks = [asyncio.create_task(first.run())]
-        await is_quiet(first)
-        tasks.append(asyncio.create_task(second.run()))
-        await is_quiet(second)
-        await eventually(lambda: not first._is_quiet)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
-
-    asyncio.run(main())
-
-
-def test_a_pause_of_the_collector_is_told_by_its_name(reported: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        task = asyncio.create_task(LoopWatch().run())
-        await asyncio.sleep(0.02)
-        heap = [[each] for each in range(2_000_000)]
-        await asyncio.sleep(0.05)
-        gc.collect()
-        await eventually(lambda: "garbage collection of generation 2" in reported.text)
-        assert heap
+async def test_of_two_watches_in_a_process_the_one_without_the_timer_beats_all_the_time() -> None:
+    first, second = LoopWatch(), LoopWatch()
+    tasks = [asyncio.create_task(first.run())]
+    await is_quiet(first)
+    tasks.append(asyncio.create_task(second.run()))
+    await is_quiet(second)
+    await eventually(lambda: not first._is_quiet)
+    for task in tasks:
         task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
 
-    asyncio.run(main())
+
+async def test_a_pause_of_the_collector_is_told_by_its_name(reported: pytest.LogCaptureFixture) -> None:
+    task = asyncio.create_task(LoopWatch().run())
+    await asyncio.sleep(0.02)
+    heap = [[each] for each in range(2_000_000)]
+    await asyncio.sleep(0.05)
+    gc.collect()
+    await eventually(lambda: "garbage collection of generation 2" in reported.text)
+    assert heap
+    task.cancel()
 
 
-def test_what_is_long_is_told_now_and_then_with_how_often(
+async def test_what_is_long_is_told_now_and_then_with_how_often(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop_watch, "_REPORT_EVERY_S", 0.6)
 
-    async def main() -> None:
-        watch = LoopWatch()
-        task = asyncio.create_task(watch.run())
-        steps = 0
-        until = time.monotonic() + WITHIN_S
-        while sum("event_loop_held_up" in line for line in caplog.text.splitlines()) < 2:
-            assert time.monotonic() < until
-            busy_for(0.05)
-            steps += 1
-            await asyncio.sleep(0.03)
-        assert steps > 2
-        task.cancel()
-
-    asyncio.run(main())
+    watch = LoopWatch()
+    task = asyncio.create_task(watch.run())
+    steps = 0
+    until = time.monotonic() + WITHIN_S
+    while sum("event_loop_held_up" in line for line in caplog.text.splitlines()) < 2:
+        assert time.monotonic() < until
+        busy_for(0.05)
+        steps += 1
+        await asyncio.sleep(0.03)
+    assert steps > 2
+    task.cancel()
 
 
-def test_when_it_ends_it_leaves_nothing_behind() -> None:
-    async def main() -> None:
-        callbacks = len(gc.callbacks)
-        task = asyncio.create_task(LoopWatch().run())
-        await asyncio.sleep(0.02)
-        assert len(gc.callbacks) == callbacks + 1
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        assert len(gc.callbacks) == callbacks
-
-    asyncio.run(main())
+async def test_when_it_ends_it_leaves_nothing_behind() -> None:
+    callbacks = len(gc.callbacks)
+    task = asyncio.create_task(LoopWatch().run())
+    await asyncio.sleep(0.02)
+    assert len(gc.callbacks) == callbacks + 1
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert len(gc.callbacks) == callbacks
 
 
-def test_a_pattern_that_is_too_costly_is_told(reported: pytest.LogCaptureFixture) -> None:
-    async def main() -> None:
-        task = asyncio.create_task(LoopWatch().run())
-        assert not Pattern(r"^(?!amq)(a+)+$").covers("a" * 254 + "b")
-        await eventually(lambda: "pattern_too_costly" in reported.text)
-        task.cancel()
-
-    asyncio.run(main())
+async def test_a_pattern_that_is_too_costly_is_told(reported: pytest.LogCaptureFixture) -> None:
+    task = asyncio.create_task(LoopWatch().run())
+    assert not Pattern(r"^(?!amq)(a+)+$").covers("a" * 254 + "b")
+    await eventually(lambda: "pattern_too_costly" in reported.text)
+    task.cancel()
     assert "^(?!amq)(a+)+$" in reported.text

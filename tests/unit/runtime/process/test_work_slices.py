@@ -5,7 +5,7 @@ import asyncio
 from leveret.runtime.process.work_slices import in_slices
 
 
-def test_others_are_served_while_long_work_goes_on() -> None:
+async def test_others_are_served_while_long_work_goes_on() -> None:
     story: list[str] = []
 
     async def work() -> None:
@@ -17,10 +17,7 @@ def test_others_are_served_while_long_work_goes_on() -> None:
             story.append("other")
             await asyncio.sleep(0)
 
-    async def both() -> None:
-        await asyncio.gather(work(), other())
-
-    asyncio.run(both())
+    await asyncio.gather(work(), other())
     assert [each for each in story if each != "other"] == ["work 0", "work 1", "work 2"]
     assert "other" in story[: story.index("work 1")]
     assert "other" in story[story.index("work 1") : story.index("work 2")]
@@ -33,7 +30,7 @@ def test_short_work_is_done_at_one_go() -> None:
     assert asyncio.run(count()) == list(range(5))
 
 
-def test_of_all_long_work_one_has_its_turn_in_a_pass_of_the_loop() -> None:
+async def test_of_all_long_work_one_has_its_turn_in_a_pass_of_the_loop() -> None:
     """Ten long answers at once hold up nobody longer than one does."""
     story: list[str] = []
 
@@ -46,10 +43,7 @@ def test_of_all_long_work_one_has_its_turn_in_a_pass_of_the_loop() -> None:
             story.append("|")
             await asyncio.sleep(0)
 
-    async def all_of_it() -> None:
-        await asyncio.gather(others(), work("a"), work("b"), work("c"))
-
-    asyncio.run(all_of_it())
+    await asyncio.gather(others(), work("a"), work("b"), work("c"))
     # The first turns come with the request; from then on others are served in between.
     passes = "".join(story).split("|")[2:]
     assert all(len(each) <= 1 for each in passes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -56,51 +55,42 @@ class Site:
 
 
 @pytest.mark.parametrize("below", ["block", "nack"])
-def test_publishers_wait_while_too_few_followers_are_in_sync_until_the_door_is_closed(
+async def test_publishers_wait_while_too_few_followers_are_in_sync_until_the_door_is_closed(
     tmp_path: Path, below: str
 ) -> None:
-    async def scenario() -> None:
-        site = Site(tmp_path, leads=True, below_min_in_sync=below)
-        node = site.node
-        await site.follower_server.open(LOOPBACK)
-        await until(lambda: node.broker.refuses_durable or node.alarms.active, "short of followers")
-        assert (node.broker.refuses_durable, bool(node.alarms.active)) == (below == "nack", below == "block")
-        await site.follower_server.close()
-        # Links that end only now are those of a leader that is none any more.
-        node.broker.refuses_durable = False
-        node.alarms.set_replicas_short(False)
-        site.follower_server.listener._leading.noticed()
-        assert (node.broker.refuses_durable, bool(node.alarms.active)) == (False, False)
-        await site.close()
-
-    asyncio.run(scenario())
+    site = Site(tmp_path, leads=True, below_min_in_sync=below)
+    node = site.node
+    await site.follower_server.open(LOOPBACK)
+    await until(lambda: node.broker.refuses_durable or node.alarms.active, "short of followers")
+    assert (node.broker.refuses_durable, bool(node.alarms.active)) == (below == "nack", below == "block")
+    await site.follower_server.close()
+    # Links that end only now are those of a leader that is none any more.
+    node.broker.refuses_durable = False
+    node.alarms.set_replicas_short(False)
+    site.follower_server.listener._leading.noticed()
+    assert (node.broker.refuses_durable, bool(node.alarms.active)) == (False, False)
+    await site.close()
 
 
-def test_a_follower_that_is_followed_promises_and_hands_over_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        site = Site(tmp_path, leads=False)
-        other = ProvenFollower("follow", "f" * 24, "f", 1, 1, False, "", "")
-        site.follower_server.listener._leading.noticed()
-        assert not site.node.alarms.active
-        with pytest.raises(PreconditionFailed, match="does not lead"):
-            site.follower_server.listener._leading.hand_over(other, 2)
-        assert site.met == []
-        assert site.follower_server.feed.committed() == site.follower_server.feed.position
-        await site.close()
-
-    asyncio.run(scenario())
-
-
-def test_who_takes_over_is_met_as_the_leader_of_the_next_epoch(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        site = Site(tmp_path, leads=True)
-        other = ProvenFollower("follow", "f" * 24, "f", 1, 1, False, "", "")
+async def test_a_follower_that_is_followed_promises_and_hands_over_nothing(tmp_path: Path) -> None:
+    site = Site(tmp_path, leads=False)
+    other = ProvenFollower("follow", "f" * 24, "f", 1, 1, False, "", "")
+    site.follower_server.listener._leading.noticed()
+    assert not site.node.alarms.active
+    with pytest.raises(PreconditionFailed, match="does not lead"):
         site.follower_server.listener._leading.hand_over(other, 2)
-        assert [(each.epoch, each.leader_id) for each in site.met] == [(2, other.node_id)]
-        assert site.follower_server.listener._leading.damaged() == {"outgoing/v"}
-        await site.close()
+    assert site.met == []
+    assert site.follower_server.feed.committed() == site.follower_server.feed.position
+    await site.close()
 
-    asyncio.run(scenario())
+
+async def test_who_takes_over_is_met_as_the_leader_of_the_next_epoch(tmp_path: Path) -> None:
+    site = Site(tmp_path, leads=True)
+    other = ProvenFollower("follow", "f" * 24, "f", 1, 1, False, "", "")
+    site.follower_server.listener._leading.hand_over(other, 2)
+    assert [(each.epoch, each.leader_id) for each in site.met] == [(2, other.node_id)]
+    assert site.follower_server.listener._leading.damaged() == {"outgoing/v"}
+    await site.close()
 
 
 @pytest.mark.parametrize(

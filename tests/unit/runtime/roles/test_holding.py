@@ -50,39 +50,32 @@ async def shown(directory: Path, *, is_ones_own: bool) -> Node:
     return node
 
 
-def test_what_others_count_on_stays_as_it_is_when_it_cannot_be_read(
+async def test_what_others_count_on_stays_as_it_is_when_it_cannot_be_read(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        log = await damaged_log(directory)
-        before = octets(directory / log)
-        node = await shown(directory, is_ones_own=True)
-        assert octets(directory / log) == before, "the damaged log was changed"
-        assert not (directory / "divergent").exists()
-        assert f"damaged_log log={log}" in caplog.text
-        assert isinstance(node.broker.queues["v", "q"], Queue)
-
-    asyncio.run(scenario())
+    log = await damaged_log(directory)
+    before = octets(directory / log)
+    node = await shown(directory, is_ones_own=True)
+    assert octets(directory / log) == before, "the damaged log was changed"
+    assert not (directory / "divergent").exists()
+    assert f"damaged_log log={log}" in caplog.text
+    assert isinstance(node.broker.queues["v", "q"], Queue)
 
 
-def test_what_comes_anew_from_a_leader_is_put_away_whole_when_it_cannot_be_read(
+async def test_what_comes_anew_from_a_leader_is_put_away_whole_when_it_cannot_be_read(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario() -> None:
-        log = await damaged_log(directory)
-        before = octets(directory / log)
-        await shown(directory, is_ones_own=False)
-        [place] = (directory / "divergent").glob("damaged-*")
-        assert octets(place / log) == before
-        assert f"damaged_log_quarantined log={log}" in caplog.text
-
-    asyncio.run(scenario())
+    log = await damaged_log(directory)
+    before = octets(directory / log)
+    await shown(directory, is_ones_own=False)
+    [place] = (directory / "divergent").glob("damaged-*")
+    assert octets(place / log) == before
+    assert f"damaged_log_quarantined log={log}" in caplog.text
 
 
-def test_a_node_that_a_change_of_its_role_has_closed_has_nothing_left_to_settle(directory: Path) -> None:
-    async def story() -> None:
-        node = Node(load(None, {}), directory)
-        node.close()
-        await holding.settle(node)
-
-    asyncio.run(story())
+async def test_a_node_that_a_change_of_its_role_has_closed_has_nothing_left_to_settle(
+    directory: Path,
+) -> None:
+    node = Node(load(None, {}), directory)
+    node.close()
+    await holding.settle(node)

@@ -11,23 +11,20 @@ from leveret.runtime.roles.roles import Roles
 OPTIONS = {"listeners.tcp": "none", "stream.listeners.tcp": "none"}
 
 
-def test_a_flush_that_fails_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_flush_that_fails_ends_the_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush that fails half-way leaves what nobody knows: only a start from the disk mends that."""
 
-    async def story() -> None:
-        roles = Roles(load(None, OPTIONS), tmp_path, lambda roles: None)
-        await roles.start()
-        broken = iter([RuntimeError("a bug")])
+    roles = Roles(load(None, OPTIONS), tmp_path, lambda roles: None)
+    await roles.start()
+    broken = iter([RuntimeError("a bug")])
 
-        def flush() -> None:
-            for error in broken:
-                raise error
+    def flush() -> None:
+        for error in broken:
+            raise error
 
-        monkeypatch.setattr(roles.node.engine, "flush", flush)
-        roles.node.engine.touch()
-        async with asyncio.timeout(10):
-            await roles.failed.wait()
-        monkeypatch.undo()
-        await roles.stop()
-
-    asyncio.run(story())
+    monkeypatch.setattr(roles.node.engine, "flush", flush)
+    roles.node.engine.touch()
+    async with asyncio.timeout(10):
+        await roles.failed.wait()
+    monkeypatch.undo()
+    await roles.stop()

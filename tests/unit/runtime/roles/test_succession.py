@@ -91,23 +91,20 @@ def test_the_next_epoch_is_later_than_any_that_was_heard_of(one: Node, other: No
     assert other.succession.met(one.as_peer("fence"))
 
 
-def test_a_leader_that_tells_a_former_one_hears_of_a_later_one(
+async def test_a_leader_that_tells_a_former_one_hears_of_a_later_one(
     tmp_path: Path, one: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The former leader was promoted again, by force, and does not know where this one is."""
     monkeypatch.setattr(fencer, "EVERY_S", 0.01)
 
-    async def scenario() -> None:
-        former = LeaderSite(tmp_path / "former", random.Random(1), epoch=7)
-        one.identity.former_leaders = [str(await former.start())]
-        one.succession.take_lead(raises_epoch=True, epoch=2)
-        one.succession.notify_former_leaders("")
-        await until(lambda: one.replaced, "told")
-        one.succession.stop()
-        await former.stop()
-        assert one.replaced[0].leadership == (7, former.identity.identity.node_id)
-
-    asyncio.run(scenario())
+    former = LeaderSite(tmp_path / "former", random.Random(1), epoch=7)
+    one.identity.former_leaders = [str(await former.start())]
+    one.succession.take_lead(raises_epoch=True, epoch=2)
+    one.succession.notify_former_leaders("")
+    await until(lambda: one.replaced, "told")
+    one.succession.stop()
+    await former.stop()
+    assert one.replaced[0].leadership == (7, former.identity.identity.node_id)
     assert not one.leads()
     assert IdentityFile(tmp_path / "one").identity.seen_epoch == 7
 

@@ -34,7 +34,7 @@ def applied(stamp: int) -> AppliedDelta:
     )
 
 
-def test_a_save_that_was_cancelled_and_the_next_one_do_not_meet_in_the_file(
+async def test_a_save_that_was_cancelled_and_the_next_one_do_not_meet_in_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fsync = os.fsync
@@ -45,16 +45,13 @@ def test_a_save_that_was_cancelled_and_the_next_one_do_not_meet_in_the_file(
 
     monkeypatch.setattr(os, "fsync", slow)
 
-    async def run() -> None:
-        history = SyncHistory(StateFile(tmp_path / "history.json"))
-        first = asyncio.create_task(history.add(applied(1)))
-        await asyncio.sleep(0.05)
-        first.cancel()
-        with suppress(asyncio.CancelledError):
-            await first
-        await history.add(applied(2))
-
-    asyncio.run(run())
+    history = SyncHistory(StateFile(tmp_path / "history.json"))
+    first = asyncio.create_task(history.add(applied(1)))
+    await asyncio.sleep(0.05)
+    first.cancel()
+    with suppress(asyncio.CancelledError):
+        await first
+    await history.add(applied(2))
     assert [row["stamp"] for row in SyncHistory(StateFile(tmp_path / "history.json")).rows()] == [2, 1]
 
 

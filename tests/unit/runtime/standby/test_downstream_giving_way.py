@@ -90,7 +90,7 @@ async def begun(standby: StandbyDownstream) -> asyncio.Task[dict[str, Any]]:
     return task
 
 
-def test_a_promotion_ends_what_goes_on_and_nothing_begins_while_it_drains(
+async def test_a_promotion_ends_what_goes_on_and_nothing_begins_while_it_drains(
     standby: StandbyDownstream, work: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drains, is_drained = asyncio.Event(), asyncio.Event()
@@ -100,29 +100,26 @@ def test_a_promotion_ends_what_goes_on_and_nothing_begins_while_it_drains(
         await is_drained.wait()
         return None
 
-    async def scenario() -> None:
-        monkeypatch.setattr(standby._transfer, "drain", drain)
-        with locked(work / RECOVERY_LOCK, 1, "recovering"):
-            before = await begun(standby)
-            promotion = asyncio.create_task(standby.promote())
-            await drains.wait()
-            with pytest.raises(PipelineFailed, match="a promotion has begun, which goes first"):
-                await before
-        target = RecoveryTarget(host="localhost", port=1, username="", password="")
-        for refused in (
-            dry_run(standby),
-            standby.recoveries.rehearse(EVERYTHING, lambda event: None),
-            standby.recoveries.into(EVERYTHING, target, lambda event: None),
-        ):
-            with pytest.raises(NotAllowed, match="a promotion is under way, which goes first"):
-                await refused
-        assert standby.status()["state"] == "promoting"
-        is_drained.set()
-        assert await promotion == []
-        assert standby.mode == "upstream"
-        assert (await dry_run(standby))["queues"] == [], "afterwards it may be asked for"
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(standby._transfer, "drain", drain)
+    with locked(work / RECOVERY_LOCK, 1, "recovering"):
+        before = await begun(standby)
+        promotion = asyncio.create_task(standby.promote())
+        await drains.wait()
+        with pytest.raises(PipelineFailed, match="a promotion has begun, which goes first"):
+            await before
+    target = RecoveryTarget(host="localhost", port=1, username="", password="")
+    for refused in (
+        dry_run(standby),
+        standby.recoveries.rehearse(EVERYTHING, lambda event: None),
+        standby.recoveries.into(EVERYTHING, target, lambda event: None),
+    ):
+        with pytest.raises(NotAllowed, match="a promotion is under way, which goes first"):
+            await refused
+    assert standby.status()["state"] == "promoting"
+    is_drained.set()
+    assert await promotion == []
+    assert standby.mode == "upstream"
+    assert (await dry_run(standby))["queues"] == [], "afterwards it may be asked for"
 
 
 def test_a_full_disk_stops_no_promotion_for_the_count_of_what_it_leaves_out(
@@ -156,7 +153,7 @@ def test_a_full_disk_stops_no_promotion_for_the_count_of_what_it_leaves_out(
     assert (left_out["exclude"], left_out["vhosts"]) == (["tmp"], [row])
 
 
-def test_that_nothing_is_orphaned_is_said_only_when_the_upstream_was_heard(
+async def test_that_nothing_is_orphaned_is_said_only_when_the_upstream_was_heard(
     standby: StandbyDownstream, work: Path
 ) -> None:
     """A script that sets new endpoints and deletes at once was told that there is nothing to delete."""
@@ -166,41 +163,35 @@ def test_that_nothing_is_orphaned_is_said_only_when_the_upstream_was_heard(
     vhost = Vhost(name="orders", tags=("standby_replication",))
     cast(FakeNode, standby._node).definitions.apply(Put(vhost))
 
-    async def scenario() -> None:
-        assert await standby.delete_orphaned_data() == [], "it follows nobody"
-        standby._transfer._task = asyncio.create_task(asyncio.sleep(60))
-        standby._transfer._take({"event": "archived", "vhost": "orders", "next": 1, "newest_ms": 1})
-        with pytest.raises(PreconditionFailed, match="vhost 'orders': the upstream was not heard yet"):
-            await standby.delete_orphaned_data()
-        heard = {"event": "link", "vhost": "orders", "state": "connected", "endpoint": "b:1"}
-        standby._transfer._take(heard | {"committed": 1, "committed_ms": 1})
-        assert await standby.delete_orphaned_data() == []
-        await standby._transfer.stop()
-
-    asyncio.run(scenario())
+    assert await standby.delete_orphaned_data() == [], "it follows nobody"
+    standby._transfer._task = asyncio.create_task(asyncio.sleep(60))
+    standby._transfer._take({"event": "archived", "vhost": "orders", "next": 1, "newest_ms": 1})
+    with pytest.raises(PreconditionFailed, match="vhost 'orders': the upstream was not heard yet"):
+        await standby.delete_orphaned_data()
+    heard = {"event": "link", "vhost": "orders", "state": "connected", "endpoint": "b:1"}
+    standby._transfer._take(heard | {"committed": 1, "committed_ms": 1})
+    assert await standby.delete_orphaned_data() == []
+    await standby._transfer.stop()
 
 
-def test_data_is_not_deleted_under_the_hands_of_a_dry_run_and_all_of_it_only_when_that_has_ended(
+async def test_data_is_not_deleted_under_the_hands_of_a_dry_run_and_all_of_it_only_when_that_has_ended(
     standby: StandbyDownstream, work: Path
 ) -> None:
     upstream = StandbyUpstream(["orphan"])
     upstream.publish("orphan", "q", [stored_message(b"x")])
     upstream_end = transfer(upstream, work).next_by_vhost
 
-    async def scenario() -> None:
-        with locked(work / RECOVERY_LOCK, 1, "recovering"):
-            reading = await begun(standby)
-            with pytest.raises(NotAllowed, match="recovery into another broker is under way already"):
-                await standby.delete_orphaned_data()
-            assert Manifest(work).next_by_vhost == upstream_end
-            deletion = asyncio.create_task(standby.delete_all_data())
-            with pytest.raises(PipelineFailed, match="the deletion of all data has begun"):
-                await reading
-            assert Manifest(work).next_by_vhost == upstream_end
-        await deletion
-        assert Manifest(work).next_by_vhost == {}
-
-    asyncio.run(scenario())
+    with locked(work / RECOVERY_LOCK, 1, "recovering"):
+        reading = await begun(standby)
+        with pytest.raises(NotAllowed, match="recovery into another broker is under way already"):
+            await standby.delete_orphaned_data()
+        assert Manifest(work).next_by_vhost == upstream_end
+        deletion = asyncio.create_task(standby.delete_all_data())
+        with pytest.raises(PipelineFailed, match="the deletion of all data has begun"):
+            await reading
+        assert Manifest(work).next_by_vhost == upstream_end
+    await deletion
+    assert Manifest(work).next_by_vhost == {}
 
 
 @pytest.mark.parametrize("why", ["", "the upstream refuses user 'replicator'"])
@@ -215,7 +206,7 @@ def test_where_nothing_is_tagged_it_is_told_that_no_definitions_came(tmp_path: P
     assert reported == f"no vhost is tagged standby_replication{cause}"
 
 
-def test_a_mode_that_is_set_does_not_take_away_what_a_rehearsal_works_with(
+async def test_a_mode_that_is_set_does_not_take_away_what_a_rehearsal_works_with(
     tmp_path: Path, work: Path
 ) -> None:
     node = FakeNode(tmp_path)
@@ -223,13 +214,10 @@ def test_a_mode_that_is_set_does_not_take_away_what_a_rehearsal_works_with(
     node.definitions.apply(Put(scratch))
     standby = StandbyDownstream(node, StateFile(tmp_path / "standby.json"))
 
-    async def scenario() -> None:
-        with locked(work / RECOVERY_LOCK, 1, "recovering"):
-            rehearsal = await begun(standby)
-            await standby.set_mode("upstream")
-            assert node.applied == []
-        await rehearsal
-        await standby.start()
-        assert node.applied == [Delete("vhosts", scratch.key)], "nobody works with it any more"
-
-    asyncio.run(scenario())
+    with locked(work / RECOVERY_LOCK, 1, "recovering"):
+        rehearsal = await begun(standby)
+        await standby.set_mode("upstream")
+        assert node.applied == []
+    await rehearsal
+    await standby.start()
+    assert node.applied == [Delete("vhosts", scratch.key)], "nobody works with it any more"

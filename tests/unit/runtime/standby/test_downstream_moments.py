@@ -19,7 +19,7 @@ from leveret.testing.network.waiting import until
 from leveret.testing.sites.standby_archive import freeze_plan
 from leveret.wire.record import decode_message
 from tests.unit.pipeline.recovery.test_unsettled import FakeBroker
-from tests.unit.runtime.collecting.site import POLICY, Site, play, replicating, served
+from tests.unit.runtime.collecting.site import POLICY, Site, replicating, served
 
 pytestmark = pytest.mark.usefixtures("collection")
 
@@ -69,64 +69,58 @@ def recovered(manifest: Manifest, broker: FakeBroker, at_ms: int | None = None) 
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_moment_has_each_message_once_however_often_the_queue_was_collected_anew(seed: int) -> None:
+async def test_every_moment_has_each_message_once_however_often_the_queue_was_collected_anew(
+    directory: Path, seed: int
+) -> None:
     chance = random.Random(seed)
 
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        moments: dict[int, list[bytes]] = {}
-        for step in ["publish", *chance.choices(STEPS, k=14)]:
-            match step:
-                case "publish":
-                    await site.publish(chance.randint(1, 6))
-                case "ack":
-                    await site.ack(chance.randint(1, 4))
-                case "kill":
-                    await site.restart()
-                case _:
-                    await site.apply(OFF if step == "policy off" else d.Put(POLICY))
-            at_ms = await moment(site)
-            if site.queue().replicated:
-                moments[at_ms] = site.contents()
-        for number, (at_ms, there) in enumerate(moments.items()):
-            manifest = transfer(site, directory / f"archive-{number}")
-            assert recovered(manifest, FakeBroker(), at_ms) == there
-            assert recovered(manifest, FakeBroker(), at_ms) == [], "it was recovered already"
-        await site.kill()
-
-    play(scenario)
+    site = await replicating(directory, "q")
+    moments: dict[int, list[bytes]] = {}
+    for step in ["publish", *chance.choices(STEPS, k=14)]:
+        match step:
+            case "publish":
+                await site.publish(chance.randint(1, 6))
+            case "ack":
+                await site.ack(chance.randint(1, 4))
+            case "kill":
+                await site.restart()
+            case _:
+                await site.apply(OFF if step == "policy off" else d.Put(POLICY))
+        at_ms = await moment(site)
+        if site.queue().replicated:
+            moments[at_ms] = site.contents()
+    for number, (at_ms, there) in enumerate(moments.items()):
+        manifest = transfer(site, directory / f"archive-{number}")
+        assert recovered(manifest, FakeBroker(), at_ms) == there
+        assert recovered(manifest, FakeBroker(), at_ms) == [], "it was recovered already"
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_one_recovery_after_the_other_brings_each_message_once_however_often_it_was_collected_anew(
-    seed: int,
+async def test_one_recovery_after_the_other_brings_each_message_once_however_often_it_was_collected_anew(
+    directory: Path, seed: int
 ) -> None:
     """Into a broker that keeps what it has; the upstream goes on."""
     chance = random.Random(seed)
 
-    async def scenario(directory: Path) -> None:
-        site = await replicating(directory, "q")
-        came: list[bytes] = []
-        moments: list[int] = []
-        for step in ["publish", *chance.choices([*STEPS, "recover", "recover", "as of"], k=24)]:
-            match step:
-                case "publish":
-                    await site.publish(chance.randint(1, 6))
-                case "ack":
-                    await site.ack(chance.randint(1, 4))
-                case "kill":
-                    await site.restart()
-                case "recover":
-                    came += recovered(transfer(site, directory / "archive"), FakeBroker())
-                    assert not site.queue().replicated or set(site.contents()) <= set(came)
-                case "as of":
-                    at_ms = chance.choice(moments)
-                    came += recovered(transfer(site, directory / "archive"), FakeBroker(), at_ms)
-                case _:
-                    await site.apply(OFF if step == "policy off" else d.Put(POLICY))
-            assert len(came) == len(set(came)), f"after {step}"
-            moments.append(await moment(site))
-        assert came
-        await site.kill()
-
-    play(scenario)
+    site = await replicating(directory, "q")
+    came: list[bytes] = []
+    moments: list[int] = []
+    for step in ["publish", *chance.choices([*STEPS, "recover", "recover", "as of"], k=24)]:
+        match step:
+            case "publish":
+                await site.publish(chance.randint(1, 6))
+            case "ack":
+                await site.ack(chance.randint(1, 4))
+            case "kill":
+                await site.restart()
+            case "recover":
+                came += recovered(transfer(site, directory / "archive"), FakeBroker())
+                assert not site.queue().replicated or set(site.contents()) <= set(came)
+            case "as of":
+                at_ms = chance.choice(moments)
+                came += recovered(transfer(site, directory / "archive"), FakeBroker(), at_ms)
+            case _:
+                await site.apply(OFF if step == "policy off" else d.Put(POLICY))
+        assert len(came) == len(set(came)), f"after {step}"
+        moments.append(await moment(site))
+    assert came

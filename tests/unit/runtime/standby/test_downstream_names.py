@@ -11,7 +11,7 @@ from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.collecting.outgoing_log import OutgoingLog
 from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER
 from leveret.wire.record import BEGINNING_PREFIX, downstream_reference
-from tests.unit.runtime.collecting.site import TAGGED, Site, play, replicating, served
+from tests.unit.runtime.collecting.site import TAGGED, Site, replicating, served
 
 pytestmark = pytest.mark.usefixtures("collection")
 
@@ -50,94 +50,81 @@ def reported(site: Site, reference: str, offset: int) -> None:
     site.node.stream_server.store_offset("v", reference, offset)
 
 
-def test_the_upstream_keeps_what_the_slower_of_two_downstreams_with_one_name_lacks(
-    caplog: pytest.LogCaptureFixture,
+async def test_the_upstream_keeps_what_the_slower_of_two_downstreams_with_one_name_lacks(
+    directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scenario(directory: Path) -> None:
-        one, other = await downstream(directory / "one"), await downstream(directory / "other")
-        assert one.node.config.cluster_name == other.node.config.cluster_name
-        name, fast, slow = one.node.config.cluster_name, reference_of(one), reference_of(other)
-        site, log = await collecting(directory / "upstream")
-        collector, upstream = site.node.collector, site.node.upstream
-        collector._truncates = True
-        for offset in (20, 60):
-            reported(site, slow, 20)
-            reported(site, fast, offset)
-        collector.retain()
-        assert 0 < log.first_offset <= 20, "the slower one still needs the rest"
-        assert {row["downstream"]: row["transferred"] for row in upstream.downstreams()} == {
-            fast: 60,
-            slow: 20,
-        }
-        assert site.node.stream_server.query_offset("v", slow) == 20
-        told = [line for line in caplog.messages if "downstream_name_used_twice" in line]
-        assert len(told) == 1
-        assert name in told[0]
-        assert fast in told[0]
-        assert slow in told[0]
-        with pytest.raises(PreconditionFailed, match="several downstreams are called") as refused:
-            upstream.forget_downstream(name)
-        assert fast in str(refused.value)
-        assert upstream.forget_downstream(slow)
-        assert [row["downstream"] for row in upstream.downstreams()] == [name], "one name suffices again"
-        collector.retain()
-        assert 20 < log.first_offset <= 60
-        for each in (one, other, site):
-            await each.kill()
-
-    play(scenario)
+    one, other = await downstream(directory / "one"), await downstream(directory / "other")
+    assert one.node.config.cluster_name == other.node.config.cluster_name
+    name, fast, slow = one.node.config.cluster_name, reference_of(one), reference_of(other)
+    site, log = await collecting(directory / "upstream")
+    collector, upstream = site.node.collector, site.node.upstream
+    collector._truncates = True
+    for offset in (20, 60):
+        reported(site, slow, 20)
+        reported(site, fast, offset)
+    collector.retain()
+    assert 0 < log.first_offset <= 20, "the slower one still needs the rest"
+    assert {row["downstream"]: row["transferred"] for row in upstream.downstreams()} == {
+        fast: 60,
+        slow: 20,
+    }
+    assert site.node.stream_server.query_offset("v", slow) == 20
+    told = [line for line in caplog.messages if "downstream_name_used_twice" in line]
+    assert len(told) == 1
+    assert name in told[0]
+    assert fast in told[0]
+    assert slow in told[0]
+    with pytest.raises(PreconditionFailed, match="several downstreams are called") as refused:
+        upstream.forget_downstream(name)
+    assert fast in str(refused.value)
+    assert upstream.forget_downstream(slow)
+    assert [row["downstream"] for row in upstream.downstreams()] == [name], "one name suffices again"
+    collector.retain()
+    assert 20 < log.first_offset <= 60
+    for each in (one, other, site):
+        await each.kill()
 
 
-def test_nothing_is_collected_anew_for_a_downstream_if_its_namesake_lags() -> None:
-    async def scenario(directory: Path) -> None:
-        fast, slow = downstream_reference("eu.2", "a1"), downstream_reference("eu.2", "b2")
-        site, log = await collecting(directory / "upstream")
-        site.node.collector._retain_bytes_max = 800
-        reported(site, slow, 60)
-        site.node.collector.retain()
-        site.node.collector._retain_bytes_max = 1 << 20
-        first = log.first_offset
-        assert log.missing_messages > 0
-        assert site.node.stream_server.query_offset("v", BEGINNING_PREFIX + fast) == first
-        reported(site, slow, log.committed_offset)
-        assert site.node.stream_server.query_offset("v", BEGINNING_PREFIX + fast) == 80, "that one has it all"
-        await site.kill()
-
-    play(scenario)
+async def test_nothing_is_collected_anew_for_a_downstream_if_its_namesake_lags(directory: Path) -> None:
+    fast, slow = downstream_reference("eu.2", "a1"), downstream_reference("eu.2", "b2")
+    site, log = await collecting(directory / "upstream")
+    site.node.collector._retain_bytes_max = 800
+    reported(site, slow, 60)
+    site.node.collector.retain()
+    site.node.collector._retain_bytes_max = 1 << 20
+    first = log.first_offset
+    assert log.missing_messages > 0
+    assert site.node.stream_server.query_offset("v", BEGINNING_PREFIX + fast) == first
+    reported(site, slow, log.committed_offset)
+    assert site.node.stream_server.query_offset("v", BEGINNING_PREFIX + fast) == 80, "that one has it all"
 
 
-def test_a_downstream_that_is_renamed_leaves_no_position_of_its_former_name_behind() -> None:
-    async def scenario(directory: Path) -> None:
-        site, log = await collecting(directory / "upstream")
-        for reference, offset in (("eu.2", 30), ("eu.2#a1", 40), ("eu.3#a1", 50), ("eu.3#b2", 10)):
-            reported(site, reference, offset)
-        assert log.downstreams.by_reference.keys() == {"eu.3#a1", "eu.3#b2"}
-        site.node.collector.retain()
-        await site.restart()
-        rows = site.node.upstream.downstreams()
-        assert {row["downstream"]: row["transferred"] for row in rows} == {"eu.3#a1": 50, "eu.3#b2": 10}
-        await site.kill()
-
-    play(scenario)
+async def test_a_downstream_that_is_renamed_leaves_no_position_of_its_former_name_behind(
+    directory: Path,
+) -> None:
+    site, log = await collecting(directory / "upstream")
+    for reference, offset in (("eu.2", 30), ("eu.2#a1", 40), ("eu.3#a1", 50), ("eu.3#b2", 10)):
+        reported(site, reference, offset)
+    assert log.downstreams.by_reference.keys() == {"eu.3#a1", "eu.3#b2"}
+    site.node.collector.retain()
+    await site.restart()
+    rows = site.node.upstream.downstreams()
+    assert {row["downstream"]: row["transferred"] for row in rows} == {"eu.3#a1": 50, "eu.3#b2": 10}
 
 
-def test_a_downstream_keeps_its_id_and_tells_none_that_a_disk_refused(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_downstream_keeps_its_id_and_tells_none_that_a_disk_refused(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(content: object) -> None:
         raise StorageError("no space left on device")
 
-    async def scenario(directory: Path) -> None:
-        site = await downstream(directory / "one")
-        standby = site.node.standby
-        with monkeypatch.context() as full:
-            full.setattr(standby.decided._state_file, "save", refuse)
-            assert standby._job() == (None, "no space left on device")
-            assert standby.decided.downstream_id == ""
-        reference = reference_of(site)
-        await site.kill()
-        site = await downstream(directory / "one")
-        assert reference_of(site) == reference
-        await site.kill()
-
-    play(scenario)
+    site = await downstream(directory / "one")
+    standby = site.node.standby
+    with monkeypatch.context() as full:
+        full.setattr(standby.decided._state_file, "save", refuse)
+        assert standby._job() == (None, "no space left on device")
+        assert standby.decided.downstream_id == ""
+    reference = reference_of(site)
+    await site.kill()
+    site = await downstream(directory / "one")
+    assert reference_of(site) == reference

@@ -167,339 +167,296 @@ def run(scenario: Scenario) -> None:
 
 @pytest.mark.parametrize("arguments", [KEPT, LIMITED], ids=["whole", "begin-taken"])
 @pytest.mark.parametrize("looked_at", [False, True])
-def test_a_stream_that_is_new_here_has_the_offsets_that_it_had_and_its_books(
-    arguments: dict[str, Any], looked_at: bool
+async def test_a_stream_that_is_new_here_has_the_offsets_that_it_had_and_its_books(
+    directory: Path, arguments: dict[str, Any], looked_at: bool
 ) -> None:
-    async def scenario(directory: Path) -> None:
-        up, down = Site(directory / "up"), Site(directory / "down")
-        await used(up, arguments)
-        manifest = transfer(up, directory / "standby")
-        plan = freeze_plan(manifest, "v")
-        await down.start()
-        await down.apply(d.Put(TAGGED), queue(KEPT))
-        if looked_at:
-            down.node.log_store.log(stream_of(down))
-        with pytest.raises(InterruptedError):
-            recover(down, plan, runs=5)
-        replace_all(manifest, directory)
-        await down.settle()
-        await down.restart()
-        recover(down, plan)
-        recover(down, plan)
-        await down.settle()
-        await down.restart()
-        there, here = stream_of(up), stream_of(down)
-        assert by_offset(down) == by_offset(up)
-        assert (there.log.first_offset > 50) == (arguments is LIMITED)
-        assert min(by_offset(down)) == here.log.first_offset or arguments is KEPT
-        assert here.log.first_offset == (min(by_offset(up)) if arguments is LIMITED else 0)
-        stored = {name: here.offset_of(name) for name in (b"early", b"late", b"riding")}
-        assert stored == {name: there.offset_of(name) for name in stored}
-        assert {b"p", b"q", b"gone"} <= there.sequences.logged.keys() <= here.sequences.logged.keys()
-        assert all(here.last_sequence(name) == last for name, last in there.sequences.logged.items())
-        end = here.next_offset
-        await publish(down, range(85, 90), reference=b"p")
-        assert here.message_count + here.log.first_offset == end, "what is published twice is stored once"
-        await publish(down, range(90, 91), reference=b"p")
-        assert by_offset(down)[end] == entry(90)
-        await up.kill()
-        await down.kill()
-
-    run(scenario)
+    up, down = Site(directory / "up"), Site(directory / "down")
+    await used(up, arguments)
+    manifest = transfer(up, directory / "standby")
+    plan = freeze_plan(manifest, "v")
+    await down.start()
+    await down.apply(d.Put(TAGGED), queue(KEPT))
+    if looked_at:
+        down.node.log_store.log(stream_of(down))
+    with pytest.raises(InterruptedError):
+        recover(down, plan, runs=5)
+    replace_all(manifest, directory)
+    await down.settle()
+    await down.restart()
+    recover(down, plan)
+    recover(down, plan)
+    await down.settle()
+    await down.restart()
+    there, here = stream_of(up), stream_of(down)
+    assert by_offset(down) == by_offset(up)
+    assert (there.log.first_offset > 50) == (arguments is LIMITED)
+    assert min(by_offset(down)) == here.log.first_offset or arguments is KEPT
+    assert here.log.first_offset == (min(by_offset(up)) if arguments is LIMITED else 0)
+    stored = {name: here.offset_of(name) for name in (b"early", b"late", b"riding")}
+    assert stored == {name: there.offset_of(name) for name in stored}
+    assert {b"p", b"q", b"gone"} <= there.sequences.logged.keys() <= here.sequences.logged.keys()
+    assert all(here.last_sequence(name) == last for name, last in there.sequences.logged.items())
+    end = here.next_offset
+    await publish(down, range(85, 90), reference=b"p")
+    assert here.message_count + here.log.first_offset == end, "what is published twice is stored once"
+    await publish(down, range(90, 91), reference=b"p")
+    assert by_offset(down)[end] == entry(90)
 
 
-def test_where_the_stream_holds_others_messages_readers_go_on_at_the_same_message() -> None:
-    async def scenario(directory: Path) -> None:
-        up, down = Site(directory / "up"), Site(directory / "down")
-        await used(up, KEPT)
-        manifest = transfer(up, directory / "standby")
-        await down.start()
-        await down.apply(d.Put(TAGGED), queue(KEPT))
-        await publish(down, range(500, 700), reference=b"p")
-        await store(down, b"late", 1)
-        await store(down, b"early", 9_999)
-        before = stream_of(down).next_offset
-        recover(down, freeze_plan(manifest, "v"))
-        await down.settle()
-        there, here = by_offset(up), by_offset(down)
-        assert [each for at, each in here.items() if at >= before] == list(there.values())
-        assert min(there) == 0
-        late, riding = (stream_of(down).offset_of(name) for name in (b"late", b"riding"))
-        assert late is not None
-        assert riding is not None
-        # 97 and 101 are in batches, or not: what follows them is the same.
-        assert [each for at, each in here.items() if at > late] == [
-            each for at, each in there.items() if at > 97
-        ]
-        assert [each for at, each in here.items() if at > riding] == [
-            each for at, each in there.items() if at > 101
-        ]
-        assert stream_of(down).offset_of(b"early") == 9_999, "nobody falls back behind what was stored here"
-        assert stream_of(down).last_sequence(b"p") == 699
-        assert stream_of(down).last_sequence(b"q") == 99
-        await up.kill()
-        await down.kill()
-
-    run(scenario)
+async def test_where_the_stream_holds_others_messages_readers_go_on_at_the_same_message(
+    directory: Path,
+) -> None:
+    up, down = Site(directory / "up"), Site(directory / "down")
+    await used(up, KEPT)
+    manifest = transfer(up, directory / "standby")
+    await down.start()
+    await down.apply(d.Put(TAGGED), queue(KEPT))
+    await publish(down, range(500, 700), reference=b"p")
+    await store(down, b"late", 1)
+    await store(down, b"early", 9_999)
+    before = stream_of(down).next_offset
+    recover(down, freeze_plan(manifest, "v"))
+    await down.settle()
+    there, here = by_offset(up), by_offset(down)
+    assert [each for at, each in here.items() if at >= before] == list(there.values())
+    assert min(there) == 0
+    late, riding = (stream_of(down).offset_of(name) for name in (b"late", b"riding"))
+    assert late is not None
+    assert riding is not None
+    # 97 and 101 are in batches, or not: what follows them is the same.
+    assert [each for at, each in here.items() if at > late] == [each for at, each in there.items() if at > 97]
+    assert [each for at, each in here.items() if at > riding] == [
+        each for at, each in there.items() if at > 101
+    ]
+    assert stream_of(down).offset_of(b"early") == 9_999, "nobody falls back behind what was stored here"
+    assert stream_of(down).last_sequence(b"p") == 699
+    assert stream_of(down).last_sequence(b"q") == 99
 
 
-def test_books_are_those_of_what_arrived_of_a_moment_and_the_same_after_a_compaction() -> None:
-    async def scenario(directory: Path) -> None:
-        up = Site(directory / "up")
-        await used(up, LIMITED)
-        manifest = transfer(up, directory / "standby")
-        [book] = stored_positions_at(manifest, "v").values()
-        place = dict(book.offsets)[b"beyond"]
-        assert place < 200
-        assert (book.clamped, dict(book.offsets)[b"late"]) == (1, 97)
-        assert dict(book.sequences) == {b"gone": 39, b"p": 89, b"q": 99}
-        assert stored_positions_at(manifest, "v", as_of_ms=1) == {}
-        files = manifest.files()
-        half = files[: len(files) // 2]
-        # As if the clock had been ahead in all chunks but the first.
-        since_ms = half[0].min_ms
-        compacted = compact(manifest.data_dir, half, since_ms)
-        manifest.append([compacted], removed=[each.path for each in half])
-        [held] = stored_positions_at(Manifest(manifest.data_dir), "v", as_of_ms=since_ms).values()
-        said = read_table(manifest.data_dir / compacted.stored_positions)
-        assert len(held.offsets) + len(held.sequences) >= said.num_rows > 0
-        [again] = stored_positions_at(Manifest(manifest.data_dir), "v").values()
-        assert (sorted(again.offsets), sorted(again.sequences)) == (
-            sorted(book.offsets),
-            sorted(book.sequences),
-        )
-        assert again.clamped == 1
-        assert compacted.stored_positions in compacted.names
-        moment = Selection(as_of_ms=half[-1].max_ms)
-        plan = freeze_plan(manifest, "v", moment)
-        assert plan is not None
-        assert len(plan.load().stored_positions) == 1
-        await up.kill()
-
-    run(scenario)
+async def test_books_are_those_of_what_arrived_of_a_moment_and_the_same_after_a_compaction(
+    directory: Path,
+) -> None:
+    up = Site(directory / "up")
+    await used(up, LIMITED)
+    manifest = transfer(up, directory / "standby")
+    [book] = stored_positions_at(manifest, "v").values()
+    place = dict(book.offsets)[b"beyond"]
+    assert place < 200
+    assert (book.clamped, dict(book.offsets)[b"late"]) == (1, 97)
+    assert dict(book.sequences) == {b"gone": 39, b"p": 89, b"q": 99}
+    assert stored_positions_at(manifest, "v", as_of_ms=1) == {}
+    files = manifest.files()
+    half = files[: len(files) // 2]
+    # As if the clock had been ahead in all chunks but the first.
+    since_ms = half[0].min_ms
+    compacted = compact(manifest.data_dir, half, since_ms)
+    manifest.append([compacted], removed=[each.path for each in half])
+    [held] = stored_positions_at(Manifest(manifest.data_dir), "v", as_of_ms=since_ms).values()
+    said = read_table(manifest.data_dir / compacted.stored_positions)
+    assert len(held.offsets) + len(held.sequences) >= said.num_rows > 0
+    [again] = stored_positions_at(Manifest(manifest.data_dir), "v").values()
+    assert (sorted(again.offsets), sorted(again.sequences)) == (
+        sorted(book.offsets),
+        sorted(book.sequences),
+    )
+    assert again.clamped == 1
+    assert compacted.stored_positions in compacted.names
+    moment = Selection(as_of_ms=half[-1].max_ms)
+    plan = freeze_plan(manifest, "v", moment)
+    assert plan is not None
+    assert len(plan.load().stored_positions) == 1
 
 
 @pytest.mark.parametrize("anew", [None, KEPT, {}], ids=["not-there", "stream", "classic"])
-def test_of_a_queue_that_is_deleted_half_way_only_the_rest_comes(anew: dict[str, Any] | None) -> None:
-    async def scenario(directory: Path) -> None:
-        up, down = Site(directory / "up"), Site(directory / "down")
-        await used(up, KEPT)
-        plan = freeze_plan(transfer(up, directory / "standby"), "v")
-        await down.start()
-        down.node.standby.decided.promoting = PromotionAttempt(begun_ms=1)
-        await down.apply(d.Put(TAGGED), queue({}))
+async def test_of_a_queue_that_is_deleted_half_way_only_the_rest_comes(
+    directory: Path, anew: dict[str, Any] | None
+) -> None:
+    up, down = Site(directory / "up"), Site(directory / "down")
+    await used(up, KEPT)
+    plan = freeze_plan(transfer(up, directory / "standby"), "v")
+    await down.start()
+    down.node.standby.decided.promoting = PromotionAttempt(begun_ms=1)
+    await down.apply(d.Put(TAGGED), queue({}))
+    with pytest.raises(InterruptedError):
+        recover(down, plan, runs=5)
+    await down.settle()
+    before = down.contents("qs")
+    assert before
+    await down.apply(d.Delete("queues", ("v", "qs")))
+    await down.restart()
+    if anew is not None:
+        await down.apply(queue(anew))
+    if anew == {}:
         with pytest.raises(InterruptedError):
-            recover(down, plan, runs=5)
+            recover(down, plan, runs=1)
         await down.settle()
-        before = down.contents("qs")
-        assert before
+        before += down.contents("qs")
         await down.apply(d.Delete("queues", ("v", "qs")))
-        await down.restart()
-        if anew is not None:
-            await down.apply(queue(anew))
-        if anew == {}:
-            with pytest.raises(InterruptedError):
-                recover(down, plan, runs=1)
-            await down.settle()
-            before += down.contents("qs")
-            await down.apply(d.Delete("queues", ("v", "qs")))
-            await down.apply(queue(anew))
-        recover(down, plan)
-        await down.settle()
-        await down.restart()
-        recover(down, plan)
-        await down.settle()
-        rest = down.contents("qs") if anew == {} else list(by_offset(down).values())
-        assert before + rest == list(by_offset(up).values())
-        assert down.node.standby.status()["state"] == "promotion interrupted"
-        await up.kill()
-        await down.kill()
-
-    run(scenario)
+        await down.apply(queue(anew))
+    recover(down, plan)
+    await down.settle()
+    await down.restart()
+    recover(down, plan)
+    await down.settle()
+    rest = down.contents("qs") if anew == {} else list(by_offset(down).values())
+    assert before + rest == list(by_offset(up).values())
+    assert down.node.standby.status()["state"] == "promotion interrupted"
 
 
 @pytest.mark.parametrize("arguments", [KEPT, LIMITED], ids=["one-segment", "all-are-told-with-each-segment"])
-def test_of_too_many_publishers_those_that_published_last_are_known(arguments: dict[str, Any]) -> None:
-    async def scenario(directory: Path) -> None:
-        up, down = Site(directory / "up"), Site(directory / "down")
-        await up.start()
-        await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(arguments))
-        await publish(up, range(1), reference=b"steady")
-        for number in range(1, 301):
-            await publish(up, range(number, number + 1), reference=b"once-%03d" % number)
-            if number == 150:
-                await publish(up, range(1, 2), reference=b"steady")
-        manifest = transfer(up, directory / "standby", chunks_per_file=300)
-        files = manifest.files()
-        manifest.append([compact(manifest.data_dir, files)], removed=[each.path for each in files])
-        await publish(up, range(310, 311), reference=b"steady")
-        manifest = transfer(up, directory / "standby")
-        [book] = stored_positions_at(manifest, "v").values()
-        last = [b"once-%03d" % number for number in range(300 - 252, 301)]
-        assert book.sequences == [*((name, int(name[5:])) for name in last), (b"steady", 310)]
-        await down.start()
-        await down.apply(d.Put(TAGGED), queue(KEPT))
-        recover(down, freeze_plan(manifest, "v"))
-        await down.settle()
-        await down.restart()
-        stream, end = stream_of(down), stream_of(down).next_offset
-        assert [stream.last_sequence(name) for name, _ in book.sequences] == [
-            last for _, last in book.sequences
-        ]
-        await publish(down, range(310, 311), reference=b"steady")
-        assert stream.next_offset == end, "what is published twice is stored once"
-        await up.restart()
-        assert list(stream_of(up).sequences.logged)[-254:] == [name for name, _ in book.sequences]
-        await up.kill()
-        await down.kill()
-
-    run(scenario)
+async def test_of_too_many_publishers_those_that_published_last_are_known(
+    directory: Path, arguments: dict[str, Any]
+) -> None:
+    up, down = Site(directory / "up"), Site(directory / "down")
+    await up.start()
+    await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(arguments))
+    await publish(up, range(1), reference=b"steady")
+    for number in range(1, 301):
+        await publish(up, range(number, number + 1), reference=b"once-%03d" % number)
+        if number == 150:
+            await publish(up, range(1, 2), reference=b"steady")
+    manifest = transfer(up, directory / "standby", chunks_per_file=300)
+    files = manifest.files()
+    manifest.append([compact(manifest.data_dir, files)], removed=[each.path for each in files])
+    await publish(up, range(310, 311), reference=b"steady")
+    manifest = transfer(up, directory / "standby")
+    [book] = stored_positions_at(manifest, "v").values()
+    last = [b"once-%03d" % number for number in range(300 - 252, 301)]
+    assert book.sequences == [*((name, int(name[5:])) for name in last), (b"steady", 310)]
+    await down.start()
+    await down.apply(d.Put(TAGGED), queue(KEPT))
+    recover(down, freeze_plan(manifest, "v"))
+    await down.settle()
+    await down.restart()
+    stream, end = stream_of(down), stream_of(down).next_offset
+    assert [stream.last_sequence(name) for name, _ in book.sequences] == [last for _, last in book.sequences]
+    await publish(down, range(310, 311), reference=b"steady")
+    assert stream.next_offset == end, "what is published twice is stored once"
+    await up.restart()
+    assert list(stream_of(up).sequences.logged)[-254:] == [name for name, _ in book.sequences]
 
 
-def test_a_stream_that_is_made_anew_or_collected_again_has_only_what_was_stored_since() -> None:
-    async def scenario(directory: Path) -> None:
-        up = Site(directory / "up")
-        await up.start()
-        await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(KEPT))
-        await publish(up, range(5), reference=b"old")
-        await up.apply(d.Delete("queues", ("v", "qs")))
-        await up.apply(queue(KEPT))
-        await publish(up, range(2), reference=b"new")
-        [book] = stored_positions_at(transfer(up, directory / "standby"), "v").values()
-        assert book.sequences == [(b"new", 1)]
-        await up.apply(d.Delete("policies", ("v", "p")))
-        await store(up, b"reader", 1)
-        await up.apply(d.Put(POLICY))
-        [book] = stored_positions_at(transfer(up, directory / "standby"), "v").values()
-        assert (book.sequences, book.offsets) == ([(b"new", 1)], [(b"reader", 1)])
-        await up.kill()
-
-    run(scenario)
+async def test_a_stream_that_is_made_anew_or_collected_again_has_only_what_was_stored_since(
+    directory: Path,
+) -> None:
+    up = Site(directory / "up")
+    await up.start()
+    await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(KEPT))
+    await publish(up, range(5), reference=b"old")
+    await up.apply(d.Delete("queues", ("v", "qs")))
+    await up.apply(queue(KEPT))
+    await publish(up, range(2), reference=b"new")
+    [book] = stored_positions_at(transfer(up, directory / "standby"), "v").values()
+    assert book.sequences == [(b"new", 1)]
+    await up.apply(d.Delete("policies", ("v", "p")))
+    await store(up, b"reader", 1)
+    await up.apply(d.Put(POLICY))
+    [book] = stored_positions_at(transfer(up, directory / "standby"), "v").values()
+    assert (book.sequences, book.offsets) == ([(b"new", 1)], [(b"reader", 1)])
 
 
 @pytest.mark.parametrize("body", [b"hello", entry(7)], ids=["no-entry", "entry"])
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_message_that_an_application_calls_an_entry_is_recovered_as_it_is(
-    body: bytes, is_there: bool
+async def test_a_message_that_an_application_calls_an_entry_is_recovered_as_it_is(
+    directory: Path, body: bytes, is_there: bool
 ) -> None:
-    async def scenario(directory: Path) -> None:
-        up, down = StandbyUpstream(["v"]), Site(directory / "down")
-        up.publish(
-            "v", "qs", [stored_message(body, b"orders", b"eu", PROPERTIES), stored_message(b"m1", b"e")]
-        )
-        plan = freeze_plan(archive(up, directory / "standby"), "v")
-        await down.start()
-        await down.apply(d.Put(d.Vhost(name="v")), *[queue({})] * is_there)
-        recover(down, plan)
-        await down.settle()
-        assert not isinstance(down.queue("qs"), Stream)
-        assert down.contents("qs") == [body, b"m1"]
-        routes = [
-            (head.exchange, head.routing_key)
-            for run in down.node.log_store.queues.read(down.queue("qs"), 0)
-            for head, _ in run.taken().by_head()
-        ]
-        assert routes == [(b"orders", b"eu"), (b"e", b"")]
-        await down.kill()
-
-    run(scenario)
+    up, down = StandbyUpstream(["v"]), Site(directory / "down")
+    up.publish("v", "qs", [stored_message(body, b"orders", b"eu", PROPERTIES), stored_message(b"m1", b"e")])
+    plan = freeze_plan(archive(up, directory / "standby"), "v")
+    await down.start()
+    await down.apply(d.Put(d.Vhost(name="v")), *[queue({})] * is_there)
+    recover(down, plan)
+    await down.settle()
+    assert not isinstance(down.queue("qs"), Stream)
+    assert down.contents("qs") == [body, b"m1"]
+    routes = [
+        (head.exchange, head.routing_key)
+        for run in down.node.log_store.queues.read(down.queue("qs"), 0)
+        for head, _ in run.taken().by_head()
+    ]
+    assert routes == [(b"orders", b"eu"), (b"e", b"")]
 
 
-def test_a_stream_that_is_made_anew_after_it_was_collected_again_has_its_own_books_and_comes_last() -> None:
+async def test_a_stream_that_is_made_anew_after_it_was_collected_again_has_its_own_books_and_comes_last(
+    directory: Path,
+) -> None:
     """Lives are not numbered in their order: how often the policy was taken away stands above the epoch."""
 
-    async def scenario(directory: Path) -> None:
-        up, down = Site(directory / "up"), Site(directory / "down")
-        await up.start()
-        await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(KEPT))
-        await publish(up, range(5), reference=b"old")
-        await up.apply(d.Delete("policies", ("v", "p")))
-        await up.apply(d.Put(POLICY))
-        await publish(up, range(5, 10), reference=b"old")
-        await up.apply(d.Delete("queues", ("v", "qs")))
-        await up.apply(queue(KEPT))
-        await publish(up, range(20), reference=b"new")
-        await store(up, b"reader", 14)
-        await publish(up, range(20, 25), reference=b"new")
-        manifest = transfer(up, directory / "standby")
-        [book] = stored_positions_at(manifest, "v").values()
-        assert (book.sequences, book.offsets) == ([(b"new", 24)], [(b"reader", 14)])
-        plan = freeze_plan(manifest, "v", Selection(start_from_scratch=True))
-        files = manifest.files()
-        manifest.append([compact(manifest.data_dir, files)], removed=[each.path for each in files])
-        assert stored_positions_at(manifest, "v") == {("qs", book.epoch): book}
-        await down.start()
-        await down.apply(d.Put(TAGGED), queue(KEPT))
-        recover(down, plan)
-        await down.settle()
-        numbers = [*range(5), *range(10), *range(25)]
-        assert list(by_offset(down).values()) == [entry(number) for number in numbers]
-        assert stream_of(down).last_sequence(b"new") == 24
-        reader = stream_of(down).offset_of(b"reader")
-        assert reader is not None
-        assert by_offset(down)[reader] == by_offset(up)[14]
-        await up.kill()
-        await down.kill()
-
-    run(scenario)
+    up, down = Site(directory / "up"), Site(directory / "down")
+    await up.start()
+    await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(KEPT))
+    await publish(up, range(5), reference=b"old")
+    await up.apply(d.Delete("policies", ("v", "p")))
+    await up.apply(d.Put(POLICY))
+    await publish(up, range(5, 10), reference=b"old")
+    await up.apply(d.Delete("queues", ("v", "qs")))
+    await up.apply(queue(KEPT))
+    await publish(up, range(20), reference=b"new")
+    await store(up, b"reader", 14)
+    await publish(up, range(20, 25), reference=b"new")
+    manifest = transfer(up, directory / "standby")
+    [book] = stored_positions_at(manifest, "v").values()
+    assert (book.sequences, book.offsets) == ([(b"new", 24)], [(b"reader", 14)])
+    plan = freeze_plan(manifest, "v", Selection(start_from_scratch=True))
+    files = manifest.files()
+    manifest.append([compact(manifest.data_dir, files)], removed=[each.path for each in files])
+    assert stored_positions_at(manifest, "v") == {("qs", book.epoch): book}
+    await down.start()
+    await down.apply(d.Put(TAGGED), queue(KEPT))
+    recover(down, plan)
+    await down.settle()
+    numbers = [*range(5), *range(10), *range(25)]
+    assert list(by_offset(down).values()) == [entry(number) for number in numbers]
+    assert stream_of(down).last_sequence(b"new") == 24
+    reader = stream_of(down).offset_of(b"reader")
+    assert reader is not None
+    assert by_offset(down)[reader] == by_offset(up)[14]
 
 
-def test_where_there_is_a_queue_of_that_name_it_gets_the_entries() -> None:
-    async def scenario(directory: Path) -> None:
-        up, down = Site(directory / "up"), Site(directory / "down")
-        await used(up, KEPT)
-        plan = freeze_plan(transfer(up, directory / "standby"), "v")
-        await down.start()
-        await down.apply(d.Put(TAGGED), d.Put(d.Queue(name="qs", vhost="v")))
-        recover(down, plan)
-        await down.settle()
-        assert down.contents("qs") == list(by_offset(up).values())
-        await up.kill()
-        await down.kill()
-
-    run(scenario)
+async def test_where_there_is_a_queue_of_that_name_it_gets_the_entries(directory: Path) -> None:
+    up, down = Site(directory / "up"), Site(directory / "down")
+    await used(up, KEPT)
+    plan = freeze_plan(transfer(up, directory / "standby"), "v")
+    await down.start()
+    await down.apply(d.Put(TAGGED), d.Put(d.Queue(name="qs", vhost="v")))
+    recover(down, plan)
+    await down.settle()
+    assert down.contents("qs") == list(by_offset(up).values())
 
 
-def test_what_was_deleted_of_a_plan_that_a_later_promotion_left_out_is_remembered() -> None:
-    async def scenario(directory: Path) -> None:
-        up, down = Site(directory / "up"), Site(directory / "down")
-        await used(up, KEPT)
-        plan = freeze_plan(transfer(up, directory / "standby"), "v")
-        await down.start()
-        decided = down.node.standby.decided
-        decided.promoting = PromotionAttempt(begun_ms=1)
-        await down.apply(d.Put(TAGGED), queue({}))
-        with pytest.raises(InterruptedError):
-            recover(down, plan, runs=5)
-        await down.settle()
-        before = down.contents("qs")
-        decided.finish(PromotionAttempt(begun_ms=2, wanted=RecoveryRequest(exclude=["v"])))
-        await down.apply(d.Delete("queues", ("v", "qs")))
-        await down.restart()
-        decided = down.node.standby.decided
-        decided.promoting = PromotionAttempt(begun_ms=3)
-        recover(down, plan)
-        await down.settle()
-        assert before + list(by_offset(down).values()) == list(by_offset(up).values())
-        decided.finish(decided.promoting)
-        assert decided.deleted == {}, "all is carried out: nothing may go on any more"
-        await up.kill()
-        await down.kill()
-
-    run(scenario)
+async def test_what_was_deleted_of_a_plan_that_a_later_promotion_left_out_is_remembered(
+    directory: Path,
+) -> None:
+    up, down = Site(directory / "up"), Site(directory / "down")
+    await used(up, KEPT)
+    plan = freeze_plan(transfer(up, directory / "standby"), "v")
+    await down.start()
+    decided = down.node.standby.decided
+    decided.promoting = PromotionAttempt(begun_ms=1)
+    await down.apply(d.Put(TAGGED), queue({}))
+    with pytest.raises(InterruptedError):
+        recover(down, plan, runs=5)
+    await down.settle()
+    before = down.contents("qs")
+    decided.finish(PromotionAttempt(begun_ms=2, wanted=RecoveryRequest(exclude=["v"])))
+    await down.apply(d.Delete("queues", ("v", "qs")))
+    await down.restart()
+    decided = down.node.standby.decided
+    decided.promoting = PromotionAttempt(begun_ms=3)
+    recover(down, plan)
+    await down.settle()
+    assert before + list(by_offset(down).values()) == list(by_offset(up).values())
+    decided.finish(decided.promoting)
+    assert decided.deleted == {}, "all is carried out: nothing may go on any more"
 
 
-def test_a_recovery_is_no_publisher_to_hand_on_and_a_reader_may_have_any_name() -> None:
-    async def scenario(directory: Path) -> None:
-        up = Site(directory / "up")
-        await up.start()
-        await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(KEPT))
-        await publish(up, range(10), reference=b"recovery.1")
-        await publish(up, range(10, 20), reference=b"p")
-        await store(up, b"recovery.reader", 3)
-        [book] = stored_positions_at(transfer(up, directory / "standby"), "v").values()
-        assert dict(book.sequences) == {b"p": 19}
-        assert dict(book.offsets) == {b"recovery.reader": 3}
-        await up.kill()
-
-    run(scenario)
+async def test_a_recovery_is_no_publisher_to_hand_on_and_a_reader_may_have_any_name(directory: Path) -> None:
+    up = Site(directory / "up")
+    await up.start()
+    await up.apply(d.Put(TAGGED), d.Put(POLICY), queue(KEPT))
+    await publish(up, range(10), reference=b"recovery.1")
+    await publish(up, range(10, 20), reference=b"p")
+    await store(up, b"recovery.reader", 3)
+    [book] = stored_positions_at(transfer(up, directory / "standby"), "v").values()
+    assert dict(book.sequences) == {b"p": 19}
+    assert dict(book.offsets) == {b"recovery.reader": 3}

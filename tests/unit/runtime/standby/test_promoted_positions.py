@@ -9,7 +9,7 @@ import pytest
 
 from leveret.storage.state_file import StateFile
 from leveret.wire.record import TRANSFERRED_FINGERPRINT_PREFIX, TRANSFERRED_PREFIX
-from tests.unit.runtime.collecting.site import Site, play
+from tests.unit.runtime.collecting.site import Site
 
 
 def promotion(position: int, *, log_id: int = 7, **fields: Any) -> dict[str, Any]:
@@ -45,18 +45,14 @@ def promotion(position: int, *, log_id: int = 7, **fields: Any) -> dict[str, Any
         ([], None),
     ],
 )
-def test_a_promoted_node_claims_only_what_it_has_all_of(
-    promotions: list[dict[str, Any]], has: int | None
+async def test_a_promoted_node_claims_only_what_it_has_all_of(
+    directory: Path, promotions: list[dict[str, Any]], has: int | None
 ) -> None:
-    async def story(directory: Path) -> None:
-        state = {"operating_mode": "upstream", "promotions": promotions}
-        StateFile(directory / "standby.json").save(state)
-        site = Site(directory)
-        await site.start()
-        assert site.node.stream_server.query_offset("v", f"{TRANSFERRED_PREFIX}7") == has
-        assert site.node.stream_server.query_offset("v", f"{TRANSFERRED_FINGERPRINT_PREFIX}7") == (
-            (has and has + 1) or None
-        )
-        await site.kill()
-
-    play(story)
+    state = {"operating_mode": "upstream", "promotions": promotions}
+    StateFile(directory / "standby.json").save(state)
+    site = Site(directory)
+    await site.start()
+    assert site.node.stream_server.query_offset("v", f"{TRANSFERRED_PREFIX}7") == has
+    assert site.node.stream_server.query_offset("v", f"{TRANSFERRED_FINGERPRINT_PREFIX}7") == (
+        (has and has + 1) or None
+    )

@@ -26,7 +26,7 @@ from leveret.runtime.standby.rejoin import Rejoin
 from leveret.runtime.standby.transfer import StandbyUpstreamParameter, TransferSupervisor
 from leveret.storage.state_file import StateFile
 from leveret.testing.network.waiting import until
-from tests.unit.runtime.collecting.site import Site, play, replicating, served
+from tests.unit.runtime.collecting.site import Site, replicating, served
 
 pytestmark = pytest.mark.process
 
@@ -224,444 +224,388 @@ def kept(site: Site) -> dict[str, list[bytes]]:
     return found
 
 
-def test_of_what_the_promoted_node_has_nothing_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q1", "q2")
-        promoted = Promoted(site, monkeypatch)
-        await site.publish(3, "q1")
-        await site.publish(3, "q2")
-        await served(site)
-        promoted.position = site.node.collector.logs["v"].committed_offset
-        untransferred = await site.publish(2, "q2")
-        await served(site)
-        promoted.unlink()
-        answer = await site.node.rejoin.rejoin()
-        assert kept(site) == {"q2": untransferred}
-        assert (answer["messages"], answer["reports"]) == (2, [answer["report"]])
-        assert (site.node.broker.queues, site.node.standby.mode) == ({}, "downstream")
-        assert not site.node.maintenance.is_draining
-        await site.kill()
-
-    play(story)
-
-
-def test_all_is_set_aside_where_nobody_knows_what_the_promoted_node_has(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_of_what_the_promoted_node_has_nothing_is_set_aside(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(directory: Path) -> None:
-        site, promoted, bodies = await with_messages(directory, monkeypatch)
-        promoted.position = 0
-        promoted.unlink()
+    site = await old_upstream(directory, "q1", "q2")
+    promoted = Promoted(site, monkeypatch)
+    await site.publish(3, "q1")
+    await site.publish(3, "q2")
+    await served(site)
+    promoted.position = site.node.collector.logs["v"].committed_offset
+    untransferred = await site.publish(2, "q2")
+    await served(site)
+    promoted.unlink()
+    answer = await site.node.rejoin.rejoin()
+    assert kept(site) == {"q2": untransferred}
+    assert (answer["messages"], answer["reports"]) == (2, [answer["report"]])
+    assert (site.node.broker.queues, site.node.standby.mode) == ({}, "downstream")
+    assert not site.node.maintenance.is_draining
+
+
+async def test_all_is_set_aside_where_nobody_knows_what_the_promoted_node_has(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, promoted, bodies = await with_messages(directory, monkeypatch)
+    promoted.position = 0
+    promoted.unlink()
+    await site.node.rejoin.rejoin()
+    assert kept(site) == bodies
+
+
+async def test_who_took_the_place_of_who_took_ours_is_followed_with_all_set_aside(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, promoted, bodies = await with_messages(directory, monkeypatch)
+    promoted.was_standby = False
+    promoted.unlink()
+    with pytest.raises(PreconditionFailed):
         await site.node.rejoin.rejoin()
-        assert kept(site) == bodies
-        await site.kill()
+    answer = await site.node.rejoin.rejoin(set_all_aside=True)
+    assert kept(site) == bodies
+    assert (answer["messages"], site.node.standby.mode) == (10, "downstream")
 
-    play(story)
 
-
-def test_who_took_the_place_of_who_took_ours_is_followed_with_all_set_aside(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_all_is_set_aside_if_retention_took_what_the_promoted_node_lacks(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(directory: Path) -> None:
-        site, promoted, bodies = await with_messages(directory, monkeypatch)
-        promoted.was_standby = False
-        promoted.unlink()
-        with pytest.raises(PreconditionFailed):
-            await site.node.rejoin.rejoin()
-        answer = await site.node.rejoin.rejoin(set_all_aside=True)
-        assert kept(site) == bodies
-        assert (answer["messages"], site.node.standby.mode) == (10, "downstream")
-        await site.kill()
+    site = await old_upstream(directory, "q1", "q2")
+    promoted = Promoted(site, monkeypatch)
+    bodies = {"q1": await site.publish(10, "q1"), "q2": list[bytes]()}
+    log = site.node.collector.logs["v"]
+    await served(site)
+    promoted.position = log.committed_offset
+    for name in ("q1",) * 10 + ("q2",) * 30:
+        bodies[name] += await site.publish(5, name)
+    await served(site)
+    log.retain(bytes_max=1500, written_before_ms=None, transferred=False)
+    assert log.first_offset > promoted.position
+    promoted.unlink()
+    await site.node.rejoin.rejoin()
+    assert kept(site) == bodies
 
-    play(story)
 
-
-def test_all_is_set_aside_if_retention_took_what_the_promoted_node_lacks(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_all_is_set_aside_if_a_downstream_began_without_what_retention_had_taken(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q1", "q2")
-        promoted = Promoted(site, monkeypatch)
-        bodies = {"q1": await site.publish(10, "q1"), "q2": list[bytes]()}
-        log = site.node.collector.logs["v"]
-        await served(site)
-        promoted.position = log.committed_offset
-        for name in ("q1",) * 10 + ("q2",) * 30:
-            bodies[name] += await site.publish(5, name)
-        await served(site)
-        log.retain(bytes_max=1500, written_before_ms=None, transferred=False)
-        assert log.first_offset > promoted.position
-        promoted.unlink()
-        await site.node.rejoin.rejoin()
-        assert kept(site) == bodies
-        await site.kill()
-
-    play(story)
+    site = await old_upstream(directory, "q1", "q2")
+    promoted = Promoted(site, monkeypatch)
+    bodies = [body for _ in range(10) for body in await site.publish(5, "q1")]
+    for _ in range(30):
+        await site.publish(5, "q2")
+        await site.ack(5, "q2")
+    await served(site)
+    log = site.node.collector.logs["v"]
+    log.retain(bytes_max=1500, written_before_ms=None, transferred=False)
+    log.count_missing([site.queue("q1"), site.queue("q2")])
+    assert log.missing_messages
+    log.note_downstream("eu", log.first_offset, 1)
+    promoted.unlink()
+    await site.node.rejoin.rejoin()
+    assert kept(site)["q1"] == bodies
 
 
-def test_all_is_set_aside_if_a_downstream_began_without_what_retention_had_taken(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_what_the_schema_sync_is_to_delete_is_set_aside(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q1", "q2")
-        promoted = Promoted(site, monkeypatch)
-        bodies = [body for _ in range(10) for body in await site.publish(5, "q1")]
-        for _ in range(30):
-            await site.publish(5, "q2")
-            await site.ack(5, "q2")
-        await served(site)
-        log = site.node.collector.logs["v"]
-        log.retain(bytes_max=1500, written_before_ms=None, transferred=False)
-        log.count_missing([site.queue("q1"), site.queue("q2")])
-        assert log.missing_messages
-        log.note_downstream("eu", log.first_offset, 1)
-        promoted.unlink()
-        await site.node.rejoin.rejoin()
-        assert kept(site)["q1"] == bodies
-        await site.kill()
-
-    play(story)
-
-
-def test_what_the_schema_sync_is_to_delete_is_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queues that were made here after the disaster, be they replicated or not."""
 
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q")
-        promoted = Promoted(site, monkeypatch)
-        for name in ("made later", "emptied", "known there"):
-            await site.apply(d.Put(d.Queue(name=name, vhost="v")))
-        await site.publish(3, "emptied")
-        await site.ack(3, "emptied")
-        bodies = {name: await site.publish(3, name) for name in ("made later", "known there")}
-        await served(site)
-        promoted.unlink()
+    site = await old_upstream(directory, "q")
+    promoted = Promoted(site, monkeypatch)
+    for name in ("made later", "emptied", "known there"):
+        await site.apply(d.Put(d.Queue(name=name, vhost="v")))
+    await site.publish(3, "emptied")
+    await site.ack(3, "emptied")
+    bodies = {name: await site.publish(3, name) for name in ("made later", "known there")}
+    await served(site)
+    promoted.unlink()
 
-        async def diff() -> list[dict[str, Any]]:
-            return [gone("v", "made later"), gone("v", "emptied"), gone("other")]
+    async def diff() -> list[dict[str, Any]]:
+        return [gone("v", "made later"), gone("v", "emptied"), gone("other")]
 
-        monkeypatch.setattr(site.node.schema_sync, "diff", diff)
-        answer = await site.node.rejoin.rejoin()
-        assert kept(site) == {"made later": bodies["made later"]}
-        assert [row["queue"] for row in answer["queues"]] == ["made later"]
-        assert [name for _, name in site.node.broker.queues] == ["known there"]
-        assert site.contents("known there") == bodies["known there"]
-        await site.kill()
-
-    play(story)
+    monkeypatch.setattr(site.node.schema_sync, "diff", diff)
+    answer = await site.node.rejoin.rejoin()
+    assert kept(site) == {"made later": bodies["made later"]}
+    assert [row["queue"] for row in answer["queues"]] == ["made later"]
+    assert [name for _, name in site.node.broker.queues] == ["known there"]
+    assert site.contents("known there") == bodies["known there"]
 
 
-def test_what_is_collected_and_not_served_yet_was_never_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q1", "q2")
-        promoted = Promoted(site, monkeypatch)
-        await site.publish(3, "q1")
-        await served(site)
-        promoted.position = site.node.collector.logs["v"].committed_offset
-        site.node._tasks[0].cancel()  # the outgoing log's own fdatasync comes too late
-        untransferred = await site.publish(2, "q1")
-        promoted.unlink()
-        await site.node.rejoin.rejoin()
-        assert kept(site) == {"q1": untransferred}
-        await site.kill()
-
-    play(story)
+async def test_what_is_collected_and_not_served_yet_was_never_seen(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await old_upstream(directory, "q1", "q2")
+    promoted = Promoted(site, monkeypatch)
+    await site.publish(3, "q1")
+    await served(site)
+    promoted.position = site.node.collector.logs["v"].committed_offset
+    site.node._tasks[0].cancel()  # the outgoing log's own fdatasync comes too late
+    untransferred = await site.publish(2, "q1")
+    promoted.unlink()
+    await site.node.rejoin.rejoin()
+    assert kept(site) == {"q1": untransferred}
 
 
-def test_what_comes_between_setting_aside_and_deleting_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_comes_between_setting_aside_and_deleting_is_kept_too(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Published as the HTTP API does, and dead letters of a queue that is not replicated."""
 
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q", "q-last")
-        promoted = Promoted(site, monkeypatch)
-        node = site.node
-        arguments = {
-            "x-message-ttl": 300,
-            "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": "q-last",
-        }
-        await site.apply(d.Put(d.Queue(name="retry", vhost="v", arguments=arguments)))
-        await site.publish(3, "q")
-        await served(site)
-        promoted.position = node.collector.logs["v"].committed_offset
-        promoted.unlink()
-        dying = await site.publish(20, "retry")
-        sent: list[bytes] = []
+    site = await old_upstream(directory, "q", "q-last")
+    promoted = Promoted(site, monkeypatch)
+    node = site.node
+    arguments = {
+        "x-message-ttl": 300,
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": "q-last",
+    }
+    await site.apply(d.Put(d.Queue(name="retry", vhost="v", arguments=arguments)))
+    await site.publish(3, "q")
+    await served(site)
+    promoted.position = node.collector.logs["v"].committed_offset
+    promoted.unlink()
+    dying = await site.publish(20, "retry")
+    sent: list[bytes] = []
 
-        async def publish() -> None:
-            while ("v", "q") in node.broker.queues:
-                body = b"http %03d" % len(sent)
-                outsider = node.outsider(None, "v")
-                header = header_of(Properties(delivery_mode=2), len(body))
-                assert outsider.publish("", "q", header, body)
-                await node.commit()
-                if outsider.outcome:
-                    sent.append(body)
-                await asyncio.sleep(0)
+    async def publish() -> None:
+        while ("v", "q") in node.broker.queues:
+            body = b"http %03d" % len(sent)
+            outsider = node.outsider(None, "v")
+            header = header_of(Properties(delivery_mode=2), len(body))
+            assert outsider.publish("", "q", header, body)
+            await node.commit()
+            if outsider.outcome:
+                sent.append(body)
+            await asyncio.sleep(0)
 
-        async def archive() -> None:
-            await until(lambda: not site.queue("retry").message_count)
+    async def archive() -> None:
+        await until(lambda: not site.queue("retry").message_count)
 
-        monkeypatch.setattr(node.standby, "keep_former_archive", archive)
-        answer, _ = await asyncio.gather(node.rejoin.rejoin(), publish())
-        found = kept(site)
-        assert len(sent) > 10
-        assert found["q"][: len(sent)] == sent, "each that was answered"
-        assert found["q-last"] == dying
-        assert answer["messages"] == len(found["q"]) + len(dying)
-        assert len(answer["reports"]) > 1
-        await site.kill()
-
-    play(story)
+    monkeypatch.setattr(node.standby, "keep_former_archive", archive)
+    answer, _ = await asyncio.gather(node.rejoin.rejoin(), publish())
+    found = kept(site)
+    assert len(sent) > 10
+    assert found["q"][: len(sent)] == sent, "each that was answered"
+    assert found["q-last"] == dying
+    assert answer["messages"] == len(found["q"]) + len(dying)
+    assert len(answer["reports"]) > 1
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
-def test_other_downstreams_learn_nothing_of_the_emptying(
-    is_killed: bool, monkeypatch: pytest.MonkeyPatch
+async def test_other_downstreams_learn_nothing_of_the_emptying(
+    directory: Path, is_killed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither of messages nor of definitions: also if the node is killed as the first queue was deleted."""
 
-    async def story(directory: Path) -> None:
-        site, promoted, _ = await with_messages(directory, monkeypatch)
-        await site.node.schema_sync.set_mode("upstream")
-        promoted.unlink()
-        node = site.node
-        before = node.collector.logs["v"]
-        assert not node.stream_server.is_downstream
-        modes: list[str] = []
-        deleted = node.broker.apply
+    site, promoted, _ = await with_messages(directory, monkeypatch)
+    await site.node.schema_sync.set_mode("upstream")
+    promoted.unlink()
+    node = site.node
+    before = node.collector.logs["v"]
+    assert not node.stream_server.is_downstream
+    modes: list[str] = []
+    deleted = node.broker.apply
 
-        def apply(change: d.Change) -> Any:
-            if isinstance(change, d.Delete):
-                modes.append(node.schema_sync.mode)
-                assert (before.is_closed, node.collector.logs) == (True, {})
-                if is_killed and len(modes) == 2:
-                    raise StorageError("killed")
-            return deleted(change)
+    def apply(change: d.Change) -> Any:
+        if isinstance(change, d.Delete):
+            modes.append(node.schema_sync.mode)
+            assert (before.is_closed, node.collector.logs) == (True, {})
+            if is_killed and len(modes) == 2:
+                raise StorageError("killed")
+        return deleted(change)
 
-        monkeypatch.setattr(node.broker, "apply", apply)
-        if is_killed:
-            with pytest.raises(StorageError, match="killed"):
-                await node.rejoin.rejoin()
-            await node.rejoin.stop()
-            await site.kill()
-            monkeypatch.setattr(TransferSupervisor, "start", lambda self: _nothing())
-            monkeypatch.setattr(SchemaSync, "start", lambda self: _nothing())
-            await site.start()
-        else:
+    monkeypatch.setattr(node.broker, "apply", apply)
+    if is_killed:
+        with pytest.raises(StorageError, match="killed"):
             await node.rejoin.rejoin()
-        assert modes == ["none", "none"]
-        after = site.node.collector.logs["v"]
-        assert site.node.stream_server.is_downstream
-        assert after.log_id != before.log_id, (
-            "what a downstream has of the former is not continued by this one"
-        )
-        assert (after.log.next_offset, after.downstreams.by_reference) == (0, {})
-        assert site.node.broker.queues == {}
-        await site.apply(d.Put(d.Queue(name="q", vhost="v")))
-        bodies = await site.publish(2)
-        await served(site)
-        assert site.replicated() == {"q": bodies}, "it collects again, for when it is promoted"
+        await node.rejoin.stop()
         await site.kill()
+        monkeypatch.setattr(TransferSupervisor, "start", lambda self: _nothing())
+        monkeypatch.setattr(SchemaSync, "start", lambda self: _nothing())
+        await site.start()
+    else:
+        await node.rejoin.rejoin()
+    assert modes == ["none", "none"]
+    after = site.node.collector.logs["v"]
+    assert site.node.stream_server.is_downstream
+    assert after.log_id != before.log_id, "what a downstream has of the former is not continued by this one"
+    assert (after.log.next_offset, after.downstreams.by_reference) == (0, {})
+    assert site.node.broker.queues == {}
+    await site.apply(d.Put(d.Queue(name="q", vhost="v")))
+    bodies = await site.publish(2)
+    await served(site)
+    assert site.replicated() == {"q": bodies}, "it collects again, for when it is promoted"
 
-    play(story)
 
-
-def test_a_vhost_without_messages_does_not_have_to_be_known_to_the_promoted_node(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_vhost_without_messages_does_not_have_to_be_known_to_the_promoted_node(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q")
-        promoted = Promoted(site, monkeypatch)
-        promoted.was_standby = False
-        promoted.unlink()
-        await site.publish(1)
-        with pytest.raises(PreconditionFailed, match="never took the place of this one in vhost 'v'"):
+    site = await old_upstream(directory, "q")
+    promoted = Promoted(site, monkeypatch)
+    promoted.was_standby = False
+    promoted.unlink()
+    await site.publish(1)
+    with pytest.raises(PreconditionFailed, match="never took the place of this one in vhost 'v'"):
+        await site.node.rejoin.rejoin()
+    await site.ack(1)
+    answer = await site.node.rejoin.rejoin()
+    assert (answer["messages"], kept(site), site.node.standby.mode) == (0, {}, "downstream")
+
+
+async def test_a_former_archive_that_cannot_be_put_away_leaves_an_upstream_as_before(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await old_upstream(directory, "q")
+    promoted = Promoted(site, monkeypatch)
+    await site.publish(3)
+    await served(site)
+    promoted.unlink()
+
+    async def fails() -> None:
+        raise PipelineFailed("s3://standbys/eu: no answer")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(site.node.standby, "keep_former_archive", fails)
+        with pytest.raises(PipelineFailed, match="no answer"):
             await site.node.rejoin.rejoin()
-        await site.ack(1)
-        answer = await site.node.rejoin.rejoin()
-        assert (answer["messages"], kept(site), site.node.standby.mode) == (0, {}, "downstream")
-        await site.kill()
-
-    play(story)
+    assert not site.node.maintenance.is_draining
+    later = await site.publish(5)
+    await site.restart()
+    assert (site.node.standby.mode, site.contents()[-5:]) == ("upstream", later)
 
 
-def test_a_former_archive_that_cannot_be_put_away_leaves_an_upstream_as_before(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_once_it_has_begun_nobody_is_let_in_until_it_is_done(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q")
-        promoted = Promoted(site, monkeypatch)
-        await site.publish(3)
-        await served(site)
-        promoted.unlink()
+    site = await old_upstream(directory, "q")
+    promoted = Promoted(site, monkeypatch)
+    await site.publish(3)
+    await served(site)
+    promoted.unlink()
+    node, fails = site.node, True
+    real = node.schema_sync.set_mode
 
-        async def fails() -> None:
-            raise PipelineFailed("s3://standbys/eu: no answer")
+    async def set_mode(mode: str) -> None:
+        if fails:
+            raise StorageError("schema_sync.json: no space left on device")
+        await real(mode)
 
-        with monkeypatch.context() as patched:
-            patched.setattr(site.node.standby, "keep_former_archive", fails)
-            with pytest.raises(PipelineFailed, match="no answer"):
-                await site.node.rejoin.rejoin()
-        assert not site.node.maintenance.is_draining
-        later = await site.publish(5)
-        await site.restart()
-        assert (site.node.standby.mode, site.contents()[-5:]) == ("upstream", later)
-        await site.kill()
-
-    play(story)
-
-
-def test_once_it_has_begun_nobody_is_let_in_until_it_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q")
-        promoted = Promoted(site, monkeypatch)
-        await site.publish(3)
-        await served(site)
-        promoted.unlink()
-        node, fails = site.node, True
-        real = node.schema_sync.set_mode
-
-        async def set_mode(mode: str) -> None:
-            if fails:
-                raise StorageError("schema_sync.json: no space left on device")
-            await real(mode)
-
-        monkeypatch.setattr(node.schema_sync, "set_mode", set_mode)
-        with pytest.raises(StorageError, match=r"is not done: .*no space left on device; it is tried"):
-            await node.rejoin.rejoin()
-        await asyncio.sleep(0.2)
-        assert node.maintenance.is_draining
-        with pytest.raises(PreconditionFailed, match="coming back already"):
-            await node.rejoin.rejoin()
-        fails = False
-        await until(lambda: not node.maintenance.is_draining)
-        assert (node.standby.mode, node.schema_sync.mode) == ("downstream", "downstream")
-        assert node.rejoin._state_file.load() == {}
-        await site.kill()
-
-    play(story)
+    monkeypatch.setattr(node.schema_sync, "set_mode", set_mode)
+    with pytest.raises(StorageError, match=r"is not done: .*no space left on device; it is tried"):
+        await node.rejoin.rejoin()
+    await asyncio.sleep(0.2)
+    assert node.maintenance.is_draining
+    with pytest.raises(PreconditionFailed, match="coming back already"):
+        await node.rejoin.rejoin()
+    fails = False
+    await until(lambda: not node.maintenance.is_draining)
+    assert (node.standby.mode, node.schema_sync.mode) == ("downstream", "downstream")
+    assert node.rejoin._state_file.load() == {}
 
 
-def test_what_a_crash_interrupted_is_finished_before_anybody_is_let_in(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_what_a_crash_interrupted_is_finished_before_anybody_is_let_in(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a queue that is another one by now, or that an older version noted, nothing is set aside yet."""
 
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q1", "q2", "q3")
-        Promoted(site, monkeypatch)
-        bodies = {name: await site.publish(3, name) for name in ("q1", "q2", "q3")}
-        queue = site.queue("q1")
-        end = site.node.log_store.log(queue).next_offset
-        since = await site.publish(2, "q1")
-        await site.kill()
-        state = [["v", "q1", queue.epoch, end], ["v", "q2"], ["v", "q3", 12345, end], ["v", "gone meanwhile"]]
-        StateFile(directory / "rejoin.json").save({"queues": state})
-        listeners: list[bool] = []
-        opened = AmqpListener.start
+    site = await old_upstream(directory, "q1", "q2", "q3")
+    Promoted(site, monkeypatch)
+    bodies = {name: await site.publish(3, name) for name in ("q1", "q2", "q3")}
+    queue = site.queue("q1")
+    end = site.node.log_store.log(queue).next_offset
+    since = await site.publish(2, "q1")
+    await site.kill()
+    state = [["v", "q1", queue.epoch, end], ["v", "q2"], ["v", "q3", 12345, end], ["v", "gone meanwhile"]]
+    StateFile(directory / "rejoin.json").save({"queues": state})
+    listeners: list[bool] = []
+    opened = AmqpListener.start
 
-        async def start(self: AmqpListener, address: str, port: int, tls: Any = None) -> None:
-            listeners.append(bool(site.node.broker.queues))
-            await opened(self, address, port, tls)
+    async def start(self: AmqpListener, address: str, port: int, tls: Any = None) -> None:
+        listeners.append(bool(site.node.broker.queues))
+        await opened(self, address, port, tls)
 
-        monkeypatch.setattr(AmqpListener, "start", start)
-        monkeypatch.setattr(TransferSupervisor, "start", lambda self: _nothing())
-        monkeypatch.setattr(SchemaSync, "start", lambda self: _nothing())
-        await site.start(listeners="127.0.0.1:0")
-        assert listeners == [False], "all was deleted before"
-        assert kept(site) == {"q1": since, "q2": bodies["q2"], "q3": bodies["q3"]}
-        assert (site.node.standby.mode, site.node.rejoin._state_file.load()) == ("downstream", {})
-        await site.node.stop()
-
-    play(story)
+    monkeypatch.setattr(AmqpListener, "start", start)
+    monkeypatch.setattr(TransferSupervisor, "start", lambda self: _nothing())
+    monkeypatch.setattr(SchemaSync, "start", lambda self: _nothing())
+    await site.start(listeners="127.0.0.1:0")
+    assert listeners == [False], "all was deleted before"
+    assert kept(site) == {"q1": since, "q2": bodies["q2"], "q3": bodies["q3"]}
+    assert (site.node.standby.mode, site.node.rejoin._state_file.load()) == ("downstream", {})
+    await site.stop()
 
 
-def test_a_start_that_cannot_finish_it_goes_on_trying_with_closed_doors(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_start_that_cannot_finish_it_goes_on_trying_with_closed_doors(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q")
-        Promoted(site, monkeypatch)
-        bodies = await site.publish(3)
-        await site.kill()
-        (directory / "divergent").write_text("in the way")
-        StateFile(directory / "rejoin.json").save({"queues": [["v", "q"]]})
-        monkeypatch.setattr(TransferSupervisor, "start", lambda self: _nothing())
-        monkeypatch.setattr(SchemaSync, "start", lambda self: _nothing())
-        await site.start(listeners="127.0.0.1:0")
-        node = site.node
-        await asyncio.sleep(0.2)
-        assert node.maintenance.is_draining
-        assert (node.amqp.addresses[0].port, node.standby.mode) == (0, "upstream"), "it listens nowhere"
-        assert site.contents() == bodies
-        (directory / "divergent").unlink()
-        await until(lambda: not node.maintenance.is_draining)
-        assert (kept(site), node.broker.queues, node.standby.mode) == ({"q": bodies}, {}, "downstream")
-        _, writer = await asyncio.open_connection("127.0.0.1", node.amqp.addresses[0].port)
-        writer.close()
-        await node.stop()
-
-    play(story)
+    site = await old_upstream(directory, "q")
+    Promoted(site, monkeypatch)
+    bodies = await site.publish(3)
+    await site.kill()
+    (directory / "divergent").write_text("in the way")
+    StateFile(directory / "rejoin.json").save({"queues": [["v", "q"]]})
+    monkeypatch.setattr(TransferSupervisor, "start", lambda self: _nothing())
+    monkeypatch.setattr(SchemaSync, "start", lambda self: _nothing())
+    await site.start(listeners="127.0.0.1:0")
+    node = site.node
+    await asyncio.sleep(0.2)
+    assert node.maintenance.is_draining
+    assert (node.amqp.addresses[0].port, node.standby.mode) == (0, "upstream"), "it listens nowhere"
+    assert site.contents() == bodies
+    (directory / "divergent").unlink()
+    await until(lambda: not node.maintenance.is_draining)
+    assert (kept(site), node.broker.queues, node.standby.mode) == ({"q": bodies}, {}, "downstream")
+    _, writer = await asyncio.open_connection("127.0.0.1", node.amqp.addresses[0].port)
+    writer.close()
+    await site.stop()
 
 
-def test_a_damaged_state_file_keeps_the_doors_closed_until_it_is_mended(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_a_damaged_state_file_keeps_the_doors_closed_until_it_is_mended(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q")
-        Promoted(site, monkeypatch)
-        bodies = await site.publish(3)
-        await site.kill()
-        (directory / "rejoin.json").write_text('{"queues": 5}')
-        await site.start()
-        assert site.node.maintenance.is_draining
-        assert "rejoin.json" in caplog.text
-        assert "mend the file, or remove it" in caplog.text
-        (directory / "rejoin.json").unlink()
-        await until(lambda: not site.node.maintenance.is_draining)
-        assert (site.contents(), site.node.standby.mode) == (bodies, "upstream")
-        await site.kill()
-
-    play(story)
+    site = await old_upstream(directory, "q")
+    Promoted(site, monkeypatch)
+    bodies = await site.publish(3)
+    await site.kill()
+    (directory / "rejoin.json").write_text('{"queues": 5}')
+    await site.start()
+    assert site.node.maintenance.is_draining
+    assert "rejoin.json" in caplog.text
+    assert "mend the file, or remove it" in caplog.text
+    (directory / "rejoin.json").unlink()
+    await until(lambda: not site.node.maintenance.is_draining)
+    assert (site.contents(), site.node.standby.mode) == (bodies, "upstream")
 
 
-def test_a_start_without_a_crash_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q")
-        bodies = await site.publish(3)
-        await site.restart()
-        assert (site.contents(), site.node.standby.mode) == (bodies, "upstream")
-        assert not site.node.maintenance.is_draining
-        await site.kill()
-
-    play(story)
+async def test_a_start_without_a_crash_changes_nothing(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = await old_upstream(directory, "q")
+    bodies = await site.publish(3)
+    await site.restart()
+    assert (site.contents(), site.node.standby.mode) == (bodies, "upstream")
+    assert not site.node.maintenance.is_draining
 
 
 @pytest.mark.parametrize("is_same", [True, False])
-def test_all_is_set_aside_if_the_promoted_node_has_the_end_of_another_writer(
-    is_same: bool, monkeypatch: pytest.MonkeyPatch
+async def test_all_is_set_aside_if_the_promoted_node_has_the_end_of_another_writer(
+    directory: Path, is_same: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """This node was a follower that had not all, and wrote something else where the standby has the old leader's."""
 
-    async def story(directory: Path) -> None:
-        site = await old_upstream(directory, "q")
-        promoted = Promoted(site, monkeypatch)
-        await site.publish(3)
-        site.epoch = 2
-        await site.restart()
-        promoted.unlink()
-        await site.publish(3)
-        await served(site)
-        log = site.node.collector.logs["v"]
-        promoted.position = log.committed_offset
-        await site.publish(2)
-        await served(site)
-        mark = log.fingerprint_before(promoted.position)
-        assert mark
-        promoted.mark = mark if is_same else mark ^ 2
-        await site.node.rejoin.rejoin()
-        assert kept(site) == {"q": [b"%08d" % n for n in range(6 if is_same else 0, 8)]}
-        await site.kill()
-
-    play(story)
+    site = await old_upstream(directory, "q")
+    promoted = Promoted(site, monkeypatch)
+    await site.publish(3)
+    site.epoch = 2
+    await site.restart()
+    promoted.unlink()
+    await site.publish(3)
+    await served(site)
+    log = site.node.collector.logs["v"]
+    promoted.position = log.committed_offset
+    await site.publish(2)
+    await served(site)
+    mark = log.fingerprint_before(promoted.position)
+    assert mark
+    promoted.mark = mark if is_same else mark ^ 2
+    await site.node.rejoin.rejoin()
+    assert kept(site) == {"q": [b"%08d" % n for n in range(6 if is_same else 0, 8)]}

@@ -51,7 +51,7 @@ def test_a_transfer_that_lags_is_logged_now_and_then(clock: Clock, caplog: pytes
     assert caplog.text.count("standby_lags vhost=v lag_records=7 lag_ms=10000") == 2
 
 
-def test_spark_elsewhere_is_warmed_up_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_spark_elsewhere_is_warmed_up_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     warmed: list[str] = []
 
     async def warm() -> None:
@@ -59,15 +59,12 @@ def test_spark_elsewhere_is_warmed_up_by_nobody(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(standby_transfer, "_warm", warm)
 
-    async def scenario() -> None:
-        transfer = TransferSupervisor(lambda: (None, ""))
-        transfer._take({"event": "started", "is_local": False})
-        await asyncio.sleep(0)
-        assert warmed == []
-        transfer._take({"event": "started", "is_local": True})
-        await asyncio.sleep(0)
-
-    asyncio.run(scenario())
+    transfer = TransferSupervisor(lambda: (None, ""))
+    transfer._take({"event": "started", "is_local": False})
+    await asyncio.sleep(0)
+    assert warmed == []
+    transfer._take({"event": "started", "is_local": True})
+    await asyncio.sleep(0)
     assert warmed == ["here"]
 
 
