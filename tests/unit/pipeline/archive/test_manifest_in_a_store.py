@@ -228,9 +228,7 @@ def test_a_begin_whose_entry_is_not_there_is_named(
             each.unlink()
     monkeypatch.setattr(module, "BEHIND_S", -1.0)
     for _ in range(2):
-        with pytest.raises(
-            ManifestDamaged, match=r"begins/0*9\.begin, which names a missing entry"
-        ):
+        with pytest.raises(ManifestDamaged, match=r"begins/0*9\.begin, which names a missing entry"):
             late.append([stored(place, 3, 4)])
     with pytest.raises(ManifestDamaged, match=r"begins/0*9\.begin, which names a missing entry"):
         Manifest(place)
