@@ -1,27 +1,9 @@
-"""The followers that a promise waits for, and the position up to which everything is promised.
+"""The followers in sync with a leader, and the position up to which everything is promised to clients. Pure.
 
-A promise (a confirm, an answer to a declare) that was made at a position of the node may be kept once
-the leader has that position on its own disk and `committed()` has reached it. Positions are octets of
-changes since the node started. A follower goes through these steps, in this order:
-
-1. The follower *joins*: it is live from a position on, and everything before was sent while it caught up. Nothing
-   waits for it yet: the changes that it wrote last may still be on their way to its disk.
-2. The follower acks its join position, and from now on *holds back* `committed()`. It may lack changes that were
-   promised in between, when other followers were faster. While it lacks them `committed()` stands still, which
-   lasts one round trip. Without that pause a follower of a busy leader would never become a member: the
-   promised end would run before its acks forever.
-3. The follower has acked every promised change and is a *member*: it may take over at any time.
-4. The follower *left*, or owed an ack for too long and is dropped: nothing waits for it any more.
-
-**When the set is recorded elsewhere** (etcd), for an election to read, a follower in the record may
-win at any moment. So the record may never name a follower that lacks a kept promise:
-
-- Growing: promises wait first, then the name is recorded. In the other order the follower could win in between.
-- Shrinking: the record changes first, then promises stop waiting. In the other order the dropped follower
-  could win, without the promises made meanwhile.
-- A write in flight counts as done and as not done, until its outcome is known: from `writing` on,
-  promises wait for all names in the record and in the write. Otherwise a follower that leaves while it is being
-  added would be in the record with no promise waiting for it.
+A position is the number of a cut: the octets of all changes that the node has cut since it started. Which followers
+promises wait for, and in which order they are recorded in etcd, is said in `core.replication.replica_set`. This class
+adds the policy of a whole node: promises wait for each follower from its join on, a follower that owes an ack for too
+long is dropped, and with fewer than `min_in_sync` members publishes are not confirmed.
 """
 
 from __future__ import annotations
@@ -31,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from leveret.core.replication.replica_set import Acks, Phase, ReplicaSet
 from leveret.model.errors import PeerError
 
 _SAMPLES_MAX: Final = 4096
@@ -53,24 +36,23 @@ class _LagSample(NamedTuple):
 class _Live:
     """A follower that gets every frame from `joined` on, since `joined_ms`."""
 
-    __slots__ = ("acked", "in_sync_from_ms", "joined", "joined_ms")
+    __slots__ = ("acks", "in_sync_from_ms", "joined", "joined_ms")
 
     def __init__(self, joined: int, joined_ms: int) -> None:
+        self.acks = Acks()
         self.joined = joined
         self.joined_ms = joined_ms
         self.in_sync_from_ms = joined_ms
         """Since when promises wait for it, if they do."""
-        self.acked = -1
-        """Below `joined` it says nothing of what the follower has."""
 
     @property
     def holds_back(self) -> bool:
-        return self.acked >= self.joined
+        return self.acks.cut >= self.joined
 
     @property
     def owes_from(self) -> int:
         """What was shipped behind this position is to be acked yet."""
-        return max(self.acked, self.joined)
+        return max(self.acks.cut, self.joined)
 
 
 class InSync:
@@ -103,10 +85,8 @@ class InSync:
         """All that the record may name, and all that it names whatever becomes of a write under way."""
         self._is_writing = False
         self._live: dict[str, _Live] = {}
-        self._gone: dict[str, int] = {}
-        """Up to where those have everything that the record may name and that hold nothing back by acks."""
+        self._replicas = ReplicaSet()
         self._end = 0
-        self._committed = 0
         self._confirmable = 0
         # Fine enough that a mark which is merged for want of room is past every timeout already.
         self._grain_ms = 1 + ack_timeout_ms // (_SAMPLES_MAX // 2)
@@ -118,7 +98,8 @@ class InSync:
     def joined(self, follower: str, position: int, now_ms: int) -> None:
         """The follower gets every frame from `position` on; an earlier link of the follower ends with this."""
         self.left(follower)
-        self._live[follower] = _Live(position, now_ms)
+        live = self._live[follower] = _Live(position, now_ms)
+        self._replicas.joined(follower, live.acks, position)
         if position < self._end and not self._samples:
             self._sample(self._end, now_ms)
 
@@ -144,7 +125,7 @@ class InSync:
             PeerError: that was not shipped yet; the link is to be ended.
         """
         live = self._live.get(follower)
-        if live is None or position <= live.acked:
+        if live is None or position <= live.acks.cut:
             return
         if position > max(self._end, live.joined):
             raise PeerError(
@@ -152,17 +133,15 @@ class InSync:
             )
         if not live.holds_back:
             live.in_sync_from_ms = now_ms
-        live.acked = position
+        live.acks.cut = position
         self._prune()
         self._advance()
 
     def left(self, follower: str) -> None:
         """Its link is gone, or it is dropped; nothing happens when it was not live."""
-        live = self._live.pop(follower, None)
-        if live is None:
+        if self._live.pop(follower, None) is None:
             return
-        if live.holds_back and follower in self._maybe_recorded:
-            self._gone[follower] = live.acked
+        self._replicas.left(follower)
         self._prune()
         self._advance()
 
@@ -178,7 +157,7 @@ class InSync:
         late = [
             name
             for name, live in self._live.items()
-            if live.holds_back and live.in_sync_from_ms <= long_ago_ms and live.acked < due
+            if live.holds_back and live.in_sync_from_ms <= long_ago_ms and live.acks.cut < due
         ]
         for name in late:
             self.left(name)
@@ -188,7 +167,7 @@ class InSync:
 
     def committed(self) -> int:
         """The position up to which every member has everything, the shipped end without any; never falls."""
-        return self._committed
+        return self._replicas.promised
 
     def confirmable(self) -> int:
         """The position up to which publishes may be confirmed: as `committed`, but it rests while short.
@@ -201,10 +180,7 @@ class InSync:
     @property
     def members(self) -> frozenset[str]:
         """Followers that have everything that was promised, and that promises wait for."""
-        committed = self._committed
-        return frozenset(
-            name for name, live in self._live.items() if live.holds_back and live.acked >= committed
-        )
+        return self._replicas.in_phase(Phase.MEMBER)
 
     @property
     def is_short(self) -> bool:
@@ -264,19 +240,15 @@ class InSync:
             raise ValueError(f"recorded as in sync without `writing`: {', '.join(sorted(unknown))}")
         self._recorded = self._maybe_recorded = self._surely_recorded = members
         self._is_writing = False
-        self._gone = {name: acked for name, acked in self._gone.items() if name in members}
         self._advance()
 
     def _advance(self) -> None:
         """Let the promised end follow what it waits for."""
-        end = min((live.acked for live in self._live.values() if live.holds_back), default=self._end)
-        for name in self._maybe_recorded:
-            live = self._live.get(name)
-            if live is None or not live.holds_back:
-                end = min(end, self._gone.get(name, 0))
-        self._committed = max(self._committed, min(end, self._end))
+        holding = self._replicas.in_phase(Phase.HOLDING_BACK, Phase.MEMBER)
+        self._replicas.wait_for([self._maybe_recorded | holding])
+        self._replicas.advance(self._end)
         if not self.is_short:
-            self._confirmable = self._committed
+            self._confirmable = self._replicas.promised
 
     # When what was shipped.
 

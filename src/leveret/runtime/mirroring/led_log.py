@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Mapping
 from enum import StrEnum
 
@@ -36,6 +38,7 @@ class LedLog:
     """
 
     __slots__ = (
+        "_cuts",
         "_due_ms",
         "_limit",
         "_pace",
@@ -50,9 +53,11 @@ class LedLog:
         "name",
     )
 
-    def __init__(self, name: str) -> None:
-        """Nobody mirrors it."""
+    def __init__(self, name: str, cut: int, end: int) -> None:
+        """Nobody mirrors it; it ends there, at the last cut."""
         self.name = name
+        self._cuts = deque([(cut, end)])
+        """The last cuts that changed it, and its ends then."""
         self.automatic = False
         self.expected: frozenset[str] = frozenset()
         self.batch_messages = SYNC_BATCH_MESSAGES
@@ -63,6 +68,23 @@ class LedLog:
         self._limit = 0
         self._pace = SyncPace(0, 0)
         self._due_ms = 0
+
+    @property
+    def cut(self) -> int:
+        """The last cut that changed it."""
+        return self._cuts[-1][0]
+
+    def ends_at(self, cut: int, end: int, *, forget_to: int) -> None:
+        """It ends there since that cut; nobody asks any more for the end at a cut before `forget_to`."""
+        cuts = self._cuts
+        cuts.append((cut, end))
+        while len(cuts) > 1 and cuts[1][0] <= forget_to:
+            cuts.popleft()
+
+    def end_at(self, cut: int) -> int:
+        """Where it ended at that cut."""
+        index = bisect_right(self._cuts, cut, key=lambda each: each[0])
+        return self._cuts[max(0, index - 1)][1]
 
     def wait_ms(self, limit_bytes_s: int, now_ms: int) -> int:
         """The pause of a sync of this log before it sends more; a new limit holds at once."""

@@ -12,15 +12,19 @@ The prefix is sent afterwards, if that is asked for, the newest segment first, a
 contiguous at every moment; records that the leader drops at the old end meanwhile need not be sent at
 all; and a sync that was cancelled, or cut off, continues where it stopped. A short log is simply sent.
 
-A state is reported only after the mirror's ack, so the records are on the mirror's disk.
+A state is reported only after the mirror's ack, so the records are on the mirror's disk. Records that are read from
+disk go in frames with numbers of their own. From the frame on with which the stream goes live, an ack of a cut says
+that the mirror has all of the log up to that cut; promises count on it once the mirror lacks no prefix.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol
 
+from leveret.core.replication.replica_set import Acks
 from leveret.model.errors import StorageError
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
 from leveret.runtime.mirroring.progress import SynchronisingProgress
@@ -46,18 +50,20 @@ class MirrorStreamHost(Protocol):
     node: str
     numbers: Iterator[int]
     tree: Tree
+    acks: Acks
 
     @property
     def limit_bytes_s(self) -> int:
         """Most that a log's mirrors are sent in a second to synchronise; 0 for no limit."""
 
-    def send(self, frame: Frame, ends: dict[MirrorStream, int]) -> int:
-        """Send a frame at once; the position behind it. `ends`: up to where streams have what with it."""
+    def send(self, frame: Frame) -> int:
+        """Send a frame at once; its number."""
 
-    def add(
-        self, head: bytes, stream: MirrorStream, end: int, chunk: list[Octets] | None, records: int
-    ) -> None:
-        """Have a change, up to that end, in the frame of this flush."""
+    def add(self, head: bytes, chunk: list[Octets] | None = None, records: int = 0) -> None:
+        """Have a change in the frame of this flush."""
+
+    def cut_all(self) -> None:
+        """End the frame of this flush, and have it sent."""
 
     def begin_segment(self, name: str) -> int:
         """Begin a segment of a log that is led here, with a chunk that settles nothing; its offset. StorageError."""
@@ -68,8 +74,14 @@ class MirrorStreamHost(Protocol):
     def wake(self, stream: MirrorStream) -> None:
         """It has something to do."""
 
-    def acked(self, stream: MirrorStream, offset: int) -> None:
-        """The mirror has everything of it before an offset that is not settled, or nothing for certain (0)."""
+    def waits_for_ack(self, stream: MirrorStream) -> None:
+        """Tell the stream of acks, as long as it wants that."""
+
+    def joined(self, stream: MirrorStream, cut: int) -> None:
+        """The mirror has everything that is not settled up to the cut that it acks, from that one on."""
+
+    def left(self, stream: MirrorStream) -> None:
+        """The mirror is not sent each cut any more."""
 
     def reported(self, stream: MirrorStream, state: MirrorState) -> None:
         """It is in another state."""
@@ -91,7 +103,6 @@ class MirrorStream:
         is_live: whether it is sent each group commit.
         is_ended: nothing of it is sent any more.
         syncs: whether it is to be sent its head.
-        has: the mirror has everything from `first` up to here on its disk.
         first: the offset at which what the mirror has begins.
     """
 
@@ -103,11 +114,16 @@ class MirrorStream:
         self.is_ended = False
         # Who is waited for counts as having everything: what it lacks it is sent, whatever the policy says of new ones.
         self.syncs = led.automatic or host.node in led.expected
-        self.first = self.has = 0
+        self.first = 0
         self._host = host
         self._number = 0
         self._joined_at = 0
-        self._is_joined = False
+        self._is_joined = self._counts = False
+        self._has = 0
+        self._steps: deque[tuple[int, int]] = deque()
+        """Frames that were read from disk and are not acked: number, and up to where the mirror has the log then."""
+        self._tops: deque[tuple[int, int]] = deque()
+        """Frames with the end of a segment of the head: number, and from where on the mirror has the log then."""
         self._quarantines = False
         self._reported_prefix = copy.head
         self._top = 0
@@ -309,13 +325,15 @@ class MirrorStream:
     def _catch_up(self, now_ms: Callable[[], int]) -> bool:
         plan, host = self._plan, self._host
         if self._quarantines:
-            host.send(plan.step(STEP_BYTES), {})
+            host.send(plan.step(STEP_BYTES))
             return False
         final_bytes = self._final_bytes if self._is_paced else FINAL_BYTES
         if host.is_congested:
             # Whoever steps waits for the socket then.
             return True
         if plan.bytes_left(exactly=True) <= final_bytes:
+            # What was appended and not cut is on disk, and sent from there: no later frame may have it too.
+            host.cut_all()
             while not plan.is_nothing and not self.is_ended:
                 self._send_step(now_ms)
             if not self.is_ended:
@@ -329,7 +347,8 @@ class MirrorStream:
         is_paced = self._is_paced
         # What may be sent in a second is sent at once, at most.
         frame = self._plan.step(min(STEP_BYTES, limit) if limit else STEP_BYTES, led.batch_messages)
-        self._host.send(frame, {self: self._plan.sent.get(led.name, 0)})
+        self._steps.append((self._host.send(frame), self._plan.sent.get(led.name, 0)))
+        self._host.waits_for_ack(self)
         if is_paced:
             led.paid(frame.octets, now_ms())
 
@@ -340,11 +359,12 @@ class MirrorStream:
         frame.add(name_change(self._number, led.name))
         # Also that nothing was handed out: who never heard of it has to take all as redelivered.
         frame.add(log_change(ChangeKind.CURSOR, self._number, led.cursor))
-        self._joined_at = log.next_offset if log is not None else 0
         self._is_joined = False
         self.is_live = True
         # What it has may not be on its disk yet, also where it lacked nothing: its ack of this frame says so.
-        self._host.send(frame, {self: self._joined_at})
+        self._joined_at = self._host.send(frame)
+        self._steps.append((self._joined_at, log.next_offset if log is not None else 0))
+        self._host.waits_for_ack(self)
 
     # -- the head -----------------------------------------------------------------------------
 
@@ -395,9 +415,11 @@ class MirrorStream:
             frame.add(log_change(ChangeKind.HEAD, number, start), [octets], header.records)
             at = header.next_offset
         self._piece = (start, at)
+        sent = self._host.send(frame)
         if at == self._top:
             self._top, self._piece = start, None
-        self._host.send(frame, {self: -self._top - 1})
+            self._tops.append((sent, start))
+            self._host.waits_for_ack(self)
         self.led.paid(frame.octets, now_ms())
         return self.has_head_to_send
 
@@ -412,10 +434,10 @@ class MirrorStream:
 
     # -- what happens in the tree -------------------------------------------------------------
 
-    def appended(self, segment: int, end: int, chunk: list[Octets], records: int) -> None:
+    def appended(self, segment: int, chunk: list[Octets], records: int) -> None:
         """A chunk stands at the end of the log."""
         if self.is_live:
-            self._host.add(log_change(ChangeKind.APPEND, self._number, segment), self, end, chunk, records)
+            self._host.add(log_change(ChangeKind.APPEND, self._number, segment), chunk, records)
         elif self._reconciliation is None and not self._quarantines and not self._is_put_off:
             self._plan.noted(self.led.name)
             self._host.wake(self)
@@ -423,11 +445,7 @@ class MirrorStream:
     def dropped(self, first_offset: int) -> None:
         """The log begins later."""
         if self.is_live:
-            log = self.log
-            assert log is not None
-            self._host.add(
-                log_change(ChangeKind.DROP, self._number, first_offset), self, log.next_offset, None, 0
-            )
+            self._host.add(log_change(ChangeKind.DROP, self._number, first_offset))
         else:
             self._plan.dropped(self.led.name, first_offset)
             self._host.wake(self)
@@ -436,43 +454,47 @@ class MirrorStream:
     def cursor_rose(self) -> None:
         """More may have been handed to consumers."""
         if self.is_live:
-            log = self.log
-            end = log.next_offset if log is not None else 0
-            self._host.add(log_change(ChangeKind.CURSOR, self._number, self.led.cursor), self, end, None, 0)
+            self._host.add(log_change(ChangeKind.CURSOR, self._number, self.led.cursor))
 
     # -- what becomes of it -------------------------------------------------------------------
 
-    def acked(self, end: int) -> None:
-        """A frame that was sent is on the mirror's disk; see Host.send. Negative: of the head, from -end - 1 on."""
-        if self.is_ended:
-            return
-        if end < 0:
-            self.first = min(self.first, max(-end - 1, self._first_here))
-            self._report_if_joined()
-            return
-        self.has = end
-        self._report_has()
-        if self.is_live and not self._is_joined and end >= self._joined_at:
+    def acked(self, number: int) -> bool:
+        """Frames up to that number are on the mirror's disk; whether the stream waits for more acks."""
+        while self._steps and self._steps[0][0] <= number:
+            self._has = self._steps.popleft()[1]
+        while self._tops and self._tops[0][0] <= number:
+            self.first = min(self.first, max(self._tops.popleft()[1], self._first_here))
+        if self.is_live and not self._is_joined and number >= self._joined_at:
             self._is_joined = True
             if self.has_head_to_send and self.lacks_head:
                 self._progress.total_bytes = self._head_left()
                 self._host.wake(self)
-            self._report_if_joined()
+        self._report_if_joined()
+        return bool(self._steps or self._tops)
+
+    @property
+    def acked_cut(self) -> int:
+        """The last cut that the mirror has acked, of this log or of others."""
+        return self._host.acks.cut
+
+    @property
+    def has(self) -> int:
+        """The mirror has everything from `first` up to here on its disk."""
+        return self.led.end_at(self.acked_cut) if self._is_joined else self._has
 
     @property
     def _first_here(self) -> int:
         log = self.log
         return log.first_offset if log is not None else 0
 
-    def _report_has(self) -> None:
-        """For promises it counts only once it is whole: one that begins late does not have what was promised."""
-        self._host.acked(self, 0 if self.lacks_head else self.has)
-
     def _report_if_joined(self) -> None:
-        self._report_has()
         if not self.is_live or not self._is_joined:
             return
         if not self.lacks_head:
+            # For promises it counts only now: one that begins late does not have what was promised.
+            if not self._counts:
+                self._counts = True
+                self._host.joined(self, self._joined_at)
             self._report(MirrorState.LIVE)
         else:
             self._report(MirrorState.SYNCHRONISING if self.syncs else MirrorState.UNSYNCHRONISED)
@@ -486,6 +508,10 @@ class MirrorStream:
         """All that was cut is on its way; from here on it is read from disk again."""
         log = self.log
         end = log.next_offset if log is not None else 0
+        self._has = self.has
+        self._steps.append((self.led.cut, end))
+        self._host.waits_for_ack(self)
+        self._leave()
         self.is_live = self._is_joined = False
         self._plan = self._lacks({self.led.name: end})
         self._paced_until = 0
@@ -493,9 +519,15 @@ class MirrorStream:
         self._report(MirrorState.SYNCHRONISING)
         self._host.wake(self)
 
+    def _leave(self) -> None:
+        if self._counts:
+            self._counts = False
+            self._host.left(self)
+
     def end(self, *, reports: bool = True) -> None:
         """Nothing of it is sent any more."""
         if not self.is_ended:
+            self._leave()
             self.is_ended, self.is_live = True, False
             if reports:
                 self._report(MirrorState.GONE)

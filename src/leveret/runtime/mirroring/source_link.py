@@ -1,8 +1,8 @@
 """The leader's end of the link to one mirror node, carrying every log that the one leads and the other mirrors.
 
-Live records go out once a flush, all logs in one frame. Records that a mirror lacks go out between, in steps of their
-own, each log in its turn. Every frame has a position on the link, and an ack of a position covers everything
-before it: the mirror has synced it.
+Live records go out once a flush, all logs in one frame with the number of the cut. Records that a mirror lacks go out
+between, in steps of their own, each log in its turn, in frames with numbers of their own. An ack of a number says that
+all of the link up to there is on the mirror's disk (core.replication.replica_set).
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import count
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
+from leveret.core.replication.replica_set import Acks, ReplicaSet
 from leveret.model.errors import LeveretError, StorageError
 from leveret.runtime.link.peer import WRITE_BUFFER_BYTES, LinkPeer
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
@@ -44,8 +45,17 @@ class MirrorLeader(Protocol):
     def touched(self, link: SourceLink) -> None:
         """It has something in the frame of this flush."""
 
-    def acked(self, stream: MirrorStream, offset: int) -> None:
-        """See stream.MirrorStreamHost."""
+    def number(self, octets: int) -> int:
+        """The number of a frame with so many octets of changes, higher than all before."""
+
+    def replicas(self, name: str) -> ReplicaSet:
+        """The replicas of a log that is led here."""
+
+    def cut(self) -> int:
+        """Send what was appended since the last cut, to every mirror."""
+
+    def acked(self, node: str) -> None:
+        """A mirror has more of its logs: promises may be due."""
 
     def reported(self, stream: MirrorStream, state: MirrorState) -> None:
         """See stream.MirrorStreamHost."""
@@ -54,23 +64,20 @@ class MirrorLeader(Protocol):
         """It is gone."""
 
 
-class _Owed(NamedTuple):
-    """A frame that is not acked: where it ends, when it was sent, and what it says of streams."""
-
-    position: int
-    sent_ms: int
-    ends: dict[MirrorStream, int]
-
-
 class MirroredLog(LedLog):
     """A log that this node leads, with its streams by the mirror's node."""
 
     __slots__ = ("streams",)
 
-    def __init__(self, name: str) -> None:
-        """Nobody mirrors it."""
-        super().__init__(name)
+    def __init__(self, name: str, cut: int, end: int) -> None:
+        """Nobody mirrors it; it ends there, at the last cut."""
+        super().__init__(name, cut, end)
         self.streams: dict[str, MirrorStream] = {}
+
+    def changed(self, cut: int, end: int) -> None:
+        """It ends there since that cut."""
+        acked = (stream.acked_cut for stream in self.streams.values() if stream.is_live)
+        self.ends_at(cut, end, forget_to=min(acked, default=cut))
 
 
 class SourceLink:
@@ -81,6 +88,7 @@ class SourceLink:
         wanted: names of the logs that the mirror wants of this node, led here or not.
         streams: those that are under way, by the log's name.
         numbers: what logs may be called in frames from now on.
+        acks: what the mirror has acked.
     """
 
     def __init__(self, leader: MirrorLeader, peer: LinkPeer, node: str) -> None:
@@ -93,10 +101,13 @@ class SourceLink:
         self.numbers: Iterator[int] = count(1)
         self._leader = leader
         self._loop = asyncio.get_running_loop()
+        self.acks = Acks()
         self._frame = Frame()
-        self._ends: dict[MirrorStream, int] = {}
-        self._position = 0
-        self._owed: deque[_Owed] = deque()
+        self._sent = 0
+        self._owed: deque[tuple[int, int]] = deque()
+        """Cuts that are not acked: number, and when each was sent."""
+        self._waiting: dict[MirrorStream, None] = {}
+        """The streams that wait for an ack."""
         self._busy: dict[MirrorStream, None] = {}
         self._work = asyncio.Event()
         self._is_over = False
@@ -106,46 +117,60 @@ class SourceLink:
 
     # -- frames -------------------------------------------------------------------------------
 
-    def add(
-        self, head: bytes, stream: MirrorStream, end: int, chunk: list[Octets] | None, records: int
-    ) -> None:
+    def add(self, head: bytes, chunk: list[Octets] | None = None, records: int = 0) -> None:
         """See stream.MirrorStreamHost."""
         frame = self._frame
         if not frame.octets:
             self._leader.touched(self)
         frame.add(head, chunk, records)
-        self._ends[stream] = end
 
-    def cut(self) -> None:
+    @property
+    def gathered(self) -> int:
+        """Octets of changes since the last cut."""
+        return self._frame.octets
+
+    def cut_all(self) -> None:
+        """See stream.MirrorStreamHost."""
+        self._leader.cut()
+
+    def cut(self, number: int) -> None:
         """Send what was added since the last cut."""
-        frame, ends = self._frame, self._ends
+        frame = self._frame
         if not frame.octets:
             return
-        self._frame, self._ends = Frame(), {}
-        self.send(frame, ends)
+        self._frame = Frame()
+        self._owed.append((number, self._write(frame, number)))
         if self.peer.waiting_bytes > LIVE_BYTES_MAX:
             logger.warning("mirror_falls_behind node=%s waiting_bytes=%d", self.node, self.peer.waiting_bytes)
             for stream in list(self.streams.values()):
                 if stream.is_live:
                     stream.fall_behind()
 
-    def send(self, frame: Frame, ends: dict[MirrorStream, int]) -> int:
+    def send(self, frame: Frame) -> int:
         """See stream.MirrorStreamHost."""
-        if self.peer.is_closed:
-            return self._position
-        now_ms = self._leader.clock_ms()
-        self._position += max(1, frame.octets)
-        self._owed.append(_Owed(self._position, now_ms, ends))
-        self.peer.write(*frame.message(self._position, 0, now_ms))
-        return self._position
+        number = self._leader.number(frame.octets)
+        self._write(frame, number)
+        return number
 
-    def _acked(self, position: int) -> None:
-        if position > self._position:
-            raise LinkError(f"mirror {self.node} acks {position}, but {self._position} was sent last")
-        owed = self._owed
-        while owed and owed[0].position <= position:
-            for stream, end in owed.popleft().ends.items():
-                stream.acked(end)
+    def _write(self, frame: Frame, number: int) -> int:
+        now_ms = self._leader.clock_ms()
+        if not self.peer.is_closed:
+            self._sent = number
+            self.peer.write(*frame.message(number, 0, now_ms))
+        return now_ms
+
+    def _acked(self, number: int) -> None:
+        if number > self._sent:
+            raise LinkError(f"mirror {self.node} acks {number}, but {self._sent} was sent last")
+        if number <= self.acks.cut:
+            return
+        self.acks.cut = number
+        while self._owed and self._owed[0][0] <= number:
+            self._owed.popleft()
+        for stream in list(self._waiting):
+            if not stream.acked(number):
+                self._waiting.pop(stream, None)
+        self._leader.acked(self.node)
 
     # -- stream.MirrorStreamHost --------------------------------------------------------------------------
 
@@ -172,9 +197,18 @@ class SourceLink:
         self._busy[stream] = None
         self._work.set()
 
-    def acked(self, stream: MirrorStream, offset: int) -> None:
+    def waits_for_ack(self, stream: MirrorStream) -> None:
         """See stream.MirrorStreamHost."""
-        self._leader.acked(stream, offset)
+        self._waiting[stream] = None
+
+    def joined(self, stream: MirrorStream, cut: int) -> None:
+        """See stream.MirrorStreamHost."""
+        self._leader.replicas(stream.led.name).joined(self.node, self.acks, cut)
+        self._leader.acked(self.node)
+
+    def left(self, stream: MirrorStream) -> None:
+        """See stream.MirrorStreamHost."""
+        self._leader.replicas(stream.led.name).left(self.node)
 
     def reported(self, stream: MirrorStream, state: MirrorState) -> None:
         """See stream.MirrorStreamHost."""
@@ -222,7 +256,7 @@ class SourceLink:
             return
         self.end(name)
         # What waits for the cut is of the stream before this one: it must not come behind what begins now.
-        self.cut()
+        self._leader.cut()
         log = self.tree.logs.get(name)
         epoch = log.epoch if log is not None else self.tree.epochs.get(name, self.tree.epoch)
         self.peer.write(
@@ -236,7 +270,7 @@ class SourceLink:
             logger.error("mirrored_log_unreadable log=%s node=%s error=%s", name, self.node, error)
             return
         self.streams[name] = led.streams[self.node] = stream
-        self._leader.acked(stream, 0)
+        self._leader.replicas(name).begins_anew(self.node)
         self._leader.reported(stream, MirrorState.JOINING)
         self.wake(stream)
 
@@ -253,6 +287,7 @@ class SourceLink:
             if led is not None and led.streams.get(self.node) is stream:
                 del led.streams[self.node]
             self._busy.pop(stream, None)
+            self._waiting.pop(stream, None)
             stream.end(reports=reports)
 
     def ended(self, error: Exception | None) -> None:
@@ -309,17 +344,14 @@ class SourceLink:
         self._beating = self._loop.call_later(BEAT_S, self._beat)
         silent_s = self._loop.time() - self._heard_at_s
         # Nobody waits for what is sent to synchronise, however long that takes.
-        since_ms = next(
-            (owed.sent_ms for owed in self._owed if any(each.is_live for each in owed.ends)), None
-        )
-        owed_ms = self._leader.clock_ms() - since_ms if since_ms is not None else 0
+        owed_ms = self._leader.clock_ms() - self._owed[0][1] if self._owed else 0
         if silent_s > SILENCE_S:
             self.peer.abort(LinkError(f"nothing was heard of it for {silent_s:.0f} s"))
         elif owed_ms > self._leader.ack_timeout_ms:
             self.peer.abort(LinkError(f"it owes an ack for {owed_ms} ms"))
         elif self.wanted:
-            self.peer.write(*Frame().message(self._position, 0, self._leader.clock_ms()))
+            self.peer.write(*Frame().message(self._sent, 0, self._leader.clock_ms()))
 
     def owed_since_ms(self, stream: MirrorStream) -> int | None:
-        """When the oldest was sent that the mirror has not acked of a stream; None if it has acked all."""
-        return next((owed.sent_ms for owed in self._owed if stream in owed.ends), None)
+        """When the oldest cut was sent that the mirror has not acked, of a stream that lacks one; else None."""
+        return self._owed[0][1] if self._owed and stream.led.cut > self.acks.cut else None

@@ -1,10 +1,10 @@
 """The leader's end of all mirroring: appends to logs that this node leads are sent to their mirrors.
 
     appended -> the frame of each link that has the log live       (once a flush: one frame a link, by `cut`)
-    acked    -> core.replication.mirror_acks: promises that are due are kept
+    acked    -> core.replication.promises: promises that are due are kept
 
-**A promise** is bound to the end of its logs at the cut, and is kept once the nodes that `wait_for` names have all
-of that on their disks. The caller keeps the order in which a mirror is recorded as synchronised:
+**A promise** is bound to the last cuts of its logs, and is kept once the nodes that `wait_for` names have acked those.
+The caller keeps the order in which a mirror is recorded as synchronised (core.replication.replica_set):
 
     on_state(name, node, live)
     wait_for(name, recorded, recorded | {node}, then=record)    promises wait first,
@@ -22,7 +22,8 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from leveret.core.replication.mirror_acks import MirrorAcks
+from leveret.core.replication.promises import Promises
+from leveret.core.replication.replica_set import ReplicaSet
 from leveret.core.rules.mirror_policy import SYNC_BATCH_MESSAGES
 from leveret.model.errors import StorageError
 from leveret.runtime.link.peer import LinkPeer, Receiver
@@ -81,8 +82,11 @@ class MirrorSources:
         self._links: dict[str, SourceLink] = {}
         self._incarnations: dict[str, str] = {}
         self._touched: dict[SourceLink, None] = {}
-        self._promises: list[tuple[list[str], OnAcked]] = []
-        self._acks: MirrorAcks[OnAcked] = MirrorAcks()
+        self._number = 0
+        self._changed: dict[MirroredLog, None] = {}
+        """Logs that the next cut changes."""
+        self._promises: Promises[OnAcked] = Promises()
+        self._promised: list[tuple[list[str], OnAcked]] = []
         self._cursors: dict[MirroredLog, None] = {}
         self._states: list[tuple[str, str, MirrorState]] = []
         self._next = tree.changes
@@ -95,7 +99,6 @@ class MirrorSources:
         name: str,
         *,
         automatic: bool = False,
-        majority: bool = False,
         batch_messages: int = SYNC_BATCH_MESSAGES,
         ends: Mapping[int, int] | None = None,
         lost: tuple[int, int] = (0, 0),
@@ -108,7 +111,6 @@ class MirrorSources:
         Args:
             name: as in the tree: `queues/EPOCH`.
             automatic: `ha-sync-mode`: whether a new mirror is sent what was there before it came.
-            majority: `ha-confirm`: whether a promise waits for a majority of those it waits for.
             batch_messages: `ha-sync-batch-size`.
             ends: see LedLog; without it as its last chunk says.
             lost: its `lost_before` and `lost_epoch`.
@@ -122,13 +124,15 @@ class MirrorSources:
             raise StorageError(f"log {directory} is there, and not open: recover it before it is led")
         led = self.led.get(name)
         if led is None:
-            led = self.led[name] = MirroredLog(name)
+            end = self._end(name)
+            # A replica that acks nothing has nothing, unless the log has nothing either.
+            led = self.led[name] = MirroredLog(name, self.number(0) if end else 0, end)
+            self._promises.lead(name)
             led.ends = ends if ends is not None else self._last_epoch(name)
             for link in self._links.values():
                 link.lead(name)
         led.lost_before, led.lost_epoch = lost
         changed, led.automatic, led.batch_messages = automatic != led.automatic, automatic, batch_messages
-        self._keep(self._acks.lead(name, majority=majority))
         if changed:
             for stream in list(led.streams.values()):
                 stream.synchronise(wanted=automatic)
@@ -140,15 +144,18 @@ class MirrorSources:
 
     def cease(self, name: str) -> None:
         """This node does not lead that log any more: what waits for its mirrors is never told."""
-        led = self.led.pop(name, None)
-        if led is None:
-            return
-        for link in self._links.values():
-            link.end(name, reports=False)
-        self._cursors.pop(led, None)
-        dropped = self._acks.cease(name)
+        self._forget(name)
+        dropped = self._promises.cease(name)
         if dropped:
             logger.warning("promises_dropped log=%s count=%d", name, dropped)
+
+    def _forget(self, name: str) -> None:
+        led = self.led.pop(name, None)
+        if led is not None:
+            for link in self._links.values():
+                link.end(name, reports=False)
+            self._cursors.pop(led, None)
+            self._changed.pop(led, None)
 
     def accept(self, peer: LinkPeer, node: str, incarnation: str = "") -> Receiver:
         """A mirror node has connected and proven itself; a link that it had before is gone with this."""
@@ -180,12 +187,18 @@ class MirrorSources:
 
     # -- what promises wait for ---------------------------------------------------------------
 
-    def wait_for(self, name: str, *sets: frozenset[str], then: OnAcked | None = None) -> None:
+    def wait_for(
+        self,
+        name: str,
+        *sets: frozenset[str],
+        majority: bool | None = None,
+        then: OnAcked | None = None,
+    ) -> None:
         """From now on promises of that log wait for exactly these: all of each set, or a majority of each.
 
-        While the record of who is synchronised changes, hand in both the old and the new set. `then` is called, once,
-        when they have everything that may have been promised so far: from then on they may be recorded. A later call
-        takes its place.
+        While the record of who is synchronised changes, hand in both the old and the new set. With None for `majority`
+        it stays as it is. `then` is called, once, when they have everything that may have been promised so far: from
+        then on they may be recorded. A later call takes its place.
 
         Raises:
             KeyError: the log is not led here.
@@ -194,27 +207,25 @@ class MirrorSources:
         led.expected = frozenset().union(*sets)
         for stream in led.streams.values():
             stream.expected_changed()
-        log = self.tree.logs.get(name)
-        self._keep(self._acks.wait_for(name, sets, log.next_offset if log is not None else 0, then))
+        self._keep(self._promises.wait_for(name, sets, led.cut, majority=majority, then=then))
 
     def when_acked(self, names: Iterable[str], reported: OnAcked) -> None:
         """Call `reported` once whoever is waited for has acked what the flush under way appends to each of these logs.
 
-        That flush ends with the next `cut`. At once if nobody is waited for. Of a log that is led elsewhere before,
+        That flush ends with the next `cut`, where nobody is told before. Of a log that is led elsewhere before,
         it is never called; a log that is deleted needs nobody. The local disk is not asked: see GroupCommit.
         """
-        waited = [name for name in names if self._acks.is_waited_for(name)]
-        if waited:
-            self._promises.append((waited, reported))
-        else:
-            reported()
+        self._promised.append((list(names), reported))
 
     def has_all(self, name: str, node: str) -> bool:
         """Whether the node has everything up to the end of that log on its disk."""
-        return self._acks.has(name, node) >= self._end(name)
+        led = self.led.get(name)
+        return led is None or (
+            led not in self._changed and self._promises.replicas[name].has(node) >= led.cut
+        )
 
     def cut(self) -> int:
-        """Send what was appended since the last cut: one frame a link. To be called by the fence of GroupCommit.
+        """Send what was appended since the last cut: one frame a link. To be called by the barrier of GroupCommit.
 
         Returns:
             Always 0: what waits for mirrors does not wait in GroupCommit.
@@ -224,15 +235,25 @@ class MirrorSources:
             for led in cursors:
                 for stream in led.streams.values():
                     stream.cursor_rose()
-        if self._touched:
+        if self._touched or self._changed:
             touched, self._touched = self._touched, {}
+            changed, self._changed = self._changed, {}
+            number = self.number(max((link.gathered for link in touched), default=0))
+            for led in changed:
+                led.changed(number, self._end(led.name))
             for link in touched:
-                link.cut()
-        if self._promises:
-            promises, self._promises = self._promises, []
-            for names, reported in promises:
-                self._keep(self._acks.promise({name: self._end(name) for name in names}, reported))
+                link.cut(number)
+        if self._promised:
+            promised, self._promised = self._promised, []
+            for names, reported in promised:
+                needs = {name: self.led[name].cut for name in names if name in self.led}
+                self._keep(self._promises.promise(needs, reported))
         return 0
+
+    def number(self, octets: int) -> int:
+        """See source_link.MirrorLeader."""
+        self._number += max(1, octets)
+        return self._number
 
     def _end(self, name: str) -> int:
         log = self.tree.logs.get(name)
@@ -313,9 +334,13 @@ class MirrorSources:
         """See source_link.MirrorLeader."""
         self._touched[link] = None
 
-    def acked(self, stream: MirrorStream, offset: int) -> None:
+    def replicas(self, name: str) -> ReplicaSet:
         """See source_link.MirrorLeader."""
-        self._keep(self._acks.acked(stream.led.name, stream.node, offset))
+        return self._promises.replicas[name]
+
+    def acked(self, node: str) -> None:
+        """See source_link.MirrorLeader."""
+        self._keep(self._promises.acked(node))
 
     def reported(self, stream: MirrorStream, state: MirrorState) -> None:
         """See source_link.MirrorLeader."""
@@ -342,12 +367,15 @@ class MirrorSources:
         if self._next is not None:
             self._next.appended(name, segment, header, octets)
         led = self.led.get(name)
-        if led is None or not led.streams:
+        if led is None:
+            return
+        self._changed[led] = None
+        if not led.streams:
             return
         # A recovery's chunks may be in the buffer of a link, which it needs again.
         kept: list[Octets] = [each if isinstance(each, bytes) else bytes(each) for each in octets]
         for stream in led.streams.values():
-            stream.appended(segment, header.next_offset, kept, header.records)
+            stream.appended(segment, kept, header.records)
 
     def dropped(self, name: str, first_offset: int) -> None:
         """See storage.tree.Changes."""
@@ -362,9 +390,8 @@ class MirrorSources:
         """See storage.tree.Changes; mirrors delete their copies when they hear it of the cluster."""
         if self._next is not None:
             self._next.deleted(name)
-        if name in self.led:
-            self._keep(self._acks.deleted(name))
-            self.cease(name)
+        self._forget(name)
+        self._keep(self._promises.deleted(name))
 
     def replaced(self, name: str, octets: bytes | None) -> None:
         """See storage.tree.Changes."""

@@ -11,8 +11,8 @@ from random import Random
 from typing import Final
 
 from leveret.core.replication.cluster import Placement
-from leveret.core.replication.mirror_acks import MirrorAcks
 from leveret.core.replication.mirroring import asked_for_all
+from leveret.core.replication.promises import Promises
 from leveret.core.rules.mirror_policy import ALL, MAJORITY, MirrorPolicy
 from leveret.testing.mirror_model.parts import (
     WRONG,
@@ -144,7 +144,7 @@ class ModelCopy(ABC):
     placement: Placement
     unobserved: int
     stamp: int
-    acks: MirrorAcks[Callable[[], None]]
+    promises: Promises[Callable[[], None]]
     since: dict[str, int]
     on_disk: list[Callable[[], None]]
 

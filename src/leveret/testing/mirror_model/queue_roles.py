@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from leveret.core.replication.cluster import Placement, Presence
-from leveret.core.replication.mirror_acks import MirrorAcks
 from leveret.core.replication.placement import RequiredMirrors
+from leveret.core.replication.promises import Promises
 from leveret.core.rules.mirror_policy import MirrorPolicy
 from leveret.model.errors import PeerError
 from leveret.testing.mirror_model.environment import ModelCopy, ModelEnvironment
@@ -50,7 +50,7 @@ class ModelQueueRoles(ModelCopy):
         self.followed = 0
         self.fulfilled: RequiredMirrors | None = None
         self.stamp = 0
-        self.acks: MirrorAcks[Callable[[], None]] = MirrorAcks()
+        self.promises: Promises[Callable[[], None]] = Promises()
         self.streams: dict[str, ModelStream] = {}
         self.since: dict[str, int] = {}
         self.on_disk: list[Callable[[], None]] = []
@@ -132,7 +132,13 @@ class ModelQueueRoles(ModelCopy):
     def shown(self) -> str:
         """For a trace."""
         streams = {
-            name: (each.is_live, each.is_joined, each.lacks_head, each.first, self.acks.has(Q, name))
+            name: (
+                each.is_live,
+                each.is_joined,
+                each.lacks_head,
+                each.first,
+                self.promises.replicas[Q].has(name),
+            )
             for name, each in self.streams.items()
         }
         return f"{self.log.first}..{self.log.end} {streams} unseen {self.unobserved} tasks {len(self.tasks)}"
@@ -168,7 +174,7 @@ class ModelQueueRoles(ModelCopy):
             self.given = True
             yield from self._settle()
             self.led = self.given = False
-            self.acks.cease(Q)
+            self.promises.cease(Q)
             self.streams.clear()
         if self.name in placement.mirrors:
             is_counted_on = self.name in placement.synchronised
@@ -211,8 +217,8 @@ class ModelQueueRoles(ModelCopy):
         self.led, self.given = True, False
         self.stamp = term << _TERM_SHIFT | self.starts
         self.drop_to = 0
-        self.acks, self.streams, self.since = MirrorAcks(), {}, {}
-        self.keep(self.acks.lead(Q, majority=False))
+        self.promises, self.streams, self.since = Promises(), {}, {}
+        self.promises.lead(Q)
         if self.world.is_wrong("an empty copy leaves nothing on the disk"):
             self.log.forget_where_it_begins()
         if not self.is_damaged and self.log.end < self.world.reached and self.world.losing != self.name:
@@ -228,14 +234,14 @@ class ModelQueueRoles(ModelCopy):
 
     def _lead_by(self, waits: RequiredMirrors, then: Callable[[], None] | None) -> None:
         if self.led:
-            self.keep(self.acks.lead(Q, majority=waits.majority))
-            self.keep(self.acks.wait_for(Q, waits.sets, self.log.end, then))
+            majority = waits.majority
+            self.keep(self.promises.wait_for(Q, waits.sets, self.log.end, majority=majority, then=then))
 
     def _hand_over_to(self, to: str, recorded: frozenset[str]) -> Task:
         self.given = True
         extent = [False]
-        self.keep(self.acks.wait_for(Q, (recorded, frozenset({to})), self.log.end))
-        self.keep(self.acks.promise({Q: self.log.end}, lambda: extent.append(True)))
+        self.keep(self.promises.wait_for(Q, (recorded, frozenset({to})), self.log.end))
+        self.keep(self.promises.promise({Q: self.log.end}, lambda: extent.append(True)))
         patience = [self.world.rng.randint(5, 60)]
 
         def is_over() -> bool:
@@ -246,7 +252,9 @@ class ModelQueueRoles(ModelCopy):
         if not extent[-1]:
             raise RequestFailed
         yield from self._settle()
-        return frozenset(name for name in recorded & self._ready() if self.acks.has(Q, name) >= self.log.end)
+        return frozenset(
+            name for name in recorded & self._ready() if self.promises.replicas[Q].has(name) >= self.log.end
+        )
 
     # -- leading ------------------------------------------------------------------------------
 
@@ -307,7 +315,7 @@ class ModelQueueRoles(ModelCopy):
 
         end = self.log.end
         self.on_disk.append(lambda: part("disk"))
-        self.keep(self.acks.promise({Q: self.log.end}, lambda: part("mirrors")))
+        self.keep(self.promises.promise({Q: self.log.end}, lambda: part("mirrors")))
 
     def from_mirror(self, link: ModelLink) -> None:
         """What a mirror says."""
@@ -319,7 +327,7 @@ class ModelQueueRoles(ModelCopy):
                 if not self.led or self.is_damaged:
                     return
                 self.streams[link.mirror] = ModelStream(self, link, held, followed)
-                self.keep(self.acks.acked(Q, link.mirror, 0))
+                self.promises.replicas[Q].begins_anew(link.mirror)
                 link.to_mirror.append(("mirroring", said[1]))
                 if followed < self.since.get(link.mirror, 0):
                     self._report_again(link.mirror)

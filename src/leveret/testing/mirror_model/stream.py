@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from leveret.core.replication.join import Begin, Bounds, Continue, DropBefore, Join, Probe, Step, Truncate
+from leveret.core.replication.replica_set import Acks
 from leveret.testing.mirror_model.environment import ModelCopy
 from leveret.testing.mirror_model.parts import ModelLink
 from leveret.wire.chunk import decode_header
@@ -29,6 +30,7 @@ class ModelStream:
         self.begins: list[Step] | None = None
         self.is_decided = False
         self.owed: deque[tuple[int, int]] = deque()
+        self.acks = Acks()
         self.is_asked = False
         log = owner.log
         oldest = log.records[0].epoch if log.records else owner.stamp
@@ -167,6 +169,8 @@ class ModelStream:
                 self.first = min(self.first, max(-end - 1, owner.log.first))
                 owner.is_due = True
                 continue
-            owner.keep(owner.acks.acked(Q, self.link.mirror, end))
+            self.acks.cut = end
             if self.is_live and not self.is_joined and end >= self.joined_at:
                 self.is_joined = owner.is_due = True
+                owner.promises.replicas[Q].joined(self.link.mirror, self.acks, self.joined_at)
+            owner.keep(owner.promises.acked(self.link.mirror))

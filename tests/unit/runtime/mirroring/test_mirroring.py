@@ -97,6 +97,7 @@ def test_a_promise_waits_for_the_mirrors_it_is_to_wait_for(tmp_path: Path) -> No
         leader.lead(A, B, automatic=True)
         leader.append(A)
         leader.sources.when_acked([A, B], lambda: describe.append("nobody"))
+        leader.commits.begin()
         assert describe == ["nobody"]
         leader.sources.wait_for(A, frozenset({"mirror"}), then=lambda: describe.append("record"))
         leader.append(A)

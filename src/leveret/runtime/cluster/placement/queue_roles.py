@@ -325,12 +325,11 @@ class QueueRoles:
         self._sources.lead(
             name,
             automatic=policy.is_automatic,
-            majority=waits.majority,
             batch_messages=policy.sync_batch_size,
             ends=queue.chunk_epochs.ends if queue is not None else {},
             lost=self._lost(key),
         )
-        self._sources.wait_for(name, *waits.sets, then=then)
+        self._sources.wait_for(name, *waits.sets, majority=waits.majority, then=then)
 
     def begins_at(self, placement: Placement) -> int:
         """See local_queues.LocalQueues."""
