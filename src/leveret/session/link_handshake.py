@@ -30,14 +30,16 @@ import hashlib
 import hmac
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Final, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from leveret.model.errors import PeerError
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""Of what is said after the handshake: since 2 every message has a check."""
+_HANDSHAKE_VERSION: Final = 1
 HELLO: Final = 1
 PROOF: Final = 2
 WELCOME: Final = 3
@@ -216,6 +218,7 @@ class _AnyHello(msgspec.Struct, frozen=True):
     """What a HELLO of every version has."""
 
     version: int
+    kind: Any = None
 
 
 _Decoded = TypeVar("_Decoded", _Hello, _LeaderHello, _Proof, _Welcome, _Refused)
@@ -279,7 +282,7 @@ class LeaderHandshake:
         self._hello = hello
         self._transcript.kind = hello.kind
         self._transcript.add(message)
-        answer = _LeaderHello(VERSION, self._node_id, self._name, self._nonce, _UNPROVEN)
+        answer = _LeaderHello(hello.version, self._node_id, self._name, self._nonce, _UNPROVEN)
         return self._transcript.prove(HELLO, answer)
 
     def take_proof(self, message: HandshakeMessage) -> ProvenFollower:
@@ -342,7 +345,7 @@ class FollowerHandshake:
         self._transcript.kind = kind
         self._node_id = node_id
         self._nonce = nonce
-        hello = _Hello(VERSION, kind, node_id, _as_name(name), nonce, incarnation, vhost)
+        hello = _Hello(_version(kind), kind, node_id, _as_name(name), nonce, incarnation, vhost)
         self._opening = HandshakeMessage(HELLO, msgspec.json.encode(hello))
         self._is_opened = False
         self._leader: _LeaderHello | None = None
@@ -366,7 +369,7 @@ class FollowerHandshake:
             raise HandshakeError("a second HELLO came in a handshake of the replication")
         self._is_opened = True
         _check_not_refused(message)
-        _check_version(message)
+        _check_version(message, self._transcript.kind)
         hello = _decode(message, HELLO, _LeaderHello)
         _check_is_other(hello, self._node_id, self._nonce, self._transcript.kind)
         self._transcript.add(self._opening)
@@ -427,20 +430,27 @@ class _Transcript:
 
     def _proof(self, type: int, message: _Proven) -> bytes:
         role = "follower" if type == PROOF else "leader"
-        label = f"leveret replication {VERSION}: {role}: {_NAMES[type]}\n".encode()
+        label = f"leveret replication {_version(self.kind)}: {role}: {_NAMES[type]}\n".encode()
         own = msgspec.json.encode(msgspec.structs.replace(message, proof=_UNPROVEN))
         return hmac.digest(self._secret, label + self._said + own, hashlib.sha256)
 
 
-def _check_version(message: HandshakeMessage) -> None:
+def _version(kind: object) -> int:
+    """The version of a link of that kind. Nothing follows the handshake of one that fences: any leader is fenced."""
+    return _HANDSHAKE_VERSION if kind == "fence" else VERSION
+
+
+def _check_version(message: HandshakeMessage, kind: Kind | None = None) -> None:
+    """Raise if the peer's version is not that of a link of this kind; None: of the kind that the peer says."""
     _check_type(message, HELLO)
     try:
-        version = msgspec.json.decode(message.payload, type=_AnyHello).version
+        hello = msgspec.json.decode(message.payload, type=_AnyHello)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _malformed(HELLO, error) from None
-    if version != VERSION:
+    here = _version(kind or hello.kind)
+    if hello.version != here:
         raise HandshakeDeclined(
-            f"the replication speaks version {version} there and {VERSION} here: upgrade the older node"
+            f"the replication speaks version {hello.version} there and {here} here: upgrade the older node"
         )
 
 

@@ -4,11 +4,13 @@ After the greeting, the octets `LEVERET` and a version, both sides send messages
 
     u32 length of what follows | u8 type | payload
 
-Small messages are JSON or MessagePack of the structs below. **Frames** go from the leader to the follower and
-hold changes of its tree (storage.tree) in the order in which they were made; all changes of one group commit
-are one frame, so a follower that has applied whole frames is at a prefix of the whole node.
+The handshake's messages are JSON, with proofs. Every other message but a frame is one of the structs below in
+MessagePack, and ends in a u32 check, the CRC-32 of the struct with its type: without it, one flipped bit could make a
+peer skip or ack records that it does not have. **Frames** go from the leader to the follower and hold changes of its
+tree (storage.tree) in the order in which they were made; all changes of one group commit are one frame, so a follower
+that has applied whole frames is at a prefix of the whole node.
 
-    u64 position behind the frame | u64 records so far | i64 time of the cut in ms | u8 flags | u32 check | changes
+    u64 number of the cut | u64 records so far | i64 time of the cut in ms | u8 flags | u32 check | changes
 
     kind      then
     0 NAME    u32 number | u16 length | name      from now on the log of this name goes by the number, until it is gone
@@ -24,12 +26,11 @@ are one frame, so a follower that has applied whole frames is at a prefix of the
     10 HEAD   u32 number | u64 segment | chunk    the next chunk of the segment in front of what the mirror has
 
 The last two are for mirrors only, which follow single logs: a link carries those that one node mirrors of another.
-There `position` is the link's own; a mirror acks it whatever the frame is for, so it is never 0. Every other message
-there is a struct in MessagePack and ends in a u32 check, the CRC-32 of the struct with its type: without it, one
-flipped bit could make a mirror skip or ack records that it does not have.
 
-`position` counts octets of changes since the leader began. While the follower catches up, `position` is 0, and the
-octets that the follower still lacks stand in the place of records. With flag 1 the changes are compressed (zstd).
+The number of a cut counts octets of changes since the leader began (core.replication.replica_set). Frames that are read
+from disk for a mirror have numbers of their own, between the cuts, and are acked, too. Frames that are read from disk
+for a follower have the number 0, and the octets that the follower still lacks stand in the place of records. With
+flag 1 the changes are compressed (zstd).
 `check` is the CRC-32 of the octets before it and of all changes without their chunks. Chunks have checks of their
 own, which the follower verifies before it writes them. So every bit of a frame is covered.
 """
@@ -39,7 +40,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterator
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import zstandard
@@ -57,7 +58,6 @@ MESSAGE_BYTES_MAX: Final = 1 << 30
 SMALL_BYTES_MAX: Final = 8192
 """The most octets at once from a peer that has not proven the secret."""
 _COMPRESSED: Final = 1
-_ACK: Final = struct.Struct(">QQ")
 _NAME: Final = struct.Struct(">BIH")
 _CHANGE: Final = struct.Struct(">BIQ")
 _WHOLE: Final = struct.Struct(">BI")
@@ -65,6 +65,7 @@ _FILE: Final = struct.Struct(">BH")
 
 Octets: TypeAlias = bytes | memoryview
 _Struct = TypeVar("_Struct", bound=msgspec.Struct)
+_U64: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class LinkError(PeerError):
@@ -97,13 +98,13 @@ class Type(IntEnum):
     FRAME = 20
     """To the follower: changes."""
     ACK = 21
-    """To the leader: u64 position up to which all is on the follower's disk, u64 octets that the follower received."""
+    """To the leader: see the struct `Acked`."""
     STREAMING = 22
-    """To the follower: u64 position; the follower has all before it, and from now on gets frames as they are cut."""
+    """To the follower: it has all up to this cut, and from now on gets frames as they are cut. Struct `Number`."""
     TAKE_OVER = 23
-    """To the leader: u64 epoch in which the follower is going to lead."""
+    """To the leader: the epoch in which the follower is going to lead. Struct `Number`."""
     HANDED_OVER = 24
-    """To the follower: u64 position of the leader's last change."""
+    """To the follower: the cut of the leader's last change. Struct `Number`."""
     AMQP = 28
     """Either way: whole frames of AMQP 0-9-1, see wire.forwarding."""
     BEAT = 29
@@ -168,10 +169,16 @@ class Mirroring(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Acked(msgspec.Struct, frozen=True, array_like=True):
-    """ACK on a mirror's link: the position up to which all is on its disk, and the octets that it received."""
+    """Everything of the link's scope is on the peer's disk, up to this cut; and the octets that the peer received."""
 
-    position: int
-    octets: int
+    position: _U64
+    octets: _U64
+
+
+class Number(msgspec.Struct, frozen=True, array_like=True):
+    """A cut, or an epoch."""
+
+    number: _U64
 
 
 class LogNames(msgspec.Struct, frozen=True, array_like=True):
@@ -231,34 +238,12 @@ def message(kind: Type, payload: bytes = b"") -> bytes:
 
 def pack(kind: Type, struct_: msgspec.Struct) -> bytes:
     """One message of a struct, ready to be sent."""
-    return message(kind, msgspec.msgpack.encode(struct_))
-
-
-def pack_ack(position: int, octets: int) -> bytes:
-    """ACK."""
-    return message(Type.ACK, _ACK.pack(position, octets))
-
-
-def pack_checked(kind: Type, struct_: msgspec.Struct) -> bytes:
-    """One message of a mirror's link other than a frame, ready to be sent."""
     octets = msgspec.msgpack.encode(struct_)
     return message(kind, octets + crc32(octets, kind).to_bytes(_CHECK_BYTES, "big"))
 
 
-def decode(payload: memoryview, struct_: type[_Struct]) -> _Struct:
+def decode(kind: Type, payload: memoryview, struct_: type[_Struct]) -> _Struct:
     """The struct in a message.
-
-    Raises:
-        LinkError: the payload is no such struct.
-    """
-    try:
-        return msgspec.msgpack.decode(payload, type=struct_)
-    except msgspec.DecodeError as error:
-        raise LinkError(f"{struct_.__name__} is malformed: {error}") from None
-
-
-def decode_checked(kind: Type, payload: memoryview, struct_: type[_Struct]) -> _Struct:
-    """The struct in a message of a mirror's link other than a frame.
 
     Raises:
         LinkError: the payload is damaged, or no such struct.
@@ -266,35 +251,10 @@ def decode_checked(kind: Type, payload: memoryview, struct_: type[_Struct]) -> _
     octets = payload[:-_CHECK_BYTES]
     if crc32(octets, kind) != int.from_bytes(payload[-_CHECK_BYTES:], "big"):
         raise LinkError(f"the check of a message {kind.name} differs")
-    return decode(octets, struct_)
-
-
-def decode_ack(payload: Octets) -> tuple[int, int]:
-    """The position, and the octets of messages, of an ACK.
-
-    Raises:
-        LinkError: the payload is no ack.
-    """
-    if len(payload) != _ACK.size:
-        raise LinkError(f"an ack has {_ACK.size} octets, not {len(payload)}")
-    position, octets = _ACK.unpack(payload)
-    return position, octets
-
-
-def pack_u64(kind: Type, number: int) -> bytes:
-    """STREAMING, TAKE_OVER, HANDED_OVER."""
-    return message(kind, number.to_bytes(8, "big"))
-
-
-def decode_u64(payload: Octets) -> int:
-    """The number in STREAMING, TAKE_OVER or HANDED_OVER.
-
-    Raises:
-        LinkError: the payload is no such number.
-    """
-    if len(payload) != 8:
-        raise LinkError(f"a position or epoch has 8 octets, not {len(payload)}")
-    return int.from_bytes(payload, "big")
+    try:
+        return msgspec.msgpack.decode(octets, type=struct_)
+    except msgspec.DecodeError as error:
+        raise LinkError(f"{struct_.__name__} is malformed: {error}") from None
 
 
 # -- changes --------------------------------------------------------------------------------------

@@ -118,7 +118,7 @@ def test_a_proof_is_over_who_proves_what_and_all_that_was_said() -> None:
             proof = base64.b64decode(fields["proof"])
             own = edited(message, proof=base64.b64encode(bytes(32)).decode()).payload
             assert (
-                hmac.digest(SECRET, f"leveret replication 1: {who}\n".encode() + before + own, "sha256")
+                hmac.digest(SECRET, f"leveret replication 2: {who}\n".encode() + before + own, "sha256")
                 == proof
             )
         before += bytes((message.type,)) + len(message.payload).to_bytes(4, "big") + message.payload
@@ -162,9 +162,9 @@ def edited(message: HandshakeMessage, **changed: Any) -> HandshakeMessage:
     return HandshakeMessage(message.type, msgspec.json.encode(msgspec.json.decode(message.payload) | changed))
 
 
-@pytest.mark.parametrize("theirs", [0, 2, -1, 10**30])
+@pytest.mark.parametrize("theirs", [0, 1, 3, -1, 10**30])
 def test_another_version_is_declined_by_either_side(theirs: int) -> None:
-    told = rf"version {theirs} there and 1 here: upgrade the older node"
+    told = rf"version {theirs} there and 2 here: upgrade the older node"
     hello = HandshakeMessage(HELLO, msgspec.json.encode({"unknown": [1], "version": theirs}))
     with pytest.raises(HandshakeError, match=told):
         leader_side().answer_hello(hello)
@@ -174,8 +174,8 @@ def test_another_version_is_declined_by_either_side(theirs: int) -> None:
 
 def test_a_declined_peer_is_told_why() -> None:
     with pytest.raises(HandshakeDeclined) as declined:
-        leader_side().answer_hello(HandshakeMessage(HELLO, b'{"version":2}'))
-    with pytest.raises(HandshakeRefused, match="speaks version 2 there and 1 here"):
+        leader_side().answer_hello(HandshakeMessage(HELLO, b'{"version":1}'))
+    with pytest.raises(HandshakeRefused, match="speaks version 1 there and 2 here"):
         prove(follower_side(), declined.value.answer)
 
 
@@ -264,7 +264,6 @@ def test_what_was_recorded_opens_nothing_later() -> None:
 @pytest.mark.parametrize(
     ("step", "changed"),
     [
-        (0, {"kind": "fence"}),
         (0, {"node_id": "another"}),
         (0, {"name": "another"}),
         (1, {"node_id": "another"}),
@@ -288,6 +287,18 @@ def test_every_field_is_proven(step: int, changed: dict[str, Any]) -> None:
             follower_side(),
             lambda message: edited(message, **changed) if next(number) == step else message,
         )
+
+
+def test_a_kind_that_is_changed_on_its_way_is_declined() -> None:
+    """One that follows is of another version than one that fences; both are proven."""
+    for changed in ({"kind": "fence"}, {"kind": "fence", "version": 1}):
+        number = iter(range(4))
+        with pytest.raises(HandshakeDeclined):
+            meet(
+                leader_side(),
+                follower_side(),
+                lambda message: edited(message, **changed) if next(number) == 0 else message,  # noqa: B023
+            )
 
 
 # --- octets that nobody meant --------------------------------------------------------------------
@@ -365,10 +376,10 @@ def test_any_octets_are_refused_at_any_step(types: list[int], payload: bytes) ->
         (HandshakeMessage(99, b"{}"), "type 99 came where HELLO was due"),
         (HandshakeMessage(HELLO, b""), "HELLO of the replication is malformed"),
         (
-            HandshakeMessage(HELLO, b'{"version":1}'),
+            HandshakeMessage(HELLO, b'{"version":2}'),
             "HELLO of the replication is malformed: .*required field `kind`",
         ),
-        (HandshakeMessage(HELLO, b'{"version":1,"x":' + b"[" * 4000), "malformed"),
+        (HandshakeMessage(HELLO, b'{"version":2,"x":' + b"[" * 4000), "malformed"),
         (HandshakeMessage(HELLO, b" " * (MESSAGE_BYTES_MAX + 1)), f"more than {MESSAGE_BYTES_MAX} octets"),
         (edited(follower_side().hello(), kind="lead"), "malformed: Invalid enum value 'lead'"),
         (edited(follower_side().hello(), node_id="a b"), "malformed"),
@@ -377,10 +388,10 @@ def test_any_octets_are_refused_at_any_step(types: list[int], payload: bytes) ->
         (edited(follower_side().hello(), name=""), "malformed"),
         (edited(follower_side().hello(), name="a\nb"), "unprintable characters in its name"),
         (edited(follower_side().hello(), nonce="AAAA"), "malformed"),
-        (edited(follower_side().hello(), more=1), "not written as version 1 writes it"),
+        (edited(follower_side().hello(), more=1), "not written as version 2 writes it"),
         (
             HandshakeMessage(HELLO, follower_side().hello().payload + b"\n"),
-            "not written as version 1 writes it",
+            "not written as version 2 writes it",
         ),
     ],
 )
@@ -461,12 +472,11 @@ def test_a_node_of_a_cluster_is_known_with_its_run_and_its_vhost(kind: Kind) -> 
     assert met_by(leader_side(kinds=CLUSTER), follower_side(kind=kind)).vhost == ""
 
 
-def test_who_follows_says_hello_as_ever() -> None:
+def test_who_fences_says_hello_as_ever_so_that_a_leader_of_the_version_before_is_fenced() -> None:
     nonce = base64.b64encode(bytes(range(32, 64))).decode()
-    for kind in ("follow", "fence"):
-        expected = (
-            f'{{"version":1,"kind":"{kind}","node_id":"follower_2","name":"leveret@ü","nonce":"{nonce}"}}'
-        )
+    for kind, version in (("follow", 2), ("fence", 1)):
+        begins = f'{{"version":{version},"kind":"{kind}",'
+        expected = f'{begins}"node_id":"follower_2","name":"leveret@ü","nonce":"{nonce}"}}'
         assert follower_side(kind=kind).hello().payload.decode() == expected
 
 

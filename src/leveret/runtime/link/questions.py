@@ -7,11 +7,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-import msgspec
-
 from leveret.model.errors import LeveretError
 from leveret.runtime.link.peer import LinkPeer
-from leveret.wire.link import Answer, LinkError, Question, Type, pack
+from leveret.wire.link import Answer, Question, Type, decode, pack
 
 logger = logging.getLogger(__name__)
 
@@ -69,16 +67,13 @@ class Questions:
         Raises:
             LinkError: it is malformed.
         """
-        try:
-            if kind is Type.QUESTION:
-                question = msgspec.msgpack.decode(payload, type=Question)
-                task = asyncio.get_running_loop().create_task(self._find(peer, question))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
-                return
-            answer = msgspec.msgpack.decode(payload, type=Answer)
-        except msgspec.DecodeError as error:
-            raise LinkError(f"{kind.name} is malformed: {error}") from None
+        if kind is Type.QUESTION:
+            question = decode(kind, payload, Question)
+            task = asyncio.get_running_loop().create_task(self._find(peer, question))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        answer = decode(kind, payload, Answer)
         waits = self._waiting.get(answer.number)
         if waits is not None and not waits.done():
             if answer.error:

@@ -24,9 +24,9 @@ from leveret.wire.link import (
     LinkError,
     LogChange,
     Type,
-    decode_checked,
+    decode,
     decode_frame,
-    pack_checked,
+    pack,
 )
 
 logger = logging.getLogger(__name__)
@@ -153,7 +153,7 @@ class CopyLink:
                     if self._loop.time() - self._heard_at_s > SILENCE_S:
                         peer.abort(LinkError(f"the leader has been silent for {SILENCE_S:.0f} s"))
                     else:
-                        peer.write(pack_checked(Type.ACK, wire.Acked(self._acked, peer.received_bytes)))
+                        peer.write(pack(Type.ACK, wire.Acked(self._acked, peer.received_bytes)))
         finally:
             peer.close()
             self._forget(peer)
@@ -209,7 +209,7 @@ class CopyLink:
                 except StorageError as error:
                     self._fail(copy, error)
         if describe and self._peer is not None:
-            self._peer.write(pack_checked(Type.COPIES, wire.MirrorInventory(describe)))
+            self._peer.write(pack(Type.COPIES, wire.MirrorInventory(describe)))
 
     def report(self, name: str) -> None:
         """Tell the leader what is here of a log, if there is a link; when there is one next, all is told."""
@@ -233,7 +233,7 @@ class CopyLink:
             retry.cancel()
         if copy is None or self._peer is None:
             return
-        self._peer.write(pack_checked(Type.RELEASED, wire.LogNames([name])))
+        self._peer.write(pack(Type.RELEASED, wire.LogNames([name])))
         if len(self._names) > 2 * len(self.copies) + _NAMES_MAX:
             # Their numbers never come back.
             self._names = {
@@ -249,7 +249,7 @@ class CopyLink:
         copy.error = str(error)
         if self._peer is not None:
             # Before any ack of what came with it: its leader counts on nothing that is here of it from then on.
-            self._peer.write(pack_checked(Type.FAILED, wire.CopyFailed(copy.name, str(error))))
+            self._peer.write(pack(Type.FAILED, wire.CopyFailed(copy.name, str(error))))
         if isinstance(error, Corrupt):
             copy.damage = error
             self._shared.damaged_copy(copy)
@@ -275,16 +275,16 @@ class CopyLink:
             case Type.FRAME:
                 self._take_frame(peer, payload)
             case Type.MIRRORING:
-                said = decode_checked(kind, payload, wire.Mirroring)
+                said = decode(kind, payload, wire.Mirroring)
                 copy = self.copies.get(said.path)
                 if copy is not None and copy.serial == said.serial:
                     copy.is_accepting, copy.epoch, copy.error = True, said.epoch, ""
                     copy.lost_before, copy.lost_epoch = said.lost_before, said.lost_epoch
                     self._failures = 0
             case Type.PROBE:
-                self._answer(peer, decode_checked(kind, payload, wire.ProbeHeaders))
+                self._answer(peer, decode(kind, payload, wire.ProbeHeaders))
             case Type.REPORT_AGAIN:
-                for name in decode_checked(kind, payload, wire.LogNames).paths:
+                for name in decode(kind, payload, wire.LogNames).paths:
                     self.report(name)
             case _:
                 raise LinkError(f"message {kind.name} is not due from a leader")
@@ -298,7 +298,7 @@ class CopyLink:
         except StorageError as error:
             self._fail(copy, error)
             return
-        peer.write(pack_checked(Type.HEADERS, wire.Headers(probe.path, found)))
+        peer.write(pack(Type.HEADERS, wire.Headers(probe.path, found)))
 
     def _take_frame(self, peer: LinkPeer, payload: memoryview) -> None:
         head, changes = decode_frame(payload, self._names)
@@ -325,7 +325,7 @@ class CopyLink:
         self._shared.drop_due()
         if peer is self._peer:
             self._acked = position
-            peer.write(pack_checked(Type.ACK, wire.Acked(position, peer.received_bytes)))
+            peer.write(pack(Type.ACK, wire.Acked(position, peer.received_bytes)))
 
     def row(self) -> dict[str, Any]:
         """The state of the link."""

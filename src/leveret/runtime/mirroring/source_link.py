@@ -22,7 +22,7 @@ from leveret.runtime.mirroring.log_table import LogTable
 from leveret.runtime.mirroring.mirror_stream import MirrorStream
 from leveret.storage.tree import Tree
 from leveret.wire import link as wire
-from leveret.wire.link import Frame, LinkError, Octets, Type, decode_checked, pack_checked
+from leveret.wire.link import Frame, LinkError, Octets, Type, decode, pack
 
 logger = logging.getLogger(__name__)
 
@@ -190,7 +190,7 @@ class SourceLink:
 
     def ask(self, probe: wire.ProbeHeaders) -> None:
         """See stream.MirrorStreamHost."""
-        self.peer.write(pack_checked(Type.PROBE, probe))
+        self.peer.write(pack(Type.PROBE, probe))
 
     def wake(self, stream: MirrorStream) -> None:
         """See stream.MirrorStreamHost."""
@@ -226,21 +226,21 @@ class SourceLink:
         self._heard_at_s = self._loop.time()
         match kind:
             case Type.ACK:
-                self._acked(decode_checked(kind, payload, wire.Acked).position)
+                self._acked(decode(kind, payload, wire.Acked).position)
             case Type.COPIES:
-                for copy in decode_checked(kind, payload, wire.MirrorInventory).copies:
+                for copy in decode(kind, payload, wire.MirrorInventory).copies:
                     self._take(copy)
             case Type.RELEASED:
-                for name in decode_checked(kind, payload, wire.LogNames).paths:
+                for name in decode(kind, payload, wire.LogNames).paths:
                     self.wanted.discard(name)
                     self.end(name)
             case Type.HEADERS:
-                found = decode_checked(kind, payload, wire.Headers)
+                found = decode(kind, payload, wire.Headers)
                 stream = self.streams.get(found.path)
                 if stream is not None:
                     stream.probed(found)
             case Type.FAILED:
-                failed = decode_checked(kind, payload, wire.CopyFailed)
+                failed = decode(kind, payload, wire.CopyFailed)
                 logger.warning(
                     "mirror_failed log=%s node=%s error=%s", failed.path, self.node, failed.error[:500]
                 )
@@ -260,9 +260,7 @@ class SourceLink:
         log = self.tree.logs.get(name)
         epoch = log.epoch if log is not None else self.tree.epochs.get(name, self.tree.epoch)
         self.peer.write(
-            pack_checked(
-                Type.MIRRORING, wire.Mirroring(name, copy.serial, epoch, led.lost_before, led.lost_epoch)
-            )
+            pack(Type.MIRRORING, wire.Mirroring(name, copy.serial, epoch, led.lost_before, led.lost_epoch))
         )
         try:
             stream = MirrorStream(self, led, copy)
@@ -277,7 +275,7 @@ class SourceLink:
     def lead(self, name: str) -> None:
         """This node leads that log from now on: if the mirror wants it, it is asked what it has."""
         if name in self.wanted:
-            self.peer.write(pack_checked(Type.REPORT_AGAIN, wire.LogNames([name])))
+            self.peer.write(pack(Type.REPORT_AGAIN, wire.LogNames([name])))
 
     def end(self, name: str, *, reports: bool = True) -> None:
         """That log is not sent any more."""

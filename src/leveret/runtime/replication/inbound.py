@@ -31,19 +31,18 @@ from leveret.session.link_handshake import (
     SecretsDiffer,
 )
 from leveret.wire.link import (
+    Acked,
     FrameHead,
     Headers,
     Inventory,
     LinkError,
     LogExtent,
+    Number,
     ProbeHeaders,
     Type,
     decode,
     decode_frame,
-    decode_u64,
     pack,
-    pack_ack,
-    pack_u64,
 )
 
 logger = logging.getLogger(__name__)
@@ -221,7 +220,7 @@ class Inbound:
     def _ack_again(self) -> None:
         """Say that this side is there."""
         if self._peer is not None and self.progress.state == "streaming":
-            self._peer.write(pack_ack(*self._acked))
+            self._peer.write(pack(Type.ACK, Acked(*self._acked)))
 
     async def take_over(self, epoch: int) -> bool:
         """Have the leader send all it has, and promise nothing from then on; whether it did.
@@ -230,7 +229,7 @@ class Inbound:
         """
         if self._peer is None or self.progress.state != "streaming":
             return False
-        self._peer.write(pack_u64(Type.TAKE_OVER, epoch))
+        self._peer.write(pack(Type.TAKE_OVER, Number(epoch)))
         waits = [asyncio.create_task(event.wait()) for event in (self._handed_over, self._ended)]
         for _ in range(_TAKE_OVER_ROUNDS_MAX):
             position = self.progress.position
@@ -322,12 +321,12 @@ class Inbound:
             case Type.FRAME:
                 self._take_frame(payload)
             case Type.STREAMING:
-                self._begin_streaming(decode_u64(payload))
+                self._begin_streaming(decode(kind, payload, Number).number)
             case Type.HANDED_OVER:
-                decode_u64(payload)
+                decode(kind, payload, Number)
                 self._handed_over.set()
             case Type.PROBE:
-                probe = decode(payload, ProbeHeaders)
+                probe = decode(kind, payload, ProbeHeaders)
                 found = self._data.headers(probe.path, probe.before, probe.count)
                 peer.write(pack(Type.HEADERS, Headers(probe.path, found)))
             case Type.QUESTION | Type.ANSWER:
@@ -453,4 +452,4 @@ class Inbound:
         if peer is self._peer:
             self._acked = position, received
             self.progress.acked_position = position
-            peer.write(pack_ack(position, received))
+            peer.write(pack(Type.ACK, Acked(position, received)))

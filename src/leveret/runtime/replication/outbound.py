@@ -37,7 +37,7 @@ from leveret.session.link_handshake import (
 )
 from leveret.storage.tree import Tree
 from leveret.wire import link
-from leveret.wire.link import LinkError, LogExtent, Octets, Type, decode_ack, decode_u64, pack, pack_u64
+from leveret.wire.link import LinkError, LogExtent, Octets, Type, decode, pack
 
 logger = logging.getLogger(__name__)
 
@@ -145,13 +145,13 @@ class Outbound:
             return
         match kind:
             case Type.ACK:
-                self._acked(*decode_ack(payload))
+                self._acked(decode(kind, payload, link.Acked))
             case Type.TAKE_OVER:
-                self._hand_over(decode_u64(payload))
+                self._hand_over(decode(kind, payload, link.Number).number)
             case Type.INVENTORY:
-                self._take_inventory(link.decode(payload, link.Inventory))
+                self._take_inventory(decode(kind, payload, link.Inventory))
             case Type.HEADERS:
-                self._take_headers(link.decode(payload, link.Headers))
+                self._take_headers(decode(kind, payload, link.Headers))
             case Type.QUESTION | Type.ANSWER:
                 self.questions.received(self.peer, kind, payload)
             case _:
@@ -224,7 +224,7 @@ class Outbound:
             raise LinkError("a follower takes over that does not stream")
         self._leading.hand_over(self.follower, epoch)
         self._leading.feed.cut()
-        self.peer.write(pack_u64(Type.HANDED_OVER, self._leading.feed.position))
+        self.peer.write(pack(Type.HANDED_OVER, link.Number(self._leading.feed.position)))
 
     # -- joining ------------------------------------------------------------------------------
 
@@ -338,7 +338,7 @@ class Outbound:
         feed.name_all(frame)
         self._write(frame.message(0, 0, self._leading.clock_ms()), frame.octets)
         position = feed.begin_live()
-        self.peer.write(pack_u64(Type.STREAMING, position))
+        self.peer.write(pack(Type.STREAMING, link.Number(position)))
         self.state = "delayed" if self.apply_delay_ms else "streaming"
         self.is_live, self._plan, self._reconciliation = True, None, None
         feed.count_live()
@@ -383,8 +383,8 @@ class Outbound:
         asyncio.get_running_loop().call_soon(leading.commits.keep)
         self._begin_catching_up()
 
-    def _acked(self, position: int, octets: int) -> None:
-        self.acked_bytes = octets
+    def _acked(self, acked: link.Acked) -> None:
+        self.acked_bytes, position = acked.octets, acked.position
         if not self.is_live or position == 0:
             return
         self.acked_position = position

@@ -13,7 +13,7 @@ from leveret.runtime.mirroring import copy_link, mirror_stream
 from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.testing.network.waiting import until
 from leveret.wire.chunk import ChunkType, encode_entry
-from leveret.wire.link import MirrorInventory, Type, pack_checked
+from leveret.wire.link import MirrorInventory, Type, pack
 from tests.unit.runtime.mirroring.sites import NAMES, Node, compared, pair
 
 A, B = NAMES[:2]
@@ -196,7 +196,7 @@ def test_what_waits_for_the_cut_is_not_sent_behind_a_new_beginning(
         # The end that it tells of lies before this one, whose frame is not cut.
         describe = mirror.copies.describe(mirror.copies._copies[A])
         leader.log(A).append(ChunkType.USER, 1, 1, data, 1)
-        link.received(Type.COPIES, memoryview(pack_checked(Type.COPIES, MirrorInventory([describe])))[5:])
+        link.received(Type.COPIES, memoryview(pack(Type.COPIES, MirrorInventory([describe])))[5:])
         leader.commits.begin()
         await until(lambda: leader.is_live("mirror", A), "live again")
         await mirror.stop()

@@ -11,7 +11,7 @@ from leveret.runtime.mirroring.led_log import MirrorState
 from leveret.runtime.mirroring.source_link import SourceLink
 from leveret.testing.network.waiting import until
 from leveret.wire import link as wire
-from leveret.wire.link import LogExtent, Type, pack_checked
+from leveret.wire.link import LogExtent, Type, pack
 from tests.unit.runtime.mirroring.sites import NAMES, Node
 
 NAME = NAMES[0]
@@ -39,7 +39,7 @@ class Peer:
 
 
 def says(link: SourceLink, kind: Type, what: Any) -> None:
-    link.received(kind, memoryview(pack_checked(kind, what))[5:])
+    link.received(kind, memoryview(pack(kind, what))[5:])
 
 
 def has_nothing(serial: int) -> wire.MirrorInventory:

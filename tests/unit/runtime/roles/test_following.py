@@ -235,7 +235,7 @@ async def test_what_a_promise_changes_while_a_follower_falls_behind_is_sent_too(
     await until(lambda: in_sync(leader), "in sync")
     [link] = leader.listener.followers
     acked = link._acked
-    monkeypatch.setattr(link, "_acked", lambda position, octets: None)
+    monkeypatch.setattr(link, "_acked", lambda acked: None)
     leader.append("queues/0000000000000001")
     leader.commits.when_durable(lambda: leader.append("outgoing/v"))
     leader.commits.begin()
