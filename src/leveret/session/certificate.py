@@ -1,4 +1,4 @@
-"""What a TLS client's certificate says: its names, and who its user is (mechanism EXTERNAL).
+"""The names in a TLS client's certificate, and the user that it logs in (mechanism EXTERNAL).
 
 A certificate comes as the mapping that Python's `getpeercert` gives; names are shown as RabbitMQ shows
 them: RFC 4514, the most specific part first.
@@ -38,7 +38,7 @@ Name = tuple[tuple[tuple[str, str], ...], ...]
 
 
 class LoginRule(Protocol):
-    """Which part of a certificate names a user."""
+    """The setting of the part of a certificate that names a user."""
 
     @property
     def source(self) -> str:
@@ -50,16 +50,16 @@ class LoginRule(Protocol):
 
     @property
     def san_index(self) -> int:
-        """Which name of that type, from 0."""
+        """The index among the names of that type, from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsPeer:
-    """How a connection is encrypted, and for whom.
+    """The TLS parameters and the certificate of a connection.
 
     Attributes:
-        protocol, key_exchange, cipher, hash: as RabbitMQ shows them, e.g. `tlsv1.3`, `any`, `aes_256_gcm`, `aead`.
-        certificate: the peer's, verified; None if it showed none.
+        protocol, key_exchange, cipher, hash: in RabbitMQ's form, e.g. `tlsv1.3`, `any`, `aes_256_gcm`, `aead`.
+        certificate: the peer's, verified; None without one.
     """
 
     protocol: str
@@ -70,17 +70,17 @@ class TlsPeer:
 
     @property
     def subject(self) -> str:
-        """Whose certificate it is; empty without one."""
+        """The certificate's subject; empty without one."""
         return _distinguished(self.certificate["subject"]) if self.certificate else ""
 
     @property
     def issuer(self) -> str:
-        """Who signed it; empty without one."""
+        """The certificate's issuer; empty without one."""
         return _distinguished(self.certificate["issuer"]) if self.certificate else ""
 
     @property
     def validity(self) -> str:
-        """From when to when it holds; empty without one."""
+        """The certificate's period of validity; empty without one."""
         if not self.certificate:
             return ""
         return f"{_iso(self.certificate['notBefore'])} - {_iso(self.certificate['notAfter'])}"
@@ -107,7 +107,7 @@ def _distinguished(name: Name) -> str:
 
 
 def _escaped(value: str) -> str:
-    """A value as RFC 4514 wants it, with all that cannot be printed as octets."""
+    """A value in RFC 4514's form, with unprintable characters as octets."""
     shown = "".join(
         f"\\{chr(octet)}"
         if chr(octet) in _SPECIAL

@@ -1,7 +1,7 @@
-"""The messages of a log's divergent tail as rows: for an operator, who decides what becomes of them.
+"""The messages of a log's divergent tail as rows, for an operator who decides about them.
 
-A row has what the management API shows of a message, and whether the tail itself settles it: then it had been
-consumed, or was to go. What cannot be read has a row as well, that says so under `damage`.
+A row has the fields of a message in the management API, and whether the tail itself settles it: then it was consumed
+or dropped. An unreadable part has a row, too, with the error under `damage`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leveret.wire.record import StoredMessage, decode_message, decode_settlement
 from leveret.wire.relocation import decode_relocation
 
 Read: TypeAlias = Callable[[ChunkType], Iterable[Chunk | Corrupt]]
-"""Gives the tail's chunks of a type, in order, and an error for each place where none can be read."""
+"""Gives the tail's chunks of a type, in order, and an error for each unreadable place."""
 Row: TypeAlias = dict[str, Any]
 _SIZE_BYTES: Final = 4
 _NO_HEADER: Final = bytes(14)
@@ -28,7 +28,7 @@ _NO_HEADER: Final = bytes(14)
 class Tail(NamedTuple):
     """The records of a log from `from_offset` on, quarantined by a report; `kind` is `queues`, `streams` or another.
 
-    With `has_relocated` messages before that count, too, which stand again behind it (wire.relocation).
+    With `has_relocated`, earlier messages that are relocated behind it count, too (wire.relocation).
     """
 
     report: str
@@ -42,7 +42,7 @@ class Tail(NamedTuple):
 def message_rows(tail: Tail, read: Read) -> Iterator[Row]:
     """The messages in the order of their offsets; none if the log is no queue's and no stream's.
 
-    Holds one chunk at a time, and which offsets are settled.
+    Memory holds one chunk at a time, and the settled offsets.
     """
     if tail.kind == "streams":
         yield from _stream_rows(tail, read)
@@ -74,7 +74,7 @@ def _queue_rows(tail: Tail, read: Read) -> Iterator[Row]:
 
 
 def _settled(tail: Tail, read: Read) -> tuple[OffsetSet, dict[int, str]]:
-    """What the tail settles, and which of its settlements cannot be read."""
+    """The offsets that the tail settles, and its unreadable settlements."""
     settled = OffsetSet(0 if tail.has_relocated else tail.from_offset)
     unread: dict[int, str] = {}
     for chunk in read(ChunkType.TRACKING):
@@ -91,7 +91,7 @@ def _settled(tail: Tail, read: Read) -> tuple[OffsetSet, dict[int, str]]:
 
 
 def _relocated_rows(tail: Tail, read: Read, settled: OffsetSet) -> Iterator[Row]:
-    """Those before the tail, each once, in the order of the chunks in which they stand."""
+    """The messages before the tail, each once, in the order of their chunks."""
     seen = OffsetSet()
     for chunk in read(ChunkType.RELOCATION):
         if isinstance(chunk, Corrupt):

@@ -1,4 +1,4 @@
-"""What any session needs of its node."""
+"""The interface of a session to its node."""
 
 from __future__ import annotations
 
@@ -14,51 +14,51 @@ class Sender(Protocol):
     """A session with output."""
 
     def take_output(self) -> bytes:
-        """All octets that wait, once."""
+        """All waiting octets, once."""
 
 
 class Limits(Protocol):
-    """What an AMQP 0-9-1 connection is offered and may use; None for no limit."""
+    """The offers and limits for an AMQP 0-9-1 connection; None for no limit."""
 
     @property
     def heartbeat_s(self) -> int:
-        """Offered interval, 0 for none."""
+        """The offered interval, 0 for none."""
 
     @property
     def frame_max_bytes(self) -> int:
-        """Largest frame offered."""
+        """The largest offered frame."""
 
     @property
     def initial_frame_max_bytes(self) -> int:
-        """Largest frame until both sides have agreed on one."""
+        """The largest frame until both sides have agreed on one."""
 
     @property
     def channel_max(self) -> int:
-        """Most channels offered."""
+        """The most offered channels."""
 
     @property
     def channel_max_per_node(self) -> int | None:
-        """Most channels of all connections together."""
+        """The most channels of all connections together."""
 
     @property
     def connection_max(self) -> int | None:
-        """Most connections of the node."""
+        """The most connections of the node."""
 
     @property
     def consumer_max_per_channel(self) -> int | None:
-        """Most consumers of a channel."""
+        """The most consumers of a channel."""
 
     @property
     def message_bytes_max(self) -> int:
-        """Largest message that is taken."""
+        """The largest accepted message."""
 
     @property
     def consumer_timeout_ms(self) -> int:
-        """Longest time a delivery may wait for its acknowledgement, where its queue does not say."""
+        """The longest wait of a delivery for its acknowledgement, unless its queue has a limit of its own."""
 
     @property
     def handshake_timeout_ms(self) -> int:
-        """Time from connecting to an open virtual host."""
+        """The time from connecting to an open virtual host."""
 
     @property
     def auth_mechanisms(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class Limits(Protocol):
 
 
 class SessionHost(Protocol):
-    """The node, as a session sees it."""
+    """The node, as a session uses it."""
 
     broker: Broker
     cluster_name: str
@@ -78,30 +78,30 @@ class SessionHost(Protocol):
 
     @property
     def limits(self) -> Limits:
-        """What connections are offered."""
+        """The offers and limits for connections."""
 
     @property
     def certificate_login(self) -> LoginRule:
-        """Who a client's certificate logs in."""
+        """The rule for the user in a client's certificate."""
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """Check credentials; return the user's name, or raise AuthenticationFailed."""
 
     def authenticate_external(self, username: str, from_loopback: bool) -> str:
-        """Check a name that somebody else vouches for; return it, or raise AuthenticationFailed."""
+        """Log in a user that TLS has authenticated; return the name, or raise AuthenticationFailed."""
 
     def open_vhost(self, user: str, vhost: str) -> None:
         """Check that the vhost exists and the user may enter it, or raise a Refusal."""
 
     def channel_failed(self, name: str, user: str, number: int, operation: str, text: str) -> None:
-        """Tell the operator that the node closed channel `number` of a connection, and why.
+        """Log that the node closed channel `number` of a connection, with the reason.
 
-        `name` is both ends of the connection, `operation` the method that was refused, such as
-        `queue.declare`, empty if it was none; `text` is what the client is told.
+        `name` is both ends of the connection, `operation` the refused method, such as `queue.declare`, empty for
+        none; `text` is the client's reply text.
         """
 
     def append_now(self, queue: Queue) -> None:
-        """Append what the queue gathered, so that it counts and can be taken."""
+        """Append the queue's gathered messages, so that they count and can be taken."""
 
     def unique_id(self) -> str:
-        """22 characters that nobody else gets, for names the server makes up."""
+        """22 unique characters, for names made by the server."""

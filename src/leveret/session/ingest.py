@@ -1,7 +1,7 @@
-"""Publishing and getting messages without a connection: as the HTTP API does, by AMQP 0-9-1's own rules.
+"""Publishes and gets messages without a connection, for the HTTP API, by AMQP 0-9-1's own rules.
 
-The outsider has a channel that no socket stands behind. So permissions, carbon copies, user-ids, full queues
-and confirms are what they are for every client. Whoever uses it flushes; then `outcome` is known.
+The outsider has a channel without a socket. So permissions, carbon copies, user-ids, full queues and confirms work as
+for every client. The caller flushes; then `outcome` is known.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from leveret.session.amqp091.remote_queues import ConnectionHost
 
 
 class Fetched(NamedTuple):
-    """A message that was got; `left` were ready behind it."""
+    """A fetched message; `left` messages were ready behind it."""
 
     head: Head
     body: bytes
@@ -31,8 +31,8 @@ class Outsider:
     """A user, or the operator, in one vhost.
 
     Attributes:
-        outcome: whether what was published is safe; None until that is known.
-        when_decided: called with it then.
+        outcome: whether the published message is safe; None until that is known.
+        when_decided: called with the outcome then.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Outsider:
         now_ms: int,
         touch: Callable[[ClientConnection], None],
     ) -> None:
-        """`user` None is the operator, who may do all; `touch` asks for a flush."""
+        """`user` None is the operator, with all permissions; `touch` asks for a flush."""
         connection = ClientConnection(host, peer="", from_loopback=True, now_ms=now_ms)
         connection.user, connection.vhost = user or "", vhost
         broker = host.broker
@@ -57,10 +57,10 @@ class Outsider:
         self._fetched: list[tuple[Queue, int]] = []
 
     def publish(self, exchange: str, routing_key: str, header: bytes, body: bytes) -> bool:
-        """Publish a message; `header` is its content header. Return whether it goes to any queue.
+        """Publish a message; `header` is its content header. Return whether it is routed to a queue.
 
         Raises:
-            LeveretError: what a client's channel would be closed for.
+            LeveretError: an error that would close a client's channel.
         """
         channel = self._channel
         destination = channel.publisher.publish_one(
@@ -70,10 +70,10 @@ class Outsider:
         return bool(destination.queues)
 
     def get(self, name: str, count: int, *, no_ack: bool) -> list[Fetched]:
-        """Get up to `count` messages of a queue; unless `no_ack` they are held until `give_back` or `reject`.
+        """Get up to `count` messages of a queue; without `no_ack` they are unacked until `give_back` or `reject`.
 
         Raises:
-            LeveretError: what a client's channel would be closed for.
+            LeveretError: an error that would close a client's channel.
         """
         queue = self._channel.readable_queue(name)
         found: list[Fetched] = []
@@ -94,12 +94,12 @@ class Outsider:
         return found
 
     def give_back(self) -> None:
-        """What was got returns to its place; of a queue that another node leads meanwhile it is there already."""
+        """Return fetched messages to their places; a queue with another leader by now has them already."""
         for queue, offset in self._take_fetched():
             queue.requeue(offset, 1)
 
     def reject(self) -> None:
-        """What was got is dead-lettered, or dropped; of a queue that another node leads meanwhile nothing is."""
+        """Dead-letter or drop fetched messages; those of a queue with another leader by now stay."""
         for queue, offset in self._take_fetched():
             queue.reject(offset, 1)
 
@@ -121,7 +121,7 @@ class Outsider:
 
 
 class _Channel(Channel):
-    """A channel in confirm mode that tells nobody but its owner."""
+    """A channel in confirm mode that reports to its owner only."""
 
     def __init__(self, connection: ClientConnection, settled: Callable[[bool], None]) -> None:
         super().__init__(connection, 1, connection.publisher, connection.host.leaders)
@@ -129,5 +129,5 @@ class _Channel(Channel):
         self._settled = settled
 
     def confirm(self, batch: ConfirmBatch, ok: bool) -> None:
-        """The message is safe, or is not."""
+        """Report whether the message is safe."""
         self._settled(ok and not batch.refused)

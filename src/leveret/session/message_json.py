@@ -26,7 +26,7 @@ _SHOWN: Final = (
     "cluster_id",
 )
 _PAMQP: Final = {"type": "message_type"}
-"""Names that pamqp changed."""
+"""The names that pamqp changed."""
 
 
 def properties_json(header: bytes) -> dict[str, Any] | list[Any]:
@@ -40,7 +40,7 @@ def properties_json(header: bytes) -> dict[str, Any] | list[Any]:
 
 
 def payload_json(body: bytes, encoding: str = "auto") -> tuple[str, str]:
-    """A body and how it is encoded: `string` if it is text and nobody wants base64, else `base64`."""
+    """A body and its encoding: `string` for text unless base64 is asked for, else `base64`."""
     if encoding == "auto":
         try:
             return body.decode(), "string"
@@ -50,7 +50,7 @@ def payload_json(body: bytes, encoding: str = "auto") -> tuple[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """A field's value as JSON has it: times in seconds, octets as text."""
+    """A field's value in JSON: times in seconds, octets as text."""
     match value:
         case datetime():
             return int(value.timestamp())

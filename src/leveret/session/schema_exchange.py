@@ -1,4 +1,4 @@
-"""The talk of a schema sync: `answer` at the upstream, `SchemaFollower` at its downstream. No octets.
+"""The requests and replies of a schema sync: `answer` at the upstream, `SchemaFollower` at its downstream. No octets.
 
     downstream                                            upstream
     digests of all kinds            -> compare ->
@@ -6,9 +6,9 @@
     digests of the entities in the  ->  ask    ->
     buckets that differ             <-            what is gone from them, new or otherwise; some buckets at a time
 
-The upstream remembers nothing of its downstreams: any number of them may be behind by any amount. A downstream
-compares what it knows of its *upstream*, not what it has itself; so entities that are its own by configuration, and
-those that it had to leave as they are, are not told again and again.
+The upstream stores no state of its downstreams: any number of them may be behind by any amount. A downstream compares
+its knowledge of its *upstream*, not its own definitions; so entities that are its own by configuration, and those
+that it had to keep, are not sent again and again.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ PART_BYTES: Final = 1024 * 1024
 """A reply is complete when its entities have this many octets as JSON."""
 BUCKETS_ASKED_MAX: Final = 1024
 ENTITIES_ASKED_MAX: Final = 8192
-"""In one request: its digests take 48 KiB, and 64 as JSON."""
+"""The most entities in one request: its digests take 48 KiB, and 64 KiB as JSON."""
 BUCKET_ENTRIES_MAX: Final = 1024
-"""Of a bucket in which more is known, all is asked for."""
+"""A bucket with more known entities is asked for as a whole."""
 COMPARED_MAX: Final = 5
-"""Times that an upstream is compared whose schema changes while it is told."""
+"""The most comparisons of one sync, with an upstream whose schema changes meanwhile."""
 
 
 def answer(digests: Digests, definitions: Definitions, request: SyncRequest, cluster: str) -> SyncReply:
-    """What an upstream with these definitions says to a request.
+    """The reply of an upstream with these definitions to a request.
 
     Raises:
-        SchemaSyncError: the request asks for a bucket that cannot be.
+        SchemaSyncError: the request asks for an impossible bucket.
     """
     digests.look(definitions)
     own = digests.kinds()
@@ -60,20 +60,20 @@ def answer(digests: Digests, definitions: Definitions, request: SyncRequest, clu
 
 
 class SchemaFollower:
-    """What a downstream knows of its upstream's schema, brought up to date by one sync after the other.
+    """A downstream's knowledge of its upstream's schema, updated by each sync.
 
     Attributes:
-        theirs: the upstream's schema as far as it was told.
+        theirs: the known part of the upstream's schema.
         upstream_cluster: the name of the upstream's cluster, empty before its first reply.
     """
 
     def __init__(self, theirs: Definitions, cluster: str) -> None:
-        """Begin with what the upstream is likely to have; `cluster` is the downstream's own name."""
+        """Begin with the upstream's likely schema; `cluster` is the downstream's own name."""
         self.theirs = theirs
         self.upstream_cluster = ""
         self._cluster = cluster
         self._digests = Digests()
-        # Kind and index of each bucket to ask for, and how many buckets there are of the kind.
+        # Kind and index of each bucket to ask for, and the number of buckets of the kind.
         self._due: dict[tuple[str, int], int] = {}
         self._whole: set[tuple[str, int]] = set()
         self._state = b""
@@ -82,7 +82,7 @@ class SchemaFollower:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the upstream changed while it was told. It will not say so: it noted its newest state as told."""
+        """Whether the upstream changed during the sync; it sends no notice, because it noted its newest state as sent."""
         return self._has_moved
 
     def begin(self) -> SyncRequest:
@@ -95,7 +95,7 @@ class SchemaFollower:
         """Take the reply to the last request; the next request, or None at the end of the sync.
 
         Raises:
-            SchemaSyncError: the reply does not answer what was asked.
+            SchemaSyncError: the reply does not answer the request.
         """
         self.upstream_cluster = reply.cluster
         if self._due:
@@ -106,7 +106,7 @@ class SchemaFollower:
             self._take_buckets(reply)
         if self._due:
             return self._ask()
-        # What changed while it was told may not fit together; but there is an end to it.
+        # Entities that changed during the sync may not fit together; the number of comparisons is limited.
         return self._compare() if self._has_moved and self._compared < COMPARED_MAX else None
 
     def _compare(self) -> SyncRequest:
@@ -140,7 +140,7 @@ class SchemaFollower:
         return SyncRequest(self._cluster, asks=asks)
 
     def _take_answers(self, reply: SyncReply) -> None:
-        # The digests are those of the request as long as nothing is looked at again.
+        # The digests are those of the request until they are computed again.
         answered = [(kind, index) for kind, buckets in reply.answers.items() for index in buckets]
         asked = [place for place in answered if place in self._due]
         if not asked:

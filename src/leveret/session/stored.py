@@ -1,4 +1,4 @@
-"""Stored messages as the core has them: the step between a log's octets and runs."""
+"""Converts a log's octets of stored messages to the core's runs."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from leveret.wire.record import body_start, decode_message
 from leveret.wire.strides import BULK_MIN, Strides
 
 _HEADER: Final = Struct(">I8xIH")
-"""Of a content header behind its length: the length, the lower half of the body's size, and the flags."""
+"""The part of a content header behind its length: the length, the lower half of the body's size, and the flags."""
 RUN_COSTS: Final = 8
-"""To take a run apart costs as much as so many messages of one run."""
+"""The cost of splitting a run, in messages of one run."""
 _HEADER_BYTES_MIN: Final = _HEADER.size
 
 
@@ -25,7 +25,7 @@ def message_of(entry: bytes) -> tuple[Head, bytes]:
     """Head and body of a stored message, without its length.
 
     Raises:
-        ChunkError: the entry is cut short, or its header lies about the body's size.
+        ChunkError: the entry is cut short, or its header has a wrong body size.
     """
     [run] = runs_of(len(entry).to_bytes(4, "big") + entry, 0, 0)
     return run.head, run.bodies[0]
@@ -39,13 +39,13 @@ def runs_of(
     A run counts as `RUN_COSTS` messages more than it has.
 
     Raises:
-        ChunkError: an entry is cut short, or a header lies about the body's size.
+        ChunkError: an entry is cut short, or a header has a wrong body size.
     """
     return _Chunk(data, first, arrived_ms).runs(skip_before, count_max)
 
 
 class _Chunk:
-    """A chunk's data while its messages are taken apart."""
+    """A chunk's data while its messages are split."""
 
     def __init__(self, data: bytes, first: int, arrived_ms: int) -> None:
         self._data = data
@@ -70,7 +70,7 @@ class _Chunk:
         return self._runs
 
     def _take_different(self, count_max: int) -> Head | None:
-        """Take messages of one time to live and priority; a head if those that follow have it."""
+        """Take messages of one time to live and priority; return a head if the next messages share it."""
         data, position, end = self._data, self._position, len(self._data)
         routes: list[bytes] = []
         headers: list[bytes] = []
@@ -102,7 +102,7 @@ class _Chunk:
                     mine = terms_of(header[4:])
                 if mine != terms:
                     if bodies:
-                        # Of messages that differ in this each is a run: that is not looked up twice.
+                        # Messages with other terms are a run each: their terms are not looked up twice.
                         self._terms_at = position, mine
                         break
                     terms = mine
@@ -127,7 +127,7 @@ class _Chunk:
         return found
 
     def _take_alike(self, head: Head) -> None:
-        """Take the messages with this head, ever more at a time while they are like that."""
+        """Take the messages with this head, more at a time while they are alike."""
         data, entry = self._data, head.entry
         strides = Strides(entry, head.body_bytes)
         bodies = strides.bodies(data, self._position, len(data))
@@ -145,7 +145,7 @@ class _Chunk:
 
 
 def _what_is_wrong(entry: bytes) -> str:
-    """Why an entry is no stored message."""
+    """The reason why an entry is no stored message."""
     try:
         start = body_start(entry)
     except ChunkError as error:

@@ -1,9 +1,8 @@
 """The downstream's end of a schema link: AMQP 1.0 requests and replies, octets in, octets out.
 
-Incarnation: `start` -> (login, open, begin, two attaches) -> `ready` -> `request` -> `outcome` -> `request` ...
-until `failure` says why there is no link any more. One request at a time; a reply to an earlier one is
-dropped. The upstream may say at any time that its schema has changed: `has_notice`. `session.amqp10.server` is the
-other end.
+Order: `start` -> (login, open, begin, two attaches) -> `ready` -> `request` -> `outcome` -> `request` ... until
+`failure` has the reason of the link's end. There is one request at a time; a reply to an earlier one is dropped. The
+upstream may notify of a changed schema at any time: `has_notice`. `session.amqp10.server` is the other end.
 """
 
 from __future__ import annotations
@@ -32,22 +31,22 @@ from leveret.session.amqp10.server import CONDITION, NOTICE, REQUEST_ADDRESS, VH
 from leveret.wire.schema_sync import REPLY_BYTES_MAX
 
 CREDIT: Final = 3
-"""One for the reply that is awaited, one for a late one, one for a notice."""
+"""One for the awaited reply, one for a late one, one for a notice."""
 MESSAGE_BYTES_MAX: Final = REPLY_BYTES_MAX + 4096
 _NO_AMQP: Final = "amqp:connection:framing-error"
-# The first refusal that has a condition is the one it stands for on this side.
+# Of several refusals with one condition, the first is the one raised on this side.
 _REFUSAL: Final[dict[str, type[Refusal]]] = {name: kind for kind, name in reversed(CONDITION.items())}
 
 
 class SchemaLinkError(PeerError):
-    """The upstream ended the link, or answered with something else than a reply."""
+    """The upstream ended the link, or its answer was no reply."""
 
 
 class SchemaLinkClient:
     """One connection to an upstream."""
 
     def __init__(self, *, container_id: str, username: str, password: str) -> None:
-        """Name ourselves and log in as `username`; nothing is sent before `start`."""
+        """Log in as `username` under the name `container_id`; `start` sends the first octets."""
         self.failure: LeveretError | None = None
         self.outcome: bytes | LeveretError | None = None
         self.has_notice = False
@@ -80,11 +79,11 @@ class SchemaLinkClient:
 
     @property
     def finished(self) -> bool:
-        """Whether the socket is to be closed once all that was returned is sent."""
+        """Whether the socket is to be closed once all returned octets are sent."""
         return self._engine.finished
 
     def start(self, now_ms: int) -> bytes:
-        """Open connection, session and both links at once; return what to send."""
+        """Open connection, session and both links at once; return the octets to send."""
         connection = self._engine.connection
         connection.open()
         session = connection.session()
@@ -101,12 +100,12 @@ class SchemaLinkClient:
         return self._output(now_ms)
 
     def receive(self, data: bytes, now_ms: int) -> bytes:
-        """Take octets from the upstream; return what to send. Any of the attributes may be new then."""
+        """Take octets from the upstream; return the octets to send. Any attribute may change."""
         self._take_in(self._engine.feed(data))
         return self._output(now_ms)
 
     def request(self, body: bytes, now_ms: int) -> bytes:
-        """Send a request; its `outcome` is the body of the reply, or why there is none."""
+        """Send a request; its `outcome` is the body of the reply, or an error."""
         if not self.ready or self._sender is None:
             self.outcome = SchemaLinkError("the upstream takes no more requests on this link")
             return b""
@@ -117,16 +116,16 @@ class SchemaLinkClient:
         return self._output(now_ms)
 
     def close(self, now_ms: int) -> bytes:
-        """Say good-bye; return what to send. The upstream's own close need not be awaited."""
+        """Close the connection; return the octets to send. The upstream's own close need not be awaited."""
         self._engine.connection.close()
         return self._output(now_ms)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` must be called at the latest; None: whenever."""
+        """The latest time for the next `tick`; None for no limit."""
         return self._next_tick_ms
 
     def tick(self, now_ms: int) -> bytes:
-        """Let time pass: heartbeats, an upstream that fell silent."""
+        """Handle heartbeats, and an upstream that fell silent."""
         return self.receive(b"", now_ms)
 
     def _output(self, now_ms: int) -> bytes:
@@ -142,7 +141,7 @@ class SchemaLinkClient:
             for event in events:
                 self._handle(event)
         except (UnicodeError, ProtonException, TypeError, RecursionError) as error:
-            # proton decodes names, addresses and maps only when they are asked for, and maps with any key or depth.
+            # proton decodes names, addresses and maps lazily, and maps with keys of any type and depth.
             self.failure = self.failure or SchemaLinkError(f"the upstream does not speak AMQP 1.0: {error}")
             self._engine.connection.close()
 
@@ -219,7 +218,7 @@ class SchemaLinkClient:
 
 
 def _error(condition: Condition | None, otherwise: str) -> LeveretError:
-    """The upstream's condition as the error it stands for here."""
+    """The error on this side for the upstream's condition."""
     if condition is None:
         return SchemaLinkError(otherwise)
     kind = _REFUSAL.get(condition.name, SchemaLinkError)

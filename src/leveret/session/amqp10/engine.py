@@ -1,8 +1,8 @@
-"""proton's AMQP 1.0 transport as octets in, events, octets out: what both ends of a link build on.
+"""proton's AMQP 1.0 transport as octets in, events, octets out: the base of both ends of a link.
 
-proton does frames, flow control, large messages and heartbeats; it owns no socket and no clock here.
-After every call that may have caused output, the owner sends `output()`; `finished` then says that
-nothing will ever follow it. Damaged input ends the transport with a condition, never with an exception.
+proton handles frames, flow control, large messages and heartbeats; it owns neither socket nor clock here. After every
+call that may have caused output, the owner sends `output()`; if `finished` is true then, no output will follow.
+Damaged input ends the transport with a condition, never with an exception.
 
 Spec: AMQP 1.0 part 2.
 """
@@ -19,16 +19,16 @@ FRAME_BYTES_MAX: Final = 64 * 1024
 IDLE_TIMEOUT_S: Final = 60
 CHANNEL_MAX: Final = 7
 INCOMING_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Octets of messages that proton holds for a session before its owner has read them."""
+"""The octets of messages that proton holds for a session until its owner reads them."""
 SENDING_BYTES_MAX: Final = 4 * FRAME_BYTES_MAX
-"""Octets of a message that proton holds while the peer's window is shut."""
+"""The octets of a message that proton holds while the peer's window is shut."""
 
 
 class Amqp10Transport:
     """One AMQP 1.0 connection's transport, bound and not yet open."""
 
     def __init__(self, *, server: bool) -> None:
-        """Wait for the AMQP header (server), or be about to send it (client)."""
+        """Wait for the AMQP header as a server, or send it as a client."""
         self.transport = Transport(Transport.SERVER if server else Transport.CLIENT)
         self.transport.max_frame_size = FRAME_BYTES_MAX
         self.transport.channel_max = CHANNEL_MAX
@@ -40,11 +40,11 @@ class Amqp10Transport:
         self.connection.collect(self._collector)
 
     def bind(self) -> None:
-        """Tie connection and transport together, once what depends on the end's role is set."""
+        """Bind connection and transport, after the settings of the end's role."""
         self.transport.bind(self.connection)
 
     def feed(self, data: bytes) -> Iterator[Event]:
-        """Take octets from the peer; each event is to be handled before the next is asked for."""
+        """Take octets from the peer; the caller handles each event before it asks for the next."""
         view = memoryview(data)
         while view:
             room = self.transport.capacity()
@@ -56,9 +56,9 @@ class Amqp10Transport:
         yield from self.events()
 
     def events(self) -> Iterator[Event]:
-        """What has happened and was not told yet."""
+        """Yield the events since the last call."""
         while (event := self._collector.peek()) is not None:
-            # Before it is handled: an event that cannot be read must not come again.
+            # Before its handling: an unreadable event must not come again.
             self._collector.pop()
             yield event
 
@@ -68,7 +68,7 @@ class Amqp10Transport:
 
     @property
     def sending(self) -> int:
-        """How many messages have not left whole."""
+        """The number of messages that are not sent as a whole."""
         return len(self._sending)
 
     def forget(self, link: Link) -> None:
@@ -80,7 +80,7 @@ class Amqp10Transport:
         self.transport.tick(now_ms / 1000)
         pieces: list[bytes] = []
         self._drain(pieces)
-        # proton moves all that it holds of a delivery with each frame, so it gets to hold little.
+        # proton copies all that it holds of a delivery with each frame, so it gets little at a time.
         while self._sending and self._sending[0].sender.session.outgoing_bytes < SENDING_BYTES_MAX:
             if self._sending[0].step():
                 self._sending.popleft()
@@ -96,18 +96,18 @@ class Amqp10Transport:
             self._sending.clear()
 
     def next_tick_ms(self, now_ms: int) -> int | None:
-        """When `output` must be called again at the latest, if nothing arrives before."""
+        """The latest time for the next `output`, if no octets arrive before."""
         deadline_s = self.transport.tick(now_ms / 1000)
         return round(deadline_s * 1000) if deadline_s else None
 
     @property
     def condition(self) -> Condition | None:
-        """Why the transport, or the peer, ended the connection; None for no error."""
+        """The reason why the transport, or the peer, ended the connection; None without an error."""
         return self.transport.condition or self.connection.remote_condition
 
 
 class _Sending:
-    """A message on its way out: how far it has been handed to proton."""
+    """A message in parts, as far as proton has it."""
 
     def __init__(self, sender: Sender, octets: memoryview, settled: bool) -> None:
         self.sender = sender
@@ -116,7 +116,7 @@ class _Sending:
         self._delivery: Delivery | None = None
 
     def step(self) -> bool:
-        """Hand the next piece to proton; True when it was the last."""
+        """Pass the next part to proton; True for the last one."""
         if self._delivery is None:
             self._delivery = self.sender.delivery(self.sender.delivery_tag())
         self.sender.stream(bytes(self._octets[:FRAME_BYTES_MAX]))
@@ -130,6 +130,6 @@ class _Sending:
 
 
 def data_of(message: Message) -> bytes | None:
-    """The octets of a message's body; None if the body is something else than octets."""
+    """The octets of a message's body; None for a body of another type."""
     body: object = message.body
     return bytes(body) if isinstance(body, bytes | memoryview) else None

@@ -6,11 +6,11 @@
       request: message-id, reply-to = the address of that source
       reply:   correlation-id = the request's message-id; the request is accepted
       refused: the request is rejected with a condition; the link stays
-      notice:  subject `changed`, no correlation-id: a request would be told something else than the last one
+      notice:  subject `changed`, no correlation-id: a request would get another answer than the last one
 
-What is declined is declined at the smallest scope there is (message, link, connection) with an AMQP 1.0
-condition and a text. Octets that are not AMQP 1.0 close this connection only. The host never sees a
-client that has not logged in, and no request of one who may not use the vhost.
+A refusal has the smallest possible scope (message, link, connection), an AMQP 1.0 condition and a text. Octets that
+are not AMQP 1.0 close this connection only. The host gets requests only from clients that have logged in and may use
+the vhost.
 
 Spec: AMQP 1.0 sections 2.4 to 2.7, 3.4, 5.3.
 """
@@ -64,16 +64,16 @@ from leveret.wire.schema_sync import REQUEST_BYTES_MAX
 REQUEST_ADDRESS: Final = "/schema_definition_sync/requests"
 REPLY_PREFIX: Final = "/schema_definition_sync/replies/"
 VHOST_PREFIX: Final = "vhost:"
-"""How RabbitMQ's AMQP 1.0 plugin names a vhost in the hostname of `open`."""
+"""The prefix with which RabbitMQ's AMQP 1.0 plugin names a vhost in the hostname of `open`."""
 LOGIN_TIMEOUT_MS: Final = 10_000
-"""From the first octet to an open connection, and from our `close` to the peer's."""
+"""The time from the first octet to an open connection, and from our `close` to the peer's."""
 LINKS_MAX: Final = 16
 NOTICE: Final = "changed"
 CLIENT_CLOSED: Final = "client_closed"
 CREDIT: Final = 4
-"""Requests a client may send ahead, and replies that may wait for it."""
+"""The requests that a client may send ahead, and the replies that may wait for it."""
 MESSAGE_BYTES_MAX: Final = REQUEST_BYTES_MAX + 4096
-"""A request with its header and properties."""
+"""The largest request, with its header and properties."""
 
 CONDITION: Final[dict[type[Refusal], str]] = {
     NotFound: "amqp:not-found",
@@ -90,11 +90,11 @@ CONDITION: Final[dict[type[Refusal], str]] = {
 
 
 class Amqp10Host(Protocol):
-    """What a session asks of its node."""
+    """The node, as a session uses it."""
 
     @property
     def container_id(self) -> str:
-        """How the node calls itself in `open`."""
+        """The node's name in `open`."""
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """The user's name. Raises `AuthenticationFailed`."""
@@ -106,11 +106,11 @@ class Amqp10Host(Protocol):
         """The reply to a request of the schema sync. Raises `Refusal`."""
 
     def schema_state(self) -> bytes:
-        """Stands for what a request would be told now; empty while none is served."""
+        """A digest of the present answer to a request; empty while none is served."""
 
 
 class _Declined(Exception):
-    """Carries a condition from where something is found wrong to the scope that ends by it."""
+    """Carries a condition from the place of a fault to the scope that ends by it."""
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(text)
@@ -125,7 +125,7 @@ class _Phase(Enum):
 
 
 class Amqp10State(StrEnum):
-    """How far a connection is; the values are RabbitMQ's."""
+    """The state of a connection; the values are RabbitMQ's."""
 
     STARTING = "starting"
     RUNNING = "running"
@@ -136,15 +136,15 @@ class Amqp10Session:
     """One client, from its first protocol header on.
 
     Attributes:
-        user: who logged in; empty before.
-        vhost: what it was admitted to; empty before.
-        peer_properties: what the client says it is.
-        sessions: how many of AMQP 1.0's sessions it has.
-        end_reason: why it ended, `client_closed` if the client said so; empty if nobody said anything.
+        user: the logged-in user; empty before login.
+        vhost: the vhost that it may use; empty before admission.
+        peer_properties: the client's properties.
+        sessions: the number of its AMQP 1.0 sessions.
+        end_reason: the reason of its end, `client_closed` for the client's close; empty without one.
     """
 
     def __init__(self, host: Amqp10Host, *, from_loopback: bool) -> None:
-        """Await the protocol header."""
+        """Wait for the protocol header."""
         self.user = ""
         self.vhost = ""
         self.peer_properties: dict[str, str] = {}
@@ -164,18 +164,18 @@ class Amqp10Session:
 
     @property
     def closed(self) -> bool:
-        """Whether the socket is to be closed once all that was returned is sent."""
+        """Whether the socket is to be closed once all returned octets are sent."""
         return self._phase is _Phase.CLOSED
 
     @property
     def state(self) -> Amqp10State:
-        """How far it is."""
+        """The state by RabbitMQ's name."""
         if self.closed:
             return Amqp10State.CLOSED
         return Amqp10State.RUNNING if self.vhost else Amqp10State.STARTING
 
     def receive(self, data: bytes, now_ms: int) -> bytes:
-        """Take octets from the client; return what to send it."""
+        """Take octets from the client; return the octets to send."""
         if self._deadline_ms is None and self._phase is _Phase.HEADER:
             self._deadline_ms = now_ms + LOGIN_TIMEOUT_MS
         self._buffer += data
@@ -191,12 +191,12 @@ class Amqp10Session:
         return out
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` must be called at the latest; None: whenever."""
+        """The latest time for the next `tick`; None for no limit."""
         due = [at for at in (self._deadline_ms, self._next_tick_ms) if at is not None]
         return min(due) if due and not self.closed else None
 
     def tick(self, now_ms: int) -> bytes:
-        """Let time pass: heartbeats, a peer that fell silent, a login or close that never comes; notices are due."""
+        """Handle heartbeats, silent peers, late logins and closes, and due notices."""
         if self._deadline_ms is not None and now_ms >= self._deadline_ms:
             self.end_reason = self.end_reason or "handshake_timeout"
             self._phase = _Phase.CLOSED
@@ -206,7 +206,7 @@ class Amqp10Session:
         return self._output(now_ms)
 
     def force_close(self, reason: str, now_ms: int) -> bytes:
-        """Close for the operator's or the node's reasons; return what to send."""
+        """Close for a reason of the operator or the node; return the octets to send."""
         if self._phase is not _Phase.AMQP:
             self._phase = _Phase.CLOSED
             return b""
@@ -269,7 +269,7 @@ class Amqp10Session:
             for event in self._engine.feed(octets):
                 self._handle(event, now_ms)
         except (UnicodeError, ProtonException, TypeError, RecursionError) as error:
-            # proton decodes names, addresses and maps only when they are asked for, and maps with any key or depth.
+            # proton decodes names, addresses and maps lazily, and maps with keys of any type and depth.
             self._end_connection(_Declined("amqp:decode-error", f"not AMQP 1.0: {error}"), now_ms)
 
     def _end_connection(self, declined: _Declined, now_ms: int) -> None:
@@ -326,7 +326,7 @@ class Amqp10Session:
         self.vhost = vhost
 
     def _note_peer(self) -> None:
-        """Section 2.7.1: `properties` are a map of symbols to anything; what is text is of interest."""
+        """Section 2.7.1: keep the texts in the map `properties`."""
         said = self._engine.connection.remote_properties
         if said is not None and not isinstance(said, dict):
             raise _Declined("amqp:invalid-field", "the properties of an open are a map")
@@ -418,7 +418,7 @@ class Amqp10Session:
                 self._reply(octets)
             except _Declined as declined:
                 if delivery.settled:
-                    # The client wants no outcome for its messages: only the link can tell it.
+                    # The client wants no outcome for its messages: only the link can carry the refusal.
                     self._end_link(link, declined)
                     return
                 delivery.local.condition = declined.condition
@@ -445,7 +445,7 @@ class Amqp10Session:
         try:
             body = self._host.schema_request(self.user, asked)
         except Refusal as refusal:
-            # Told of the next change, too: of being served again, for one.
+            # The client is also notified of the next change, such as the end of a refusal.
             self._reported[request.reply_to] = self._host.schema_state()
             raise _Declined(CONDITION[type(refusal)], str(refusal)) from None
         reply = Message(body=body, inferred=True, correlation_id=request.id, address=request.reply_to)
@@ -453,7 +453,7 @@ class Amqp10Session:
         self._reported[request.reply_to] = self._host.schema_state()
 
     def _notify(self) -> None:
-        """Say once to each client that asked before, that it would be told something else now."""
+        """Notify each earlier client once that a request would get another answer now."""
         if not self._reported:
             return
         state = self._host.schema_state()

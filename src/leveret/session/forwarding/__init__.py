@@ -1,1 +1,1 @@
-"""Forwarding: what a node asks of the leader of a queue for its own clients, and how that leader answers."""
+"""Forwarding: the requests of a node to the leader of a queue for its own clients, and the leader's answers."""

@@ -1,8 +1,8 @@
-"""Deliveries from a leader, taken apart many at a time: the hot path of consuming from another node.
+"""Decodes deliveries from a leader, many at a time: the hot path of consuming from another node.
 
 Deliveries to one consumer that differ are gathered by columns. Those of one head differ only in tag and body, so a
-run of them is compared with what came before it, and sliced; see publishing, which does the same with publishes.
-Everything else is taken frame by frame.
+run of them is recognised by a comparison and sliced; session.amqp091.publishing does the same with publishes.
+Everything else is decoded frame by frame.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SHAPES_BYTES_MAX: Final = 1024 * 1024
 _BULK_MAX: Final = 1024
 _TAG: Final = 8
 _FIXED: Final = struct.Struct(">BHI4xQ")
-"""The head of a content header's frame, and the size of the body that it announces."""
+"""The frame head of a content header, and the body size in it."""
 
 
 class Delivered(NamedTuple):
-    """Deliveries of one consumer with consecutive tags, and where in the octets they end."""
+    """Deliveries of one consumer with consecutive tags, and their end in the octets."""
 
     channel: int
     consumer_tag: bytes
@@ -36,7 +36,7 @@ class Delivered(NamedTuple):
 
 
 class _Shape:
-    """What is before and behind the tag of deliveries of one head to one consumer."""
+    """The octets before and behind the tag in deliveries of one head to one consumer."""
 
     __slots__ = (
         "_unpack",
@@ -68,13 +68,13 @@ class _Shape:
         self._unpack = struct.Struct(f">{len(before)}sQ{len(behind)}s{self.size}sB").iter_unpack
 
     def matches(self, data: bytes, position: int) -> bool:
-        """Whether a delivery of this shape begins here."""
+        """Whether a delivery of this shape begins at `position`."""
         return data.startswith(self.before, position) and data.startswith(
             self.behind, position + self.tag_at + _TAG
         )
 
     def many(self, data: bytes, position: int, count: int) -> tuple[int, list[bytes]] | None:
-        """First tag and bodies of the next `count` messages, if all of them are of this shape with consecutive tags."""
+        """The first tag and the bodies of the next `count` messages, if all have this shape and consecutive tags."""
         last = position + (count - 1) * self.stride
         if not self.matches(data, last):
             return None
@@ -92,7 +92,7 @@ class _Shape:
 
 
 class Deliveries:
-    """See the module; owns the cache of shapes."""
+    """Decodes deliveries, and caches shapes; see the module."""
 
     def __init__(self) -> None:
         """No shapes yet."""
@@ -101,10 +101,10 @@ class Deliveries:
         self._last: _Shape | None = None
 
     def take(self, data: bytes, position: int) -> Delivered | None:
-        """Whole deliveries at `position` that are alike; None where none begins, or it has no or only a part of a body.
+        """Whole like deliveries at `position`; None if none begins there, or its body is empty or incomplete.
 
         Raises:
-            LeveretError: it begins as one, and cannot be.
+            LeveretError: a delivery begins there and is malformed.
         """
         shape = self._last
         if shape is None or not shape.matches(data, position):
@@ -142,7 +142,7 @@ class Deliveries:
         )
 
     def _shape_at(self, data: bytes, position: int) -> _Shape | None:
-        """The shape of the delivery at `position`, None unless all before its body is there and it has one."""
+        """The shape of the delivery at `position`, None if it is incomplete or has none."""
         if len(data) - position < FRAME_HEAD_BYTES + 5 or not data.startswith(
             wire.BASIC_DELIVER, position + FRAME_HEAD_BYTES
         ):
@@ -178,7 +178,7 @@ class Deliveries:
 
 
 def _gather(data: bytes, position: int) -> Delivered | None:
-    """Whole deliveries at `position`, up to one like the one before, or not regular; None for less than two."""
+    """Whole deliveries at `position`, up to a like or irregular one; None for fewer than two."""
     end = len(data)
     if (
         end - position < FRAME_HEAD_BYTES + 5
@@ -207,7 +207,7 @@ def _gather(data: bytes, position: int) -> Delivered | None:
 
 
 class _Columns:
-    """Deliveries with consecutive tags while they are gathered."""
+    """Collects deliveries with consecutive tags."""
 
     def __init__(self) -> None:
         self.routes: list[bytes] = []
@@ -218,7 +218,10 @@ class _Columns:
         self._known: dict[bytes, bytes] = {}
 
     def take(self, data: bytes, position: int, end: int, channel: int, tag_at: int) -> int:
-        """Take the delivery at `position`, whose tag is at `tag_at`; where it ends, or `position` if it is left."""
+        """Take the delivery at `position`, whose tag is at `tag_at`.
+
+        Return its end, or `position` if it is not taken.
+        """
         header_at = position + 8 + int.from_bytes(data[position + 3 : position + 7], "big")
         if end - header_at < FRAME_HEAD_BYTES + _FIXED.size:
             return position
@@ -258,7 +261,7 @@ class _Columns:
 
 
 def _is_route(route: bytes) -> bool:
-    """Whether these are two short strings."""
+    """Whether the octets are two short strings."""
     key_at = 1 + route[0] if route else 0
     return 0 < key_at < len(route) and len(route) == key_at + 1 + route[key_at]
 
@@ -267,7 +270,7 @@ def head_of(route: bytes, header: bytes) -> Head:
     """The head of a delivery: `route` is exchange and routing key as short strings.
 
     Raises:
-        SyntaxFault: they are cut short.
+        SyntaxFault: the route or the header is cut short.
     """
     if not _is_route(route):
         raise SyntaxFault("exchange and routing key of a delivery are cut short")
@@ -275,7 +278,7 @@ def head_of(route: bytes, header: bytes) -> Head:
 
 
 class IncomingDelivery:
-    """A delivery, or what was got, whose frames come one by one: its body is empty, or of one frame that came apart."""
+    """A delivery, or a get, whose frames come one by one: its body is empty, or its only frame came in parts."""
 
     def __init__(self, method: bytes) -> None:
         """`method` is the payload of a basic.deliver or basic.get-ok."""
@@ -285,7 +288,7 @@ class IncomingDelivery:
         self._left = 0
 
     def take(self, kind: int, payload: bytes) -> bool:
-        """Take header or body; tell whether the message is whole."""
+        """Take header or body; return whether the message is whole."""
         if kind == wire.FRAME_HEADER:
             self._header = payload
             self._left = body_bytes_of(payload)
@@ -298,7 +301,7 @@ class IncomingDelivery:
         """The whole message.
 
         Raises:
-            SyntaxFault: its method or header is cut short.
+            SyntaxFault: the method or the header is cut short.
         """
         method, tag_at = self.method, self._tag_at
         tag = int.from_bytes(method[tag_at : tag_at + _TAG], "big")
@@ -309,7 +312,7 @@ class IncomingDelivery:
 
     @property
     def ready_count(self) -> int:
-        """Of what was got: how many are ready behind it."""
+        """For a get, the number of ready messages behind it."""
         return int.from_bytes(self.method[self._route_end :], "big")
 
     @property

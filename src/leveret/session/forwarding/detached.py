@@ -1,4 +1,4 @@
-"""What stands for a queue where it was, on a client's channel, when it is led elsewhere, or nobody knows where."""
+"""Replaces a queue's object on a client's channel when the queue gets another leader, or none."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from leveret.session.forwarding.remote_channel import Registry
 
 
 class Detached:
-    """What stands for a queue that is led elsewhere now: acknowledgements of what it delivered are forgotten."""
+    """A queue whose leader changed: acknowledgements of its earlier deliveries are ignored."""
 
     is_remote: ClassVar[bool] = True
 
     def __init__(self, source: DeliverySource, registry: Registry) -> None:
-        """In place of `source`."""
+        """Replace `source`."""
         self.key = source.key
         self.definition = source.definition
         self.settings = source.settings
@@ -25,16 +25,16 @@ class Detached:
         self._registry = registry
 
     def settle(self, first: int, count: int) -> None:
-        """Too late."""
+        """Ignore a late settlement."""
 
     def reject(self, first: int, count: int) -> None:
-        """Too late."""
+        """Ignore a late rejection."""
 
     def requeue(self, first: int, count: int) -> None:
-        """They are back already."""
+        """Ignore a return: the messages are back already."""
 
     def why_not_settled(self) -> str:
-        """See Source; of a queue that is deleted nothing is left to be settled."""
+        """See DeliverySource; a deleted queue has nothing to settle."""
         if not self._registry.has(self.key, self.definition.epoch):
             return ""
         return (
@@ -43,11 +43,11 @@ class Detached:
         )
 
     def check_refusable(self) -> None:
-        """It does not matter any more."""
+        """Accept: the outcome is ignored."""
 
     def add_consumer(self, consumer: ChannelConsumer) -> None:
-        """Never: a consumer is registered where the queue is."""
+        """Never called: consumers are registered at the queue's leader."""
 
     def remove_consumer(self, consumer: ChannelConsumer) -> None:
-        """It is not to be registered."""
+        """Cancel the pending registration of a consumer."""
         self._registry.forget(consumer)

@@ -1,6 +1,6 @@
 """A node's end of the forwarding connection to a leader: its channels, and the octets of both directions.
 
-What this node published to a queue goes through an `Outlet`, what its clients ask through their remote channels.
+This node's publishes to a queue go through an `Outlet`, and its clients' methods through their remote channels.
 """
 
 from __future__ import annotations
@@ -33,45 +33,45 @@ from leveret.wire.properties import shortstr
 
 CHANNEL_MAX: Final = 65535
 PIECE_BYTES: Final = 1024 * 1024
-"""Publishes that are encoded at once."""
+"""The most octets of publishes that are encoded at once."""
 _MULTIPLE: Final = 1
 
 
 class ForwardedPublication(Protocol):
-    """One queue's messages, for whichever leader; session.forwarding.leaders."""
+    """The messages of one queue, for any leader; session.forwarding.leaders."""
 
     unconfirmed: Unconfirmed
 
     def settled(self, number: int, *, ok: bool) -> None:
-        """The leader has, or refuses, all up to `number`."""
+        """Note that the leader has, or refuses, everything up to `number`."""
 
     def is_at(self, number: int) -> None:
-        """This is the last one that the leader has, on disk or not."""
+        """Note the last message that the leader has, on disk or not."""
 
     def detached(self) -> None:
-        """The leader does not lead the queue, or does not know it yet: the outlet is gone."""
+        """Note that the leader does not lead the queue, or does not know it yet: the outlet is gone."""
 
 
 class _Channel(Protocol):
     def frame(self, kind: int, payload: bytes) -> None:
-        """A frame came on it."""
+        """Take a frame of this channel."""
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Note that the connection is gone."""
 
 
 class LeaderClient:
-    """See the module.
+    """A node's connection to a leader.
 
     Attributes:
-        leader, vhost: where it leads.
-        is_up: whether there is a connection.
-        blocked_by: what the leader is short of, and wants no publishes for.
-        push: sends what waits at once.
+        leader, vhost: the leader, and the connection's vhost.
+        is_up: whether it is connected.
+        blocked_by: the alarms for which the leader takes no publishes.
+        push: sends all waiting octets at once.
     """
 
     def __init__(self, leader: str, vhost: str, outbox: list[Sender]) -> None:
-        """Not connected; `outbox` gets it whenever there are octets to send."""
+        """Begin unconnected; `outbox` gets it whenever it has octets to send."""
         self.leader = leader
         self.vhost = vhost
         self.is_up = False
@@ -90,7 +90,7 @@ class LeaderClient:
     # -- octets out ---------------------------------------------------------------------------
 
     def up(self) -> None:
-        """There is a connection."""
+        """Note that the connection is made."""
         self.is_up = True
         self.send(wire.frame(wire.FRAME_METHOD, 0, CONNECTION_OPEN + shortstr(self.vhost.encode()) + b"\0\0"))
 
@@ -100,7 +100,7 @@ class LeaderClient:
         self._out.append(octets)
 
     def has_settlements(self, remote_channel: RemoteChannel) -> None:
-        """A client's channel has settled something: its frames go with the next octets."""
+        """Note settlements of a client's channel: their frames go with the next octets."""
         self._note()
         self._settling[remote_channel] = None
 
@@ -110,7 +110,7 @@ class LeaderClient:
             self._outbox.append(self)
 
     def take_output(self) -> bytes:
-        """All octets that wait, once."""
+        """All waiting octets, once."""
         self._is_noted = False
         settling, self._settling = self._settling, {}
         for remote_channel in settling:
@@ -122,10 +122,10 @@ class LeaderClient:
     # -- channels -----------------------------------------------------------------------------
 
     def number(self) -> int:
-        """The number of a channel that is not open.
+        """A free channel number.
 
         Raises:
-            Fault: all are.
+            Fault: there is none.
         """
         if len(self.channels) >= CHANNEL_MAX:
             raise Fault(506, f"all {CHANNEL_MAX} channels to node '{self.leader}' are in use")
@@ -137,16 +137,16 @@ class LeaderClient:
                 return number
 
     def release(self, number: int) -> None:
-        """The channel is closed on both sides."""
+        """Free the number of a channel that is closed on both sides."""
         self.channels.pop(number, None)
 
     # -- octets in ----------------------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Take what the leader sent.
+        """Take octets from the leader.
 
         Raises:
-            LeveretError: it is nothing that a leader sends; the connection must end.
+            LeveretError: the octets are invalid; the connection must end.
         """
         if self._rest:
             self._rest.append(data)
@@ -203,7 +203,7 @@ class LeaderClient:
             raise PeerError(f"node '{self.leader}' sent method {method.hex()} on channel 0")
 
     def lost(self) -> None:
-        """The connection is gone, and all its channels."""
+        """Note that the connection is gone, with all its channels."""
         self.is_up, self.blocked_by = False, ()
         self._out.clear()
         self._settling.clear()
@@ -226,7 +226,7 @@ class Outlet:
         epoch: int,
         reference: bytes,
     ) -> None:
-        """Bind it, and send all that is not confirmed: what the leader has already, it tells from the numbers."""
+        """Open the channel and send all unconfirmed messages; the leader skips those that it has, by their numbers."""
         self._leader_client = leader_client
         self._publication = publication
         self.number = leader_client.number()
@@ -242,7 +242,7 @@ class Outlet:
             self.publish(messages)
 
     def publish(self, messages: Messages) -> None:
-        """Send messages that follow those that were sent before."""
+        """Send messages that follow the ones sent before."""
         self._publication.unconfirmed.sent = self._publication.unconfirmed.last
         for part in messages.parts(len(messages), PIECE_BYTES):
             self._leader_client.send(self._encode(part))
@@ -253,7 +253,7 @@ class Outlet:
             return forwarding.publishes_that_differ(
                 self.number, messages.routes, messages.headers, messages.bodies
             )
-        # The key is no delivery's: those are positive. What it leads to depends on nothing but the channel's number.
+        # Negative, because keys of deliveries are positive. Its channel's number alone decides about it.
         key = -self.number
         before = head.frames.get(key)
         if before is None:
@@ -263,10 +263,10 @@ class Outlet:
         return forwarding.publishes(before, messages.bodies, head.body_bytes)
 
     def frame(self, kind: int, payload: bytes) -> None:
-        """What the leader says of it.
+        """Take a frame of the leader about it.
 
         Raises:
-            LeveretError: it is nothing that it may say.
+            LeveretError: the frame is invalid.
         """
         method = payload[:4]
         if method == wire.BASIC_ACK and len(payload) == 13:
@@ -286,10 +286,10 @@ class Outlet:
             raise PeerError(f"method {method.hex()} on a channel that publishes")
 
     def _settled(self, payload: bytes, *, ok: bool) -> None:
-        """A leader confirms in order: one that is not multiple is for the one after the last.
+        """Take a confirm; a leader confirms in order, so a single one is for the next number.
 
         Raises:
-            PeerError: it is for a later one, and would be taken for all before that.
+            PeerError: it is for a later number, and would count for all earlier ones.
         """
         if self._is_closed:
             return
@@ -300,12 +300,12 @@ class Outlet:
         self._publication.settled(number, ok=ok)
 
     def close(self) -> None:
-        """Nothing more is to be published."""
+        """Close the channel, after the last publish."""
         self._is_closed = True
         self._leader_client.send(forwarding.channel_close(self.number))
 
     def lost(self) -> None:
-        """The connection is gone."""
+        """Note that the connection is gone."""
         if not self._is_closed:
             self._publication.detached()
 
@@ -315,4 +315,4 @@ def _reason(payload: bytes) -> str:
 
 
 def _do_nothing() -> None:
-    """It goes with the next flush."""
+    """Do nothing: the octets go with the next flush."""

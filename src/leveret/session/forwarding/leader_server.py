@@ -42,7 +42,7 @@ _CHANNEL_MAX: Final = 65535
 
 
 class ForwardedConsumer(NamedTuple):
-    """Whose consumer it is that came over a forwarding connection; `tag` is its own name of it."""
+    """The client of a forwarded consumer; `tag` is the client's own name of it."""
 
     tag: str
     connection: str
@@ -52,31 +52,31 @@ class ForwardedConsumer(NamedTuple):
 
 
 class _ForAnotherNode(Unrestricted):
-    """Does what that node's client may do."""
+    """Performs operations for another node's client, whose permissions that node has checked."""
 
     def check_lock(self, queue: Queue) -> None:
-        """Whose it is was looked at where the client is."""
+        """Accept: the client's node checks exclusive locks."""
 
 
 class ForwardedConnection(ClientConnection):
     """A forwarding connection that another node made; see the module.
 
-    Alarms do not keep its publishes waiting: acks come the same way, and free what the alarm is about. The other
-    node is told, and stops those who publish to it.
+    Alarms do not block its publishes, because acks come over the same connection, and free memory and disk. The other
+    node is notified, and stops its publishers.
     """
 
     waits_for_alarms = False
-    # What other nodes' clients send and get is traced where they are, or not: tracing is each node's own.
+    # Tracing is each node's own: messages of other nodes' clients are traced there, or not at all.
     is_traced = False
 
     def __init__(self, host: ConnectionHost, *, node: str, now_ms: int) -> None:
-        """`node` is the one at the other end, as it has proven; wait for connection.open."""
+        """`node` is the proven name of the other end; wait for connection.open."""
         super().__init__(host, peer=node, from_loopback=False, now_ms=now_ms)
         self.state = AmqpState.OPEN_WAIT
         self.frame_max_bytes = forwarding.FRAME_BYTES_MAX
         self.channel_max = _CHANNEL_MAX
         self.client_properties = _CAPABILITIES
-        # Its messages and channels are counted where the clients are.
+        # Its messages and channels are counted at the clients' nodes.
         self.counters = Counters()
         self.churn = Churn()
 
@@ -89,10 +89,10 @@ class ForwardedConnection(ClientConnection):
         return ForwardedChannel(self, number)
 
     def check_channel_limits(self) -> None:
-        """There are none, but for what a frame can hold."""
+        """Accept: only the frame format limits channels."""
 
     def open(self, vhost: str) -> None:
-        """Everything in the vhost is allowed; it is no client's connection, so nobody lists it."""
+        """Enter the vhost with all permissions; it is no client's connection, so it is not listed."""
         self.broker.topology(vhost)
         self.vhost = vhost
         self.actor = _ForAnotherNode(self.broker, vhost, owner=self)
@@ -102,17 +102,17 @@ class ForwardedConnection(ClientConnection):
 
     @property
     def alarms(self) -> tuple[str, ...]:
-        """This node's own: were those of others passed on, two nodes could keep each other's for ever."""
+        """This node's own alarms: if those of others were passed on, two nodes could sustain each other's for ever."""
         return self.host.alarms.own
 
     def alarms_changed(self, now_ms: int) -> None:
-        """Have the other node stop its publishers, or not any more."""
+        """Notify the other node of a change of alarms."""
         if self.state is AmqpState.OPEN:
             self.notify_blocked()
         self.go_on(now_ms)
 
     def fail(self, error: LeveretError, number: int, method: int) -> None:
-        """What is one client's fault closes one channel; that node closes its client's connection if it must be."""
+        """Close one channel for one client's fault; the other node closes its client's connection if necessary."""
         channel = self.channels.get(number)
         if channel is None:
             super().fail(error, number, method)
@@ -125,10 +125,10 @@ class ForwardedConnection(ClientConnection):
 
 
 class ForwardedChannel(Channel):
-    """A target, or a client's remote channel."""
+    """A target channel, or a client's remote channel."""
 
     def __init__(self, connection: ForwardedConnection, number: int) -> None:
-        """Neither yet."""
+        """Begin as neither."""
         super().__init__(connection, number, connection.publisher, connection.host.leaders)
         self.target: Queue | None = None
         self.reference = b""
@@ -138,7 +138,7 @@ class ForwardedChannel(Channel):
         self._settling: list[_Settling] = []
 
     def frame(self, kind: int, payload: bytes) -> None:
-        """See Channel; methods of the forwarding connection's own class too."""
+        """See Channel; also takes the methods of forwarding connections."""
         if kind == wire.FRAME_METHOD and payload[:2] == forwarding.CLASS and not self.is_closing:
             self._forward_method(payload)
         else:
@@ -161,7 +161,7 @@ class ForwardedChannel(Channel):
 
     def _bind(self, asked: forwarding.ForwardingTarget) -> None:
         self._check_led(asked.queue)
-        # What is coming back to it does not keep publishes waiting.
+        # Unfinished returns to the queue do not block publishes.
         queue = self.connection.broker.queue(self.connection.vhost or "", asked.queue)
         if queue.epoch != asked.epoch:
             raise Fault(
@@ -181,10 +181,10 @@ class ForwardedChannel(Channel):
     # -- what differs from a client's channel -------------------------------------------------
 
     def queue(self, name: str) -> Queue:
-        """See Channel; what this node does not lead, or does not know yet, cannot be had here.
+        """See Channel; refuses queues that this node does not lead, or does not know yet.
 
         Raises:
-            Fault: so it is, which the other node takes for an invitation to ask again: it knows the queue.
+            Fault: this node does not lead it; the other node, which knows the queue, asks again later.
         """
         self._check_led(name)
         return super().queue(name)
@@ -204,19 +204,19 @@ class ForwardedChannel(Channel):
         return ForwardedChannelConsumer(self, queue, tag, method, self.prefetch)
 
     def tick(self, now_ms: int) -> None:
-        """How long a client may wait with an acknowledgement is looked at where the client is."""
+        """Do nothing: the client's node checks the consumer timeout."""
 
     def moved(self, consumer: AnyConsumer) -> None:
-        """A consumer's queue is not led here any more: its node is to register it where it is."""
+        """Tell the consumer's node that the queue has another leader, so that it registers the consumer there."""
         tag = consumer.tag if isinstance(consumer, ForwardedChannelConsumer) else b""
         self.consumers.pop(tag, None)
         if not self.is_closing:
             self.connection.send(forwarding.moved(self.number, tag))
 
     def taken_back(self) -> None:
-        """Deliveries were taken back, also of clients without a consumer: settlements of them come too late.
+        """Note that deliveries were taken back, also of clients without a consumer: settlements of them are too late.
 
-        The other node hears so before the answer to settlements that are on their way, and does not rely on it then.
+        The other node gets this before the answer to settlements in flight, and does not rely on that answer then.
         """
         if not self.is_closing:
             self.connection.send(forwarding.moved(self.number, b""))
@@ -238,7 +238,7 @@ class ForwardedChannel(Channel):
             self.connection.send(forwarding.settle_ok(self.number))
 
     def take(self, tag: int, multiple: bool) -> Collection[Unacked]:
-        """See Channel; what a queue that is led elsewhere now had delivered is not there any more."""
+        """See Channel; deliveries of a queue that has another leader now are gone."""
         if multiple:
             return self.unacked.take_up_to(tag)
         run = self.unacked.take_one(tag)
@@ -252,7 +252,7 @@ class ForwardedChannel(Channel):
 
 
 class _Settling(ConfirmBatch):
-    """Settlements, of these queues, that are to be on disk."""
+    """Settlements of these queues that must reach the disk."""
 
     __slots__ = ()
 
@@ -266,8 +266,8 @@ class ForwardedChannelConsumer(ChannelConsumer):
     """A consumer of another node's client.
 
     Attributes:
-        client: whose it is, None if that was not told.
-        credit: how many more deliveries that node takes for it now.
+        client: the client, None if it is unknown.
+        credit: the number of further deliveries that the node takes for it now.
     """
 
     __slots__ = ("client", "credit")
@@ -289,7 +289,7 @@ class ForwardedChannelConsumer(ChannelConsumer):
         self.credit = forwarding.CREDIT_FIRST
 
     def capacity(self) -> int:
-        """See Consumer; no more than there is credit for."""
+        """See ChannelConsumer; limited by the credit."""
         return min(super().capacity(), self.credit)
 
     def deliver(self, queue: DeliverySource, runs: Sequence[Run], redelivered: bool) -> None:
@@ -299,7 +299,7 @@ class ForwardedChannelConsumer(ChannelConsumer):
 
 
 def _notify_active(consumer: AnyConsumer) -> None:
-    """Have the node of a client know that this is the one consumer that is served."""
+    """Tell the client's node that this is the active consumer."""
     if isinstance(consumer, ForwardedChannelConsumer):
         channel = consumer.channel
         channel.connection.send(forwarding.active(channel.number, consumer.tag))
@@ -319,13 +319,13 @@ def _client(notify: object) -> ForwardedConsumer | None:
 
 
 class _Publisher(Publisher):
-    """Publishes of a target channel go into its queue, and nowhere else."""
+    """Publishes on target channels into their queues only."""
 
     def resolve(self, channel: ChannelBase, exchange: bytes, routing_key: bytes, header: bytes) -> Resolved:
-        """See Publisher: all was looked at where the message was published.
+        """See Publisher; the client's node has checked and routed the message.
 
         Raises:
-            LeveretError: the channel has no target, or that is gone, or not led here any more.
+            LeveretError: the channel has no target, or the target is gone or led elsewhere.
         """
         queue = channel.target if isinstance(channel, ForwardedChannel) else None
         if queue is None:
@@ -337,7 +337,7 @@ class _Publisher(Publisher):
         return Resolved([queue], header, Counters(), None, by_headers=False)
 
     def publish(self, destination: Destination, messages: Messages) -> None:
-        """See Publisher; what the queue has already is confirmed once more, with what it waits for."""
+        """See Publisher; messages that the queue has already are confirmed once more, with all that they wait for."""
         channel = destination.channel
         if not isinstance(channel, ForwardedChannel) or channel.target is None:
             super().publish(destination, messages)
@@ -364,7 +364,7 @@ class _Publisher(Publisher):
         messages: Messages,
         batch: ConfirmBatch | None,
     ) -> None:
-        """See Publisher; with the numbers that these messages have."""
+        """See Publisher; keeps the numbers of the messages."""
         super().hand_over(destination, queues, messages, batch)
         channel = destination.channel
         if isinstance(channel, ForwardedChannel):

@@ -1,7 +1,7 @@
-"""Queues that other nodes lead, as this node's clients use them: who is asked, and what a change of leaders does.
+"""The queues that other nodes lead, for this node's clients: finds their leaders, and handles changes of leaders.
 
-What was published is kept until the leader confirms it, and is sent to the next one if it does not. Consumers that have
-lost their queue wait until it can be asked for. A method that cannot be asked now is taken again when things change.
+Published messages are kept until the leader confirms them, and are sent to the next leader if it does not. Consumers
+of a queue without a leader wait for one. A method that cannot be forwarded now is processed again after a change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from leveret.session.host import Sender
 
 CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
 IDLE_MS: Final = 60_000
-"""An outlet through which nothing went for so long is closed."""
+"""An outlet is closed after this time without publishes."""
 
 Key = tuple[str, ...]
 
@@ -44,11 +44,11 @@ class RemoteLeaders:
     """See the module.
 
     Attributes:
-        reference: stands for this node until it ends, in the logs of the queues it publishes to.
+        reference: the name of this node's run in the logs of the queues that it publishes to.
         askings: the connections to leaders, by name and vhost.
         serving: connections that other nodes made to this one, as a leader.
-        kept: how much is kept of what was published, until it is confirmed.
-        has_waiting: whether something waits for a leader that has said it does not lead; then call `tick` soon.
+        kept: the unconfirmed published messages.
+        has_waiting: whether a request waits because its node does not lead; then call `tick` soon.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class RemoteLeaders:
         reference: bytes,
         dial: Callable[[LeaderClient], None],
     ) -> None:
-        """`dial` is asked for a connection, and `connected` is the answer; one to this node itself is `up` at once."""
+        """`dial` asks for a connection, and `connected` is the answer; one to this node itself is `up` at once."""
         self.reference = reference
         self.askings: dict[tuple[str, str], LeaderClient] = {}
         self.kept = RetransmitBuffer()
@@ -87,17 +87,17 @@ class RemoteLeaders:
         return found
 
     def connected(self, leader_client: LeaderClient) -> None:
-        """There is a connection: all that waits for it goes on."""
+        """Continue everything that waited for this connection."""
         leader_client.up()
         self._go_on()
 
     def lost(self, leader_client: LeaderClient) -> None:
-        """The connection is gone; `wants` tells whether it is to be made again."""
+        """Note that a connection is gone; `wants` is whether it should be made again."""
         leader_client.lost()
         self._go_on()
 
     def wants(self, leader_client: LeaderClient) -> bool:
-        """Whether anything goes, or should go, over a connection; if not, it may be ended and forgotten."""
+        """Whether a connection is used, or should be; otherwise it may be closed and forgotten."""
         if leader_client.channels:
             return True
         return any(
@@ -113,7 +113,7 @@ class RemoteLeaders:
             self._to_reregister.pop(key, None)
 
     def discard(self, leader_client: LeaderClient) -> None:
-        """It has ended, and nobody wants it."""
+        """Forget a closed connection that is not needed."""
         if self.askings.get((leader_client.leader, leader_client.vhost)) is leader_client:
             del self.askings[leader_client.leader, leader_client.vhost]
 
@@ -129,7 +129,7 @@ class RemoteLeaders:
         )
 
     def _place_of(self, key: Key) -> tuple[str, str] | None:
-        """Where a queue can be asked for, None if it is nowhere, or here."""
+        """The leader and vhost for a queue's requests, None if it has no leader, or is led here."""
         queue = self._broker.queues.get(key)
         if not isinstance(queue, RemoteQueue) or queue.is_down or queue.leader == self._me:
             return None
@@ -143,11 +143,11 @@ class RemoteLeaders:
     # -- publishing ---------------------------------------------------------------------------
 
     def append_messages(self, queue: RemoteQueue) -> None:
-        """Send what the queue gathered to its leader, or keep it until there is one."""
+        """Send a queue's gathered messages to its leader, or keep them until there is one."""
         if queue.gathered:
             publication = self._publication(queue)
             if queue.is_down and self.kept.is_full:
-                # What waits from before: of what is to be kept now nobody could be told yet.
+                # These messages waited already: publishers of later ones could not be notified yet.
                 publication.refuse_all()
             self._keep(publication)
             if publication.outlet is None:
@@ -168,7 +168,7 @@ class RemoteLeaders:
         return found
 
     def _attach(self, publication: Publication) -> None:
-        """Send what waits, if there is a leader that can be sent it."""
+        """Send waiting messages, if the leader can take them."""
         queue = publication.queue
         leader_client = self._up(queue.key) if queue.is_remote else self.leader_client(self._me, queue.key[0])
         if leader_client is None or not leader_client.is_up:
@@ -180,23 +180,23 @@ class RemoteLeaders:
             leader_client.push()
 
     def when_confirmed(self, queue: RemoteQueue, notify: Notify, place: int | None = None) -> None:
-        """Tell when the leader has confirmed all that was published so far, or refused any of it (False).
+        """Call back when the leader has confirmed everything published so far, or refused some of it (False).
 
-        With a `place` (RemoteQueue.place) whether it has taken that one.
+        With a `place` (RemoteQueue.place), the outcome is that of this message alone.
         """
         publication = self._publications.get((queue.key, queue.epoch))
         if publication is None:
-            # It was deleted before it could be sent anything.
+            # It was deleted before any message could be sent.
             notify(False)
             return
         number = publication.unconfirmed.last if place is None else place + queue.ahead
         publication.unconfirmed.when_known(notify, number, alone=place is not None)
 
     def when_batch_confirmed(self, batch: ConfirmBatch, notify: Notify) -> bool:
-        """Tell when the leaders of all queues of a batch have what is theirs; False if they are led here, all of them.
+        """Call back when the leaders of all queues of a batch have their part; return False if all are led here.
 
-        Ask when the flush has appended what was gathered. Of what a leader refuses, the batch is told to be `refused`;
-        of settlements that a leader did not answer any more it is in `doubt`.
+        Call it after the flush has appended the gathered messages. If a leader refuses some, the batch is `refused`;
+        if a leader did not answer settlements, it is in `doubt`.
         """
         elsewhere = [each for each in batch.queues if isinstance(each, RemoteQueue | RemotePorts)]
         if not elsewhere:
@@ -292,7 +292,7 @@ class RemoteLeaders:
         for consumer in consumers:
             consumer.queue, consumer.unacked_count = stands, 0
             if channel.is_closing:
-                # It is on its way out (settling.leave).
+                # It ends (settling.leave).
                 channel.consumers.pop(consumer.tag)
             elif consumer.arguments.get(CANCEL_ON_FAILOVER) is True and channel.connection.client_can(
                 "consumer_cancel_notify"
@@ -303,7 +303,7 @@ class RemoteLeaders:
                 self.has_waiting = True
 
     def _go_on(self) -> None:
-        """Something has changed: publish, register and ask what waits for a leader."""
+        """Publish, register and ask again everything that waits for a leader, after a change."""
         self.has_waiting = False
         for publication in self._publications.values():
             self._send(publication)
@@ -318,7 +318,7 @@ class RemoteLeaders:
             connection.wake()
 
     def _go_on_with(self, queue: Queue) -> None:
-        """The same of one queue: thousands may have another leader at once."""
+        """The same for one queue, because thousands may get another leader at once."""
         publication = self._publications.get((queue.key, queue.epoch))
         if publication is not None:
             self._send(publication)
@@ -336,7 +336,7 @@ class RemoteLeaders:
             self._reregister(consumer)
 
     def _reregister(self, consumer: ChannelConsumer) -> None:
-        """Register a consumer where its queue is now."""
+        """Register a consumer at the queue's present leader."""
         channel = consumer.channel
         queue = self._broker.queues.get(consumer.queue.key)
         if queue is None or queue.epoch != consumer.queue.definition.epoch or queue.damage is not None:
@@ -361,14 +361,14 @@ class RemoteLeaders:
     # -- who leads ----------------------------------------------------------------------------
 
     def led_by(self, queue: RemoteQueue, leader: str) -> None:
-        """Another node leads the queue now."""
+        """Note that another node leads the queue now."""
         self._leave(queue)
         queue.leader, queue.is_down = leader, False
         self._kept_for(queue, down=False)
         self._go_on_with(queue)
 
     def down(self, queue: RemoteQueue) -> None:
-        """The queue's leader is gone, and there is no other one: what was published waits, consumers are cancelled.
+        """Note that the queue has no leader: published messages wait, consumers are cancelled.
 
         Beyond a limit of waiting messages, publishes are refused (`RetransmitBuffer.is_full`).
         """
@@ -378,7 +378,7 @@ class RemoteLeaders:
         self._go_on_with(queue)
 
     def led_here(self, before: Queue, queue: Queue) -> None:
-        """This node leads it: `queue` is in the broker, where `before` stood for it."""
+        """Note that this node leads it: `queue` replaces `before` in the broker."""
         self._leave(before)
         if isinstance(before, RemoteQueue) and before.gathered:
             self._keep(self._publication(before))
@@ -389,7 +389,7 @@ class RemoteLeaders:
         self._go_on_with(queue)
 
     def waits(self, before: Queue, stands: RemoteQueue) -> None:
-        """This node led `before`, for which `stands` stands now: nobody leads it until more is told."""
+        """Note that this node no longer leads `before`: `stands` replaces it, without a leader for now."""
         stands.leader = self._me
         self._leave_local(before)
         publication = self._publications.get((before.key, before.epoch))
@@ -398,17 +398,17 @@ class RemoteLeaders:
             self._publication(stands)
 
     def ceased(self, queue: Queue) -> None:
-        """The queue is deleted: nothing will be confirmed of what its leader had not confirmed."""
+        """Note that the queue is deleted: messages that its leader had not confirmed never are."""
         publication = self._publications.pop((queue.key, queue.epoch), None)
         if publication is not None:
             publication.close()
             publication.refuse_all()
             self.kept.is_for(publication, down=False)
-        # Its leader, if there is one, cancels the consumers, and answers what it was asked.
+        # Its leader, if there is one, cancels the consumers and answers requests.
         self._go_on_with(queue)
 
     def _leave(self, queue: Queue) -> None:
-        """Whoever was asked for a queue until now is not asked any more."""
+        """End all requests to the queue's leader so far."""
         publication = self._publications.get((queue.key, queue.epoch))
         if publication is not None:
             publication.close()
@@ -426,7 +426,7 @@ class RemoteLeaders:
                 channel.leave(remote_channel)
 
     def _leave_local(self, queue: Queue) -> None:
-        """Take a queue away from all who have it: what they have not acknowledged returns to it."""
+        """Take a queue away from its users; unacknowledged messages return to it."""
         for consumer in list(queue.consumers):
             if isinstance(consumer, ForwardedChannelConsumer) and isinstance(
                 consumer.channel, ForwardedChannel
@@ -455,7 +455,7 @@ class RemoteLeaders:
     # -- time ---------------------------------------------------------------------------------
 
     def tick(self, now_ms: int) -> bool:
-        """Ask again what nobody could answer, close what is used no more; whether there may be something to send."""
+        """Ask unanswered requests again, and close unused outlets; return whether there may be octets to send."""
         self._now_ms = now_ms
         is_due = self.has_waiting or bool(self._to_reregister)
         if is_due:

@@ -1,7 +1,7 @@
-"""What this node published to one queue, whoever leads it, and how much of all such is kept.
+"""This node's unconfirmed publishes to one queue, under any leader, and the total size of all of them.
 
-Of a queue that is down it may be long until somebody leads it again. So no other queue's publishers wait for it
-(`RetransmitBuffer.expected_bytes`), and what is kept of all such queues has an end (`RetransmitBuffer.is_full`).
+A queue that is down may have no leader for long. So no other queue's publishers wait for it
+(`RetransmitBuffer.expected_bytes`), and the messages of all such queues are limited (`RetransmitBuffer.is_full`).
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from leveret.session.forwarding.leader_client import Outlet
 from leveret.session.forwarding.unconfirmed import Unconfirmed
 
 DOWN_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Kept for queues that are down, all together."""
+"""The limit of messages for queues that are down, all together."""
 MESSAGE_BYTES: Final = 100
-"""What keeping a message takes beside its body, about."""
+"""The memory of a kept message beside its body, about."""
 
 
 class RetransmitBuffer:
-    """How much is kept of what leaders have not confirmed.
+    """The size of all publishes that leaders have not confirmed.
 
     Attributes:
-        size_bytes: octets of bodies.
-        on_freed: told when less is kept.
+        size_bytes: the octets of their bodies.
+        on_freed: called when less is kept.
     """
 
     def __init__(self) -> None:
@@ -37,26 +37,26 @@ class RetransmitBuffer:
 
     @property
     def expected_bytes(self) -> int:
-        """Of `size_bytes`, what there is a leader for, or soon will be."""
+        """The part of `size_bytes` whose queues have a leader, or will soon have one."""
         return self.size_bytes - sum(each.unconfirmed.size_bytes for each in self._down)
 
     @property
     def is_full(self) -> bool:
-        """Whether no more should be kept for queues that are down."""
+        """Whether messages for queues that are down reach the limit."""
         waiting = [each.unconfirmed for each in self._down]
         return sum(each.size_bytes + len(each) * MESSAGE_BYTES for each in waiting) > DOWN_BYTES_MAX
 
     def add(self, size: int) -> None:
-        """So many octets are kept now."""
+        """Count more kept octets."""
         self.size_bytes += size
 
     def freed(self, size: int) -> None:
-        """So many octets are kept no longer."""
+        """Count fewer kept octets."""
         self.size_bytes -= size
         self.on_freed()
 
     def is_for(self, publication: Publication, *, down: bool) -> None:
-        """What is kept is for a queue that is down, or that is not."""
+        """Note whether a publication's queue is down."""
         if down:
             self._down[publication] = None
         else:
@@ -67,14 +67,14 @@ class Publication:
     """See the module.
 
     Attributes:
-        queue: what is, or stands for, the queue.
-        unconfirmed: what no leader has confirmed.
-        outlet: the way to the leader, if there is one.
-        used_at_ms: when something was published last.
+        queue: the queue's object at this node.
+        unconfirmed: the messages that no leader has confirmed.
+        outlet: the channel to the leader, None without one.
+        used_at_ms: the time of the last publish.
     """
 
     def __init__(self, queue: RemoteQueue, kept: RetransmitBuffer, on_detached: Callable[[], None]) -> None:
-        """Nothing was published."""
+        """Begin without messages."""
         self.queue: Queue = queue
         self.unconfirmed = Unconfirmed()
         self.outlet: Outlet | None = None
@@ -84,7 +84,7 @@ class Publication:
         kept.is_for(self, down=queue.is_down)
 
     def publish(self) -> None:
-        """Number what its queue has gathered, and send it if there is a way."""
+        """Number the queue's gathered messages, and send them if there is a leader."""
         queue = self.queue
         queue.published_total += queue.gathered_count
         for messages in queue.take_gathered():
@@ -94,11 +94,11 @@ class Publication:
                 self.outlet.publish(messages)
 
     def refuse_all(self) -> None:
-        """Keep nothing of what waits, and have it refused; a leader may have taken some of it all the same."""
+        """Refuse all waiting messages; a leader may have taken some of them all the same."""
         self.settled(self.unconfirmed.last, ok=False)
 
     def settled(self, number: int, *, ok: bool) -> None:
-        """The leader has, or refuses, all up to a number."""
+        """Note that the leader has, or refuses, all messages up to a number."""
         before = self.unconfirmed.size_bytes
         notify = self.unconfirmed.settle(number, ok=ok)
         self._kept.freed(before - self.unconfirmed.size_bytes)
@@ -106,24 +106,24 @@ class Publication:
             call()
 
     def is_at(self, number: int) -> None:
-        """The leader has taken what is up to a number.
+        """Note that the leader has taken all messages up to a number.
 
-        It confirms all that again when it is on disk. But of a queue that rejects it may have rejected some of it.
+        It confirms all of them again when they are on disk. But a queue that rejects publishes may have rejected some.
         """
         if self.queue.settings.overflow != DROP_HEAD:
             self.settled(number, ok=False)
 
     def close(self) -> None:
-        """Nobody is asked any more."""
+        """Close the outlet."""
         if self.outlet is not None:
             self.outlet.close()
             self.outlet = None
 
     def detached(self) -> None:
-        """The outlet is gone."""
+        """Note that the outlet is gone."""
         self.outlet = None
         self._on_detached()
 
 
 def _do_nothing() -> None:
-    """Nobody waits for that."""
+    """Do nothing."""

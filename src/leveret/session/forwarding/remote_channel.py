@@ -1,4 +1,4 @@
-"""A client's channel at the leader of queues that it uses: see remote channel, which stands for each of those."""
+"""A client's channel at one leader of queues that it uses; `remote_ports` has an object for each of these queues."""
 
 from __future__ import annotations
 
@@ -29,35 +29,35 @@ from leveret.wire.amqp091 import (
 )
 
 WINDOW_BYTES: Final = 4 * 1024 * 1024
-"""Of deliveries to one consumer on their way, about."""
+"""The octets of deliveries to one consumer in flight, about."""
 WINDOW_MAX: Final = 2048
 WINDOW_MIN: Final = 8
 
 Key = tuple[str, ...]
-"""Of a queue: vhost and name."""
+"""The key of a queue: vhost and name."""
 
 
 ACK, REJECT, REQUEUE = range(3)
-"""What becomes of deliveries."""
+"""The kinds of settlements."""
 
 
 class Registry(Protocol):
-    """Who keeps consumers whose queue is led elsewhere now; session.forwarding.leaders."""
+    """Keeps consumers whose queue gets another leader; session.forwarding.leaders."""
 
     def detach(self, source: DeliverySource, channel: DeliveryChannel) -> None:
-        """A source will deliver nothing more, and take no settlements: have the channel's consumers registered anew."""
+        """Register a source's consumers anew, because it delivers nothing more and takes no settlements."""
 
     def has(self, key: tuple[str, ...], epoch: int) -> bool:
-        """Whether there is this queue still, wherever it is led."""
+        """Whether this queue still exists, led by any node."""
 
     def forget(self, consumer: ChannelConsumer) -> None:
-        """A consumer that waits to be registered is not wanted any more."""
+        """Cancel the pending registration of a consumer."""
 
     def ended(self, remote_channel: RemoteChannel) -> None:
-        """A remote channel is no more."""
+        """Note that a remote channel has ended."""
 
     def ask_again(self, channel: DeliveryChannel) -> None:
-        """The leader does not lead what it was asked for, or does not know it yet: repeat the method in a while."""
+        """Repeat the client's method in a while, because its node does not lead the queue, or does not know it yet."""
 
 
 class LeaderConnection(Protocol):
@@ -69,14 +69,14 @@ class LeaderConnection(Protocol):
         """Send whole frames."""
 
     def has_settlements(self, remote_channel: RemoteChannel) -> None:
-        """Call its `flush` before the next octets go."""
+        """Call the channel's `flush` before the next octets go."""
 
     def release(self, number: int) -> None:
-        """The channel is closed on both sides."""
+        """Free the number of a channel that is closed on both sides."""
 
 
 class _Window:
-    """How many deliveries a consumer may still be sent, and how many it is granted at once."""
+    """The number of deliveries that a consumer may still get, and the number granted at once."""
 
     __slots__ = ("left", "size")
 
@@ -85,7 +85,7 @@ class _Window:
 
 
 class _SettledWaiter:
-    """A transaction that waits for its settlements at the leader of a queue; it is told once."""
+    """A transaction that waits once for its settlements at the leader of a queue."""
 
     __slots__ = ("_notify", "key")
 
@@ -94,7 +94,7 @@ class _SettledWaiter:
         self._notify: Callable[[bool], None] | None = notify
 
     def tell(self, *, ok: bool) -> None:
-        """Say whether they are on the leader's disk; False: nobody knows."""
+        """Report whether they are on the leader's disk; False if that is unknown."""
         notify, self._notify = self._notify, None
         if notify is not None:
             notify(ok)
@@ -106,14 +106,14 @@ class RemoteChannel:
     Attributes:
         channel: the client's.
         remote_channels: by the queue's key.
-        consumers: those that are registered, or about to be, by a tag that is another one each time: so what the
-            leader says is known to be of an earlier registration.
+        consumers: the registered ones, and those being registered, by a tag of each registration: so answers about
+            earlier registrations are recognised.
     """
 
     def __init__(
         self, channel: DeliveryChannel, link: LeaderConnection, number: int, registry: Registry
     ) -> None:
-        """Open it."""
+        """Open the channel."""
         self.channel = channel
         self.number = number
         self.remote_channels: dict[tuple[str, ...], DeliverySource] = {}
@@ -149,10 +149,10 @@ class RemoteChannel:
         self._expected.append((answers, then))
 
     def ask(self, key: Key, octets: bytes, answers: tuple[bytes, ...], then: Callable[[bytes], None]) -> None:
-        """Ask of a queue what the client's method wants; its connection waits until `then` was called."""
+        """Forward a client's method for a queue; its connection waits until `then` is called."""
 
         def answered(payload: bytes) -> None:
-            # What the queue was asked when it was still led there has been asked again since.
+            # The question may have been repeated at another leader meanwhile.
             if self._asked is answered:
                 self._asked = None
                 then(payload)
@@ -169,7 +169,7 @@ class RemoteChannel:
         self.ask(key, octets, (BASIC_GET_OK, BASIC_GET_EMPTY), lambda _: then(None, False, 0))
 
     def register(self, consumer: ChannelConsumer, key: Key, then: Callable[[], None] | None) -> None:
-        """Register a consumer; with `then` for the client that asks for it now."""
+        """Register a consumer; `then` is for a client that asks for it now."""
         number, connection = self.number, self.channel.connection
         if consumer.prefetch != self._prefetch:
             self._prefetch = consumer.prefetch
@@ -201,11 +201,11 @@ class RemoteChannel:
             self.ask(key, octets, (BASIC_CONSUME_OK,), lambda _: registered())
 
     def tag_of(self, consumer: ChannelConsumer) -> bytes:
-        """The tag by which the leader knows a consumer that is registered."""
+        """The tag of a registered consumer at the leader."""
         return self._tags[consumer]
 
     def forget(self, consumer: ChannelConsumer) -> None:
-        """Nothing is for a consumer any more."""
+        """Forget a consumer."""
         tag = self._tags.pop(consumer, b"")
         self.consumers.pop(tag, None)
         self._windows.pop(tag, None)
@@ -215,17 +215,17 @@ class RemoteChannel:
             self.settle(REQUEUE, found.first_tag, found.first_tag + len(found.messages))
 
     # -- the limit of the channel ---------------------------------------------------------------
-    # Each leader keeps to it, and knows nothing of the others. So what is too much for all together is held here.
+    # Each leader applies it for itself. So deliveries beyond the limit for all leaders together are held here.
 
     def limit(self) -> None:
-        """The channel has another limit for all its consumers together."""
+        """Take the channel's new limit for all its consumers together."""
         if self.channel.global_prefetch != self._limit:
             self._limit = self.channel.global_prefetch
             self._send(forwarding.qos(self.number, self._limit, for_channel=True), (BASIC_QOS_OK,), _ignore)
             self._hand_on()
 
     def made_room(self) -> None:
-        """The channel may have more: what is held comes first by turns, else after what is led here and elsewhere."""
+        """Deliver held messages, because the channel may take more; first or last, in turns with other queues."""
         if self._undelivered:
             self._goes_first = not self._goes_first
             if self._goes_first:
@@ -234,7 +234,7 @@ class RemoteChannel:
                 self._link.has_settlements(self)
 
     def _hand_on(self) -> bool:
-        """Deliver what is held, as far as there is room; whether anything was."""
+        """Deliver held messages, as far as the channel takes them; return whether there were any."""
         channel, has_handed = self.channel, False
         while self._undelivered:
             found = self._undelivered[0]
@@ -250,7 +250,7 @@ class RemoteChannel:
             self._deliver(self.consumers[found.consumer_tag], found)
             has_handed = True
         if has_handed:
-            # The next time others come first.
+            # Next time other leaders come first.
             channel.remote_channels[self._link.leader] = channel.remote_channels.pop(self._link.leader)
         return has_handed
 
@@ -269,16 +269,16 @@ class RemoteChannel:
         self._settled.pop(0).tell(ok=True)
 
     def _doubt(self, key: Key | None) -> None:
-        """A queue's leader has taken deliveries back (None: some queue's): settlements on their way may be too late.
+        """Note that a leader took deliveries of a queue (None: of some queue) back: settlements in flight may be late.
 
-        The leader says so before it answers them. It does not know those that name what it has taken back.
+        The leader reports it before it answers them. It ignores settlements of deliveries that it has taken back.
         """
         for each in self._settled:
             if key is None or each.key == key:
                 each.tell(ok=False)
 
     def settle(self, kind: int, first: int, end: int) -> None:
-        """Deliveries with these tags are settled; the leader is told with the next octets."""
+        """Settle deliveries with these tags; the leader gets that with the next octets."""
         if self._is_over:
             return
         settling = self._settling
@@ -289,7 +289,7 @@ class RemoteChannel:
         self._link.has_settlements(self)
 
     def flush(self) -> bytes:
-        """The frames of what was settled since the last call, as few as may be."""
+        """The frames of the settlements since the last call, as few as possible."""
         if self._undelivered and self._hand_on():
             self.channel.connection.wake()
         if not self._settling:
@@ -310,7 +310,7 @@ class RemoteChannel:
         return forwarding.nack(self.number, tag, multiple=multiple, requeue=kind == REQUEUE)
 
     def wake(self) -> None:
-        """The client takes more again: so may its consumers."""
+        """Grant more deliveries, because the client takes more."""
         for tag, window in self._windows.items():
             self._grant(tag, window)
 
@@ -322,7 +322,7 @@ class RemoteChannel:
     # -- from the leader ----------------------------------------------------------------------
 
     def delivered(self, found: Delivered) -> None:
-        """Messages for a consumer."""
+        """Take messages for a consumer."""
         if self._is_over:
             return
         first, count = found.first_tag, len(found.messages)
@@ -343,10 +343,10 @@ class RemoteChannel:
         self._grant(found.consumer_tag, window)
 
     def frame(self, kind: int, payload: bytes) -> None:
-        """A frame that is not part of a run of deliveries.
+        """Take a frame that is not part of a run of deliveries.
 
         Raises:
-            LeveretError: it is nothing that a leader says.
+            LeveretError: the frame is invalid.
         """
         if kind == wire.FRAME_METHOD:
             self._method(payload)
@@ -403,14 +403,14 @@ class RemoteChannel:
         self.channel.connection.answered()
 
     def _cancelled(self, tag: bytes) -> None:
-        """The queue is gone, or nobody can lead it."""
+        """Cancel a consumer, because the queue is gone, or cannot be led."""
         consumer = self.consumers.get(tag)
         if consumer is not None:
             self.forget(consumer)
             self.channel.consumer_cancelled(consumer)
 
     def _is_active(self, tag: bytes) -> None:
-        """Of a queue of which one consumer at a time is served it is this one."""
+        """Note the active consumer of a queue with a single active one."""
         consumer = self.consumers.get(tag)
         if consumer is not None:
             consumer.queue.consumers.active = consumer
@@ -425,10 +425,10 @@ class RemoteChannel:
             self._doubt(None)
 
     def _closed_by_leader(self, payload: bytes) -> None:
-        """What the client asked cannot be, or not here."""
+        """Handle a close by the leader: the client's method is refused, or this node does not lead the queue."""
         self._link.send(forwarding.channel_close_ok(self.number))
         if self._is_closed:
-            # Both closed it at once: it is free when the leader has answered ours.
+            # Both sides closed it at once: its number is free after the leader's answer.
             return
         self._link.release(self.number)
         code = int.from_bytes(payload[4:6], "big")
@@ -441,7 +441,7 @@ class RemoteChannel:
             self.lost(again=False)
             return
         asked = self._asked
-        # Who waits for settlements is told why by this error, and not that the leader is lost.
+        # This error is the outcome for waiting transactions, rather than the loss of the leader.
         self._settled.clear()
         self._end()
         name, _, reason = text.partition(" - ")
@@ -454,17 +454,17 @@ class RemoteChannel:
     # -- ends ---------------------------------------------------------------------------------
 
     def drop(self, remote_channel: DeliverySource) -> None:
-        """The queue is led elsewhere: nothing that comes of it counts."""
+        """Ignore further deliveries of a queue that has another leader."""
         self.remote_channels.pop(remote_channel.key, None)
         for tag, consumer in list(self.consumers.items()):
             if consumer.queue is remote_channel:
                 self.forget(consumer)
                 if not self._is_over:
-                    # It may be on its way there, or have come back there.
+                    # The registration may be in flight, or may be reported again.
                     self._send(forwarding.cancel(self.number, tag), (BASIC_CANCEL_OK,), _ignore)
 
     def leave(self, remote_channel: DeliverySource) -> None:
-        """The queue is led elsewhere; others may still be led there."""
+        """Leave a queue that has another leader; other queues may keep theirs."""
         self._registry.detach(remote_channel, self.channel)
         if self._asked is not None and self._asked_key == remote_channel.key:
             self._asked = None
@@ -472,11 +472,11 @@ class RemoteChannel:
         self._doubt(remote_channel.key)
 
     def dropped(self, first: int, count: int) -> None:
-        """Deliveries that are settled by nobody any more: the leader has taken them back."""
+        """Note deliveries that need no settlement: the leader has taken them back."""
         self._done.add(first, first + count)
 
     def lost(self, *, again: bool = True) -> None:
-        """The leader is gone, or has closed this: what was asked is asked again, and its consumers registered anew."""
+        """Ask again, and register consumers anew, because the leader is gone or has closed the channel."""
         if self._is_over:
             return
         asked, remote_channels = self._asked, list(self.remote_channels.values())
@@ -488,7 +488,7 @@ class RemoteChannel:
             self.channel.connection.repeat()
 
     def close(self) -> None:
-        """The client's channel ends."""
+        """End with the client's channel."""
         if self._is_over:
             return
         self._is_closed = True
@@ -517,11 +517,11 @@ class RemoteChannel:
 
 
 def _not_active(consumer: ChannelConsumer) -> None:
-    """It is not served any more, as far as is known."""
+    """Mark a consumer as not active, as far as is known."""
     consumers = consumer.queue.consumers
     if consumers.active is consumer:
         consumers.active = None
 
 
 def _ignore(_: bytes) -> None:
-    """Nobody waits for it."""
+    """Ignore the answer."""

@@ -1,8 +1,8 @@
-"""What stands for a queue that another node leads, on a client's channel that uses it.
+"""The object for a queue that another node leads, on a client's channel that uses it.
 
-A channel has one channel of its own at each leader it uses, its remote channel there (remote_channel); all that the
-client asks of queues led there is asked on it, in order, and what they deliver comes on it. `RemotePorts` stands for
-one of these queues: an `Unacked` has it for its queue, and the remote channel's tags for offsets.
+A channel has a channel of its own at each leader that it uses, its remote channel (remote_channel). The client's
+methods for queues led there go over it, in order, and their deliveries come over it. `RemotePorts` stands for one of
+these queues: an `Unacked` has it as its queue, and the remote channel's tags as offsets.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from leveret.wire.amqp091 import BASIC_CANCEL_OK, QUEUE_DECLARE_OK, QUEUE_DELETE
 
 
 class RemotePorts:
-    """One queue at its leader, for one channel; see core.queues.queue.Queue for what its methods are."""
+    """One queue at its leader, for one channel; the methods are those of core.queues.queue.Queue."""
 
     is_remote: ClassVar[bool] = True
 
     def __init__(self, queue: DeliverySource, channel: RemoteChannel) -> None:
-        """Nothing was asked yet."""
+        """Begin without requests."""
         self.key = queue.key
         self.definition = queue.definition
         self.settings = queue.settings
@@ -39,19 +39,19 @@ class RemotePorts:
     # -- settling -----------------------------------------------------------------------------
 
     def settle(self, first: int, count: int) -> None:
-        """Deliveries with tags from `first` on are acknowledged."""
+        """Acknowledge deliveries with tags from `first` on."""
         self.channel.settle(ACK, first, first + count)
 
     def reject(self, first: int, count: int) -> None:
-        """Deliveries are refused for good."""
+        """Reject deliveries for good."""
         self.channel.settle(REJECT, first, first + count)
 
     def requeue(self, first: int, count: int) -> None:
-        """Deliveries go back."""
+        """Return deliveries."""
         self.channel.settle(REQUEUE, first, first + count)
 
     def why_not_settled(self) -> str:
-        """See Source: it can, as far as is known; else the commit hears that its leader did not answer."""
+        """See DeliverySource: settling is possible, or the commit gets the leader's failure."""
         return ""
 
     def check_refusable(self) -> None:
@@ -63,7 +63,7 @@ class RemotePorts:
             )
 
     def when_settled(self, notify: Callable[[bool], None]) -> None:
-        """Tell when all that the channel settled so far is on the leader's disk; False if that cannot be known."""
+        """Call back when all of the channel's settlements so far are on the leader's disk; False if that is unknown."""
         self.channel.when_settled(self.key, notify)
 
     # -- asking -------------------------------------------------------------------------------
@@ -73,7 +73,7 @@ class RemotePorts:
         self.channel.register(consumer, self.key, None)
 
     def remove_consumer(self, consumer: ChannelConsumer) -> None:
-        """Its channel ends, and its remote channel with it."""
+        """Forget a consumer, because its channel ends, and its remote channel with it."""
         self.channel.forget(consumer)
 
     def consume(self, consumer: ChannelConsumer, then: Callable[[], None]) -> None:
@@ -81,7 +81,7 @@ class RemotePorts:
         self.channel.register(consumer, self.key, then)
 
     def cancel(self, consumer: ChannelConsumer, then: Callable[[], None]) -> None:
-        """Have a consumer forgotten."""
+        """Cancel a consumer."""
         tag = self.channel.tag_of(consumer)
 
         def cancelled(_: bytes) -> None:
@@ -95,7 +95,7 @@ class RemotePorts:
         self.channel.get(self.key, then, no_ack=no_ack)
 
     def declare(self, then: Callable[[int, int], None]) -> None:
-        """Ask how many messages are ready, and how many consumers there are."""
+        """Get the number of ready messages, and of consumers."""
 
         def declared(payload: bytes) -> None:
             then(int.from_bytes(payload[-8:-4], "big"), int.from_bytes(payload[-4:], "big"))
@@ -104,7 +104,7 @@ class RemotePorts:
         self.channel.ask(self.key, octets, (QUEUE_DECLARE_OK,), declared)
 
     def purge(self, then: Callable[[int], None]) -> None:
-        """Drop what is ready."""
+        """Purge the queue."""
         octets = forwarding.purge(self.channel.number, self._name)
         self.channel.ask(self.key, octets, (QUEUE_PURGE_OK,), _counted(then))
 
@@ -115,7 +115,7 @@ class RemotePorts:
 
 
 def queue_at_leader(channel: RemoteChannel, queue: DeliverySource) -> RemotePorts:
-    """What stands for a queue on a remote channel; the same each time, as long as it is that queue."""
+    """The object for a queue on a remote channel; the same one while the queue is the same."""
     found = channel.remote_channels.get(queue.key)
     if not isinstance(found, RemotePorts) or found.definition is not queue.definition:
         found = channel.remote_channels[queue.key] = RemotePorts(queue, channel)

@@ -1,4 +1,4 @@
-"""What this node's clients published to one queue that another node leads, until that one has confirmed it."""
+"""The publishes of this node's clients to one queue of another leader, until that leader confirms them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Notify = Callable[[bool], None]
 
 
 class _Waiter(NamedTuple):
-    """Who is to be told when the outcome of all numbers after `since`, up to `number`, is known."""
+    """The callback for when the outcome of all numbers after `since`, up to `number`, is known."""
 
     since: int
     number: int
@@ -20,17 +20,17 @@ class _Waiter(NamedTuple):
 
 
 class Unconfirmed:
-    """The messages have numbers from 1 on, without gaps, whoever leads the queue; see wire.forwarding.
+    """The messages have numbers from 1 on, without gaps, under any leader; see wire.forwarding.
 
     Attributes:
-        last: the number of the last that was published.
-        known: the number up to which it is known what became of them.
-        sent: the number up to which a leader may have got them.
-        size_bytes: octets of the bodies that are kept.
+        last: the number of the last published message.
+        known: the number up to which the outcome is known.
+        sent: the number up to which a leader may have them.
+        size_bytes: the octets of the kept bodies.
     """
 
     def __init__(self) -> None:
-        """Nothing was published."""
+        """Begin without messages."""
         self.last = 0
         self.known = 0
         self.sent = 0
@@ -40,41 +40,41 @@ class Unconfirmed:
         self._waiting: deque[_Waiter] = deque()
 
     def __len__(self) -> int:
-        """How many messages wait."""
+        """The number of waiting messages."""
         return self.last - self.known
 
     def add(self, messages: Messages) -> None:
-        """These were published."""
+        """Add published messages."""
         self._runs.append(Run(self.last + 1, messages))
         self.last += len(messages)
         self.size_bytes += messages.body_bytes
 
     def runs(self) -> Iterator[Messages]:
-        """All that wait, in order, the first has the number `known` + 1."""
+        """All waiting messages, in order; the first has the number `known` + 1."""
         for run in self._runs:
             yield run.taken()
 
     def when_known(self, notify: Notify, number: int, *, alone: bool) -> None:
-        """Tell when it is known what became of everything up to `number`: whether all is safe.
+        """Call back when the outcome of everything up to `number` is known, with whether all is safe.
 
-        With `alone` whether that one is.
+        With `alone`, the outcome is that of this message only.
         """
         number = min(number, self.last)
         if number <= self.known:
             notify(not self._was_refused(number - 1, number))
             return
         waiter = _Waiter(number - 1 if alone else self.known, number, notify)
-        # Of several in one flush those that wait for all of it may come before those that wait for a part.
+        # Of several waiters of one flush, those for all of it may come before those for a part.
         place = len(self._waiting)
         while place and self._waiting[place - 1].number > number:
             place -= 1
         self._waiting.insert(place, waiter)
 
     def settle(self, number: int, *, ok: bool) -> list[Callable[[], None]]:
-        """The leader has, or has refused, all up to `number` of which nothing was known.
+        """Note that the leader has, or has refused, all messages up to `number` whose outcome was unknown.
 
         Returns:
-            What is to be called, in order.
+            The callbacks to call, in order.
         """
         if number <= self.known:
             return []

@@ -1,10 +1,8 @@
 """One peer of the stream protocol, from its first octet to its last; pure.
 
-The runtime hands in octets and the time, and does what it gets back, in this order: writes
-`take_output()`, then performs the effects of `receive()`. It reads logs for whatever is in
-`subscriptions` and hands the chunks to `deliver()`; it stores what an `Append` holds and then calls
-`stored()`. Questions that need no I/O (who is this, is there such a log, what are its bounds) go to a
-`StreamAuthority`.
+The runtime passes in octets and the time, writes `take_output()`, then performs the effects of `receive()`. It reads
+logs for all `subscriptions` and passes the chunks to `deliver()`; it stores the messages of an `Append` and then
+calls `stored()`. Questions without I/O (logins, the existence and bounds of logs) go to a `StreamAuthority`.
 
     START --PeerProperties--> GREETED --SaslHandshake--> AUTHENTICATING --SaslAuthenticate-->
     TUNING --Tune--> TUNED --Open--> OPEN --Close, either way--> CLOSING --answer--> CLOSED
@@ -49,9 +47,9 @@ from leveret.wire.stream.fields import CommandVersions
 from leveret.wire.stream.frames import FrameTooLarge, StreamFrameError
 
 SERVED_VERSION: Final = "3.13.0"
-"""The RabbitMQ whose commands are served; clients read from it which they may send."""
+"""The version of RabbitMQ whose commands are served; clients derive from it the commands that they may send."""
 UNSTORED_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Published octets that wait for the disk; beyond, the peer is not read from."""
+"""The most published octets that wait for the disk; beyond, the peer is not read from."""
 HANDSHAKE_TIMEOUT_MS: Final = 10_000
 CLOSE_TIMEOUT_MS: Final = 2_000
 
@@ -88,7 +86,7 @@ class StreamClientConnection(StreamSession):
     # --- What the runtime calls -------------------------------------------------------------------
 
     def receive(self, data: bytes, now_ms: int) -> list[Effect]:
-        """Take what the peer sent; return what must now be done, in order."""
+        """Take octets from the peer; return the effects to perform, in order."""
         self._received_ms = now_ms
         self._flush_confirms()
         if self._deaf or self.state is StreamConnectionState.CLOSED:
@@ -97,8 +95,8 @@ class StreamClientConnection(StreamSession):
             for frame in self._decoder.feed(data):
                 self._take(frame, now_ms)
         except (FrameTooLarge, StreamFrameError) as error:
-            # Where the next frame begins is lost, so the peer's answer to our Close is too: its end
-            # of file or the deadline ends the connection.
+            # The begin of the next frame is lost, and so is the peer's answer to our Close: its end of file, or the
+            # deadline, ends the connection.
             code = Code.FRAME_TOO_LARGE if isinstance(error, FrameTooLarge) else Code.UNKNOWN_FRAME
             self.close(code, str(error), now_ms)
             self._deaf = True
@@ -120,11 +118,11 @@ class StreamClientConnection(StreamSession):
         reading.deliver(self, number, chunks, committed_chunk_id)
 
     def consumer_update(self, number: int, active: bool) -> None:
-        """Whose turn it is in its group has changed for a subscription."""
+        """Tell the peer that a subscription became active in its group, or stopped."""
         reading.consumer_update(self, number, active)
 
     def stored(self, append: Append | StoreBatch) -> None:
-        """What an `Append` or `StoreBatch` held is durable: confirm it, unless its publisher is gone."""
+        """Confirm the durable messages of an `Append` or `StoreBatch`, unless the publisher is gone."""
         self.unstored_bytes -= append.octets
         if self._listens(append.publisher):
             self._confirmed.setdefault(append.publisher, []).extend(append.ids)
@@ -136,43 +134,43 @@ class StreamClientConnection(StreamSession):
                 self.send(wire.PublishConfirm(publisher.number, ids))
 
     def not_stored(self, append: Append | StoreBatch, error: LeveretError) -> None:
-        """An `Append` or `StoreBatch` was declined."""
+        """Report the refused messages of an `Append` or `StoreBatch`."""
         self.unstored_bytes -= append.octets
         if self._listens(append.publisher):
             self._flush_confirms()
             writing.fail(self, append.publisher.number, append.ids, code_of(error))
 
     def answer(self, response: Response) -> None:
-        """What the answer to a request waited for is durable."""
+        """Send a response that waited for the disk."""
         if self.state is StreamConnectionState.OPEN:
             self.send(response)
 
     def change(self, change: ChangeStreams) -> list[Effect]:
-        """What the peer asked to make or delete may be so now; return what must then be done."""
+        """Make a change that waited for the definitions lock; return the effects to perform."""
         if self.state is StreamConnectionState.OPEN:
             change.apply()
         effects, self.effects = self.effects, []
         return effects
 
     def stream_gone(self, stream: str, error: LeveretError) -> None:
-        """A stream cannot be used (any more): tell the peer and drop what it has on it."""
+        """Tell the peer that a stream cannot be used (any more), and drop its subscriptions and publishers."""
         reading.gone(self, stream, error)
 
     @property
     def streams(self) -> set[str]:
-        """The streams that are read or published to."""
+        """The streams with subscriptions or publishers."""
         return {each.stream for each in self.subscriptions.values()} | {
             each.queue for each in self.publishers.values() if each.to_stream
         }
 
     def set_reading(self, reading: bool, now_ms: int) -> None:
-        """The runtime reads from the peer, or pauses; a peer that is not read from is not silent."""
+        """Note whether the peer is read from; while it is not, its heartbeats are not timed."""
         self.reading = reading
         self._received_ms = now_ms
 
     @property
     def takes_more(self) -> bool:
-        """Whether the peer may be read from; else what it published has to be stored first."""
+        """Whether the peer may be read from; otherwise its messages have to be stored first."""
         return self.unstored_bytes < UNSTORED_BYTES_MAX
 
     def close(self, code: Code, reason: str, now_ms: int) -> None:
@@ -184,15 +182,15 @@ class StreamClientConnection(StreamSession):
         self._deadline_ms = now_ms + CLOSE_TIMEOUT_MS
 
     def cut(self, reason: str) -> None:
-        """End the connection without a word, as RabbitMQ does for an operator.
+        """End the connection without a Close, as RabbitMQ does for an operator.
 
-        Clients take the loss of a connection for a reason to connect again, and a close for an error.
+        Clients reconnect after the loss of a connection, and take a Close for an error.
         """
         if self.state is not StreamConnectionState.CLOSED:
             self._end(StreamConnectionState.CLOSED, reason)
 
     def next_deadline_ms(self) -> int | None:
-        """When `tick` has something to do, if nothing happens before."""
+        """The time of the next `tick`, if no other event comes before."""
         if self.state is StreamConnectionState.CLOSED:
             return None
         if self.state is not StreamConnectionState.OPEN:
@@ -203,7 +201,7 @@ class StreamClientConnection(StreamSession):
         return min(beat, self._silent_ms) if self.reading else beat
 
     def tick(self, now_ms: int) -> None:
-        """Send the heartbeat that is due, and end what takes too long."""
+        """Send a due heartbeat, and end steps that take too long."""
         deadline = self.next_deadline_ms()
         if deadline is None or now_ms < deadline:
             return
@@ -228,7 +226,7 @@ class StreamClientConnection(StreamSession):
         if self.state is StreamConnectionState.CLOSED:
             return
         if self.state is StreamConnectionState.CLOSING:
-            # Only the end of it matters now, and garbage does not change that.
+            # Only the Close or its answer matters now, and garbage does not change that.
             if frame[:2] in (_CLOSE_RESPONSE, _CLOSE):
                 self._end(StreamConnectionState.CLOSED, self.close_reason)
             return
@@ -253,7 +251,7 @@ class StreamClientConnection(StreamSession):
         elif self.state is StreamConnectionState.OPEN:
             self._serve_open(command)
         elif following := TRANSITIONS.get((self.state, type(command))):
-            # Before the command is looked at, so that what it finds wrong can end the connection.
+            # Before the command is processed, so that an error in it can end the connection.
             self.state = following
             self._serve_handshake(command)
         else:
@@ -284,7 +282,7 @@ class StreamClientConnection(StreamSession):
             self._end(StreamConnectionState.CLOSED, found)
 
     def _tune(self, command: wire.Tune) -> None:
-        """The peer may lower what was offered; a heartbeat of 0 turns both directions off."""
+        """Take the peer's lower limits; a heartbeat of 0 turns both directions off."""
         if command.frame_max_bytes:
             self.frame_max_bytes = min(self.frame_max_bytes, command.frame_max_bytes)
         self.heartbeat_s = command.heartbeat_s
@@ -324,7 +322,7 @@ class StreamClientConnection(StreamSession):
     def _answer(
         self, request: R, answer: type[Response], serve: Callable[[StreamClientConnection, Any], Code]
     ) -> None:
-        """Serve a request whose answer is a code alone."""
+        """Serve a request whose response is a code alone."""
         try:
             code = serve(self, request)
         except LeveretError as error:
@@ -332,7 +330,7 @@ class StreamClientConnection(StreamSession):
         self.send(answer(request.correlation, code))
 
     def _end(self, state: StreamConnectionState, reason: str) -> None:
-        """No command is served any more."""
+        """End the connection; no command is served any more."""
         self.state = state
         self.close_reason = reason
         self.subscriptions.clear()
@@ -356,7 +354,7 @@ _BY_CODE: Final[
     wire.DeclarePublisher: (wire.DeclarePublisherResponse, writing.declare_publisher),
     wire.DeletePublisher: (wire.DeletePublisherResponse, writing.delete_publisher),
 }
-"""Requests whose answer is a code alone."""
+"""Requests whose response is a code alone."""
 
 _SERVED: Final[dict[type[StreamCommand], Callable[[StreamClientConnection, Any], None]]] = {
     wire.Credit: reading.credit,

@@ -1,4 +1,4 @@
-"""How a stream session begins: mechanisms, who the peer is, where it is told to find the node."""
+"""The begin of a stream session: mechanisms, login, and the advertised address."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def offered(session: StreamSession) -> list[str]:
 
 
 def log_in(session: StreamSession, command: wire.SaslAuthenticate) -> tuple[Code, str]:
-    """Find out who the peer is; (OK, the user's name) or (the code, why not)."""
+    """Log the peer in; return (OK, the user's name) or (the code, the reason)."""
     if command.mechanism not in offered(session):
         return Code.SASL_MECHANISM_UNSUPPORTED, f"mechanism {command.mechanism} is not offered"
     session.mechanism = command.mechanism
@@ -45,7 +45,7 @@ def _credentials(command: wire.SaslAuthenticate) -> tuple[str, str]:
 
 
 def place(session: StreamSession) -> tuple[str, int]:
-    """Host and port where the peer, and others that connect as it did, find this node."""
+    """Host and port at which the peer, and others that connect as it did, find this node."""
     authority = session.authority
     if session.tls is not None:
         return authority.advertised_tls_host, authority.advertised_tls_port

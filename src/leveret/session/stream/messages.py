@@ -1,4 +1,4 @@
-"""Between a stream's entries (AMQP 1.0) and what AMQP 0-9-1 publishes and consumes (heads and bodies)."""
+"""Converts between a stream's entries (AMQP 1.0) and AMQP 0-9-1's messages (heads and bodies)."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _LENGTH: Final = struct.Struct(">I")
 _SUB_BATCH: Final = struct.Struct(">BHII")
 _OFFSET: Final = struct.Struct(">q")
 _OFFSET_PLACE: Final = b"\x7foffset?"
-"""Stands for the offset in a header until it is known."""
+"""Replaces the offset in a header until it is known."""
 
 
 def entries_of(gathered: list[Messages]) -> list[bytes]:
-    """Published messages as they stand in a stream's chunk."""
+    """Published messages in the form of a stream's chunk."""
     return [
         b"".join((before, body))
         for messages in gathered
@@ -51,7 +51,7 @@ def _before_body(route: bytes, header: bytes, body_bytes: int) -> bytes:
     try:
         before = encode_before_body(exchange, key, header, body_bytes)
     except PeerError:
-        # Properties that do not parse went by unread so far; the body is worth keeping without them.
+        # Malformed properties were never read before; the body is stored without them.
         before = encode_before_body(exchange, key, content_header(b"\0\0", body_bytes), body_bytes)
     return _LENGTH.pack(len(before) + body_bytes) + before
 
@@ -59,7 +59,7 @@ def _before_body(route: bytes, header: bytes, body_bytes: int) -> bytes:
 def runs_of(data: bytes, first: int, from_offset: int, queue: bytes) -> list[Run]:
     """The messages of a chunk's data for a consumer by 0-9-1, from an offset on; each has its own in a header.
 
-    Messages of nobody's exchange come from the default exchange with the name of the queue as their key.
+    Messages without an exchange come from the default exchange, with the queue's name as their key.
 
     Raises:
         ChunkError: an entry is cut short.
@@ -85,10 +85,10 @@ def runs_of(data: bytes, first: int, from_offset: int, queue: bytes) -> list[Run
 
 
 class _Shape(Shape10):
-    """What neighbouring messages have in common, and the content header that it makes."""
+    """The common part of neighbouring messages, and the content header made from it."""
 
     def __init__(self, octets: bytes, queue: bytes) -> None:
-        """Of a message of AMQP 1.0 in a queue of this name."""
+        """Take the shape of an AMQP 1.0 message in the queue of this name."""
         super().__init__(octets)
         message = self.message
         header = _header_with_offset(message)
@@ -102,7 +102,7 @@ class _Shape(Shape10):
 
 
 def _header_with_offset(message: Message091) -> bytes:
-    """The content header, with a place for the offset."""
+    """The content header, with a placeholder for the offset."""
     properties = message.properties
     place = {OFFSET_HEADER: _OFFSET.unpack(_OFFSET_PLACE)[0]}
     properties.headers = {**(properties.headers or {}), **place}
@@ -110,7 +110,7 @@ def _header_with_offset(message: Message091) -> bytes:
 
 
 def _messages(data: bytes, first: int) -> Iterator[tuple[int, bytes]]:
-    """(offset, message) of every message, those of batches too unless they are compressed in a way not known."""
+    """Yield (offset, message) of every message, also those of batches unless their compression is unknown."""
     position, offset = 0, first
     while position < len(data):
         try:

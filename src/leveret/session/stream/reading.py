@@ -1,4 +1,4 @@
-"""Subscriptions of a stream session: where they begin, what they are sent, whose turn it is."""
+"""Subscriptions of a stream session: their begin, their chunks, and their turns in groups."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from leveret.wire.stream.codec import Code
 
 SELECTOR: Final = "chunk_selector"
 UNTIL: Final = "leveret.until"
-"""Subscription property of our own: no chunk from this offset on is wanted."""
+"""Subscription property of Leveret's own: the end offset of the wanted chunks."""
 SUPER_STREAM: Final = "super-stream"
 
 
 def subscribe(session: StreamSession, command: wire.Subscribe) -> Code:
-    """A peer wants chunks."""
+    """Add a subscription."""
     log = session.log(command.stream)
     if command.subscription in session.subscriptions:
         return Code.SUBSCRIPTION_ID_EXISTS
@@ -48,7 +48,7 @@ def subscribe(session: StreamSession, command: wire.Subscribe) -> Code:
 
 
 def _group(session: StreamSession, subscription: Subscription, properties: dict[str, str]) -> bool:
-    """Have the subscription wait for its turn; False if it cannot be one of a group.
+    """Put the subscription into its group; False if it cannot be in one.
 
     Raises:
         NotFound: there is no such super stream.
@@ -68,14 +68,14 @@ def _group(session: StreamSession, subscription: Subscription, properties: dict[
 
 
 def unsubscribe(session: StreamSession, command: wire.Unsubscribe) -> Code:
-    """It wants no more."""
+    """Remove a subscription."""
     gone = session.subscriptions.pop(command.subscription, None)
     session.attachments += 1
     return Code.SUBSCRIPTION_ID_UNKNOWN if gone is None else Code.OK
 
 
 def credit(session: StreamSession, command: wire.Credit) -> None:
-    """It may be sent more."""
+    """Add credit to a subscription."""
     subscription = session.subscriptions.get(command.subscription)
     if subscription is None:
         session.send(wire.CreditResponse(Code.SUBSCRIPTION_ID_UNKNOWN, command.subscription))
@@ -84,7 +84,7 @@ def credit(session: StreamSession, command: wire.Credit) -> None:
 
 
 def consumer_update(session: StreamSession, number: int, active: bool) -> None:
-    """It is this subscription's turn, or somebody else's: ask where it begins, or to stop."""
+    """Ask a subscription's client for its begin, or ask it to stop."""
     subscription = session.subscriptions[number]
     subscription.active = False
     session.updates += 1
@@ -93,7 +93,7 @@ def consumer_update(session: StreamSession, number: int, active: bool) -> None:
 
 
 def consumer_updated(session: StreamSession, command: wire.ConsumerUpdateResponse) -> None:
-    """The answer to that."""
+    """Take the client's answer to that."""
     number, subscription, active = session.updating.pop(command.correlation, (0, None, False))
     if subscription is None or session.subscriptions.get(number) is not subscription:
         return
@@ -106,7 +106,7 @@ def consumer_updated(session: StreamSession, command: wire.ConsumerUpdateRespons
 
 
 def store_offset(session: StreamSession, command: wire.StoreOffset) -> None:
-    """A reader says how far it has come; it gets no answer, also if it may not."""
+    """Store a reader's offset; there is no response, also without permission."""
     try:
         session.log(command.stream)
     except LeveretError:
@@ -116,7 +116,7 @@ def store_offset(session: StreamSession, command: wire.StoreOffset) -> None:
 
 
 def query_offset(session: StreamSession, command: wire.QueryOffset) -> None:
-    """A reader asks how far it had come."""
+    """Send a reader's stored offset."""
     code, offset = Code.OK, None
     try:
         session.log(command.stream)
@@ -124,7 +124,7 @@ def query_offset(session: StreamSession, command: wire.QueryOffset) -> None:
             offset = session.authority.query_offset(session.vhost, command.reference)
         else:
             offset = session.stream(command.stream, "read").stored_offset(command.reference)
-        # What came in the same read is not handed on yet.
+        # A StoreOffset of the same read is not passed on yet.
         for effect in session.effects:
             if isinstance(effect, KeepOffset) and (effect.stream, effect.reference) == (
                 command.stream,
@@ -173,7 +173,7 @@ def _matches(subscription: Subscription, trailer: bytes | memoryview) -> bool:
 
 
 def gone(session: StreamSession, stream: str, error: LeveretError) -> None:
-    """A stream cannot be used (any more): tell the peer and drop what it has on it."""
+    """Tell the peer that a stream cannot be used (any more), and drop its subscriptions and publishers."""
     for number in [n for n, each in session.subscriptions.items() if each.stream == stream]:
         del session.subscriptions[number]
     for number in [n for n, each in session.publishers.items() if each.to_stream and each.queue == stream]:

@@ -1,4 +1,4 @@
-"""Streams and super streams of a stream session: made, deleted, looked up."""
+"""Streams and super streams of a stream session: declares, deletes and looks up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from leveret.wire.stream.fields import NO_LEADER, BrokerNode, StreamMetadata
 def _change(
     session: StreamSession, command: StreamRequest, answer: type[Response], apply: Callable[[], Code]
 ) -> None:
-    """Change what there is; the answer waits for the disk, and for other nodes, a refusal does not."""
+    """Change the definitions; the response waits for the disk and for other nodes, a refusal does not."""
     if session.authority.may_change:
         _change_now(session, command, answer, apply)
     else:
@@ -53,7 +53,7 @@ def create(session: StreamSession, command: wire.Create) -> None:
 
 
 def _is_free(name: str) -> bool:
-    """Whether a stream may be called that."""
+    """Whether a stream may have this name."""
     return bool(name) and name != OUTGOING_STREAM and not name.startswith(RECOVERY_STREAM_PREFIX)
 
 
@@ -97,7 +97,7 @@ def delete_super_stream(session: StreamSession, command: wire.DeleteSuperStream)
 
 
 def metadata(session: StreamSession, command: wire.Metadata) -> None:
-    """Tell where streams are: here, at another node, or nowhere. They have no replicas."""
+    """Report the places of streams: here, at another node, or nowhere. They have no replicas."""
     places: dict[tuple[str, int], int] = {}
     streams = [_metadata_of(session, stream, places) for stream in command.streams]
     brokers = [BrokerNode(reference, *where) for where, reference in places.items()]
@@ -105,7 +105,7 @@ def metadata(session: StreamSession, command: wire.Metadata) -> None:
 
 
 def _metadata_of(session: StreamSession, stream: str, places: dict[tuple[str, int], int]) -> StreamMetadata:
-    """`places` are those of the nodes so far, by which streams refer to them; one more may be added."""
+    """`places` are the nodes' references so far, to which one may be added."""
     leader = None
     try:
         if stream == OUTGOING_STREAM:
@@ -113,7 +113,7 @@ def _metadata_of(session: StreamSession, stream: str, places: dict[tuple[str, in
         else:
             leader = session.authority.leader_of(session.vhost, stream, tls=session.tls is not None)
     except LedElsewhere:
-        # As by RabbitMQ: there is such a stream, and whoever leads it does not run.
+        # As in RabbitMQ: the stream exists, and its leader does not run.
         return StreamMetadata(stream, Code.OK, NO_LEADER, [])
     except LeveretError as error:
         return StreamMetadata(stream, code_of(error), NO_LEADER, [])
@@ -121,7 +121,7 @@ def _metadata_of(session: StreamSession, stream: str, places: dict[tuple[str, in
 
 
 def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
-    """Tell the bounds of a stream: of the outgoing log with the offset after the last, else with the last."""
+    """Report the bounds of a stream: the outgoing log's with the offset after the last, others' with the last."""
     try:
         log = session.log(command.stream)
     except LeveretError as error:
@@ -153,7 +153,7 @@ def stream_stats(session: StreamSession, command: wire.StreamStats) -> None:
 
 
 def route(session: StreamSession, command: wire.Route) -> None:
-    """Tell which streams a routing key leads to."""
+    """Report the streams that a routing key leads to."""
     code, streams = Code.OK, []
     try:
         streams = session.authority.route(session.vhost, command.super_stream, command.routing_key)
@@ -163,7 +163,7 @@ def route(session: StreamSession, command: wire.Route) -> None:
 
 
 def partitions(session: StreamSession, command: wire.Partitions) -> None:
-    """Tell the streams of a super stream."""
+    """Report the streams of a super stream."""
     code, streams = Code.OK, []
     try:
         streams = session.authority.partitions(session.vhost, command.super_stream)

@@ -1,6 +1,6 @@
-"""What all commands of a stream connection share: who the peer is, what it has open, and the way to answer it.
+"""The shared base of a stream connection's commands: the peer, its subscriptions and publishers, and the output.
 
-The lower half of `connection.StreamClientConnection`. The modules that serve commands work on it.
+This is the lower half of `connection.StreamClientConnection`. The modules that serve commands use it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from leveret.wire.stream.deliver import deliver_head, deliver_head_2
 from leveret.wire.stream.frames import FrameDecoder
 
 UNOPENED_FRAME_BYTES_MAX: Final = 8192
-"""For a peer that has shown no password yet."""
+"""The largest frame of a peer that has not logged in."""
 
 
 @dataclass(slots=True)
@@ -34,10 +34,10 @@ class StreamSession:
     """See the module.
 
     Attributes:
-        attachments: rises whenever subscriptions or publishers came or went.
-        updating: ConsumerUpdates that are not answered: (subscription id, subscription, active) by correlation.
-        effects: what the runtime is to do next, in order.
-        errors: how often each code but OK was sent; the node's, which all its sessions count in.
+        attachments: rises whenever a subscription or publisher is added or removed.
+        updating: the unanswered ConsumerUpdates: (subscription id, subscription, active) by correlation.
+        effects: the runtime's next actions, in order.
+        errors: the number of sent codes other than OK; shared by all sessions of the node.
     """
 
     authority: StreamAuthority
@@ -76,17 +76,17 @@ class StreamSession:
         return self.authority.stream(self.vhost, name)
 
     def log(self, stream: str) -> LogBounds:
-        """What may be read under this name. Raises AccessRefused, NotFound, StorageError."""
+        """The log with this name, if the user may read it. Raises AccessRefused, NotFound, StorageError."""
         if stream == OUTGOING_STREAM:
             return self.authority.outgoing_log(self.user, self.vhost)
         return self.stream(stream, "read").log
 
     def allow_frames(self, bytes_max: int) -> None:
-        """Frames may be that large from now on."""
+        """Allow frames up to this size from now on."""
         self._decoder.frame_max_bytes = max(self._decoder.frame_max_bytes, bytes_max)
 
     def send(self, command: StreamCommand) -> None:
-        """Send a command after all before."""
+        """Send a command, after all earlier ones."""
         code = getattr(command, "code", Code.OK)
         if code != Code.OK:
             self.errors[code] += 1

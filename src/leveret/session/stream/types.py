@@ -1,4 +1,4 @@
-"""What a stream session and its runtime say to each other: questions, what is held, effects, codes."""
+"""The types between a stream session and its runtime: questions, state, effects, codes."""
 
 from __future__ import annotations
 
@@ -49,18 +49,18 @@ Operation = Literal["configure", "write", "read"]
 
 
 class SequenceBook(Protocol):
-    """What a queue that takes recovered messages knows of them."""
+    """The recovered messages of a queue."""
 
     def last_sequence(self, reference: str) -> int:
         """The last publishing id stored under `reference`, 0 when there is none."""
 
 
 class StreamBook(SequenceBook, Protocol):
-    """What a stream knows of its log, its publishers and its readers."""
+    """A stream's log, publishers and readers."""
 
     @property
     def log(self) -> LogBounds:
-        """What is served of it."""
+        """The served log."""
 
     def stored_offset(self, reference: str) -> int | None:
         """The offset that a reader stored last."""
@@ -71,27 +71,27 @@ class CollectedLog(LogBounds, Protocol):
 
     @property
     def log_id(self) -> int:
-        """What it is called: a log that takes its place is called otherwise."""
+        """The log's name: a log that replaces it has another one."""
 
     @property
     def writer(self) -> int:
-        """Drawn each time that a node opens it: what is served as of another one may be another log's."""
+        """Drawn at each opening by a node, to tell logs of different writers apart."""
 
     @property
     def missing_messages(self) -> int:
-        """How many its queues hold that retention has taken from it."""
+        """The number of messages that its queues hold and that retention has dropped from it."""
 
     @property
     def has_stopped(self) -> bool:
-        """Whether nothing more will be committed before a restart."""
+        """Whether no more is committed before a restart."""
 
     @property
     def uncollected(self) -> int:
-        """About how many records of its queues are not in it yet, because a disk refused them."""
+        """About the number of records of its queues that it lacks, because a disk refused them."""
 
 
 class StreamAuthority(Protocol):
-    """Answers a session's questions at once; its refusals are told to the peer as codes."""
+    """Answers a session's questions at once; the peer gets its refusals as codes."""
 
     @property
     def node_name(self) -> str:
@@ -99,23 +99,23 @@ class StreamAuthority(Protocol):
 
     @property
     def is_downstream(self) -> bool:
-        """Whether this node follows another one: its outgoing logs are for nobody before it is promoted."""
+        """Whether this node follows another one: before a promotion, no downstream may read its outgoing logs."""
 
     @property
     def advertised_host(self) -> str:
-        """Where clients are told to find this node."""
+        """This node's host for clients."""
 
     @property
     def advertised_port(self) -> int:
-        """And at which port."""
+        """This node's port for clients."""
 
     @property
     def advertised_tls_host(self) -> str:
-        """Where clients that use TLS are."""
+        """This node's host for clients with TLS."""
 
     @property
     def advertised_tls_port(self) -> int:
-        """And at which port."""
+        """This node's port for clients with TLS."""
 
     @property
     def mechanisms(self) -> Sequence[str]:
@@ -137,17 +137,20 @@ class StreamAuthority(Protocol):
         """NotFound: no such stream. StorageError: its log is damaged. LedElsewhere: another node has it."""
 
     def leader_of(self, vhost: str, name: str, *, tls: bool) -> tuple[str, int] | None:
-        """Host and port where clients find the node that leads a stream; None: it is this one.
+        """Host and port of the node that leads a stream, for clients; None: it is this one.
 
-        NotFound: no such stream. StorageError: its log is damaged. LedElsewhere: nobody knows where.
+        NotFound: no such stream. StorageError: its log is damaged. LedElsewhere: the address is unknown.
         """
 
     @property
     def may_change(self) -> bool:
-        """Whether streams may be made and deleted at once; else it has to be waited for."""
+        """Whether streams may be made and deleted at once; otherwise the definitions lock is needed first."""
 
     def create_stream(self, user: str, vhost: str, name: str, arguments: Mapping[str, str]) -> bool:
-        """Make it; False if there is one like it. AccessRefused. PreconditionFailed: another, or no such arguments."""
+        """Make it; False if an equal one exists. AccessRefused.
+
+        PreconditionFailed: another one exists, or invalid arguments.
+        """
 
     def delete_stream(self, user: str, vhost: str, name: str) -> None:
         """NotFound: no such stream. AccessRefused."""
@@ -161,7 +164,7 @@ class StreamAuthority(Protocol):
         """NotFound: no such super stream. AccessRefused."""
 
     def partitions(self, vhost: str, super_stream: str) -> list[str]:
-        """The streams of a super stream in their order. NotFound: no such super stream."""
+        """The streams of a super stream in order. NotFound: no such super stream."""
 
     def route(self, vhost: str, super_stream: str, routing_key: str) -> list[str]:
         """The streams that a routing key leads to. NotFound: no such super stream."""
@@ -177,7 +180,7 @@ class StreamAuthority(Protocol):
 
 
 class StreamConnectionState(Enum):
-    """Where a connection is."""
+    """The state of a connection."""
 
     START = "start"
     GREETED = "greeted"
@@ -191,17 +194,17 @@ class StreamConnectionState(Enum):
 
 @dataclass(slots=True, eq=False)
 class Subscription:
-    """What a peer still wants of a log: chunks from `next_offset` to before `until`, while it has credit.
+    """A peer's subscription to a log: chunks from `next_offset` up to `until`, while it has credit.
 
     Attributes:
-        whole: it wants chunks of every type with their trailers.
-        filters: only chunks with a message of one of these values, if there are any.
-        match_unfiltered: with filters, messages without a value are wanted too.
-        group: the name of its group, empty if it is none of several of which one is active.
+        whole: whether it gets chunks of every type with their trailers.
+        filters: if not empty, only chunks with a message of one of these values.
+        match_unfiltered: with filters, whether messages without a value match.
+        group: the name of its group with a single active consumer, empty without one.
         partition: index of the stream in the super stream that the group reads.
-        active: not one that waits for its turn in the group.
-        properties: as the client gave them.
-        consumed: how many messages it was sent.
+        active: false while it waits for its turn in the group.
+        properties: the client's properties.
+        consumed: the number of messages sent to it.
     """
 
     stream: str
@@ -219,7 +222,7 @@ class Subscription:
 
     @property
     def wanting(self) -> bool:
-        """Whether a chunk may be delivered now, if there is one."""
+        """Whether a chunk may be delivered now."""
         return self.active and self.credit > 0 and (self.until is None or self.next_offset < self.until)
 
 
@@ -228,7 +231,7 @@ class StreamPublisher:
     """A peer's right to publish to a queue (recovery) or a stream under a reference.
 
     Attributes:
-        published, confirmed, errored: how many messages came, were stored, were not.
+        published, confirmed, errored: the numbers of received, stored and refused messages.
     """
 
     number: int
@@ -250,7 +253,7 @@ class Append:
 
     @property
     def ids(self) -> list[int]:
-        """The publishing ids that are confirmed: one a run."""
+        """The publishing ids to confirm: one a run."""
         return [run.last for run in self.runs]
 
 
@@ -270,7 +273,7 @@ class StoreBatch:
 
 @dataclass(slots=True)
 class KeepOffset:
-    """Note how far the reader `reference` has come."""
+    """Store the offset of the reader `reference`."""
 
     reference: str
     offset: int
@@ -279,21 +282,21 @@ class KeepOffset:
 
 @dataclass(slots=True)
 class Subscribed:
-    """Look at the log for this subscription, as long as the session has it; see to its group."""
+    """Read the log for this subscription while it exists, and handle its group."""
 
     number: int
 
 
 @dataclass(slots=True)
 class Declared:
-    """Look at this stream for a publisher, as long as the session has one on it."""
+    """Watch this stream for a publisher while there is one."""
 
     stream: str
 
 
 @dataclass(slots=True)
 class SteppedDown:
-    """This subscription, asked to stop, has stopped: its group may go on."""
+    """This subscription has stopped, as asked: its group may continue."""
 
     number: int
 
@@ -307,7 +310,7 @@ class ChangeStreams:
 
 @dataclass(slots=True)
 class SendResponse:
-    """Give this to `StreamSession.answer` once everything that was changed is durable."""
+    """Pass this to `StreamSession.answer` once all changes are durable."""
 
     response: Response
 

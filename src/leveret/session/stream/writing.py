@@ -1,4 +1,4 @@
-"""Publishers of a stream session: declared, publishing, confirmed, gone."""
+"""Publishers of a stream session: declaring, publishing, confirming, deleting."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from leveret.wire.stream.fields import FailedPublish
 from leveret.wire.stream.publish import VERSION_MAX, decode_published, run_of
 
 RECOVERY_FRAME_BYTES_MAX: Final = 2**29 + 2**20
-"""For a peer that may publish stored messages: each comes whole, as large as `max_message_size` may ever allow."""
+"""The largest frame of a peer with stored messages: each comes whole, as large as `max_message_size` allows."""
 PUBLISH_FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
-"""For a publisher: clients gather messages without regard for what was agreed, and RabbitMQ takes them."""
+"""The largest frame of a publisher: clients ignore the agreed size when they batch, and RabbitMQ accepts that."""
 REFERENCE_BYTES_MAX: Final = 255
 
 
@@ -41,7 +41,7 @@ def _book(session: StreamSession, stream: str) -> SequenceBook:
 
 
 def declare_publisher(session: StreamSession, command: wire.DeclarePublisher) -> Code:
-    """A peer wants to publish."""
+    """Add a publisher."""
     _book(session, command.stream)
     recovers = command.stream.startswith(RECOVERY_STREAM_PREFIX)
     queue = command.stream.removeprefix(RECOVERY_STREAM_PREFIX) if recovers else command.stream
@@ -65,14 +65,14 @@ def declare_publisher(session: StreamSession, command: wire.DeclarePublisher) ->
 
 
 def delete_publisher(session: StreamSession, command: wire.DeletePublisher) -> Code:
-    """It has published all it wanted."""
+    """Remove a publisher."""
     gone = session.publishers.pop(command.publisher, None)
     session.attachments += 1
     return Code.PUBLISHER_UNKNOWN if gone is None else Code.OK
 
 
 def query_sequence(session: StreamSession, command: wire.QueryPublisherSequence) -> None:
-    """How far a publisher had come under its reference."""
+    """Send the last id of a publisher's reference."""
     code, sequence = Code.OK, 0
     try:
         sequence = _book(session, command.stream).last_sequence(command.reference)
@@ -82,10 +82,10 @@ def query_sequence(session: StreamSession, command: wire.QueryPublisherSequence)
 
 
 def publish(session: StreamSession, frame: bytes) -> None:
-    """Take the messages of a Publish frame, undecoded so far.
+    """Take the messages of an undecoded Publish frame.
 
     Raises:
-        PeerError: it is malformed, or of a version that is not served.
+        PeerError: the frame is malformed, or of an unserved version.
     """
     version = int.from_bytes(frame[2:4], "big")
     if not 1 <= version <= VERSION_MAX or len(frame) < 5:
@@ -102,7 +102,7 @@ def publish(session: StreamSession, frame: bytes) -> None:
 
 
 def _write(session: StreamSession, publisher: StreamPublisher, frame: bytes) -> None:
-    """For a stream; what comes in one read becomes one batch."""
+    """Publish to a stream; the messages of one read are one batch."""
     _, ids, entries, records, filters = decode_published(frame)
     octets = len(frame)
     session.unstored_bytes += octets
@@ -127,7 +127,7 @@ def _write(session: StreamSession, publisher: StreamPublisher, frame: bytes) -> 
 
 
 def _recover(session: StreamSession, publisher: StreamPublisher, frame: bytes) -> None:
-    """For a queue: stored messages, many of them in one entry (`MessageRun`) or each in its own."""
+    """Publish to a queue: stored messages, many in one entry (`MessageRun`) or each in its own."""
     published = decode_published(frame)
     found = map(run_of, published.ids, published.entries)
     runs = [run for run in found if run is not None]
@@ -141,6 +141,6 @@ def _recover(session: StreamSession, publisher: StreamPublisher, frame: bytes) -
 
 
 def fail(session: StreamSession, publisher: int, ids: Sequence[int], code: Code) -> None:
-    """Tell that messages are not stored; one error, however many they are."""
+    """Report messages that are not stored; one error for any number of them."""
     session.errors[code] += 1
     session.send(wire.PublishError(publisher, [FailedPublish(each, code) for each in ids]))
