@@ -1,6 +1,6 @@
-"""What the HTTP API asks of its node: read `broker`, change it with `broker.apply`, then `await commit()`.
+"""The interface of the HTTP API to its node: read `broker`, change it with `broker.apply`, then `await commit()`.
 
-`runtime.node.node.Node` is one; the tests' fake is another.
+`runtime.node.node.Node` implements it, and so does the tests' fake.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from leveret.session.ingest import Outsider
 
 
 class SchemaOperations(Protocol):
-    """Schema replication, as an operator works it."""
+    """An operator's commands for schema replication."""
 
     @property
     def follower(self) -> str:
-        """Name of the node of this site that follows the upstream; empty if none is to."""
+        """The name of the node of this site that follows the upstream; empty for none."""
 
     async def enable(self) -> None:
         """Follow or serve again."""
@@ -46,26 +46,26 @@ class SchemaOperations(Protocol):
         """Take the upstream's endpoints and credentials from JSON."""
 
     async def add_user(self, name: str, password: str) -> None:
-        """Add a user who may do all in the link's vhost."""
+        """Add a user with all permissions in the link's vhost."""
 
     async def sync(self, *, force: bool) -> dict[str, Any]:
-        """Sync at once; what was put, deleted and left as it is."""
+        """Sync at once; return the put, deleted and kept entities."""
 
     async def diff(self) -> list[dict[str, Any]]:
-        """What a sync would change, a row an entity."""
+        """The changes that a sync would make, a row an entity."""
 
     def history(self) -> list[dict[str, Any]]:
-        """The deltas that were applied, newest first."""
+        """The applied deltas, newest first."""
 
     def status(self) -> dict[str, Any]:
         """RabbitMQ's fields of `schema_replication_status`."""
 
 
 class ArchiveOperations(Protocol):
-    """What a downstream has transferred."""
+    """The transferred data of a downstream."""
 
     async def metrics(self) -> list[dict[str, Any]]:
-        """One row a queue that was transferred."""
+        """One row a transferred queue."""
 
     async def list_vhosts_available(self) -> list[str]:
         """The vhosts with data to recover."""
@@ -80,16 +80,16 @@ class ArchiveOperations(Protocol):
         """Messages of a queue that came at `from_ms` or later; rows as those of divergent ones."""
 
     async def inspect(self, report: Progress) -> list[dict[str, Any]]:
-        """One row a vhost, exchange and routing key, with the number of messages; tells how far it is."""
+        """One row a vhost, exchange and routing key, with the number of messages; reports progress."""
 
 
 class StandbyRecoveries(Protocol):
-    """Recoveries from a downstream's data that change nothing at this node; each tells how it goes."""
+    """Recoveries from a downstream's data that change nothing at this node; each reports progress."""
 
     async def dry_run(
         self, wanted: RecoveryRequest, target: RecoveryTarget | None, report: Progress
     ) -> dict[str, Any]:
-        """What a recovery would bring back: `queues`, a row each, `vhosts`, with what would be lost."""
+        """The messages that a recovery would bring: `queues`, a row each, `vhosts`, with the losses."""
 
     async def into(
         self, wanted: RecoveryRequest, target: RecoveryTarget, report: Progress
@@ -97,11 +97,11 @@ class StandbyRecoveries(Protocol):
         """Recover into another broker; a row a vhost."""
 
     async def rehearse(self, wanted: RecoveryRequest, report: Progress) -> dict[str, Any]:
-        """Recover into scratch vhosts, compare, remove them; as a dry run, and how long it took."""
+        """Recover into scratch vhosts, compare, remove them; returns a dry run's fields, and durations."""
 
 
 class StandbyOperations(Protocol):
-    """Message replication on the downstream's side, as an operator works it."""
+    """An operator's commands for a downstream of message replication."""
 
     async def connect(self) -> None:
         """Start or resume transferring messages from the upstream."""
@@ -113,82 +113,85 @@ class StandbyOperations(Protocol):
         """`upstream` or `downstream`."""
 
     async def promote(self, wanted: RecoveryRequest, on_progress: Progress) -> list[dict[str, Any]]:
-        """Promote, telling `on_progress` how it goes; a row a vhost."""
+        """Promote, reporting to `on_progress`; return a row a vhost."""
 
     @property
     def recoveries(self) -> StandbyRecoveries:
-        """Recoveries that change nothing here."""
+        """The recoveries that change nothing here."""
 
     def status(self) -> dict[str, Any]:
         """Mode, state, endpoints, and `vhosts` with a row each."""
 
     async def details(self) -> dict[str, Any]:
-        """The status, and of a promotion that has begun how much it has to recover."""
+        """The status with, for an unfinished promotion, the messages to recover."""
 
     def promotion_summary(self) -> list[dict[str, Any]]:
-        """One row a vhost that was recovered."""
+        """One row a recovered vhost."""
 
     async def delete_all_data(self) -> None:
-        """Remove all that was transferred."""
+        """Remove all transferred data."""
 
     async def delete_orphaned_data(self) -> list[dict[str, Any]]:
-        """Remove what is not this node's to recover; one row a vhost: vhost, bytes."""
+        """Remove the data that this node would not recover; one row a vhost: vhost, bytes."""
 
     @property
     def archive(self) -> ArchiveOperations:
-        """What was transferred."""
+        """The transferred data."""
 
 
 class UpstreamOperations(Protocol):
-    """Message replication on the upstream's side."""
+    """An operator's commands for an upstream of message replication."""
 
     def metrics(self) -> list[dict[str, Any]]:
         """One row a replicated queue."""
 
     def collected(self) -> list[dict[str, Any]]:
-        """One row a vhost that is collected for downstreams."""
+        """One row a collected vhost."""
 
     def untagged(self) -> list[str]:
-        """Vhosts whose policies ask for that in vain, as they do not have the tag."""
+        """Vhosts whose policies ask for replication without effect, because the tag is missing."""
 
     def downstreams(self) -> list[dict[str, Any]]:
-        """One row a vhost and downstream that transfers it."""
+        """One row a vhost and downstream."""
 
     def forget_downstream(self, name: str) -> bool:
-        """Keep nothing for a downstream any more; whether it was known."""
+        """Forget a downstream; return whether it was known."""
 
     def delete_logs(self) -> list[dict[str, Any]]:
-        """Remove what is collected for downstreams; one row a vhost: vhost, bytes."""
+        """Remove the outgoing logs; one row a vhost: vhost, bytes."""
 
 
 class RejoinOperations(Protocol):
-    """The way back of an upstream that lost its place."""
+    """The rejoin of an upstream that lost its place."""
 
     async def rejoin(self, *, set_all_aside: bool = False) -> dict[str, Any]:
-        """Come back as a downstream; what the new upstream never saw, or may not have, and where that is kept."""
+        """Become a downstream; return the quarantined records that the new upstream lacks, or may lack."""
 
 
 class ReplicationOperations(Protocol):
-    """Followers, and what this process is among them, as an operator works it.
+    """An operator's commands for followers, and for this process's role.
 
     The names of fields end in units: "bytes" and "records" count stored data, "s" is seconds, "at_ms" is
-    milliseconds since 1970. A value that is not known, or does not apply, is None.
+    milliseconds since 1970. A value that is unknown, or does not apply, is None.
     """
 
     @property
     def role(self) -> str:
-        """`leader`, `follower` or `fenced`; only a leader is changed."""
+        """`leader`, `follower` or `fenced`; only a leader accepts changes."""
 
     @property
     def epoch(self) -> int:
-        """Raised by each promotion."""
+        """The epoch, which each promotion raises."""
 
     @property
     def state(self) -> str:
-        """Of a follower: `connecting`, `joining`, `catching_up`, `streaming`, `delayed`, `failed`; else the role."""
+        """A follower's state: `connecting`, `joining`, `catching_up`, `streaming`, `delayed`, `failed`.
+
+        Else the role.
+        """
 
     def status(self) -> dict[str, Any]:
-        """All that is known, cheap enough for each scrape of the metrics.
+        """The whole status, cheap enough for each scrape of the metrics.
 
             role, epoch, node_id, node, state, error, listener ("ip:port"), confirm, min_in_sync,
             below_min_in_sync, in_sync_count, is_short, position, records, in_sync [names], etcd {...}
@@ -202,17 +205,17 @@ class ReplicationOperations(Protocol):
             progress    of a join: bytes_done, bytes_total, rate_bytes_s, seconds_left
             scrub       running, octets_done, octets_total, last_at_ms, chunks, damaged, repaired, error
 
-        Lag is what was not applied yet, so that `apply_delay_s` is a part of a follower's own `lag_s`. Its leader's
-        row tells what it has not on its disk.
+        Lag counts unapplied changes, so `apply_delay_s` is a part of a follower's own `lag_s`. Its leader's row
+        counts the changes that are not on its disk.
         """
 
     async def promote(
         self, *, dry_run: bool, force: bool, apply_until_ms: int | None = None
     ) -> dict[str, Any]:
-        """Make a leader of this follower, or only tell what would be lost.
+        """Make a leader of this follower, or only estimate the loss.
 
-        A delayed one that holds something back is not promoted before it is said what is to become of that: first it
-        applies what its leader had done by `apply_until_ms`, and what is left is quarantined.
+        A delayed follower with waiting changes needs `apply_until_ms`: it first applies the leader's changes up to
+        then, and quarantines the rest.
 
             promoted, state, epoch, took_ms, reason (why it was not promoted)
             would_lose  known, messages, bytes, seconds; unless `known`, as of the last contact `seconds` ago
@@ -220,11 +223,11 @@ class ReplicationOperations(Protocol):
             set_aside   the report of what it has not applied, None if there was nothing
 
         Raises:
-            LeveretError: it is none, or failed half-way.
+            LeveretError: it is no follower, or the promotion failed half-way.
         """
 
     async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
-        """Compare with the other side, log by log; `deep` reads all that is stored. A row a follower and log.
+        """Compare with the other side, log by log; `deep` reads all stored data. A row a follower and log.
 
             follower, log, vhost, queue, first_offset, next_offset, chunks, octets, match, detail
 
@@ -233,28 +236,28 @@ class ReplicationOperations(Protocol):
         """
 
     async def scrub(self) -> dict[str, Any]:
-        """Read all that is stored and mend what is damaged: chunks, octets, damaged, repaired, unrepaired [...].
+        """Read all stored data and repair damage: chunks, octets, damaged, repaired, unrepaired [...].
 
         Raises:
-            LeveretError: it is going on already.
+            LeveretError: a scrub runs already.
         """
 
     async def copies(self, path: str) -> list[LogCopy]:
-        """What this node and its followers have of the log with this name in the tree, this node's first.
+        """The copies of the log with this name in the tree, this node's first, then its followers'.
 
         Raises:
-            StorageError: the disk does not let it be read.
+            StorageError: the disk refuses to read it.
         """
 
     async def quarantine_log(self, path: str) -> None:
-        """Quarantine what can be read of that log, which nobody appends to and which is to be deleted.
+        """Quarantine the readable part of that log, which is not appended to and will be deleted.
 
         Raises:
             StorageError: the disk refuses it; the log must stay.
         """
 
     def divergent(self) -> list[dict[str, Any]]:
-        """The reports of what was quarantined, as the leader did not have it.
+        """The reports of quarantined records, which the leader lacked.
 
         Fields: id, at_ms, from_epoch, logs, messages, octets, queues [{vhost, queue, messages}].
         """
@@ -271,31 +274,31 @@ class ReplicationOperations(Protocol):
 
 
 Answer: TypeAlias = Callable[[str, Any], Awaitable[Any]]
-"""Answers another node's question: what is asked, and about what."""
+"""Answers another node's question: its name, and its argument."""
 
 
 class ClusterOperations(Protocol):
-    """The cluster that the node is a member of, as an operator sees and works it.
+    """An operator's view of the node's cluster, and the commands for it.
 
-    `single_node.SingleNode` stands for it where there is none. All that does not wait is answered from memory.
+    `single_node.SingleNode` replaces it outside of a cluster. Methods that do not wait answer from memory.
     """
 
     @property
     def name(self) -> str:
-        """This node's."""
+        """This node's name."""
 
     @property
     def is_member(self) -> bool:
-        """Whether the node belongs to a cluster; one that was forgotten, or has not joined yet, does not."""
+        """Whether the node belongs to a cluster; a forgotten one, or one that has not joined yet, does not."""
 
     def members(self) -> Sequence[str]:
-        """The nodes of the cluster, who joined first first; this one, if it is alone."""
+        """The nodes of the cluster, in the order of joining; this one outside a cluster."""
 
     def alive(self) -> Collection[str]:
-        """Those that run, by their leases in etcd; this one too."""
+        """The running nodes, by their leases in etcd; this one too."""
 
     def status(self) -> dict[str, Any]:
-        """What only the cluster knows, cheap enough for each scrape of the metrics.
+        """The status of the cluster, cheap enough for each scrape of the metrics.
 
         cluster_id  drawn by the first node; empty outside a cluster
         state       `member`; `joining`, until everything was read; `suspended` without a lease, when nobody is
@@ -312,79 +315,79 @@ class ClusterOperations(Protocol):
         """
 
     def placement(self, key: tuple[str, ...]) -> QueuePlacement:
-        """Where the queue of this vhost and name is; the broker has it.
+        """The place of the queue of this vhost and name, which exists.
 
-        Asked for each row of a list, so it costs about as much as a look into a dictionary.
+        It is called for each row of a list, so it costs about as much as a dictionary look-up.
         """
 
     def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
-        """Of a queue that is led here, a row a mirror that runs, oldest first; of all others none.
+        """For a queue that is led here, a row a running mirror, oldest first; for all others none.
 
         node           its name
         state          `synchronised`, `syncing`, `unsynchronised`
-        lag_bytes      what it has not acknowledged yet of what the leader has
+        lag_bytes      the leader's bytes that it has not acknowledged yet
         lag_records    the same in messages and settlements
         progress       while it is synchronised, else None: messages_done, messages_total, bytes_done,
                        bytes_total, rate_bytes_s, seconds_left (None while nothing is known of it)
         """
 
     async def ask(self, node: str, what: str, about: Any) -> Any:
-        """What another node's `Answer` says.
+        """The answer of another node's `Answer`.
 
-        Both ways go values of None, bool, int, float, str, bytes, list and dict with keys of text, tens of
-        megabytes if need be. There is no limit in time: whoever asks sets one, and is free to give up.
+        Questions and answers are values of None, bool, int, float, str, bytes, list and dict with keys of text, up to
+        tens of megabytes. There is no time limit: the caller sets one, and may give up.
 
         Raises:
-            LeveretError: the node is not alive, or not to be reached, or the link broke, or answering failed.
+            LeveretError: the node is not running, not reachable, the link broke, or the answer failed.
         """
 
     def answer_with(self, answer: Answer) -> None:
-        """Let this answer what other nodes ask in words of the management (`http`)."""
+        """Let this answer other nodes' questions to the management (`http`)."""
 
     def changing(self) -> AbstractAsyncContextManager[None]:
         """Hold the definitions lock: inside, this node may change definitions. Several callers may be inside at once.
 
         Raises:
-            LeveretError: at entry: the definitions lock cannot be had.
+            LeveretError: at entry, if the definitions lock cannot be acquired.
         """
 
     async def sync_queue(self, vhost: str, name: str) -> None:
-        """Have all mirrors of a queue that is led here synchronised: return once that has begun.
+        """Begin to synchronise all mirrors of a queue that is led here.
 
         Raises:
-            LeveretError: it is not mirrored, or not led here.
+            LeveretError: the queue is not mirrored, or not led here.
         """
 
     async def cancel_sync_queue(self, vhost: str, name: str) -> None:
-        """Stop it; what a mirror has got it keeps. Nothing happens if nothing goes on.
+        """Stop a synchronisation, if one runs; mirrors keep the received records.
 
         Raises:
             LeveretError: as above.
         """
 
     async def copies(self, vhost: str, name: str) -> list[LogCopy]:
-        """What the other nodes that are, or were, mirrors of a queue that is led here have of its log."""
+        """The copies of a queue's log at other nodes that are, or were, its mirrors."""
 
     async def quarantine_copies(self, vhost: str, name: str) -> None:
-        """Have those of them that run quarantine what they have, as the queue is to begin anew.
+        """Quarantine these copies at the running nodes, because the queue will begin anew.
 
         Raises:
-            LeveretError: one of them cannot.
+            LeveretError: a node cannot.
         """
 
     async def forget_node(self, name: str) -> list[dict[str, Any]]:
-        """Remove a stopped member from the cluster; what became of the queues it led, a row each.
+        """Remove a stopped member from the cluster; return a row for each queue that it led.
 
-            vhost, name, leader (who leads it now, or once it starts; None if it was deleted)
+            vhost, name, leader (the node that leads it now, or once it starts; None if it was deleted)
 
         Raises:
-            LeveretError: it is no member, or it runs, or it is this one; or who has all of a queue is not known.
+            LeveretError: it is no member, it runs, or it is this one; or no node is known to have all of a queue.
         """
 
     async def join(self, node: str) -> bool:
-        """Become a member of the configured cluster, of which `node` is one; False if it is already.
+        """Become a member of the configured cluster, of which `node` is one; False if this node is one already.
 
-        What the node has of its own is quarantined first.
+        The node's own data are quarantined first.
 
         Raises:
             LeveretError: no cluster is configured, or `node` is no member of it.
@@ -395,46 +398,46 @@ class ClusterOperations(Protocol):
 
         Args:
             kind: `all`, `classic`, `quorum` or `stream`.
-            vhost_pattern: regular expression for the names of vhosts.
-            queue_pattern: the same for those of queues.
+            vhost_pattern: a regular expression for the names of vhosts.
+            queue_pattern: a regular expression for the names of queues.
 
         Returns:
-            A row a node: node, classic, quorum, stream: how many queues it leads now.
+            A row a node: node, classic, quorum, stream: the numbers of queues that it leads now.
 
         Raises:
-            LeveretError: a pattern is none, or another node rebalances.
+            LeveretError: a pattern is invalid, or another node rebalances.
         """
 
 
 class StreamListenerView(Protocol):
-    """The stream listener, as far as its connections are shown."""
+    """The stream listener and its connections."""
 
     @property
     def connections(self) -> Sequence[Any]:
-        """Who is connected."""
+        """The open connections."""
 
 
 class AmqpService(Protocol):
-    """The AMQP listener, as far as connections are shown that are not the broker's."""
+    """The AMQP listener and its AMQP 1.0 connections."""
 
     @property
     def amqp10_connections(self) -> Sequence[Any]:
-        """Who is connected over AMQP 1.0."""
+        """The open AMQP 1.0 connections."""
 
 
 class MaintenanceOperations(Protocol):
-    """Taking the node out of service for clients, and back."""
+    """The commands that take the node out of service for clients, and back."""
 
     is_draining: bool
 
     def suspend_listeners(self) -> None:
-        """Let no client in any more."""
+        """Accept no more clients."""
 
     async def resume_listeners(self) -> None:
-        """Let clients in again."""
+        """Accept clients again."""
 
     async def drain(self) -> None:
-        """Let no client in, end the connections there are, and tell the cluster."""
+        """Accept no clients, end the present connections, and notify the cluster."""
 
     async def revive(self) -> None:
         """Serve clients again."""
@@ -451,15 +454,15 @@ class ManagedNode(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether clients are served; one that leads recovers its queues before."""
+        """Whether clients are served; a leader recovers its queues before."""
 
     @property
     def commits(self) -> GroupCommit:
-        """Who waits for the disk."""
+        """The group commit."""
 
     @property
     def alarms(self) -> AlarmWatch:
-        """Memory and disk, and whether publishers are blocked for want of them."""
+        """The alarms of memory and disk."""
 
     @property
     def event_history(self) -> EventHistory:
@@ -467,7 +470,7 @@ class ManagedNode(Protocol):
 
     @property
     def loop_watch(self) -> LoopWatch:
-        """How long the event loop was held up."""
+        """The watch over long steps of the event loop."""
 
     @property
     def schema_sync(self) -> SchemaOperations:
@@ -483,7 +486,7 @@ class ManagedNode(Protocol):
 
     @property
     def rejoin(self) -> RejoinOperations:
-        """Coming back as a downstream."""
+        """The rejoin as a downstream."""
 
     @property
     def replication(self) -> ReplicationOperations:
@@ -491,11 +494,11 @@ class ManagedNode(Protocol):
 
     @property
     def cluster(self) -> ClusterOperations | None:
-        """The cluster it belongs to; None for none, see `single_node.cluster_of`."""
+        """The node's cluster; None for none, see `single_node.cluster_of`."""
 
     @property
     def maintenance(self) -> MaintenanceOperations:
-        """Whether clients are served."""
+        """The maintenance mode."""
 
     @property
     def amqp(self) -> AmqpService:
@@ -512,7 +515,7 @@ class ManagedNode(Protocol):
         """Return once everything applied so far is durable."""
 
     def outsider(self, user: str | None, vhost: str) -> Outsider:
-        """A way to publish and to get without a connection; user None is the operator."""
+        """Publish and get without a connection; user None is the operator."""
 
     def authenticate(self, username: str, password: str, from_loopback: bool) -> str:
         """Check credentials; return the user's name."""

@@ -1,4 +1,4 @@
-"""Who is connected: the connections, channels and consumers of a node, as objects."""
+"""The connections, channels and consumers of a node, as objects."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def stream_connections(node: ManagedNode) -> list[Any]:
 
 
 def other_connections(node: ManagedNode) -> list[Any]:
-    """The open connections that are not AMQP 0-9-1's: of the stream protocol and of AMQP 1.0, oldest first."""
+    """The open connections other than AMQP 0-9-1's, of the stream protocol and of AMQP 1.0, oldest first."""
     amqp10 = sorted(node.amqp.amqp10_connections, key=lambda each: (each.since_ms, each.name))
     return [*stream_connections(node), *amqp10]
 
@@ -36,7 +36,7 @@ def channels(node: ManagedNode) -> list[Channel]:
 
 
 def consumers(node: ManagedNode) -> list[ChannelConsumer]:
-    """The consumers of AMQP 0-9-1, by channel; in a cluster those of queues that are led here, wherever they are."""
+    """The AMQP 0-9-1 consumers, by channel; in a cluster, all consumers of queues that are led here."""
     found = [consumer for channel in channels(node) for consumer in channel.consumers.values()]
     if node.cluster is None:
         return found
@@ -48,5 +48,5 @@ def consumers(node: ManagedNode) -> list[ChannelConsumer]:
 
 
 def consumers_of_queue(queue: Queue) -> Iterator[ChannelConsumer]:
-    """The consumers of AMQP 0-9-1 on one queue."""
+    """The AMQP 0-9-1 consumers of one queue."""
     return (each for each in queue.consumers if isinstance(each, ChannelConsumer))

@@ -82,7 +82,7 @@ class SchemaFollower:
 
     @property
     def has_moved(self) -> bool:
-        """Whether the upstream changed during the sync; it sends no notice, because it noted its newest state as sent."""
+        """Whether the upstream changed during the sync, without a notice: it noted its newest state as sent."""
         return self._has_moved
 
     def begin(self) -> SyncRequest:

@@ -91,13 +91,13 @@ _HEADERS: Final = ("authorization", "content-type", "x-reason")
 
 
 class _ListenerApp:
-    """Hands requests to the application, marked by the listener they came through.
+    """Passes requests to the application, marked with their listener.
 
-    Names in a path may hold `/` as `%2F`, so routes are found on the path as it was sent.
+    Names in a path may hold `/` as `%2F`, so routes match the path as it was sent.
     """
 
     def __init__(self, app: ASGIApp, *, is_operator: bool, prefix: str = "") -> None:
-        """`prefix` is what paths begin with at this listener, and nobody behind it knows of."""
+        """`prefix` is the begin of all paths at this listener; the application does not see it."""
         self._app = app
         self._is_operator = is_operator
         self._prefix = prefix
@@ -107,9 +107,9 @@ class _ListenerApp:
         if scope["type"] == "http":
             scope = {**scope, OPERATOR_SCOPE: self._is_operator}
             path = scope["raw_path"].decode("latin-1")
-            # What does not begin with the prefix is found nowhere.
+            # A path without the prefix matches no route.
             path = path.removeprefix(self._prefix) if path.startswith(self._prefix) else _NOWHERE
-            # As at RabbitMQ, one slash at the end says nothing.
+            # As in RabbitMQ, one slash at the end is ignored.
             scope["path"] = path.removesuffix("/") or "/"
         await self._app(scope, receive, send)
 
@@ -118,7 +118,7 @@ def build_app(node: ManagedNode) -> Starlette:
     """The application over a node; reach it through `public_app` or `operator_app`.
 
     Raises:
-        NoPageFiles: the configured page is not there.
+        NoPageFiles: the configured page is missing.
     """
     settings = node.config.management
     routes: list[BaseRoute] = [route for resource in RESOURCES for route in resource.ROUTES]
@@ -146,7 +146,7 @@ def build_app(node: ManagedNode) -> Starlette:
 
 
 def public_app(app: Starlette) -> ASGIApp:
-    """For whoever connects: they must say who they are."""
+    """The application for all clients, which have to log in."""
     settings = app.state.node.config.management
     listener = _ListenerApp(app, is_operator=False, prefix=settings.path_prefix)
     if not settings.allowed_origins:
@@ -162,5 +162,5 @@ def public_app(app: Starlette) -> ASGIApp:
 
 
 def operator_app(app: Starlette) -> ASGIApp:
-    """For the node's own socket only: whoever may open it is the operator."""
+    """The application for the node's own socket only: a process that may open it is the operator."""
     return _ListenerApp(app, is_operator=True)

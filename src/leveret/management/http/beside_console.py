@@ -1,8 +1,8 @@
 """A console beside the node (`management.console`): a process of its own, for browsers of this machine.
 
-It listens on loopback only, as it has no certificate of its own. The node starts it again when it ends, and it ends
-with the node, however the node ends: the node holds a pipe that nobody writes to. `/` leads browsers of this machine
-to it.
+It listens on loopback only, because it has no certificate of its own. The node starts it again when it ends. It ends
+with the node, after any kind of end, because the node holds a pipe whose end it notices. `/` leads browsers of this
+machine to it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def console_arguments(config: Config, port: int) -> list[str]:
     """The command line of the console, for an HTTP API that listens on `port`.
 
     Raises:
-        ConfigError: the HTTP API is not on loopback, where the console would reach it.
+        ConfigError: the HTTP API is not on loopback, so the console could not reach it.
     """
     settings = config.management
     ip = _WILDCARDS.get(settings.ip, settings.ip)
@@ -54,7 +54,7 @@ def console_arguments(config: Config, port: int) -> list[str]:
 
 
 async def keep_console(config: Config, port: int) -> None:
-    """Have a console beside the node until this is cancelled."""
+    """Keep a console running beside the node until this is cancelled."""
     arguments = console_arguments(config, port)
     loop, failures = asyncio.get_running_loop(), 0
     while True:
@@ -67,7 +67,7 @@ async def keep_console(config: Config, port: int) -> None:
 
 
 async def _run(arguments: list[str]) -> int:
-    """One process, from its start to its end; its own output is the node's."""
+    """Run one process from its start to its end; its output goes to the node's."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -89,7 +89,7 @@ async def _run(arguments: list[str]) -> int:
 
 
 async def lead_to_console(request: Request) -> Response | None:
-    """The way to the console for a browser of this machine; None for others, which cannot reach it."""
+    """The redirection to the console for a browser of this machine; None for others, which cannot reach it."""
     settings = request.app.state.node.config.management
     host = request.url.hostname or ""
     client = request.client
@@ -102,7 +102,7 @@ async def lead_to_console(request: Request) -> Response | None:
 
 
 def with_console(home: Route) -> Route:
-    """The route of `/`, which leads to the console where there is one."""
+    """The route of `/`, which leads to the console if there is one."""
 
     async def show(request: Request) -> Response:
         answer = await lead_to_console(request)

@@ -1,8 +1,7 @@
-"""One HTTP connection: uvicorn's, with a time for each thing that a client may keep the node waiting for.
+"""One HTTP connection: uvicorn's, with a deadline for each wait of the node for the client.
 
-A request's line and headers, with the wait for them, have `request_s`; its body `body_s` in all, and `idle_s` from
-one part to the next; a response that the client does not read has `idle_s`. How long the node takes to answer is
-not the client's doing, and has no limit here.
+The wait for a request's line and headers has `request_s`; the body has `body_s` in all, and `idle_s` from one part to
+the next; a response that the client does not read has `idle_s`. The node's own time for an answer has no limit here.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 logger = logging.getLogger(__name__)
 
 _LAST_WORD_S: Final = 1.0
-"""For the answer to who is too late, and its goodbye; then the socket is closed at once."""
+"""The time for the error response to a late client; then the socket is closed at once."""
 _TOO_LATE: Final = b"The request did not come in time."
 
 
 class HttpDeadlines(NamedTuple):
-    """See the module."""
+    """The deadlines; see the module."""
 
     request_s: float
     body_s: float
@@ -30,10 +29,10 @@ class HttpDeadlines(NamedTuple):
 
 
 class HttpPeer(H11Protocol):
-    """See the module."""
+    """A connection with deadlines; see the module."""
 
     def __init__(self, *, deadlines: HttpDeadlines, **uvicorn: Any) -> None:
-        """As uvicorn makes it, with these deadlines."""
+        """Make uvicorn's connection with these deadlines."""
         super().__init__(**uvicorn)
         self._deadlines = deadlines
         self._awaited: tuple[Any, Any] | None = None
@@ -46,34 +45,34 @@ class HttpPeer(H11Protocol):
     # -- what asyncio and uvicorn call --------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A first request is awaited."""
+        """Wait for a first request."""
         super().connection_made(transport)
         self._look()
 
     def data_received(self, data: bytes) -> None:
-        """Perhaps what was awaited."""
+        """Take octets, and check whether the wait is over."""
         self._received_at_s = self.loop.time()
         super().data_received(data)
         self._look()
 
     def on_response_complete(self) -> None:
-        """Another request is awaited, or the rest of this one's body."""
+        """Wait for another request, or for the rest of this one's body."""
         super().on_response_complete()
         self._look()
 
     def pause_writing(self) -> None:
-        """The client does not read as fast as it is answered."""
+        """Begin a deadline, because the client does not read as fast as it is answered."""
         super().pause_writing()
         if self._unread is None:
             self._unread = self.loop.call_later(self._deadlines.idle_s, self._never_read)
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """End that deadline: the client has read."""
         super().resume_writing()
         self._unread = _cancelled(self._unread)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing is awaited."""
+        """End all deadlines."""
         super().connection_lost(exc)
         self._timer, self._goodbye = _cancelled(self._timer), _cancelled(self._goodbye)
         self._unread = _cancelled(self._unread)
@@ -81,9 +80,9 @@ class HttpPeer(H11Protocol):
     # -- deadlines ----------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Begin a deadline when something else is awaited than before."""
+        """Begin a deadline when the wait is for something else than before."""
         state = self.conn.their_state
-        # The same state may be another request's.
+        # An equal state may belong to another request.
         awaited = (state, self.cycle) if state in (h11.IDLE, h11.SEND_BODY) else None
         if self.transport.is_closing():
             awaited = None
@@ -114,7 +113,7 @@ class HttpPeer(H11Protocol):
         self.transport.abort()
 
     def _end(self, late: str) -> None:
-        """Close, with a word to who has begun to say something."""
+        """Close the connection, with a response if the client has begun a request."""
         if self.transport.is_closing():
             return
         has_begun = late == "body" or bool(self.conn.trailing_data[0])

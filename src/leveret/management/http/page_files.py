@@ -1,7 +1,7 @@
-"""RabbitMQ's own management page, from the files that the operator has: Debian's package brings them.
+"""Serves RabbitMQ's own management page from files of the operator, such as those of Debian's package.
 
-The page is a program in the browser that asks the HTTP API as any client does, with the name and password that its
-user types. So its files hold nothing secret, and are given to all.
+The page is a program in the browser that uses the HTTP API as any client does, with the name and password that its
+user types. So its files are not secret, and are served to all.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from leveret.model.errors import ConfigError
 _INDEX: Final = "index.html"
 _SETTING: Final = "management.ui.path"
 _WITH_INDEX: Final = ("api", "cli")
-"""Directories that the page has links to: RabbitMQ's description of the API, and its command-line tool."""
+"""The directories that the page links to: RabbitMQ's description of the API, and its command-line tool."""
 _READS: Final = ("GET", "HEAD")
 OWN_SCRIPT: Final = "dispatcher.js"
 _STREAM_SCRIPTS: Final = ("stream_management-ejs.js", "stream.js")
-"""The first only since RabbitMQ 4.3."""
+"""The scripts of the page for streams; the first only since RabbitMQ 4.3."""
 _LOGIN_HELPER: Final = "js/oidc-oauth/helper.js"
 _LOGIN_SCRIPT: Final = "js/oidc-oauth/bootstrap.js"
 _AS_MODULE: Final = """\
@@ -42,9 +42,9 @@ Object.assign(window, helper);
 """
 _AS_SCRIPT: Final = "window.oauth_initialize_if_required = () => oauth_initialize({oauth_enabled: false});\n"
 _HEADERS: Final = {
-    # Asked for again each time, and not sent again while unchanged: after an upgrade no page mixes versions.
+    # Revalidated each time, and not sent again while unchanged: after an upgrade no page mixes versions.
     "cache-control": "no-cache",
-    # The page's templates are compiled in the browser, hence `unsafe-eval`; it speaks to nobody but this node.
+    # The page's templates are compiled in the browser, hence `unsafe-eval`; it connects to this node only.
     "content-security-policy": (
         "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval'; style-src 'self' 'unsafe-inline'; "
         "img-src 'self' data:; object-src 'none'; base-uri 'self'; frame-ancestors 'self'"
@@ -55,17 +55,17 @@ _HEADERS: Final = {
 
 
 class NoPageFiles(ConfigError):
-    """The configured place does not have the files of a page."""
+    """The configured place has no files of a page."""
 
 
 def page_routes(path: Path, prefix: str) -> list[BaseRoute]:
-    """The routes of the page in `path`, in which `*` stands for any part of a name; they come last.
+    """The routes of the page in `path`, in which `*` matches any part of a name; they come last.
 
-    The page of RabbitMQ 4 asks for a version before anybody logged in, and loads itself anew when that changes.
+    The page of RabbitMQ 4 asks for a version before the login, and reloads itself when that changes.
 
     Args:
-        path: as it is configured.
-        prefix: of all paths at the listener, which is not in the paths of the routes.
+        path: the setting.
+        prefix: the prefix of all paths at the listener, which the routes' paths lack.
 
     Raises:
         NoPageFiles: there is no page, or more than one.
@@ -105,7 +105,7 @@ def _folder_of(path: Path) -> Path:
 
 
 def extension_scripts(path: Path) -> list[str | list[str]]:
-    """What the page loads after its log-in, an extension each: its own pages, and those of streams."""
+    """The scripts that the page loads after its login, an extension each: its own pages, and those of streams."""
     found = _of_streams(_folder_of(path))
     scripts: list[str | list[str]] = [OWN_SCRIPT]
     for folder in found:
@@ -115,7 +115,7 @@ def extension_scripts(path: Path) -> list[str | list[str]]:
 
 
 def _of_streams(folder: Path) -> list[Path]:
-    """The files of the plugin with pages of streams, where it stands beside the page's own, in the same version."""
+    """The files of the plugin with the pages of streams, if they are beside the page's own, in the same version."""
     plugin = folder.parents[1]
     name, dash, version = plugin.name.partition("-")
     beside = plugin.with_name(f"rabbitmq_stream_management{dash}{version}") / "priv" / "www"
@@ -124,7 +124,7 @@ def _of_streams(folder: Path) -> list[Path]:
 
 
 def _login_script(folder: Path) -> Callable[[Request], Response] | None:
-    """Answers for the script that RabbitMQ since 3.12 makes by itself: it tells the page that there is no OAuth."""
+    """Serves the script that RabbitMQ since 3.12 generates: it says that there is no OAuth."""
     if not (folder / _LOGIN_HELPER).is_file() or (folder / _LOGIN_SCRIPT).is_file():
         return None
     is_module = re.search(
@@ -135,22 +135,22 @@ def _login_script(folder: Path) -> Callable[[Request], Response] | None:
 
 
 class _PageFiles(StaticFiles):
-    """The files, and nothing beside their directory; nor is there a list of them."""
+    """The page's files, without others beside their directory, and without listings."""
 
     def __init__(self, folders: list[Path], prefix: str) -> None:
-        """The first folder that has a file gives it."""
+        """Serve each file from the first folder that has it."""
         super().__init__(directory=folders[0])
         self.all_directories = [*folders]
         self._prefix = prefix
 
     async def first_page(self, request: Request) -> Response:
-        """The index; its links are relative, so that its own path has to end with a slash."""
+        """The index; its links are relative, so its own path must end with a slash."""
         if not request.scope["raw_path"].endswith(b"/"):
             return RedirectResponse(f"{self._prefix}/")
         return await self.get_response(_INDEX, request.scope)
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """A file, to those who read; the API's own paths were looked up before."""
+        """A file, for reading only; the API's own paths were matched before."""
         if scope["method"] not in _READS:
             raise HTTPException(HTTPStatus.NOT_FOUND)
         if path in _WITH_INDEX:
@@ -160,7 +160,7 @@ class _PageFiles(StaticFiles):
     def file_response(
         self, full_path: str | PathLike[str], stat_result: stat_result, scope: Scope, status_code: int = 200
     ) -> Response:
-        """With what a browser is to know of the file, also when it has it already."""
+        """A file's response with caching and security headers, also for a file that the browser has already."""
         reply = super().file_response(full_path, stat_result, scope, status_code)
         reply.headers.update(_HEADERS)
         return reply

@@ -63,5 +63,5 @@ async def keep_sampling(rates: SampledRates) -> None:
             async for _ in in_slices(rates.tick(clock_ms())):
                 pass
         except OSError as error:
-            # The node cannot look at itself for a moment; this sample is missing.
+            # The node cannot read its own figures for a moment; this sample is missing.
             logger.warning("rates_not_sampled error=%s action=retry", error)

@@ -1,7 +1,7 @@
 """The HTTP listeners of a node: a TCP port for all, and a socket in the data directory for the operator.
 
-Both run in the node's own event loop. Who may open `control.sock` (mode 0600 in a directory of mode
-0700) needs no password.
+Both run in the node's own event loop. A process that may open `control.sock` (mode 0600 in a directory of mode 0700)
+needs no password.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AddressInUse(LeveretError):
 
 
 class _Server(uvicorn.Server):
-    """Runs inside the node: signals are the node's to handle, and connections come in as all others do."""
+    """uvicorn's server inside the node: the node handles signals, and its acceptor accepts connections."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class _Server(uvicorn.Server):
         accept: Callable[[Callable[[], HttpPeer]], Acceptor],
         deadlines: HttpDeadlines,
     ) -> None:
-        """`accept` has what makes connections serve who comes."""
+        """`accept` makes the acceptor for a factory of connections."""
         super().__init__(config)
         self._accept = accept
         self._deadlines = deadlines
@@ -64,18 +64,18 @@ class _Server(uvicorn.Server):
         self._ending = asyncio.Event()
 
     def end(self) -> None:
-        """Serve no longer."""
+        """End the server."""
         self.should_exit = True
         self._ending.set()
 
     async def main_loop(self) -> None:
-        """Write the header `Date` anew once a second; uvicorn looks ten times whether it is to end."""
+        """Update the header `Date` once a second; uvicorn's own loop wakes ten times a second."""
         while not await self.on_tick(0):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._ending.wait(), _TICK_S)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Accept."""
+        """Begin to accept."""
         await self.lifespan.startup()
         self.servers = []
         self._acceptor = self._accept(self._peer)
@@ -97,15 +97,15 @@ class _Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Leave signals to the node."""
         yield
 
 
 class ManagementServer:
-    """Both listeners of one process; see `serve_for` for when its node is another one."""
+    """Both listeners of one process; see `serve_for` for a change of the process's node."""
 
     def __init__(self, node: ManagedNode, config: Config) -> None:
-        """Listen nowhere yet."""
+        """Begin without listeners."""
         self.address = Address(config.management.ip, config.management.port)
         self.tls_address: Address | None = None
         self.metrics_address: Address | None = None
@@ -123,8 +123,8 @@ class ManagementServer:
         """Open both listeners.
 
         Raises:
-            AddressInUse: the address or the socket cannot be had.
-            ConfigError: a console is wanted, and the HTTP API is not where it would reach it.
+            AddressInUse: the address or the socket cannot be used.
+            ConfigError: a console is configured, and cannot reach the HTTP API.
         """
         if self._config.management.console:
             console_arguments(self._config, self.address.port)
@@ -148,9 +148,9 @@ class ManagementServer:
         logger.info("management_listening address=%s socket=%s", self.address, CONTROL_SOCKET)
 
     def serve_for(self, node: ManagedNode) -> None:
-        """Answer for another node of the same data directory from now on, as this process changed its role.
+        """Serve another node of the same data directory from now on, after a change of the process's role.
 
-        The listeners stay as they are. Requests that are being answered go on with the node they began with.
+        The listeners stay. Running requests continue with the node that they began with.
         """
         self._app.state.node = node
         self._app.state.rates = rates_of(node)
@@ -160,14 +160,14 @@ class ManagementServer:
             self._sampling = self._sample()
 
     def _answer_others(self, node: ManagedNode) -> None:
-        """Let the node's cluster have what its other nodes ask answered here."""
+        """Let the cluster's other nodes ask this one."""
         cluster_of(node).answer_with(answer_by(self._app))
 
     def _sample(self) -> asyncio.Task[None]:
         return asyncio.create_task(keep_sampling(self._app.state.rates), name="rates")
 
     def _listen_for_metrics(self) -> socket.socket | None:
-        """The metrics' own port, if there is to be one."""
+        """The socket of the metrics' own port, if it is configured."""
         settings = self._metrics
         if settings.port is None:
             return None
@@ -177,7 +177,7 @@ class ManagementServer:
         return listener
 
     def _listen_with_tls(self) -> tuple[socket.socket, ssl.SSLContext] | None:
-        """The port with TLS, if there is to be one."""
+        """The socket of the port with TLS, if it is configured."""
         settings = self._settings
         if settings.tls_port is None:
             return None
@@ -188,7 +188,7 @@ class ManagementServer:
         return listener, context
 
     async def stop(self) -> None:
-        """Answer what was asked, for a few seconds, and close both listeners."""
+        """Finish running requests, for a few seconds, and close both listeners."""
         if self._sampling is not None:
             self._sampling.cancel()
         if self._console is not None:
@@ -255,7 +255,7 @@ def _listen(address: Address, setting: str = "management.tcp") -> socket.socket:
 
 
 def _listen_in(data_dir: Path) -> socket.socket:
-    """The control socket: made with its final mode; one that a killed node left is replaced."""
+    """The control socket: made with its final mode; one of a killed node is replaced."""
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         (data_dir / CONTROL_SOCKET).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""Where the node's own socket is, and how to name it whatever the length of its path.
+"""The path of the node's own socket, in a short form for directories with long names.
 
 The kernel takes 107 octets for a socket's path; through an open directory's entry in `/proc` any
 directory has a short name.

@@ -48,15 +48,15 @@ _MIRROR: Final = (
 
 
 class ClusterMetrics:
-    """The families of one scrape; a node that is alone has none."""
+    """The families of one scrape; a single node has none."""
 
     def __init__(self, node: ManagedNode) -> None:
-        """Of this node."""
+        """Read this node."""
         self._broker = node.broker
         self._cluster = cluster_of(node)
 
     def families(self) -> tuple[Family, ...]:
-        """Those of the node."""
+        """The families of the node."""
         if not self._cluster.is_member:
             return ()
         return (
@@ -65,7 +65,7 @@ class ClusterMetrics:
         )
 
     def mirror_families(self) -> tuple[Family, ...]:
-        """Those of mirrored queues that are led here."""
+        """The families of mirrored queues that this node leads."""
         if not self._cluster.is_member:
             return ()
         return (

@@ -1,6 +1,6 @@
 """The metrics of followers: this node's role, each of its followers, its leader, and the scrub.
 
-A leader's rows name each follower; a node that is told apart from another only by its id has it in its label.
+A leader's rows name each follower; if two have the same name, the label has the id, too.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ class FollowerMetrics:
     """The families of one scrape."""
 
     def __init__(self, node: ManagedNode) -> None:
-        """Of this node."""
+        """Read this node."""
         self._replication = node.replication
 
     def families(self) -> tuple[Family, ...]:
-        """All of them; a node without followers has no rows for them."""
+        """All families; a node without followers has no rows for them."""
         return (
             Family("replication_role", _ROLE, self._role),
             Family("replication_epoch", _EPOCH, self._epoch),
@@ -94,5 +94,5 @@ class FollowerMetrics:
 
 
 def _number(value: Number | bool | None) -> Number | None:
-    """Prometheus knows no truth."""
+    """A number for Prometheus, which has no booleans."""
     return int(value) if isinstance(value, bool) else value

@@ -1,6 +1,6 @@
 """The metrics of the node as a whole: churn, process, limits, alarms, identity, and all protocols' messages.
 
-Names, types and labels are RabbitMQ's. Of Erlang's machine only what has a meaning here is told.
+Names, types and labels are RabbitMQ's. Metrics of Erlang's machine exist only if they have a meaning here.
 """
 
 from __future__ import annotations
@@ -159,12 +159,12 @@ class NodeMetrics:
     """The families of a node; each has one row, or one for each protocol or queue type."""
 
     def __init__(self, node: ManagedNode) -> None:
-        """Of this node."""
+        """Read this node."""
         self._node = node
         self._broker = node.broker
 
     def families(self) -> tuple[Family, ...]:
-        """Those of `/metrics` and of `/metrics/per-object`."""
+        """The families of `/metrics` and of `/metrics/per-object`."""
         return (
             Family("connection_churn_metrics", _CHURN_METRICS, self._churn),
             Family("node_coarse_metrics", _USE_METRICS, self._use),
@@ -174,23 +174,23 @@ class NodeMetrics:
         )
 
     def alarms(self) -> Family:
-        """Those of `/metrics` alone."""
+        """The families of `/metrics` alone."""
         return Family("alarms", _ALARM_METRICS, self._alarms)
 
     def start(self) -> Family:
-        """The one without a prefix."""
+        """The family without a prefix."""
         return Family("process", _START, lambda vhosts: [Row((), (self._node.started_at_ms / 1000,))])
 
     def totals(self) -> Family:
-        """How many of each there are."""
+        """The numbers of objects of each kind."""
         return Family("totals", _TOTAL_METRICS, self._totals)
 
     def identity(self) -> tuple[Family, ...]:
-        """Who this is; every endpoint tells it, so that all can be joined with it."""
+        """The node's identity; every endpoint has it, so that all can be joined with it."""
         return (Family("build_info", _BUILD, self._build), Family("identity_info", _IDENTITY, self._names))
 
     def globals(self) -> tuple[Family, ...]:
-        """The messages of all clients since the node started, those of deleted queues too."""
+        """The messages of all clients since the node's start, also of deleted queues."""
         return (
             Family("global", _GLOBAL, self._global),
             Family("global_by_type", _GLOBAL_BY_TYPE, self._global_by_type, is_summed=True),
@@ -282,7 +282,7 @@ class NodeMetrics:
         return [Row((("protocol", "amqp091"),), values), Row((("protocol", "stream"),), self._of_streams())]
 
     def _of_streams(self) -> tuple[Number, ...]:
-        """What clients of the stream protocol did; it has nothing that could not be routed."""
+        """The counts of stream clients' messages; none is unroutable."""
         counters = self._broker.stream_counters
         connections = stream_connections(self._node)
         publishers = sum(len(each.publishers) for each in connections)

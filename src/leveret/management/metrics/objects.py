@@ -1,7 +1,7 @@
 """The metrics of queues, channels, connections and exchanges: a row each, or their sums.
 
-Names, types and labels are RabbitMQ's. Where RabbitMQ tells channel and queue (or exchange) together,
-Leveret counts by channel, so those rows have the channel alone; see docs/deviations.md.
+Names, types and labels are RabbitMQ's. Where RabbitMQ counts by channel and queue (or exchange), Leveret counts by
+channel alone, and so do these rows; see docs/deviations.md.
 """
 
 from __future__ import annotations
@@ -89,16 +89,16 @@ _EXCHANGE_NAMES: Final = (Metric("exchange_name", "gauge", "1 for each exchange"
 
 
 class ObjectFamilies:
-    """The families over the things of a node, in the order in which they are told."""
+    """The families of a node's objects, in the order of the output."""
 
     def __init__(self, node: ManagedNode, rates: Rates) -> None:
-        """Of this node; `rates` knows the consumers' capacity."""
+        """Read this node; `rates` has the consumers' capacity."""
         self._node = node
         self._broker = node.broker
         self._rates = rates
 
     def families(self) -> tuple[Family, ...]:
-        """Those of every endpoint."""
+        """The families of every endpoint."""
         return (
             Family("queue_coarse_metrics", _QUEUE_LENGTHS, self._by_queue(_lengths)),
             Family("queue_metrics", _QUEUE_METRICS, self._by_queue(self._queue_values)),
@@ -123,12 +123,12 @@ class ObjectFamilies:
         )
 
     def detailed_families(self) -> tuple[Family, ...]:
-        """Those that are told only when asked for by name."""
+        """The families that appear only when they are asked for by name."""
         consumers = self._by_queue(lambda queue: (len(queue.consumers),))
         return (Family("queue_consumer_count", (_QUEUE_CONSUMERS,), consumers),)
 
     def cluster_families(self) -> tuple[Family, ...]:
-        """Those with the prefix `rabbitmq_cluster_`."""
+        """The families with the prefix `rabbitmq_cluster_`."""
         return (
             Family("vhost_status", _VHOST_STATUS, self._vhost_status),
             Family("exchange_bindings", _EXCHANGE_BINDINGS, self._exchange_bindings),
@@ -186,7 +186,7 @@ class ObjectFamilies:
             yield Row(labels, (1,))
 
     def _exchanges(self) -> Iterator[tuple[tuple[tuple[str, str], ...], int]]:
-        """Those that have a name and that clients may publish to."""
+        """The exchanges with a name that clients may publish to."""
         for vhost, topology in self._broker.topologies.items():
             for name, state in topology.exchanges.items():
                 if name and not state.definition.internal:

@@ -96,11 +96,11 @@ class OwnMetrics:
     """The families with the prefix `leveret_`."""
 
     def __init__(self, node: ManagedNode) -> None:
-        """Of this node."""
+        """Read this node."""
         self._node = node
 
     def families(self) -> tuple[Family, ...]:
-        """All of them; their rows are few."""
+        """All families; they have few rows."""
         return (
             Family("event_loop", _LOOP, self._loop),
             Family("listeners", _LISTENERS, self._listeners),
@@ -134,7 +134,7 @@ class OwnMetrics:
         ]
 
     def _follows_not(self) -> bool:
-        """Whether another node of the cluster follows the upstream for all: it tells how."""
+        """Whether another node of the cluster follows the upstream for all nodes, and reports it."""
         return self._node.schema_sync.follower not in ("", self._node.config.node_name)
 
     def _state(self, vhosts: object) -> Iterable[Row]:

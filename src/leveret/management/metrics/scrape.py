@@ -1,12 +1,12 @@
-"""What Prometheus scrapes, by RabbitMQ's paths and names, so that its dashboards work.
+"""The metrics for Prometheus, with RabbitMQ's paths and names, so that its dashboards work.
 
     /metrics                    sums, and the node
     /metrics/per-object         a row for each queue, channel and connection, and the node
     /metrics/detailed           the families asked for, `?family=queue_coarse_metrics&vhost=v`
 
-Collected when asked for, from the node's own state; so they need no place in the hot path. An answer is
-written in pieces, between which the node goes on with its work. The HTTP API has these paths, and so has
-the metrics' own port (`prometheus.tcp.port`); neither asks for a password, as RabbitMQ's do not.
+They are collected at the request, from the node's own state; so they cost nothing in the hot path. An answer is
+written in pieces, between which the node continues its work. The HTTP API has these paths, and so has the metrics'
+own port (`prometheus.tcp.port`); like RabbitMQ's, neither asks for a password.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Scrape:
     """One answer, in pieces."""
 
     def __init__(self, request: Request) -> None:
-        """Of the request's node."""
+        """Read the request's node."""
         state = request.app.state
         self._objects = ObjectFamilies(state.node, state.rates)
         self._node = NodeMetrics(state.node)
@@ -49,7 +49,7 @@ class Scrape:
         self._cluster = ClusterMetrics(state.node)
 
     def whole(self, *, per_object: bool) -> Iterator[str]:
-        """Everything; a row for each object, or sums."""
+        """All families; with a row for each object, or sums."""
         yield from _families(_PREFIX, self._node.families())
         for family in self._objects.families():
             yield from _family(_PREFIX, family, per_object=per_object)
@@ -62,7 +62,7 @@ class Scrape:
             yield from _family(_OWN, family, per_object=per_object)
 
     def detailed(self, names: frozenset[str], vhosts: Vhosts) -> Iterator[str]:
-        """The families named, over some virtual hosts or all."""
+        """The named families, of some virtual hosts or all."""
         objects = self._objects
         ordinary = (*self._node.families(), *objects.families())
         yield from _families(
@@ -100,7 +100,7 @@ async def show_per_object(request: Request) -> Response:
 
 
 async def show_detailed(request: Request) -> Response:
-    """What is asked for by name; of virtual hosts that are not there RabbitMQ says nothing either."""
+    """The families asked for by name; missing virtual hosts are ignored, as in RabbitMQ."""
     query = request.query_params
     vhosts = frozenset(query.getlist("vhost")) if "vhost" in query else None
     return _reply(Scrape(request).detailed(frozenset(query.getlist("family")), vhosts))
@@ -139,8 +139,8 @@ ROUTES: Final = _routes("/metrics", per_object=False)
 
 
 def build_metrics_app(app: Starlette, settings: Settings) -> Starlette:
-    """The application of the metrics' own port, over the node of `app`."""
+    """The application of the metrics' own port, for the node of `app`."""
     own = Starlette(routes=_routes(settings.path, per_object=settings.per_object))
-    # The very state, not what is in it now: the node is another one after a promotion.
+    # The same state object, because its node is another one after a promotion.
     own.state = app.state
     return own

@@ -1,7 +1,7 @@
 """Prometheus' text format, version 0.0.4, written in pieces. Pure.
 
-A scrape of ten thousand queues is some hundred thousand lines. They are joined in blocks of a few
-hundred, so that whoever sends them can let others work in between.
+A scrape of ten thousand queues is some hundred thousand lines. They are joined in blocks of a few hundred, so that
+the sender can let other work run in between.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Metric(NamedTuple):
-    """One name: without prefix; `kind` is `counter`, `gauge` or `untyped`."""
+    """A metric: its name without prefix; `kind` is `counter`, `gauge` or `untyped`."""
 
     name: str
     kind: str
@@ -25,18 +25,18 @@ class Metric(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One labelled thing, and its values in the order of the metrics; None where it has none."""
+    """One labelled object, and its values in the order of the metrics; None for a missing value."""
 
     labels: Labels
     values: Sequence[Number | None]
 
 
 class Family(NamedTuple):
-    """Metrics that are read together from the same things, by the name that `family=` asks for.
+    """Metrics that are read together from the same objects, under the name in `family=`.
 
     Attributes:
-        rows: of all things, or of the things of the virtual hosts given.
-        is_summed: whether rows of the same labels are parts of one, in every answer.
+        rows: the rows of all objects, or of the given virtual hosts' objects.
+        is_summed: whether rows with equal labels are summed in every answer.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Family(NamedTuple):
 
 
 def render(prefix: str, metrics: Sequence[Metric], rows: Iterable[Row]) -> Iterator[str]:
-    """The lines of some metrics; between pieces nothing is held that others need."""
+    """The lines of some metrics; no lock is held between pieces."""
     taken: list[tuple[str, Sequence[Number | None]]] = []
     for count, row in enumerate(rows, 1):
         taken.append((label_text(row.labels), row.values))
@@ -69,7 +69,7 @@ def render(prefix: str, metrics: Sequence[Metric], rows: Iterable[Row]) -> Itera
 def summed(
     prefix: str, metrics: Sequence[Metric], rows: Iterable[Row], *, by_labels: bool = False
 ) -> Iterator[str]:
-    """The lines of the sums over all rows, or over those of the same labels."""
+    """The lines of the sums over all rows, or over rows with equal labels."""
     nothing: list[Number] = [0] * len(metrics)
     sums: dict[Labels, list[Number]] = {} if by_labels else {(): nothing}
     for count, row in enumerate(rows, 1):

@@ -1,7 +1,7 @@
-"""What rates are made of: counts at moments, kept in bounded memory, and the arithmetic over them. Pure.
+"""The base of rates: counts at moments, in bounded memory, and the arithmetic over them. Pure.
 
-A row is written only when a count changed, so what is idle costs nothing but its last values. Between
-two rows nothing changed: the value at any moment is that of the newest row before it.
+A row is written only when a count changed, so an idle object costs only its last values. Between two rows no count
+changed: the value at any moment is that of the newest row before it.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any, Final, NamedTuple, TypeVar
 from leveret.model.errors import InvalidCommand
 
 SAMPLES_MAX: Final = 500
-"""Most samples of one answer, as in RabbitMQ."""
+"""The most samples of one answer, as in RabbitMQ."""
 
 Values = tuple[int, ...]
 T = TypeVar("T")
 
 
 class Tier(NamedTuple):
-    """Rows at least `step_ms` apart, at most `rows_max` of them; what is older goes to the next tier."""
+    """Rows at least `step_ms` apart, at most `rows_max` of them; older ones go to the next tier."""
 
     step_ms: int
     rows_max: int
@@ -31,11 +31,11 @@ MINUTES: Final = (Tier(0, 121), Tier(60_000, 61))
 """Ten minutes in full and the hour before that in minutes, for one object."""
 
 DAY: Final = (*MINUTES, Tier(600_000, 49), Tier(1_800_000, 49))
-"""The same, and a day, for the totals of the broker."""
+"""The same and a day, for the totals of the broker."""
 
 
 class Range(NamedTuple):
-    """Which samples a caller wants: those of the last `age_ms`, every `step_ms`."""
+    """The samples of an answer: those of the last `age_ms`, every `step_ms`."""
 
     age_ms: int
     step_ms: int
@@ -47,7 +47,7 @@ class Range(NamedTuple):
 
 
 class SampleRanges(NamedTuple):
-    """What a request asks for, by the kind of number; None for the plain rate."""
+    """The ranges of a request, by the kind of number; None for the plain rate."""
 
     lengths: Range | None = None
     msg_rates: Range | None = None
@@ -62,7 +62,7 @@ def ranges_of(parameters: Mapping[str, str]) -> SampleRanges:
     """The ranges of a request: `lengths_age` and `lengths_incr` in seconds, and so on.
 
     Raises:
-        InvalidCommand: a range that is no range, or has too many samples.
+        InvalidCommand: a range is invalid, or has too many samples.
     """
     return SampleRanges(**{kind: _range_of(kind, parameters) for kind in SampleRanges._fields})
 
@@ -91,17 +91,17 @@ class _Rows:
 
 
 class RateHistory:
-    """How the counts of one thing developed.
+    """The history of one object's counts.
 
     Attributes:
         values: the counts at the newest tick.
-        changed_ms: the tick at which they were first seen so.
+        changed_ms: the tick at which they first had these values.
     """
 
     __slots__ = ("_rows", "changed_ms", "values")
 
     def __init__(self, values: Values, now_ms: int) -> None:
-        """Begin with what is there at the first sight; that alone is no rate."""
+        """Begin with the counts at the first tick, which are no rate."""
         self.values = values
         self.changed_ms = now_ms
         self._rows: list[_Rows] = []
@@ -109,7 +109,7 @@ class RateHistory:
     def add(
         self, values: Values, now_ms: int, interval_ms: int, tiers: Sequence[Tier], rows_max: int
     ) -> None:
-        """Take the counts of a tick if they changed; `rows_max` bounds every tier beyond its own bound."""
+        """Take the counts of a tick if they changed; `rows_max` limits every tier further."""
         if values == self.values:
             return
         if not self._rows:
@@ -135,7 +135,7 @@ class RateHistory:
             del rows.cells[:width]
 
     def rates(self, tick_ms: int) -> list[float]:
-        """Changes a second between the last two ticks, of which `tick_ms` is the newest."""
+        """The changes a second between the last two ticks, of which `tick_ms` is the newest."""
         if self.changed_ms != tick_ms or not self._rows or len(self._rows[0].times) < 2:
             return [0.0] * len(self.values)
         rows = self._rows[0]
@@ -144,7 +144,7 @@ class RateHistory:
         return [(new - old) * 1000 / span_ms for new, old in zip(self.values, before, strict=True)]
 
     def at(self, time_ms: int) -> Values:
-        """The counts at a moment; 0 before all that is known."""
+        """The counts at a moment; 0 before the first row."""
         width = len(self.values)
         for rows in self._rows:
             index = bisect_right(rows.times, time_ms) - 1
@@ -156,10 +156,10 @@ class RateHistory:
 
 
 class Together:
-    """Several histories as if they were one."""
+    """Several histories as one."""
 
     def __init__(self, histories: Sequence[RateHistory], width: int) -> None:
-        """Of any number; `width` counts each."""
+        """Sum any number of histories; `width` counts each."""
         self._histories = histories
         self._width = width
 
@@ -169,11 +169,11 @@ class Together:
         return self._sum([history.values for history in self._histories])
 
     def rates(self, tick_ms: int) -> list[float]:
-        """See History."""
+        """See RateHistory."""
         return [sum(rates) for rates in self._columns([each.rates(tick_ms) for each in self._histories])]
 
     def at(self, time_ms: int) -> Values:
-        """See History."""
+        """See RateHistory."""
         return self._sum([history.at(time_ms) for history in self._histories])
 
     def _sum(self, rows: Sequence[Values]) -> Values:
@@ -184,11 +184,11 @@ class Together:
 
 
 class Block(NamedTuple):
-    """Counts that are shown together, by their names, from column `start` of a history on.
+    """Counts that are shown together, with their names, from column `start` of a history on.
 
     Attributes:
-        under: the object that they stand in, empty for the answer itself.
-        asked: the kind of range that a request asks for them with.
+        under: the JSON object for them, empty for the answer itself.
+        asked: the kind of a request's range for them.
         always: whether they are shown while all of them are 0.
     """
 

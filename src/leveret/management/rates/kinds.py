@@ -1,4 +1,4 @@
-"""All things of one kind that there are, each with its history; and the sums of a virtual host."""
+"""The histories of all objects of one kind; and the sums of a virtual host."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any, Final, Generic, TypeVar
 from leveret.management.rates.history import DAY, MINUTES, Block, RateHistory, SampleRanges, Values, show
 
 ROWS_MAX: Final = 200_000
-"""Most rows kept for all things of a kind together: some 20 MB for queues."""
+"""The most rows for all objects of a kind together: some 20 MB for queues."""
 _ROWS_EACH_MIN: Final = 13
-"""A minute, however many things there are."""
+"""The least rows of each: a minute, for any number of objects."""
 _SLICE: Final = 250
 
 T = TypeVar("T")
 
 
 class RatedKind(Generic[T]):
-    """All live things of a kind; see the module."""
+    """All live objects of a kind."""
 
     def __init__(self, live: Callable[[], Iterable[T]], measure: Callable[[T], Values]) -> None:
         """`live` lists them, `measure` reads the counts of one."""
@@ -32,13 +32,13 @@ class RatedKind(Generic[T]):
         moved: Callable[[T, list[int]], None],
         gone: Callable[[T, Values], None],
     ) -> Iterator[None]:
-        """Sample all, in slices: between them others may work.
+        """Sample all objects, in slices with other work in between.
 
         Args:
-            now_ms: later than at the tick before.
-            interval_ms: how much later.
-            moved: told of the differences of whatever changed, and of all of what is new.
-            gone: told of the last counts of what is no more.
+            now_ms: the time, later than at the tick before.
+            interval_ms: the time since the tick before.
+            moved: called with the differences of changed objects, and with all counts of new ones.
+            gone: called with the last counts of objects that are gone.
         """
         before = self._histories
         after: dict[T, RateHistory] = {}
@@ -64,24 +64,24 @@ class RatedKind(Generic[T]):
                 yield
 
     def unchanged_since_ms(self, thing: T) -> int | None:
-        """The tick since which nothing happened to one of them; None if something did since the last."""
+        """The tick since which an object's counts are constant; None if they changed since the last tick."""
         history = self._histories.get(thing)
         if history is None or history.values != self.measure(thing):
             return None
         return history.changed_ms
 
     def show(self, thing: T, blocks: tuple[Block, ...], ranges: SampleRanges, tick_ms: int) -> dict[str, Any]:
-        """What `blocks` say about one of them."""
+        """The JSON of `blocks` for one object."""
         current = self.measure(thing)
         history = self._histories.get(thing) or RateHistory(current, tick_ms)
         return show(blocks, history, current, ranges, tick_ms)
 
 
 class Sums:
-    """Counts of a virtual host: what its things counted, those that are gone too, and how that developed.
+    """The counts of a virtual host's objects, also of ones that are gone, with their history.
 
     Attributes:
-        history: of the sums; None before the first sample.
+        history: the history of the sums; None before the first sample.
     """
 
     def __init__(self, width: int) -> None:
@@ -95,7 +95,7 @@ class Sums:
             self._values[column] += difference
 
     def tick(self, now_ms: int, interval_ms: int) -> None:
-        """Sample what was added; what the first sample finds is no rate."""
+        """Sample the sums; the first sample is no rate."""
         values = tuple(self._values)
         if self.history is None:
             self.history = RateHistory(values, now_ms)

@@ -1,6 +1,6 @@
-"""Message rates, as the HTTP API shows them: samples of counts every few seconds, and what follows from them.
+"""The message rates of the HTTP API, from samples of counts every few seconds.
 
-A resource asks for one thing and merges what it gets into its own answer:
+A resource asks for one object's rates and merges them into its own answer:
 
     rates.queue(queue, ranges)            message_stats, messages, messages_ready, ... with details
     rates.channel(channel, ranges)        message_stats
@@ -12,9 +12,9 @@ A resource asks for one thing and merges what it gets into its own answer:
     rates.plots(vhosts, range)            rows for the console's plots
     rates.consumer_utilisation(queue)     from 0.0 to 1.0
 
-`message_stats` has a part (what was published, what was delivered) once something of it happened, and
-is left out before. `ranges` is `ranges_of(request.query_params)`; without a range an answer has counts
-and rates only. Counts of one thing are those of now, sums and rates those of the newest tick.
+`message_stats` has a part (published, delivered) once its counts are not 0, and is left out before. `ranges` is
+`ranges_of(request.query_params)`; without a range an answer has counts and rates only. Counts of one object are
+current, sums and rates are of the newest tick.
 
 Nothing here waits or reads a clock: the server calls `tick`.
 """
@@ -116,14 +116,14 @@ class Rates:
         now_ms: int,
         plotted: Callable[[], Values] = lambda: (UNKNOWN,) * len(OWN),
     ) -> None:
-        """No samples yet.
+        """Begin without samples.
 
         Args:
-            broker: whose things are sampled.
-            other_connections: lists the connections that are not AMQP 0-9-1's.
-            node_names: what is sampled of the process and its machine.
-            node_values: reads that.
-            interval_ms: how often `tick` is called.
+            broker: the sampled broker.
+            other_connections: lists the connections other than AMQP 0-9-1's.
+            node_names: the names of the sampled values of the process and its machine.
+            node_values: reads these values.
+            interval_ms: the interval of `tick`.
             now_ms: the time.
             plotted: reads what the node measures for plots, see `plots.OWN`.
         """
@@ -136,7 +136,7 @@ class Rates:
         self._begin(now_ms)
 
     def _begin(self, now_ms: int) -> None:
-        """With no history of anything."""
+        """Begin without histories."""
         self._is_forgotten = False
         self._tick_ms = self._begun_ms = now_ms
         self._gaps: deque[Gap] = deque(maxlen=_GAPS_MAX)
@@ -178,7 +178,7 @@ class Rates:
         self._sample_consumers()
 
     def forget(self) -> None:
-        """Begin anew with the next tick, when no sample is being taken."""
+        """Begin anew with the next tick, between two samples."""
         self._is_forgotten = True
 
     def _queue_moved(self, queue: Queue, change: list[int]) -> None:
@@ -199,7 +199,7 @@ class Rates:
             sums.add(15, change)
 
     def _sample_consumers(self) -> None:
-        """How often a queue with consumers had none for a message: at ticks, the newer the heavier."""
+        """Sample whether each queue's consumers could take messages; newer ticks have more weight."""
         before, self._utilisation = self._utilisation, {}
         for queue in self._broker.queues.values():
             if queue.consumers:
@@ -208,7 +208,7 @@ class Rates:
                 self._utilisation[queue] = last + (served - last) * _UTILISATION_WEIGHT
 
     def _led_here(self) -> Iterable[Queue]:
-        """In a cluster each node counts the queues that it leads."""
+        """The queues that this node leads; in a cluster each node counts its own."""
         return (queue for queue in self._broker.queues.values() if not queue.is_remote)
 
     def _live_channels(self) -> list[Channel]:
@@ -240,11 +240,11 @@ class Rates:
         return self._channels.show(channel, _CHANNEL, ranges, self._tick_ms)
 
     def queue_idle_since_ms(self, queue: Queue) -> int | None:
-        """When something last happened to a queue, as far as ticks tell; None for just now."""
+        """The tick since which a queue was idle; None if it was not idle at the last one."""
         return self._queues.unchanged_since_ms(queue)
 
     def channel_idle_since_ms(self, channel: Channel) -> int | None:
-        """The same of a channel."""
+        """The same for a channel."""
         return self._channels.unchanged_since_ms(channel)
 
     def exchange(self, state: ExchangeState, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
@@ -252,7 +252,7 @@ class Rates:
         return self._exchanges.show(state, _EXCHANGE, ranges, self._tick_ms)
 
     def connection(self, connection: Any, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
-        """Of any protocol; see the module."""
+        """For any protocol; see the module."""
         return self._connections.show(connection, _CONNECTION, ranges, self._tick_ms)
 
     def vhost(self, name: str, ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
@@ -260,8 +260,8 @@ class Rates:
         return self._sums([name], _VHOST, ranges)
 
     def overview(self, vhosts: Collection[str], ranges: SampleRanges = NO_RANGES) -> dict[str, Any]:
-        """Over the virtual hosts that the caller sees; see the module."""
-        # RabbitMQ's page asks for no range of its own for them.
+        """Over the virtual hosts that the caller may see; see the module."""
+        # RabbitMQ's page requests no range of their own for them.
         over = ranges._replace(data_rates=next((each for each in (ranges.data_rates, *ranges) if each), None))
         churn = show(_CHURN, self._churn, _churn(self._broker.churn), over, self._tick_ms)
         return self._sums(vhosts, _OVERVIEW, ranges) | churn
@@ -276,7 +276,7 @@ class Rates:
         return plot_rows(self._together(vhosts), _PLOTTED, self._own, times, self._gaps)
 
     def consumer_utilisation(self, queue: Queue) -> float:
-        """The share of recent time in which a message had not to wait for a consumer; 0 without consumers."""
+        """The share of recent time in which no message waited for a consumer; 0 without consumers."""
         return self._utilisation.get(queue, 1.0) if queue.consumers else 0.0
 
     def _sums(
@@ -291,7 +291,7 @@ class Rates:
 
 
 def _ignore(thing: object, values: object) -> None:
-    """What is not summed up."""
+    """Do nothing: these counts are not summed."""
 
 
 def _queue_values(queue: Queue) -> Values:

@@ -1,7 +1,7 @@
-"""Who calls, and what a caller may see and change.
+"""Identifies the caller, and decides what a caller may see and change.
 
-Over TCP by name and password (HTTP basic authentication), and then by RabbitMQ's tags; over the
-node's own socket, which only its user can open, without: that caller is the operator and may do all.
+Over TCP a caller has a name and a password (HTTP basic authentication) and RabbitMQ's tags. Over the node's own
+socket, which only its user can open, the caller is the operator, with all permissions and no password.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from leveret.model.errors import AuthenticationFailed, NotFound
 from leveret.runtime.sockets.addresses import is_loopback
 
 PROTOCOL: Final = "http"
-"""By which logins are counted."""
+"""The protocol under which logins are counted."""
 OPERATOR_SCOPE: Final = "leveret.operator"
-"""Set in the ASGI scope by the listener of the node's own socket, and by nothing else."""
+"""Set in the ASGI scope by the listener of the node's own socket only."""
 PASSED_SCOPE: Final = "leveret.passed"
-"""Set, to a `Passed`, by what answers other nodes of the cluster, and by nothing else."""
+"""Set, to a `Passed`, for questions of other nodes of the cluster only."""
 
 
 class Passed(NamedTuple):
-    """Another node of the cluster passed a request on, or wants this one's part of the answer only.
+    """A request from another node of the cluster, to be answered, or for this node's part of the answer only.
 
-    It has identified the user; None is the operator.
+    That node has identified the user; None is the operator.
     """
 
     user: str | None
@@ -42,7 +42,7 @@ class Passed(NamedTuple):
 
 
 class Need(Enum):
-    """What a resource asks of a caller; `_GRANTS` says which tag has which."""
+    """The requirement of a resource; `_GRANTS` has the tags that meet it."""
 
     MANAGEMENT = auto()
     POLICYMAKER = auto()
@@ -65,7 +65,7 @@ _REFUSED: Final = {
 
 
 class Unauthorised(Exception):
-    """The caller is unknown or may not do this; `reply` says so in RabbitMQ's words."""
+    """The caller is unknown or has no permission; `reply` has RabbitMQ's words."""
 
     def __init__(self, reply: Response) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Unauthorised(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Requester:
-    """Who asks."""
+    """The caller."""
 
     node: ManagedNode
     name: str
@@ -86,27 +86,27 @@ class Requester:
         return self.is_operator or any(need in _GRANTS.get(tag, ()) for tag in self.tags)
 
     def require(self, need: Need) -> None:
-        """Go on only if `has`.
+        """Check `has`.
 
         Raises:
-            Unauthorised: it has not.
+            Unauthorised: the caller's tags do not grant this.
         """
         if not self.has(need):
             raise Unauthorised(_refused(_REFUSED[need]))
 
     def sees(self, vhost: str) -> bool:
-        """Whether the caller is shown what is in the vhost."""
+        """Whether the caller may see the content of the vhost."""
         return self.has(Need.ADMINISTRATOR) or self._permission(vhost) is not None
 
     def knows(self, vhost: str) -> bool:
-        """Whether the caller is told that the vhost is there, with its totals."""
+        """Whether the caller may see the vhost itself, with its totals."""
         return self.has(Need.MONITORING) or self.sees(vhost)
 
     def enter(self, vhost: str) -> None:
-        """Go on only if the vhost is there and `sees` it.
+        """Check that the vhost exists and that the caller `sees` it.
 
         Raises:
-            NotFound: there is no such vhost. Unauthorised: it does not.
+            NotFound: there is no such vhost. Unauthorised: the caller may not see it.
         """
         if (vhost,) not in self.node.broker.definitions.by_kind["vhosts"]:
             raise NotFound(f"vhost '{vhost}' does not exist")
@@ -114,7 +114,7 @@ class Requester:
             raise Unauthorised(_refused("User not authorised to access virtual host"))
 
     def in_vhost(self, vhost: str) -> Actor:
-        """What the caller does to what is in the vhost."""
+        """The caller's operations in the vhost."""
         broker = self.node.broker
         return Unrestricted(broker, vhost) if self.is_operator else Actor(broker, self.name, vhost)
 
@@ -125,16 +125,16 @@ class Requester:
 def identify(
     node: ManagedNode, connection: HTTPConnection, *, takes_credentials_in_query: bool = False
 ) -> Requester:
-    """Tell who calls.
+    """Identify the caller.
 
     Args:
-        node: the node that is asked.
+        node: the node.
         connection: the request.
-        takes_credentials_in_query: whether `auth` in the query may stand for the header, as where a page leads its
-            browser to a file; nobody logs a query.
+        takes_credentials_in_query: whether `auth` in the query may replace the header, for a page that leads its
+            browser to a file; queries are not logged.
 
     Raises:
-        Unauthorised: no credentials, wrong ones, or not from here.
+        Unauthorised: no credentials, wrong ones, or a forbidden address.
     """
     passed = connection.scope.get(PASSED_SCOPE)
     if connection.scope.get(OPERATOR_SCOPE) is True or (passed is not None and passed.user is None):
@@ -146,10 +146,10 @@ def identify(
 
 
 def log_in(node: ManagedNode, connection: HTTPConnection, username: str, password: str) -> Requester:
-    """Who has these credentials.
+    """Identify a caller by credentials.
 
     Raises:
-        Unauthorised: nobody, or not from here.
+        Unauthorised: wrong credentials, or a forbidden address.
     """
     client = connection.client
     try:
@@ -180,7 +180,7 @@ def _credentials(connection: HTTPConnection, in_query: str | None) -> tuple[str,
 
 
 def _challenge(connection: HTTPConnection, detail: str) -> Response:
-    """Ask for a name and a password; what a page asked for it does itself, and its browser must not in between."""
+    """Ask for a name and a password; without a challenge for a page's own request, so that the browser does not ask."""
     asks_itself = "referer" in connection.headers and "authorization" in connection.headers
     headers = {} if asks_itself else {"www-authenticate": REALM}
     return error_reply(HTTPStatus.UNAUTHORIZED, "not_authorized", f"Login failed: {detail}", headers)

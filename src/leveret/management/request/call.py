@@ -1,7 +1,7 @@
-"""One request: who asks, for which path, with what body; and how a resource becomes a route.
+"""One request: the caller, the path and the body; and the routes of resources.
 
-A resource file ends with its `ROUTES`; a handler takes a `Call`, reads, calls one verb of the node
-and answers. Identification, 405, refusals and bodies that make no sense are dealt with here, once.
+A resource file ends with its `ROUTES`; a handler takes a `Call`, reads, calls one operation of the node and answers.
+Identification, 405, refusals and invalid bodies are handled here, once.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ _UPSERTS: Final = ("PUT", "POST")
 _DEFAULT_EXCHANGE_NAME: Final = "amq.default"
 
 CHANGES_AT_ONCE: Final = 250
-"""How many changes one flush has to write, and logs to remove, when many are made."""
+"""The number of changes to write, and logs to remove, at which a flush comes between many changes."""
 
 T = TypeVar("T")
 
 
 class Call(ClusterRequest):
-    """A request by a caller who was identified."""
+    """A request of an identified caller."""
 
     def __init__(self, request: Request, caller: Requester) -> None:
         self.node: ManagedNode = request.app.state.node
@@ -69,17 +69,17 @@ class Call(ClusterRequest):
         return unquote(self.request.path_params[name])
 
     def vhost(self) -> str:
-        """The path's vhost, which exists and which the caller sees.
+        """The path's vhost, which must exist and which the caller must see.
 
         Raises:
-            NotFound: there is none. Unauthorised: the caller may not see it.
+            NotFound: there is no such vhost. Unauthorised: the caller may not see it.
         """
         vhost = self.path("vhost")
         self.caller.enter(vhost)
         return vhost
 
     def vhost_and_user(self) -> tuple[str, str]:
-        """The path's vhost and user, who is given permissions there.
+        """The path's vhost and user, for permissions.
 
         Raises:
             InvalidCommand: one of the two does not exist.
@@ -90,10 +90,10 @@ class Call(ClusterRequest):
         return vhost, user
 
     def new_name(self, part: str = "name") -> str:
-        """The name of what is to be made.
+        """The name of a new object.
 
         Raises:
-            InvalidCommand: AMQP has no room for so long a name.
+            InvalidCommand: the name is longer than AMQP allows.
         """
         name = self.path(part)
         size = len(name.encode())
@@ -102,11 +102,11 @@ class Call(ClusterRequest):
         return name
 
     def seen_vhosts(self) -> list[str]:
-        """The vhosts in which the caller is shown what there is."""
+        """The vhosts whose content the caller may see."""
         return [name for name in self.broker.topologies if self.caller.sees(name)]
 
     def exchange_name(self, part: str = "name") -> str:
-        """An exchange of the path; the default exchange is called `amq.default` there."""
+        """An exchange of the path, in which the default exchange is `amq.default`."""
         name = self.path(part)
         return "" if name == _DEFAULT_EXCHANGE_NAME else name
 
@@ -115,17 +115,17 @@ class Call(ClusterRequest):
         return self.query.get(name) == "true"
 
     def ranges(self) -> SampleRanges:
-        """The samples that the request asks for, see `management.rates`.
+        """The request's ranges of samples, see `management.rates`.
 
         Raises:
-            InvalidCommand: a range that is no range.
+            InvalidCommand: a range is invalid.
         """
         if self._ranges is None:
             self._ranges = ranges_of(self.query)
         return self._ranges
 
     async def list(self, listing: Listing[T], *, in_pages: bool = False) -> Response:
-        """A list as the query asks; see `listing`."""
+        """A list by the query; see `listing`."""
         return await list_reply(listing, self.query, in_pages=in_pages, is_part=self.is_part)
 
     @property
@@ -134,14 +134,14 @@ class Call(ClusterRequest):
         return self.flag("include_secrets") and self.caller.has(Need.ADMINISTRATOR)
 
     def entity_json(self, entity: AnyEntity) -> dict[str, Any]:
-        """A definition as it is; parameters without their secrets, unless the caller asks for them."""
+        """A definition; parameters without their secrets, unless the caller asks for these."""
         shown: dict[str, Any] = msgspec.to_builtins(entity)
         if isinstance(entity, Parameter | GlobalParameter) and not self.includes_secrets:
             shown["value"] = masked(shown["value"])
         return shown
 
     async def list_entities(self, existing: Iterable[AnyEntity]) -> Response:
-        """A list of definitions as they are, in the order of their keys."""
+        """A list of definitions, in the order of their keys."""
         items = [*existing]
         return await self.list(Listing(items, self.entity_json, order=lambda each: each.key))
 
@@ -150,22 +150,22 @@ class Call(ClusterRequest):
         return await plain_reply(rows, self.query, *names)
 
     def show(self, row: Row) -> Response:
-        """One object, with the columns that the query asks for."""
+        """One object, with the columns in the query."""
         return object_reply(row, self.query)
 
     async def body(self, shape: type[T]) -> T:
-        """The body as JSON of this shape; no body is an empty object. RabbitMQ takes "true" for true, so do we.
+        """The body as JSON of this shape; no body is an empty object. As in RabbitMQ, "true" counts as true.
 
         Raises:
-            InvalidCommand: not JSON, or names the field that is missing or malformed.
+            InvalidCommand: the body is no JSON, or a field, which the text names, is missing or malformed.
         """
         return read_json(await self.octets() or b"{}", shape)
 
     async def apply(self, *changes: Change) -> None:
-        """Apply changes in order, in turns if they are many, and return once they are durable.
+        """Apply changes in order, in steps if they are many, and return once they are durable.
 
         Raises:
-            Refusal: a change was declined; those before it stand, and are durable.
+            Refusal: a change was refused; those before it are durable.
         """
         try:
             async for change in in_slices(changes):
@@ -175,13 +175,13 @@ class Call(ClusterRequest):
             await self.node.commit()
 
     async def in_turns(self, begin: Callable[[Callable[..., None]], None]) -> None:
-        """Begin what takes turns, as `Actor.delete_queue_in_turns` does, and return once all of it is durable.
+        """Begin an operation of several steps, such as `Actor.delete_queue_in_turns`, and return once it is durable.
 
         Args:
-            begin: gets what is to be called at its end.
+            begin: gets the function to call at its end.
 
         Raises:
-            Refusal: it was declined.
+            Refusal: it was refused.
         """
         ended = asyncio.Event()
         begin(lambda *_: ended.set())
@@ -190,12 +190,12 @@ class Call(ClusterRequest):
             await self.node.commit()
 
     async def returned(self, queue: Queue) -> None:
-        """Return once all that is coming back to a queue is back, and those who left it are gone."""
+        """Return once unfinished returns to a queue, and removals of its consumers, are done."""
         while queue.pending_returns:
             await self.node.commit()
 
     async def flush_some(self) -> None:
-        """Between many changes: write those so far when they are enough, for all in one flush would hold up others."""
+        """Flush between many changes, when they are enough, because one flush for all would hold up other work."""
         if len(self.broker.changes) + len(self.broker.deleted) >= CHANGES_AT_ONCE:
             await self.node.commit()
 
@@ -204,7 +204,7 @@ def read_json(data: bytes, shape: type[T]) -> T:
     """JSON of this shape.
 
     Raises:
-        InvalidCommand: not JSON, or names the field that is missing or malformed.
+        InvalidCommand: the data are no JSON, or a field, which the text names, is missing or malformed.
     """
     try:
         return msgspec.convert(msgspec.json.decode(data), shape, strict=False)
@@ -221,7 +221,7 @@ def read_json(data: bytes, shape: type[T]) -> T:
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Response]]
 Place: TypeAlias = Callable[[Call], Awaitable[str | None]]
-"""Tells the other node of the cluster that a request is to be passed on to; None for this one."""
+"""The other node of the cluster to which a request is passed on; None for this one."""
 
 
 def resource(
@@ -236,14 +236,13 @@ def resource(
 ) -> Route:
     """The route of one path; `handlers` by HTTP method, GET answers HEAD as well.
 
-    A caller needs `need` to read, and `change` (by default the same) for all other methods. Those change what
-    is replicated, so that only a leader takes them; `on_followers` where they concern this process alone.
+    A caller needs `need` to read, and `change` (by default the same) for all other methods. These change replicated
+    data, so only a leader accepts them; `on_followers` for those that concern this process alone.
 
-    In a cluster, `place` says which node answers, and only the node that has the definitions lock changes definitions:
-    unless
-    `defines` is False, a handler of a method that changes something is called when this one has it.
+    In a cluster, `place` chooses the node that answers. Unless `defines` is False, the handler of a changing method
+    is called while this node holds the definitions lock.
 
-    `is_download` for what a browser stores as a file: to read it, credentials may stand in the query.
+    `is_download` is for files of a browser: credentials may be in the query.
     """
     rule = _Rule(on_followers, defines, place, is_download)
     if "GET" in handlers:
@@ -274,7 +273,7 @@ def resource(
         )
         return reply
 
-    # All methods, so that it is this endpoint that says which are allowed.
+    # All methods, because this endpoint answers which ones are allowed.
     return Route(
         path,
         endpoint,
@@ -283,7 +282,7 @@ def resource(
 
 
 class _Rule(NamedTuple):
-    """How a path is answered; see `resource`."""
+    """The rules for the answers of a path; see `resource`."""
 
     on_followers: bool
     defines: bool
@@ -311,17 +310,17 @@ async def _answer(handler: Handler, request: Request, need: Need, rule: _Rule) -
     except LeveretError as refusal:
         return refusal_reply(refusal, to_change=request.method in _UPSERTS)
     except ClientDisconnect:
-        # The client went before its body was here: nothing was done, and nobody reads an answer.
+        # The client left before its body was complete: nothing was done, and the answer is not read.
         return Response(status_code=HTTPStatus.BAD_REQUEST)
     except Exception as bug:
         return await internal_error(request, bug)
 
 
 async def _while_it_serves(node: ManagedNode, answer: Awaitable[Response]) -> Response:
-    """The answer of a node that serves.
+    """Await the answer while the node serves.
 
     Raises:
-        Declined: it stopped serving, as when its lease ended: what it was to do may never come to its end.
+        BadRequest: the node stopped serving, for example at the end of its lease; the change may never be finished.
     """
     answering, ending = asyncio.ensure_future(answer), asyncio.ensure_future(node.ended.wait())
     try:
@@ -338,10 +337,10 @@ async def _while_it_serves(node: ManagedNode, answer: Awaitable[Response]) -> Re
 
 @asynccontextmanager
 async def with_definitions_lock(cluster: ClusterOperations) -> AsyncIterator[None]:
-    """Have the definitions lock, as soon as whoever has it gives it away.
+    """Hold the definitions lock, once its holder hands it over.
 
     Raises:
-        Declined: nobody gives it in time.
+        BadRequest: it was not handed over in time.
     """
     async with AsyncExitStack() as stack:
         try:
@@ -357,7 +356,7 @@ async def with_definitions_lock(cluster: ClusterOperations) -> AsyncIterator[Non
 
 
 async def _in_cluster(handler: Handler, call: Call, rule: _Rule, *, changes: bool) -> Response:
-    """The answer of a member of a cluster: of another one, if that is the one to answer."""
+    """The answer of a member of a cluster, or of the other member that has to answer."""
     node = await rule.place(call) if rule.place is not None and call.passed is None else None
     if node is not None:
         try:
@@ -365,10 +364,10 @@ async def _in_cluster(handler: Handler, call: Call, rule: _Rule, *, changes: boo
         except LeveretError:
             if changes:
                 raise
-            # What is known here is better than nothing.
+            # This node's knowledge is better than none.
             call.unreachable.append(node)
     if changes and rule.defines:
-        # A client that sends slowly must not keep the definitions lock from others.
+        # A slow client must not keep the definitions lock from others.
         await call.octets()
         async with with_definitions_lock(call.cluster):
             reply = await handler(call)
@@ -380,7 +379,7 @@ async def _in_cluster(handler: Handler, call: Call, rule: _Rule, *, changes: boo
 
 
 def _comes_from_elsewhere(request: Request) -> bool:
-    """Whether a browser sends this for a page of another site, with the credentials it remembers."""
+    """Whether a browser sends this for a page of another site, with stored credentials."""
     origin = request.headers.get("origin")
     if origin is None or origin in request.app.state.node.config.management.allowed_origins:
         return False
@@ -393,7 +392,7 @@ async def not_found(request: Request, error: Exception) -> Response:
 
 
 async def internal_error(request: Request, error: Exception) -> Response:
-    """The answer when a handler has a bug; the story is in the log, the node goes on."""
+    """The answer after a bug in a handler; the stack trace is in the log, and the node goes on."""
     logger.error(
         "request_failed method=%s path=%s",
         request.method,

@@ -1,4 +1,4 @@
-"""Who may be changed: a leader. A follower, a node that was fenced, and one without its lease are read only."""
+"""Changes need a leader: a follower, a fenced node, and a node without its lease are read only."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ ROLES: Final = (LEADER, FOLLOWER, FENCED, SUSPENDED)
 
 
 def is_leader(node: ManagedNode) -> bool:
-    """Whether definitions are decided here, and clients served as soon as the node is open."""
+    """Whether this node decides about definitions, and serves clients once it is open."""
     return node.replication.role == LEADER
 
 
 def serves(node: ManagedNode) -> bool:
-    """Whether clients are served here now: one that has just become the leader recovers its queues first."""
+    """Whether clients are served here now: a new leader recovers its queues first."""
     return is_leader(node) and node.is_open
 
 
 def need_serving(node: ManagedNode) -> None:
-    """Go on only if the node `serves`.
+    """Check that the node `serves`.
 
     Raises:
-        Declined: it does not; says where to go instead.
+        BadRequest: it does not; the text names the node that does.
     """
     if not is_leader(node):
         status = node.replication.status()
@@ -42,7 +42,7 @@ def need_serving(node: ManagedNode) -> None:
 
 
 def standing(status: dict[str, Any]) -> str:
-    """What a node is that is no leader, and who leads, as far as that is known."""
+    """The role of a node that does not lead, with the leader, if known."""
     if status["role"] == SUSPENDED:
         return "this node of a cluster has no lease in etcd, and serves nobody until it has one again"
     leader = status["leader"] or {}

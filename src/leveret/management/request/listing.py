@@ -1,7 +1,7 @@
-"""Lists as RabbitMQ's query parameters ask: `sort`, `sort_reverse`, `columns`, and pages.
+"""Lists by RabbitMQ's query parameters: `sort`, `sort_reverse`, `columns`, and pages.
 
-A list is given as what it is made from, and how a row of it is made. So a page costs only its own rows,
-and a long list is made a little at a time (see `turns`).
+A list is given as its items and a function for their rows. So a page costs only its own rows, and a long list is made
+in steps with other work in between.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Listing(Generic[T]):
-    """What a list is made from.
+    """The items of a list, and the functions for its rows.
 
     Attributes:
-        items: in any order; a snapshot.
+        items: a snapshot, in any order.
         row: makes the JSON object of an item.
-        order: what a list is sorted by when nobody asks for anything else.
-        name: what the filter of a page looks at.
-        columns: values of some columns that are to be had without making the row.
-        row_order: the columns by whose values rows are in the same order as items are by `order`; rows of other
-            nodes of a cluster are put in between by them.
+        order: the key of the default order.
+        name: the text that a page's filter matches.
+        columns: the values of some columns, without making the row.
+        row_order: the columns whose values give the same order as `order`; they merge the rows of other nodes of a
+            cluster.
     """
 
     items: Sequence[T]
@@ -52,7 +52,7 @@ class Listing(Generic[T]):
 
 
 class Page(NamedTuple):
-    """Which part of a list is wanted."""
+    """The part of a list that is asked for."""
 
     number: int
     size: int
@@ -60,7 +60,7 @@ class Page(NamedTuple):
 
 
 class ListQuery(NamedTuple):
-    """What a query asks of a list."""
+    """A query's wishes for a list."""
 
     columns: list[list[str]] | None
     sort: str
@@ -69,10 +69,10 @@ class ListQuery(NamedTuple):
 
 
 def wish_of(query: QueryParams, *, in_pages: bool, is_part: bool = False) -> ListQuery:
-    """Read a query; pages are looked at only if the list has them, and of a part they may have any size.
+    """Read a query; pages count only if the list has them, and may have any size for a part.
 
     Raises:
-        InvalidCommand: a parameter makes no sense.
+        InvalidCommand: a parameter is invalid.
     """
     page = (
         _page_of(query, sys.maxsize if is_part else PAGE_SIZE_MAX) if in_pages and "page" in query else None
@@ -86,7 +86,7 @@ def wish_of(query: QueryParams, *, in_pages: bool, is_part: bool = False) -> Lis
 
 
 def columns_of(query: QueryParams) -> list[list[str]] | None:
-    """The columns asked for, each as the names on the way to it; None for all."""
+    """The columns in the query, each as the names on the path to it; None for all."""
     wanted = query.get("columns")
     return [name.split(".") for name in wanted.split(",")] if wanted else None
 
@@ -94,10 +94,10 @@ def columns_of(query: QueryParams) -> list[list[str]] | None:
 async def list_reply(
     listing: Listing[T], query: QueryParams, *, in_pages: bool = False, is_part: bool = False
 ) -> Response:
-    """The list, or a page of it in RabbitMQ's envelope; `is_part` of what another node asks for.
+    """The list, or a page of it in RabbitMQ's envelope; `is_part` for another node's question.
 
     Raises:
-        InvalidCommand: a parameter makes no sense, or there is no such page.
+        InvalidCommand: a parameter is invalid, or there is no such page.
     """
     wish = wish_of(query, in_pages=in_pages, is_part=is_part)
     chosen = await _sorted(listing, await _named(listing, wish.page), wish)
@@ -107,7 +107,7 @@ async def list_reply(
 
 
 async def chosen_rows(listing: Listing[T], wish: ListQuery, until: int | None) -> tuple[list[Row], int, int]:
-    """The first rows of a list in the order that is wanted, how many there are, and how many of the wanted name."""
+    """The first rows of a list in the query's order; the numbers of all items and of those with a matching name."""
     items = await _named(listing, wish.page)
     count = len(items)
     chosen = await _sorted(listing, items, wish)
@@ -121,11 +121,11 @@ async def rows_reply(
     """A list, or a page of it, of rows from several nodes.
 
     Args:
-        rows: the first ones of each, at least as far as to the end of the page.
-        wish: what the query asks.
-        order: the columns that they are sorted by if the query does not say.
-        total: how many there are.
-        found: how many of those have the wanted name.
+        rows: the first ones of each node, at least up to the end of the page.
+        wish: the query.
+        order: the columns of the default order.
+        total: the number of all rows.
+        found: the number of those with a matching name.
     """
     rows.sort(key=lambda row: [_sortable(value_of(row, name)) for name in order])
     if wish.sort:
@@ -140,18 +140,18 @@ async def rows_reply(
 
 
 async def plain_reply(rows: Sequence[Row], query: QueryParams, *names: str) -> Response:
-    """A list that has no pages, of rows that cost nothing to make; sorted by the columns `names`."""
+    """A list without pages, of finished rows; sorted by the columns `names`."""
     listing = Listing(rows, lambda row: row, lambda row: [str(row.get(name)) for name in names])
     return await list_reply(listing, query)
 
 
 def object_reply(row: Row, query: QueryParams) -> Response:
-    """One object; `columns` is looked at here as well."""
+    """One object; `columns` applies here as well."""
     return json_reply(_cut(row, columns_of(query)))
 
 
 class _Lazy(Generic[T]):
-    """Items whose rows are made when they are looked at."""
+    """Items whose rows are made on access."""
 
     def __init__(self, items: Sequence[T], row: Callable[[T], Row]) -> None:
         self.items = items
@@ -172,7 +172,7 @@ async def _sorted(listing: Listing[T], items: list[T], wish: ListQuery) -> _Lazy
 
 
 async def _sorted_rows(listing: Listing[T], items: list[T], wish: ListQuery) -> _Lazy[Row]:
-    """Sorted by a column that only a row has: all rows must be made."""
+    """Rows sorted by a column that only a row has: all rows must be made."""
     items.sort(key=listing.order)
     path = wish.sort.split(".")
     rows = [listing.row(item) async for item in in_slices(items)]
@@ -190,10 +190,10 @@ async def _page_reply(
 
 
 def _part(items: Sequence[T], page: Page, found: int) -> Sequence[T]:
-    """Those of a page.
+    """The items of a page.
 
     Raises:
-        Declined: there is no such page.
+        BadRequest: there is no such page.
     """
     if page.number > _page_count(page, found):
         raise BadRequest(
@@ -267,7 +267,7 @@ async def _named(listing: Listing[T], page: Page | None) -> list[T]:
 
 
 def _cut(row: Row, columns: list[list[str]] | None) -> Row:
-    """The chosen columns of a row; those it has not are left out."""
+    """The chosen columns of a row; missing ones are left out."""
     if columns is None:
         return row
     shown: Row = {}
@@ -285,7 +285,7 @@ _ABSENT: Final = object()
 
 
 def value_of(row: Row, name: str) -> Any:
-    """The value of a column, whose name may be that of a field of a field; one of its own if there is none."""
+    """The value of a column, whose name may be a path of fields; `_ABSENT` if the row lacks it."""
     return _value(row, name.split("."))
 
 
@@ -299,7 +299,7 @@ def _value(row: Row, path: Iterable[str]) -> Any:
 
 
 def _sortable(value: object) -> tuple[int, float, str]:
-    """What is absent first, then numbers, then texts, so that a column of all kinds can be sorted."""
+    """A sort key: missing values first, then numbers, then texts, so that mixed columns can be sorted."""
     if value is _ABSENT or value is None:
         return (0, 0.0, "")
     if isinstance(value, (int, float)):

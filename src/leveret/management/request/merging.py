@@ -1,6 +1,6 @@
-"""Lists and numbers of which each node of a cluster has a part, put together.
+"""Merges lists and numbers of which each node of a cluster has a part.
 
-A page needs of each node no more than the rows up to its end, in the same order; so that is what others are asked for.
+A page needs only the rows up to its end from each node, in the same order; so other nodes are asked for these.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ T = TypeVar("T")
 
 
 async def whole_list(call: Call, listing: Listing[T], *, in_pages: bool = False) -> Response:
-    """The list as the query asks, with what other nodes have; `listing` is what there is here."""
+    """The list by the query, with other nodes' parts; `listing` is this node's part."""
     return await whole_list_of(call, lambda reported: listing, in_pages=in_pages)
 
 
 class Reported:
-    """Of which things other nodes told what they have of a list.
+    """The objects in other nodes' parts of a list.
 
     Attributes:
         unreachable: the nodes that did not answer.
@@ -48,7 +48,7 @@ class Reported:
         *,
         by_key: bool,
     ) -> None:
-        """What they answered; `by_key` if the rows of each page are in the order of their keys."""
+        """Take their answers; `by_key` if each page's rows are in the order of their keys."""
         self.unreachable = unreachable
         self._keys: set[tuple[Any, ...]] = set()
         self._ends: list[tuple[Any, ...]] = []
@@ -65,7 +65,7 @@ class Reported:
                     self._ends.append(keys[-1])
 
     def has(self, key: tuple[Any, ...]) -> bool | None:
-        """Whether a node has told of it; None where others were not asked for all of their lists."""
+        """Whether a node has reported an object; None if others were not asked for all of their lists."""
         if key in self._keys:
             return True
         are_before_ends = not self._ends or (self._by_key and all(key < end for end in self._ends))
@@ -79,13 +79,13 @@ async def whole_list_of(
     in_pages: bool = False,
     key: Sequence[str] = (),
 ) -> Response:
-    """The same of what is known here of what nobody else told, too.
+    """The same, with this node's knowledge of objects that no other node reported.
 
     Args:
         call: the request.
-        listing_of: what is listed here, given what others told.
+        listing_of: makes this node's part, given the others' parts.
         in_pages: whether the list has pages.
-        key: the columns by which a row is the same as another one; of those the first is shown.
+        key: the columns that identify a row; of equal rows the first is shown.
     """
     if call.is_part or not call.cluster.is_member:
         return await call.list(listing_of(Reported(by_key=True)), in_pages=in_pages)
@@ -108,7 +108,7 @@ async def whole_list_of(
 
 
 async def whole_rows(call: Call, rows: list[Row], *names: str) -> Response:
-    """A list without pages, of rows that are at hand, with what other nodes have."""
+    """A list without pages, of finished rows, with other nodes' parts."""
     for document in rows_of(
         await parts(call, query=_query_of_part(call, wish_of(call.query, in_pages=False), names))
     ):
@@ -117,7 +117,7 @@ async def whole_rows(call: Call, rows: list[Row], *names: str) -> Response:
 
 
 async def sums_of(call: Call, key: Sequence[str]) -> dict[tuple[Any, ...], list[Row]]:
-    """What other nodes count of the things that the request shows, by the fields `key` of a row; see `with_sum`."""
+    """Other nodes' counts of the objects in the answer, by the fields `key` of a row; see `with_sum`."""
     query = [each for each in call.query.multi_items() if each[0] in _RATES]
     found: dict[tuple[Any, ...], list[Row]] = {}
     for document in rows_of(await parts(call, query=query)):
@@ -134,7 +134,7 @@ _RATES: Final = frozenset(
 
 
 def with_sum(row: Row, others: Collection[Mapping[str, Any]], summed: Sequence[str]) -> Row:
-    """A row with the sums of some of its fields and those of others."""
+    """A row with the sums of some of its fields and others' fields."""
     if not others:
         return row
     shown = dict(row)
@@ -146,7 +146,7 @@ def with_sum(row: Row, others: Collection[Mapping[str, Any]], summed: Sequence[s
 
 
 def added(one: Any, other: Any) -> Any:
-    """The sum of two values of the same shape: numbers, objects of them, and samples by their times."""
+    """The sum of two values of the same shape: numbers, objects of numbers, and samples by time."""
     match one, other:
         case {**left}, {**right}:
             return {
@@ -168,7 +168,7 @@ def _added_samples(one: list[Row], other: list[Row]) -> list[Row]:
 
 
 def _query_of_part(call: Call, wish: ListQuery, needed: Sequence[str]) -> list[tuple[str, str]]:
-    """What other nodes are asked for, with the columns by which their rows are put in between."""
+    """The query for other nodes, with the columns that merge their rows."""
     query = [each for each in call.query.multi_items() if each[0] not in _PAGING]
     if wish.page is not None:
         query += [("page", "1"), ("page_size", str(_until(wish.page)))]
@@ -183,7 +183,7 @@ def _until(page: Page) -> int:
 
 
 def _once(rows: list[Row], key: Sequence[str]) -> list[Row]:
-    """A queue that moves while nodes are asked is shown by both."""
+    """Rows with a unique key: a queue that moves meanwhile is in two nodes' parts."""
     found: dict[tuple[Any, ...], Row] = {}
     for row in rows:
         found.setdefault(tuple(value_of(row, name) for name in key), row)

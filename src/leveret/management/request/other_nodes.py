@@ -1,9 +1,9 @@
 """Nodes of a cluster ask each other by their HTTP APIs, within the process and over the links between them.
 
-A request that another node has to answer is **passed on** to it as it is, with who asks it. What consists of what all
-nodes have is asked of all others as their **part**. Who is asked neither passes on nor asks others for its part, so
-nothing goes round in circles. Nobody is waited for long: what a node that does not answer has is left out, and the
-answer's header `leveret-unreachable` names it.
+A request that another node has to answer is **passed on** to it unchanged, with its caller. For an answer that
+consists of all nodes' parts, all others are asked for their **part**. An asked node neither passes on nor asks
+others, so there are no cycles. Waits are short: the part of a node that does not answer is left out, and the answer's
+header `leveret-unreachable` names the node.
 
     question   {"method", "path", "query", "headers": [[name, value]], "body", "user", "part"}
                user None is the operator
@@ -30,30 +30,30 @@ from leveret.management.request.replies import BadRequest
 from leveret.model.errors import InvalidCommand, LeveretError
 
 HTTP: Final = "http"
-"""The word by which this question is told from others."""
+"""The name of this question."""
 UNREACHABLE: Final = "leveret-unreachable"
 PART_TIMEOUT_S: Final = 2.0
-"""How long nodes are waited for that are asked what they have."""
+"""The wait for other nodes' parts."""
 CHANGE_TIMEOUT_S: Final = 60.0
-"""The same of one that is asked to do something."""
+"""The wait for a node that has to make a change."""
 
 _SENT: Final = ("content-type", "x-reason")
 _LEFT_OUT: Final = ("content-length",)
 
 
 class ClusterRequest:
-    """A request, as far as other nodes may have to answer it, or a part of it.
+    """A request that other nodes may have to answer, as a whole or in part.
 
     Attributes:
-        cluster: that of the node; a node alone is one as well.
-        passed: set if another node of it asks.
+        cluster: the node's cluster, or the single node.
+        passed: set if another node asks.
         unreachable: the nodes whose part of the answer is missing.
     """
 
     def __init__(
         self, request: Request, caller: Requester, cluster: ClusterOperations, *, body_bytes_max: int
     ) -> None:
-        """`body_bytes_max`: of the request."""
+        """`body_bytes_max` limits the request's body."""
         self.request = request
         self.caller = caller
         self.cluster = cluster
@@ -64,14 +64,14 @@ class ClusterRequest:
 
     @property
     def is_part(self) -> bool:
-        """Whether another node asks, for what there is here only."""
+        """Whether another node asks for this node's part only."""
         return self.passed is not None and self.passed.is_part
 
     async def octets(self) -> bytes:
-        """The body; it may be asked for again.
+        """The body; may be called again.
 
         Raises:
-            InvalidCommand: it is too large; nothing beyond the limit was kept.
+            InvalidCommand: the body is too large; no octet beyond the limit was kept.
         """
         if self._octets is None:
             self._octets = await self._read()
@@ -99,7 +99,7 @@ def _too_large(limit: int) -> InvalidCommand:
 
 
 class Part(NamedTuple):
-    """What one node answered: the JSON document, with the status."""
+    """The answer of one node: the JSON document, with the status."""
 
     node: str
     status: int
@@ -110,7 +110,7 @@ async def pass_on(call: ClusterRequest, node: str) -> Response:
     """Have another node answer the request.
 
     Raises:
-        Declined: it does not.
+        BadRequest: it does not answer.
     """
     reads = call.request.method in ("GET", "HEAD")
     about = _about(call, call.request.method, None, str(call.request.url.query), is_part=False)
@@ -132,7 +132,7 @@ async def parts(
     path: str | None = None,
     query: Iterable[tuple[str, str]] | None = None,
 ) -> list[Part]:
-    """What the other nodes that run have of the request; of a cluster of one, or for who asks for a part, nothing.
+    """The other running nodes' parts; empty for a single node, and for a node that asks for a part.
 
     Nodes that do not answer are noted in `call.unreachable`.
 
@@ -160,16 +160,16 @@ async def parts(
 
 
 def rows_of(found: Iterable[Part]) -> list[Any]:
-    """The documents of parts that are all good.
+    """The documents of parts without errors.
 
     Raises:
-        InvalidCommand: one is a refusal; it is that of the request.
+        InvalidCommand: a part is a refusal, which becomes the request's.
     """
     documents = []
     for part in found:
         if part.status == HTTPStatus.BAD_REQUEST:
             raise InvalidCommand(str(part.document["reason"]))
-        # What is not there, or may not be seen, on a node that has not applied the newest change yet.
+        # Missing or invisible at a node that has not applied the newest change yet.
         if part.status == HTTPStatus.OK:
             documents.append(part.document)
     return documents
@@ -200,7 +200,7 @@ def _about(
 
 
 def answer_by(app: Starlette) -> Answer:
-    """Answers what other nodes ask the node of an application."""
+    """Answers other nodes' questions to the node of an application."""
 
     async def answer(what: str, about: Any) -> Any:
         if what != HTTP:
@@ -211,7 +211,7 @@ def answer_by(app: Starlette) -> Answer:
 
 
 async def _run(app: Starlette, about: dict[str, Any]) -> dict[str, Any]:
-    """Let an application answer a request that no socket brought."""
+    """Let an application answer a request without a socket."""
     body: bytes = about["body"]
     headers = [*about["headers"], ["content-length", str(len(body))]]
     scope = {
@@ -238,7 +238,7 @@ async def _run(app: Starlette, about: dict[str, Any]) -> dict[str, Any]:
     async def receive() -> Message:
         for request in requests:
             return request
-        # Who listens for the caller to hang up, while it answers, hears nothing.
+        # A task that waits for the caller's disconnection waits until the end.
         await ended.wait()
         return {"type": "http.disconnect"}
 

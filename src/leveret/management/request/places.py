@@ -1,4 +1,4 @@
-"""Which node of a cluster a request is for: `resource(..., place=...)` passes it on there."""
+"""The node of a cluster that a request is for: `resource(..., place=...)` passes it on there."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from leveret.management.request.replies import BadRequest
 
 
 async def at_leader(call: Call) -> str | None:
-    """The leader of the path's queue, if it is another node that runs."""
+    """The leader of the path's queue, if it is another running node."""
     return leader_elsewhere(call, (call.path("vhost"), call.path("name")))
 
 
 def leader_elsewhere(call: Call, key: tuple[str, str]) -> str | None:
-    """The same of the queue of this vhost and name, be it there or not."""
+    """The same for the queue of this vhost and name, existing or not."""
     cluster, queue = call.cluster, call.broker.queues.get(key)
     if queue is None or not queue.is_remote:
         return None
@@ -27,10 +27,10 @@ def leader_elsewhere(call: Call, key: tuple[str, str]) -> str | None:
 
 
 def need_led_here(call: Call, queue: Queue) -> None:
-    """Go on only if the node leads the queue.
+    """Check that this node leads the queue.
 
     Raises:
-        NotFound: its leader is gone. Declined: another one leads, or is about to.
+        NotFound: its leader is gone. BadRequest: another node leads it, or is about to.
     """
     if not queue.is_remote:
         return
@@ -44,7 +44,7 @@ def need_led_here(call: Call, queue: Queue) -> None:
 
 
 def at_node(part: str = "name") -> Place:
-    """The node that the path names, if it is another member that runs."""
+    """The node in the path, if it is another running member."""
 
     async def place(call: Call) -> str | None:
         name, cluster = call.path(part), call.cluster
@@ -56,9 +56,9 @@ def at_node(part: str = "name") -> Place:
 
 
 def at_holder(path: str, holds: Callable[[Call], bool]) -> Place:
-    """The node where a client is connected, if it is another one.
+    """The node with a client's connection, if it is another one.
 
-    `path` is where a connection or channel is shown, with `{name}` and other parts of the request's path; `holds` tells
+    `path` is the path of a connection or channel, with `{name}` and other parts of the request's path; `holds` is
     whether it is here.
     """
 

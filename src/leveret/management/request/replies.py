@@ -1,6 +1,6 @@
-"""What the API answers: JSON, and RabbitMQ's error objects.
+"""The answers of the API: JSON, and RabbitMQ's error objects.
 
-The one table from a refusal to an HTTP status stands here; a test holds it complete.
+The one table from refusals to HTTP statuses is here; a test keeps it complete.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ STATUS: Final[dict[type[LeveretError], tuple[HTTPStatus, str]]] = {
     LeveretError: (HTTPStatus.SERVICE_UNAVAILABLE, "unavailable"),
 }
 _MISSING_IN_CHANGE: Final = "not_found"
-"""RabbitMQ's word when a PUT or POST names what is not there."""
+"""RabbitMQ's word for a PUT or POST that names a missing object."""
 
 
 class BadRequest(InvalidCommand):
@@ -55,7 +55,7 @@ class BadRequest(InvalidCommand):
 
 
 def json_reply(value: object, status: int = HTTPStatus.OK) -> Response:
-    """A JSON document; never cached, as it is true only now."""
+    """A JSON document; never cached, because it may be outdated at once."""
     return octets_reply(msgspec.json.encode(value), status)
 
 
@@ -72,7 +72,7 @@ def error_reply(status: int, error: str, reason: str, headers: Mapping[str, str]
 
 
 def refusal_reply(refusal: LeveretError, *, to_change: bool = False) -> Response:
-    """The answer to a request that was declined, by the table; `to_change` for one by PUT or POST."""
+    """The answer to a refused request, by the table; `to_change` for a PUT or POST."""
     if isinstance(refusal, BadRequest):
         return error_reply(refusal.status, refusal.error, str(refusal))
     status, error = next(STATUS[kind] for kind in type(refusal).__mro__ if kind in STATUS)
@@ -83,15 +83,15 @@ def refusal_reply(refusal: LeveretError, *, to_change: bool = False) -> Response
 
 
 def created() -> Response:
-    """It is new."""
+    """The answer for a new object."""
     return Response(status_code=HTTPStatus.CREATED)
 
 
 def done() -> Response:
-    """It was there already, or is gone now."""
+    """The answer for an existing or deleted object."""
     return Response(status_code=HTTPStatus.NO_CONTENT)
 
 
 def put_reply(*, existed: bool) -> Response:
-    """What a PUT answers."""
+    """The answer of a PUT."""
     return done() if existed else created()

@@ -1,4 +1,4 @@
-"""The cluster of a node that belongs to none: itself, and nobody to ask."""
+"""The cluster interface of a single node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class SingleNode:
     is_member: Final = False
 
     def __init__(self, node: ManagedNode) -> None:
-        """Of this node."""
+        """Use this node."""
         self.name = node.config.node_name
 
     def members(self) -> tuple[str, ...]:
@@ -36,7 +36,7 @@ class SingleNode:
         return (self.name,)
 
     def status(self) -> dict[str, Any]:
-        """This node, alone; it may change its definitions at any time."""
+        """The status of a single node, which may change its definitions at any time."""
         return {
             "cluster_id": "",
             "state": "alone",
@@ -50,7 +50,7 @@ class SingleNode:
         }
 
     def placement(self, key: tuple[str, ...]) -> QueuePlacement:
-        """Here."""
+        """This node."""
         return QueuePlacement(self.name)
 
     def mirror_states(self, key: tuple[str, ...]) -> list[dict[str, Any]]:
@@ -58,23 +58,23 @@ class SingleNode:
         return []
 
     async def ask(self, node: str, what: str, about: Any) -> Any:
-        """There is nobody."""
+        """Refuse: there is no other node."""
         raise NotFound(f"node '{node}' is not part of this cluster")
 
     def answer_with(self, answer: Answer) -> None:
-        """Nobody asks."""
+        """Do nothing: no other node asks."""
 
     @asynccontextmanager
     async def changing(self) -> AsyncIterator[None]:
-        """At once."""
+        """Return at once."""
         yield
 
     async def sync_queue(self, vhost: str, name: str) -> None:
-        """A queue here has no mirrors."""
+        """Refuse: a queue here has no mirrors."""
         raise PreconditionFailed(NOT_MIRRORED_REASON)
 
     async def cancel_sync_queue(self, vhost: str, name: str) -> None:
-        """A queue here has no mirrors."""
+        """Refuse: a queue here has no mirrors."""
         raise PreconditionFailed(NOT_MIRRORED_REASON)
 
     async def copies(self, vhost: str, name: str) -> list[LogCopy]:
@@ -82,21 +82,21 @@ class SingleNode:
         return []
 
     async def quarantine_copies(self, vhost: str, name: str) -> None:
-        """There are none."""
+        """Do nothing: there are no copies."""
 
     async def forget_node(self, name: str) -> list[dict[str, Any]]:
-        """There is no other."""
+        """Refuse: there is no other node."""
         raise InvalidCommand(ALONE)
 
     async def join(self, node: str) -> bool:
-        """Not without the settings of a cluster."""
+        """Refuse: the settings of a cluster are missing."""
         raise InvalidCommand(ALONE)
 
     async def rebalance(self, kind: str, vhost_pattern: str, queue_pattern: str) -> list[dict[str, Any]]:
-        """There is nowhere to move to."""
+        """Refuse: there is no other node."""
         raise InvalidCommand(ALONE)
 
 
 def cluster_of(node: ManagedNode) -> ClusterOperations:
-    """The cluster of a node, be it the node alone."""
+    """The cluster of a node, or the single node."""
     return node.cluster or SingleNode(node)
