@@ -48,7 +48,7 @@ from leveret.storage.segment import BESIDE as OWN
 from leveret.storage.segment import OnChunk, Segment, SegmentState, segment_of
 from leveret.storage.state_file import BESIDE, SUFFIX
 from leveret.storage.summary import is_summary, summary_path
-from leveret.storage.sync import close_descriptors, sync_descriptors
+from leveret.storage.sync import DirectoryDescriptor, close_descriptors, sync_and_close
 from leveret.storage.unsynced_names import UnsyncedNames
 from leveret.wire.chunk import Chunk, Header, encode_header, seal_of, with_log
 
@@ -474,7 +474,8 @@ class Log(LogReader):
             for segment in due:
                 descriptors.append(segment.second_fd())
             for directory in directories:
-                descriptors.append(os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+                opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                descriptors.append(DirectoryDescriptor(opened))
         except (OSError, Corrupt) as error:
             close_descriptors(descriptors)
             if isinstance(error, Corrupt):
@@ -543,7 +544,7 @@ class Log(LogReader):
 
     def sync(self) -> None:
         """Make all appended chunks durable, here and now."""
-        sync_descriptors(self.unsynced())
+        sync_and_close(self.unsynced())
         self.synced()
 
     def drop_before(self, offset: int) -> int:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from leveret.model.errors import Corrupt
-from leveret.storage.sync import sync_descriptors
+from leveret.storage.sync import sync_and_close
 from leveret.testing.simulation.disk import SimulatedDisk
 from leveret.wire.chunk import HEADER_BYTES, ChunkType, Header, encode_attribute, encode_entry, encode_trailer
 from tests.unit.storage.logs import (
@@ -60,7 +60,7 @@ class WrittenLog:
             self._descriptors = self.log.unsynced()
             self._at_begin = self.log.next_offset
         elif what == "end" and self._at_begin is not None:
-            sync_descriptors(self._descriptors)
+            sync_and_close(self._descriptors)
             self.log.synced()
             self.durable_end, self._at_begin = self._at_begin, None
 
@@ -106,7 +106,7 @@ def test_a_segment_whose_predecessor_is_not_synced_is_provisional(tmp_path: Path
     assert names == [f"{0:020}.segment", f"{2:020}.segment.new"]
     descriptors = log.unsynced()
     assert [stat.S_ISDIR(os.fstat(fd).st_mode) for fd in descriptors] == [False, True]
-    sync_descriptors(descriptors)
+    sync_and_close(descriptors)
     log.synced()
     assert [path.name for path in segments(tmp_path)] == [f"{0:020}.sealed.segment", f"{2:020}.segment"]
     assert contents(log)[-1][0] == 3
@@ -171,7 +171,7 @@ def test_opened_without_sync_what_a_killed_process_left_is_due_to_be(tmp_path: P
     log = make(tmp_path).open(sync=False)
     assert log.synced_offset == 0
     assert [path.name[20:] for path in segments(tmp_path)] == [".segment", ".segment.new"]
-    sync_descriptors(descriptors := log.unsynced())
+    sync_and_close(descriptors := log.unsynced())
     # Two segments; the log's directory, and the two above it: none of their names may be durable.
     assert len(descriptors) == 5
     log.synced()

@@ -13,7 +13,7 @@ from leveret.model.errors import StorageError
 from leveret.storage.log import Log
 from leveret.storage.open_segments import OpenSegments, OutOfDescriptors
 from leveret.storage.segment import Segment
-from leveret.storage.sync import sync_descriptors
+from leveret.storage.sync import sync_and_close
 from leveret.wire.chunk import ChunkType
 
 SEGMENT_BYTES = 300
@@ -99,7 +99,7 @@ def test_a_segment_that_is_not_synced_is_closed_after_an_fdatasync(
     append(second, b"y")
     assert synced == [file]
     assert first.synced_offset == 0
-    sync_descriptors(first.unsynced())
+    sync_and_close(first.unsynced())
     first.synced()
     assert first.synced_offset == 1
 

@@ -74,7 +74,7 @@ def check_closed(descriptors: list[int]) -> None:
 def test_all_files_are_durable_by_one_syncfs(disk: Disk, whole: FileSystem) -> None:
     whole.sync(descriptors := disk.files("a", "b", "c"))
     assert disk.steps == ["syncfs"]
-    check_closed(descriptors)
+    close_descriptors(descriptors)
 
 
 def test_a_journal_that_failed_while_syncfs_did_not_look_is_told(
@@ -93,7 +93,7 @@ def test_a_journal_that_failed_while_syncfs_did_not_look_is_told(
     with pytest.raises(OSError, match="refused"):
         whole.sync(descriptors := disk.files("a", "b"))
     assert len(looks) == 2
-    check_closed(descriptors)
+    close_descriptors(descriptors)
 
 
 def test_an_error_of_another_programs_file_is_nobodys_here(
@@ -104,7 +104,7 @@ def test_an_error_of_another_programs_file_is_nobodys_here(
     whole.sync(descriptors := disk.files("a", "b"))
     assert disk.steps == ["syncfs", "sync.probe", tmp_path.name, "a", "b"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-    check_closed(descriptors)
+    close_descriptors(descriptors)
 
 
 @pytest.mark.parametrize("failing", ["sync.probe", "b"])
@@ -114,7 +114,7 @@ def test_an_error_of_the_journal_or_of_one_of_these_files_is_told(
     disk.failing = {"syncfs", failing}
     with pytest.raises(OSError, match="refused"):
         whole.sync(descriptors := disk.files("a", "b", "c"))
-    check_closed(descriptors)
+    close_descriptors(descriptors)
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="there is no second file system")
@@ -158,6 +158,7 @@ def test_what_is_dirty_is_written_back_by_a_descriptor_of_its_own(
     assert whole.begin_write_back()
     whole.write_back(None)
     whole.sync(descriptors)
+    close_descriptors(descriptors)
     assert len(set(synced)) == 2
     whole.close()
     check_closed(synced)
@@ -251,7 +252,10 @@ def test_a_disk_that_fails_keeps_nothing_that_was_said_to_be_durable(small_disk:
             descriptors = [os.open(small_disk / name, os.O_CREAT | os.O_RDWR) for name in names]
             for fd, name in zip(descriptors, names, strict=True):
                 os.pwrite(fd, name.encode() * (size // len(name)), 0)
-            whole.sync(descriptors)
+            try:
+                whole.sync(descriptors)
+            finally:
+                close_descriptors(descriptors)
             durable += names
     except OSError:
         failed = True

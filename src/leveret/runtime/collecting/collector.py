@@ -54,7 +54,7 @@ from leveret.storage.directory import sync_directory
 from leveret.storage.log import Log
 from leveret.storage.log_reader import uncache
 from leveret.storage.summary import summarise
-from leveret.storage.sync import sync_descriptors
+from leveret.storage.sync import sync_and_close
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import ChunkType, Header
 
@@ -428,7 +428,7 @@ class Collector:
             descriptors = [fd for _, fds, _, _ in pending for fd in fds]
             if descriptors:
                 try:
-                    await loop.run_in_executor(self._executor, sync_descriptors, descriptors)
+                    await loop.run_in_executor(self._executor, sync_and_close, descriptors)
                 except OSError as error:
                     # Unsynced records may be gone from memory too: no more is served until a restart has completed
                     # the outgoing logs from the queues' logs. The broker itself goes on.

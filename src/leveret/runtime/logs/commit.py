@@ -293,7 +293,7 @@ class GroupCommit:
                 finished(next(filter(None, errors), None))
 
         for share in shares:
-            self._threads.call(sync, share, ended)
+            self._threads.call(sync, share, ended, close_descriptors)
         if not shares:
             asyncio.get_running_loop().call_soon(ended, None)
 

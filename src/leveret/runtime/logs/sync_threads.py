@@ -16,7 +16,10 @@ from typing import Any, TypeAlias
 Ended: TypeAlias = Callable[[BaseException | None], None]
 """Called on the loop at the end of a call, with the exception that it raised."""
 
-_Call: TypeAlias = tuple[Callable[[Any], object], Any, Ended, asyncio.AbstractEventLoop]
+Cleanup: TypeAlias = Callable[[Any], object]
+"""Called in the thread with the argument of a call after that has ended, whether it succeeded or not."""
+
+_Call: TypeAlias = tuple[Callable[[Any], object], Any, Ended, Cleanup | None, asyncio.AbstractEventLoop]
 
 
 class SyncThreads:
@@ -31,8 +34,14 @@ class SyncThreads:
         self._busy = 0
         self._is_closed = False
 
-    def call(self, function: Callable[[Any], object], argument: Any, ended: Ended) -> None:
-        """Call a function in a thread, then `ended` on the loop.
+    def call(
+        self,
+        function: Callable[[Any], object],
+        argument: Any,
+        ended: Ended,
+        cleanup: Cleanup | None = None,
+    ) -> None:
+        """Call a function in a thread, then `ended` on the loop; `cleanup` keeps nobody waiting.
 
         Raises:
             RuntimeError: no loop runs, the threads have ended, or the machine gives none.
@@ -45,11 +54,11 @@ class SyncThreads:
             thread.start()
             self._threads.append(thread)
         self._busy += 1
-        self._calls.put((function, argument, ended, loop))
+        self._calls.put((function, argument, ended, cleanup, loop))
 
     def _work(self) -> None:
         while (call := self._calls.get()) is not None:
-            function, argument, ended, loop = call
+            function, argument, ended, cleanup, loop = call
             error: BaseException | None = None
             try:
                 function(argument)
@@ -60,6 +69,9 @@ class SyncThreads:
             except RuntimeError:
                 # The loop has ended, and every waiting call with it.
                 return
+            finally:
+                if cleanup is not None:
+                    cleanup(argument)
 
     def _ended(self, ended: Ended, error: BaseException | None) -> None:
         self._busy -= 1

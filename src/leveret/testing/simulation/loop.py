@@ -277,10 +277,19 @@ class SimulatedSyncThreads:
         function: Callable[[Any], object],
         argument: Any,
         ended: Callable[[BaseException | None], None],
+        cleanup: Callable[[Any], object] | None = None,
     ) -> None:
         """See SyncThreads."""
         loop = virtual_loop()
-        future = self._executor.submit(function, argument)
+
+        def work(argument: Any) -> None:
+            try:
+                function(argument)
+            finally:
+                if cleanup is not None:
+                    cleanup(argument)
+
+        future = self._executor.submit(work, argument)
         future.add_done_callback(lambda done: loop.call_soon(ended, done.exception()))
 
     def close(self) -> None:

@@ -280,7 +280,7 @@ async def test_after_a_failed_sync_what_was_not_served_is_cut_off_and_copied_aga
     outgoing = site.node.collector.logs["v"]
     await until(lambda: outgoing.committed_offset == 6)
     served = list(outgoing.log.read_raw(0, 1 << 20))
-    monkeypatch.setattr(outgoing_module, "sync_descriptors", refuse)
+    monkeypatch.setattr(outgoing_module, "sync_and_close", refuse)
     for _ in range(4):
         await site.publish(6)
     own = directory / "outgoing" / "v"

@@ -19,7 +19,7 @@ from leveret.runtime.logs import commit as commit_module
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.storage import dirty_memory, sync
 from leveret.storage.log import Log
-from leveret.storage.sync import sync_descriptors
+from leveret.storage.sync import close_descriptors, sync_descriptors
 from leveret.testing.network.waiting import until
 from tests.unit.runtime.collecting.site import scratch
 
@@ -394,16 +394,18 @@ async def test_one_share_that_fails_is_a_failure_though_others_are_still_at_it(
     closed: list[int] = []
     first = threading.Event()
 
-    def sync(descriptors: list[int]) -> None:
+    def close(descriptors: list[int]) -> None:
         closed.extend(descriptors)
-        for fd in descriptors:
-            os.close(fd)
+        close_descriptors(descriptors)
+
+    def sync(descriptors: list[int]) -> None:
         if not first.is_set():
             first.set()
             raise OSError(5, "Input/output error")
 
     commit, kept = disk.commit(), list[str]()
     monkeypatch.setattr(commit_module, "sync_descriptors", sync)
+    monkeypatch.setattr(commit_module, "close_descriptors", close)
     for _ in range(20):
         disk.append(commit)
     commit.when_durable(lambda: kept.append("a"))

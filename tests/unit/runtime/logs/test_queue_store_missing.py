@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import shutil
 from pathlib import Path
 
@@ -126,8 +125,6 @@ async def test_a_start_whose_finds_cannot_be_synced_ends_and_does_not_wait(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(descriptors: list[int]) -> None:
-        for fd in descriptors:
-            os.close(fd)
         raise OSError(5, "Input/output error")
 
     site = await started(tmp_path)

@@ -55,6 +55,29 @@ async def test_a_call_has_a_thread_though_others_are_busy_up_to_a_limit() -> Non
     threads.close()
 
 
+@pytest.mark.parametrize("error", [None, OSError(5, "Input/output error")])
+async def test_what_is_cleaned_up_keeps_nobody_waiting_and_is_whatever_happened(
+    error: OSError | None,
+) -> None:
+    threads, gate = SyncThreads(1, "test"), threading.Semaphore(0)
+    steps: list[str] = []
+
+    def work(name: str) -> None:
+        steps.append(f"work {name}")
+        if error is not None:
+            raise error
+
+    def cleanup(name: str) -> None:
+        assert gate.acquire(timeout=10)
+        steps.append(f"clean {name}")
+
+    threads.call(work, "a", lambda told: steps.append(f"told {told}"), cleanup)
+    await until(lambda: len(steps) == 2)
+    gate.release()
+    threads.close()
+    assert steps == ["work a", f"told {error}", "clean a"]
+
+
 async def test_an_end_waits_for_the_calls_and_takes_no_more() -> None:
     threads, done = SyncThreads(1, "test"), list[int]()
     for number in range(3):
