@@ -35,6 +35,7 @@ from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.mirroring.copies import MirrorCopies
 from leveret.runtime.mirroring.sources import MirrorSources
 from leveret.runtime.node.cluster_side import ClusterSide
+from leveret.runtime.process.clock import elapsed_ms
 from leveret.session.link_handshake import Kind
 from leveret.storage.secret_file import Secret
 
@@ -80,7 +81,7 @@ def _parts(member: ClusterMember, node: Node, secret: Secret) -> ClusterParts:
     sources = MirrorSources(
         node.tree,
         node.commits,
-        engine.clock_ms,
+        elapsed_ms,
         grace.mirror_changed,
         queues,
         sync_bytes_s_max=settings.sync_bytes_s_max,

@@ -70,7 +70,11 @@ class MirrorSources:
         sync_bytes_s_max: int = 0,
         ack_timeout_ms: int = 10_000,
     ) -> None:
-        """Nothing is led. Whoever is told of the tree's changes so far is told on; `commits.fence` is left alone."""
+        """Nothing is led. Whoever is told of the tree's changes so far is told on; `commits.fence` is left alone.
+
+        `clock_ms` must never go back, as the time of day does: it says how long mirrors owe acks, and when more is sent
+        to synchronise them.
+        """
         self.logs = logs
         self.tree = tree
         self.led: dict[str, MirroredLog] = {}

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from leveret.core.replication.in_sync import InSync
+from leveret.runtime.process.clock import elapsed_ms
 from leveret.storage.tree import Tree
 from leveret.wire.chunk import Header
 from leveret.wire.link import ChangeKind, Frame, Octets, file_change, log_change, name_change, whole_change
@@ -58,6 +59,7 @@ class Feed:
         in_sync: which followers a promise waits for.
         followers: all that are told.
         compresses: whether frames are compressed.
+        elapsed_ms: the time of `in_sync`; the time of day may be set back, and a late follower would not be dropped.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Feed:
         waits: bool,
         compress: bool,
         may_promise: Callable[[], bool] = lambda: True,
+        elapsed_ms: Callable[[], int] = elapsed_ms,
     ) -> None:
         """Follow what changes in `tree` from now on. Without `waits` a promise waits for no follower.
 
@@ -80,6 +83,7 @@ class Feed:
         self.in_sync = in_sync
         self.followers: list[FeedFollower] = []
         self._clock_ms = clock_ms
+        self.elapsed_ms = elapsed_ms
         self._waits = waits
         self._may_promise = may_promise
         self.compresses = compress
@@ -88,7 +92,7 @@ class Feed:
         self._last_number = 0
         self._frame = Frame()
         self._live = 0
-        in_sync.shipped(self.position, clock_ms())
+        in_sync.shipped(self.position, elapsed_ms())
         tree.changes = self
 
     # -- what the tree tells ------------------------------------------------------------------
@@ -156,9 +160,8 @@ class Feed:
             self._frame = Frame()
             self.position += frame.octets
             self.records += frame.records
-            now_ms = self._clock_ms()
-            pieces = frame.message(self.position, self.records, now_ms, compress=self.compresses)
-            self.in_sync.shipped(self.position, now_ms)
+            pieces = frame.message(self.position, self.records, self._clock_ms(), compress=self.compresses)
+            self.in_sync.shipped(self.position, self.elapsed_ms())
             self._samples.append((self.position, self.records))
             if len(self._samples) > _SAMPLES_MAX:
                 del self._samples[: _SAMPLES_MAX // 2]
@@ -174,7 +177,7 @@ class Feed:
         before would say that it has all that.
         """
         self.position += 1
-        self.in_sync.shipped(self.position, self._clock_ms())
+        self.in_sync.shipped(self.position, self.elapsed_ms())
         for follower in tuple(self.followers):
             if follower.is_live:
                 follower.send_frame(self.heartbeat(), 0)

@@ -125,7 +125,8 @@ class ReplicationListener:
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(TICK_S)
-            for node_id in self._leading.feed.in_sync.tick(self._leading.clock_ms()):
+            feed = self._leading.feed
+            for node_id in feed.in_sync.tick(feed.elapsed_ms()):
                 logger.warning("follower_not_in_sync node_id=%s reason=it_does_not_acknowledge", node_id)
             # What is appended outside a flush, to outgoing logs, is not to wait for the next one.
             self._leading.feed.cut()

@@ -343,7 +343,7 @@ class Outbound:
         self.is_live, self._plan, self._reconciliation = True, None, None
         feed.count_live()
         if not self.apply_delay_ms:
-            feed.in_sync.joined(self.node_id, position, self._leading.clock_ms())
+            feed.in_sync.joined(self.node_id, position, feed.elapsed_ms())
         self._counts = False
         if self.joined_ms is None:
             self.joined_ms = round((asyncio.get_running_loop().time() - self._began_s) * 1000)
@@ -391,7 +391,7 @@ class Outbound:
         if self.apply_delay_ms:
             return
         in_sync = self._leading.feed.in_sync
-        now_ms = self._leading.clock_ms()
+        now_ms = self._leading.feed.elapsed_ms()
         if in_sync.lag(self.node_id, now_ms) is None:
             # It was dropped for its silence, and is back.
             in_sync.joined(self.node_id, self._leading.feed.position, now_ms)
@@ -446,8 +446,11 @@ class Outbound:
 
     def row(self) -> dict[str, Any]:
         """One row of `followers` in the node's status."""
-        feed, now_ms = self._leading.feed, self._leading.clock_ms()
-        lag, behind = feed.in_sync.lag(self.node_id, now_ms) if self.is_live else None, self.acked_position
+        feed = self._leading.feed
+        lag, behind = (
+            feed.in_sync.lag(self.node_id, feed.elapsed_ms()) if self.is_live else None,
+            self.acked_position,
+        )
         left = self._plan.bytes_left() if self._plan is not None else 0
         sent = max(1, self.peer.sent_bytes)
         return {
