@@ -201,6 +201,7 @@ class ClusterWorld(EtcdWorld):
             if node.is_open:
                 break
         await self.until_whole()
+        await self.examine()
 
     def missing(self) -> list[str]:
         """See EtcdWorld: each queue is led, and its mirrors are synchronised, as all nodes see it."""

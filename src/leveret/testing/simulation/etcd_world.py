@@ -22,6 +22,7 @@ from leveret.testing.simulation.world import (
 
 LEASE_TTL_S: Final = 2
 RESTART_TIMEOUT_S: Final = 20.0
+EXAMINED: Final = 2
 ETCD_SETTINGS: Final = {
     "cluster.etcd.endpoints": "http://127.0.0.1:2379",
     "cluster.etcd.prefix": "/leveret",
@@ -41,11 +42,13 @@ class EtcdWorld(SimulatedWorld):
         """Of so many nodes."""
         super().__init__(seed, folder, skip=skip)
         self.size = size
+        self._etcd_delay_s = self.habits.choice((DELAY_S_MAX, DELAY_S_MAX, 0.05, 0.2))
         self.etcd: SimulatedEtcd
 
     def prepare(self) -> None:
         """See SimulatedWorld."""
         self.etcd = SimulatedEtcd(cast("asyncio.AbstractEventLoop", self.loop), Random(f"etcd {self.seed}"))
+        self.etcd.paths.delay_s_max = self._etcd_delay_s
         self.etcd.use_here()
 
     def start_all(self) -> None:
@@ -134,7 +137,7 @@ class EtcdWorld(SimulatedWorld):
     async def _slow_etcd(self) -> None:
         self.etcd.paths.delay_s_max = self.random.choice((0.05, 0.3, 0.8))
         await asyncio.sleep(self.random.choice((1.0, 5.0)))
-        self.etcd.paths.delay_s_max = DELAY_S_MAX
+        self.etcd.paths.delay_s_max = self._etcd_delay_s
 
     def _compact_etcd(self) -> None:
         if self.etcd.state.revision > self.etcd.state.compacted:
@@ -173,6 +176,19 @@ class EtcdWorld(SimulatedWorld):
         """See SimulatedWorld."""
         await self.until_up()
         await self.until_whole()
+        await self.examine()
+
+    async def examine(self) -> None:
+        """Lose one node after the other: whoever takes over has what was confirmed, or counts for more than it has."""
+        for node in self.random.sample(self.nodes, EXAMINED):
+            self.story.note(f"-- {node.name} is lost")
+            if self.random.random() < 0.5:
+                node.kill()
+            else:
+                node.lose_power(self.random)
+            await asyncio.sleep(2 * LEASE_TTL_S)
+            self._start(node)
+            await self.until_whole()
 
     async def until_up(self) -> None:
         """End all faults, and start the nodes that are down."""

@@ -42,6 +42,8 @@ from leveret.testing.simulation.waiting import wait_until
 REST_TIMEOUT_S: Final = 120.0
 START_TIMEOUT_S: Final = 60.0
 FAULTS_AT_ONCE: Final = 3
+_AT_A_PROMISE: Final = 0.4
+"""The share of faults that wait for the next promise to an application."""
 CLOCK_OFFSETS_S: Final = (0.0, 0.0, -3.0, 0.5, 90_000.0)
 CLOCK_RATES: Final = (1.0, 1.0, 0.99, 1.01)
 
@@ -215,13 +217,18 @@ class SimulatedWorld:
     def _harm(self) -> None:
         """Let one fault begin, unless it is left out or others are under way."""
         number, self.count = self.count, self.count + 1
-        fault = self.random.choice(self.possible_faults())
+        faults = self.possible_faults()
+        [fault] = self.random.choices(faults, [self._weight(each.kind) for each in faults])
         if number in self.skip or len(self._under_way()) >= FAULTS_AT_ONCE:
             return
-        if self.random.random() < 0.3 and self._ambush is None:
+        if self.random.random() < _AT_A_PROMISE and self._ambush is None:
             self._ambush = lambda: self._begin(number, fault)
         else:
             self._begin(number, fault)
+
+    def _weight(self, kind: str) -> float:
+        """Return how likely a kind of fault is in this run: hardly ever in one, all the time in another."""
+        return Random(f"weight of {kind} {self.seed}").choice((0.2, 1.0, 1.0, 4.0))
 
     def _begin(self, number: int, fault: PossibleFault) -> None:
         self.faults[fault.kind] = self.faults.get(fault.kind, 0) + 1
