@@ -107,6 +107,17 @@ def test_arguments_that_mean_nothing_are_refused(script: Script, arguments: dict
     assert script.code(wire.Create(1, script.stream + "x", arguments)) == Code.PRECONDITION_FAILED
 
 
+def test_very_many_commands_in_one_go_are_answered_in_their_order(script: Script) -> None:
+    count = 5000
+    script.peer.socket.sendall(
+        b"".join(wire.QueryOffset(number, "reader", script.stream).encode() for number in range(count))
+    )
+    for number in range(count):
+        answer = script.peer.next()
+        assert isinstance(answer, wire.QueryOffsetResponse)
+        assert (answer.correlation, answer.code) == (number, Code.NO_OFFSET)
+
+
 def test_unknown_arguments_are_left_out(script: Script) -> None:
     assert script.code(wire.Create(1, script.stream + "x", {"nonsense": "1"})) == Code.OK
 

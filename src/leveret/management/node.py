@@ -142,7 +142,7 @@ class StandbyOperations(Protocol):
 class UpstreamOperations(Protocol):
     """An operator's commands for an upstream of message replication."""
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> Iterator[dict[str, Any]]:
         """One row a replicated queue."""
 
     def collected(self) -> list[dict[str, Any]]:

@@ -120,8 +120,8 @@ class FakeUpstream:
 
     downstream = "eu.2"
 
-    def metrics(self) -> list[dict[str, Any]]:
-        return [{"queue": "q", "timestamp": 5, "vhost": "/", "messages": 4}]
+    def metrics(self) -> Iterator[dict[str, Any]]:
+        yield {"queue": "q", "timestamp": 5, "vhost": "/", "messages": 4}
 
     def untagged(self) -> list[str]:
         return ["w"]

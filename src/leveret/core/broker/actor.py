@@ -106,36 +106,30 @@ class Actor:
         """
         _check_not_default(wanted.name)
         self.require("configure", "exchange", wanted.name)
-        if wanted.name not in self._broker.topology(self._vhost).exchanges:
+        if self._broker.find_exchange(self._vhost, wanted.name) is None:
             if wanted.name.startswith(RESERVED_PREFIX):
                 raise AccessRefused(f"exchange name '{wanted.name}' contains reserved prefix 'amq.*'")
             self._require_target("exchange", wanted.name, wanted.arguments, ALTERNATE_EXCHANGE)
             self.before_change()
         self._broker.declare_exchange(wanted)
 
-    def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+    def delete_exchange(self, name: str) -> None:
         """Delete an exchange; an absent one is no error.
 
         Raises:
-            Refusal: no permission, a predeclared exchange, or see `Broker.delete_exchange`.
+            Refusal: no permission, or a predeclared exchange.
         """
         self._check_exchange_deletion(name)
-        self._broker.delete_exchange(self._vhost, name, if_unused=if_unused)
+        self._broker.delete_exchange(self._vhost, name)
 
     def delete_exchange_in_turns(
         self, name: str, then: Callable[[], None], *, if_unused: bool = False
     ) -> None:
         """As `delete_exchange`, in several steps if it has many bindings; `then` is called when it is gone.
 
-        With a condition there is one step, because the condition has to hold when the exchange goes.
-
         Raises:
-            Refusal: see `delete_exchange`.
+            Refusal: see `delete_exchange`; or something is bound to it, and it was to go `if_unused`.
         """
-        if if_unused:
-            self.delete_exchange(name, if_unused=True)
-            then()
-            return
         self._check_exchange_deletion(name)
         broker, vhost = self._broker, self._vhost
 
@@ -144,7 +138,7 @@ class Actor:
                 broker.delete_exchange(vhost, name)
             then()
 
-        broker.deletions.delete_exchange(vhost, name, delete)
+        broker.deletions.delete_exchange(vhost, name, delete, if_unused=if_unused)
 
     def _check_exchange_deletion(self, name: str) -> None:
         _check_not_default(name)
@@ -187,7 +181,7 @@ class Actor:
             _check_not_default(binding.destination)
         _check_not_default(binding.source)
         self.require("read", "exchange", binding.source)
-        source = self._broker.topology(self._vhost).exchanges.get(binding.source)
+        source = self._broker.find_exchange(self._vhost, binding.source)
         if source is not None and source.definition.type == "topic":
             self.require_topic("read", binding.source, binding.routing_key)
 

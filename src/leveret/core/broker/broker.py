@@ -8,7 +8,7 @@ go to the definitions log. `version` rises whenever a cached route or permission
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -347,14 +347,22 @@ class Broker:
         Raises:
             NotFound: there is no such exchange.
         """
-        state = self.topology(vhost).exchanges.get(name)
+        state = self.find_exchange(vhost, name)
         if state is None:
             raise NotFound(f"no exchange '{name}' in vhost '{vhost}'")
         return state.definition
 
+    def find_exchange(self, vhost: str, name: str) -> ExchangeState | None:
+        """The exchange, None if there is none; an unneeded one (see Deletions) is deleted first."""
+        state = self.topology(vhost).exchanges.get(name)
+        if state is None or not self.deletions.is_unneeded(state):
+            return state
+        self.delete_exchange(vhost, name)
+        return None
+
     def _put_exchange(self, wanted: d.Exchange) -> None:
         topology = self.topology(wanted.vhost)
-        existing = topology.exchanges.get(wanted.name)
+        existing = self.find_exchange(wanted.vhost, wanted.name)
         if existing is not None:
             equivalent(
                 wanted,
@@ -378,19 +386,13 @@ class Broker:
         self._check_size(wanted)
         self._put_exchange(wanted)
 
-    def delete_exchange(self, vhost: str, name: str, *, if_unused: bool = False) -> None:
-        """Delete an exchange and every binding from and to it; an absent one is no error, as in RabbitMQ.
-
-        Raises:
-            PreconditionFailed: `if_unused`, and it has bindings as a source.
-        """
+    def delete_exchange(self, vhost: str, name: str) -> None:
+        """Delete an exchange and every binding from and to it; an absent one is no error, as in RabbitMQ."""
         self.version += 1
         topology = self.topology(vhost)
         state = topology.exchanges.get(name)
         if state is None or name in PREDECLARED:
             return
-        if if_unused and state.bindings:
-            raise PreconditionFailed(f"exchange '{name}' in vhost '{vhost}' in use")
         for binding in [*state.bindings.values(), *topology.bindings_into("exchange", name)]:
             if topology.has_binding(binding):
                 self.unbind(binding)
@@ -600,14 +602,16 @@ class Broker:
         if source.definition.auto_delete and not source.bindings:
             self.delete_exchange(binding.vhost, binding.source)
 
-    def route(self, vhost: str, exchange: str, routing_key: str, headers: Headers) -> list[Queue]:
-        """The queues a message goes to.
+    def route(
+        self, vhost: str, exchange: str, routing_key: str, headers: Headers, copies: Iterable[str] = ()
+    ) -> list[Queue]:
+        """The queues a message goes to; `copies` are further routing keys that it has.
 
         Raises:
             NotFound: no such exchange.
         """
         self.exchange(vhost, exchange)
-        names = self.topologies[vhost].route(exchange, routing_key, headers)
+        names = self.topologies[vhost].route(exchange, routing_key, headers, copies)
         queues = [self.queues[vhost, name] for name in names]
         return queues if not self.deletions else [each for each in queues if each not in self.deletions]
 

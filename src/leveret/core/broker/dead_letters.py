@@ -134,16 +134,12 @@ def route_dead_letters(broker: Broker, queue: Queue, letters: DeadLetters, now_s
     return takers
 
 
-def _targets(broker: Broker, vhost: str, exchange: str, head: Head) -> dict[Queue, None]:
+def _targets(broker: Broker, vhost: str, exchange: str, head: Head) -> list[Queue]:
     """The target queues by the message's routing key and its carbon copies."""
-    return {
-        target: None
-        # A key may be no text: then it equals no binding's key, but patterns and fanouts may match.
-        for key in [head.routing_key, *carbon_copies(header_entries(head))]
-        for target in broker.route(
-            vhost, exchange, key.decode(errors="surrogateescape"), lambda: _readable_headers(head.header)
-        )
-    }
+    # A key may be no text: then it equals no binding's key, but patterns and fanouts may match.
+    keys = [head.routing_key, *carbon_copies(header_entries(head))]
+    key, *copies = (each.decode(errors="surrogateescape") for each in keys)
+    return broker.route(vhost, exchange, key, lambda: _readable_headers(head.header), copies)
 
 
 def header_entries(head: Head) -> dict[bytes, bytes]:

@@ -2,9 +2,9 @@
 
 The bindings of a queue or an exchange are removed first, and the object itself last: if the node ends in between, the
 next start finds the object with its remaining bindings. Until the last step the object is served, with two exceptions:
-a queue that is no longer needed, and a queue that is deleted on a condition. No client finds such a queue, and nothing
-is routed to it, from the moment at which the condition held; so the condition still holds when the queue goes. In a
-cluster a deletion waits while this node does not hold the definitions lock.
+a queue that is no longer needed, and a queue or exchange that is deleted on a condition. No client finds such an object
+from the moment at which the condition held; so the condition still holds when the object goes. In a cluster a deletion
+waits while this node does not hold the definitions lock.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import partial
 
 from leveret.core.broker.chores import Chores
 from leveret.core.broker.definitions_lock import DefinitionsLock
-from leveret.core.broker.topology import PREDECLARED, Topology
+from leveret.core.broker.topology import PREDECLARED, ExchangeState, Topology
 from leveret.core.queues.queue import Queue
 from leveret.model.definitions import Binding
 from leveret.model.errors import PreconditionFailed
@@ -42,6 +42,7 @@ class Deletions:
         self._delete_queue = delete_queue
         self._forget_routes = forget_routes
         self._unneeded: dict[Queue, Callable[[int], None]] = {}
+        self._unused: set[ExchangeState] = set()
 
     def __bool__(self) -> bool:
         """Whether some queues are hidden and not deleted yet."""
@@ -74,9 +75,26 @@ class Deletions:
         else:
             self._change(self._queue_deletion(queue, then))
 
-    def delete_exchange(self, vhost: str, name: str, delete: Callable[[bool], None]) -> None:
-        """Remove the bindings from and to an exchange, then call `delete` with whether it is still that exchange."""
-        self._change(self._exchange_deletion(vhost, name, delete))
+    def delete_exchange(
+        self, vhost: str, name: str, delete: Callable[[bool], None], *, if_unused: bool = False
+    ) -> None:
+        """Remove the bindings from and to an exchange, then call `delete` with whether it is still that exchange.
+
+        Raises:
+            PreconditionFailed: `if_unused`, and something is bound to it.
+        """
+        topology = self._topologies.get(vhost)
+        state = topology.exchanges.get(name) if topology is not None else None
+        if if_unused and state is not None:
+            if state.bindings:
+                raise PreconditionFailed(f"exchange '{name}' in vhost '{vhost}' in use")
+            self._unused.add(state)
+            self._forget_routes()
+        self._change(self._exchange_deletion(vhost, name, state, delete))
+
+    def is_unneeded(self, exchange: ExchangeState) -> bool:
+        """Whether it is about to go because nothing is bound to it, and may go now."""
+        return exchange in self._unused and self._definitions_lock.is_here
 
     def delete_when_writable(self, queues: Iterable[Queue]) -> None:
         """Delete queues that are no longer needed, when this node holds the definitions lock.
@@ -121,18 +139,20 @@ class Deletions:
             yield from self._unbinding(bindings, is_there)
         then(0)
 
-    def _exchange_deletion(self, vhost: str, name: str, delete: Callable[[bool], None]) -> Iterator[None]:
-        topology = self._topologies.get(vhost)
-        state = topology.exchanges.get(name) if topology is not None else None
-
+    def _exchange_deletion(
+        self, vhost: str, name: str, state: ExchangeState | None, delete: Callable[[bool], None]
+    ) -> Iterator[None]:
         def is_there() -> bool:
             return vhost in self._topologies and self._topologies[vhost].exchanges.get(name) is state
 
-        while topology is not None and state is not None and name not in PREDECLARED and is_there():
-            bindings = [*state.bindings.values(), *topology.bindings_into("exchange", name)]
+        while state is not None and name not in PREDECLARED and is_there():
+            into = self._topologies[vhost].bindings_into("exchange", name)
+            bindings = [*state.bindings.values(), *into]
             if not bindings:
                 break
             yield from self._unbinding(bindings, is_there)
+        if state is not None:
+            self._unused.discard(state)
         delete(is_there())
 
     def _unbinding(self, bindings: list[Binding], is_there: Callable[[], bool]) -> Iterator[None]:

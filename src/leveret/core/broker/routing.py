@@ -7,7 +7,7 @@ words for topic, plain lists for fanout and headers (AMQP 0-9-1 section 3.1.3).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from leveret.core.rules.validation import same_value
 from leveret.model.definitions import Binding, as_argument
@@ -21,7 +21,15 @@ _Bindings: TypeAlias = dict[tuple[str, ...], Binding]
 
 
 class Router(Protocol):
-    """The bindings of one exchange, and the matching of messages against them."""
+    """The bindings of one exchange, and the matching of messages against them.
+
+    Attributes:
+        ignores_key: whether the routing key makes no difference.
+        looks_at_each: whether each message is compared with every binding.
+    """
+
+    ignores_key: ClassVar[bool]
+    looks_at_each: ClassVar[bool]
 
     def add(self, binding: Binding) -> None:
         """Add a binding that does not exist yet."""
@@ -35,6 +43,9 @@ class Router(Protocol):
 
 class Direct:
     """Matches equal routing keys."""
+
+    ignores_key: ClassVar[bool] = False
+    looks_at_each: ClassVar[bool] = False
 
     def __init__(self) -> None:
         """No bindings."""
@@ -59,6 +70,9 @@ class Direct:
 class Fanout:
     """Matches every message."""
 
+    ignores_key: ClassVar[bool] = True
+    looks_at_each: ClassVar[bool] = False
+
     def __init__(self) -> None:
         """No bindings."""
         self._bindings: _Bindings = {}
@@ -78,6 +92,9 @@ class Fanout:
 
 class Topic:
     """Matches patterns of words between dots; `*` is one word, `#` any number of them."""
+
+    ignores_key: ClassVar[bool] = False
+    looks_at_each: ClassVar[bool] = False
 
     def __init__(self) -> None:
         """No bindings."""
@@ -152,6 +169,9 @@ def _with_empty_many(nodes: dict[_Word, None]) -> dict[_Word, None]:
 
 class HeadersMatch:
     """Matches header tables; `x-match` asks for all pairs or for any (3.1.3.4)."""
+
+    ignores_key: ClassVar[bool] = True
+    looks_at_each: ClassVar[bool] = True
 
     def __init__(self) -> None:
         """No bindings."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from leveret.core.broker.policies import NOTHING_APPLIES, EffectivePolicy, VhostPolicies, alternate_exchange
@@ -66,6 +68,7 @@ class Topology:
     Attributes:
         queues: the vhost's queues by name, exclusive ones too, the oldest first.
         queue_policies: the effective policies of the queues to which one applies.
+        looked_at: the number of comparisons of a message with a binding, so far.
     """
 
     def __init__(self, vhost: str) -> None:
@@ -75,6 +78,7 @@ class Topology:
         self.policies = VhostPolicies()
         self.queues: dict[str, Queue] = {}
         self.queue_policies: dict[str, EffectivePolicy] = {}
+        self.looked_at = 0
         self._into: dict[tuple[str, str], dict[tuple[str, ...], Binding]] = {}
         for name, kind in PREDECLARED.items():
             internal = name == TRACE_EXCHANGE
@@ -114,25 +118,57 @@ class Topology:
         if not self._into[end]:
             del self._into[end]
 
-    def route(self, exchange: str, routing_key: str, headers: Headers) -> list[str]:
-        """The names of the queues that get the message, each once; if there are none, alternate exchanges are tried."""
-        if exchange == DEFAULT_EXCHANGE:
-            return [routing_key] if routing_key in self.queues else []
+    def route(
+        self, exchange: str, routing_key: str, headers: Headers, copies: Iterable[str] = ()
+    ) -> list[str]:
+        """The names of the queues that get the message, each once; if there are none, alternate exchanges are tried.
+
+        `copies` are further routing keys. A message may have 20,000, so what is equal for all keys is done once.
+        """
         queues: dict[str, None] = {}
-        seen = {exchange}
-        waiting = [exchange]
-        while waiting:
-            state = self.exchanges.get(waiting.pop())
-            if state is None:
+        for_any_key: dict[str, list[str]] = {}
+        for key in chain((routing_key,), copies):
+            if exchange == DEFAULT_EXCHANGE:
+                if key in self.queues:
+                    queues[key] = None
                 continue
-            matched = list(state.router.match(routing_key, headers))
-            for binding in matched:
-                if binding.destination_type == "queue":
-                    queues[binding.destination] = None
-                elif binding.destination not in seen:
-                    seen.add(binding.destination)
-                    waiting.append(binding.destination)
-            if not matched and state.alternate and state.alternate not in seen:
-                seen.add(state.alternate)
-                waiting.append(state.alternate)
+            seen, waiting = {exchange}, [exchange]
+            while waiting:
+                name = waiting.pop()
+                onward = for_any_key.get(name)
+                if onward is None:
+                    onward = self._step(name, key, headers, queues, for_any_key)
+                for each in onward:
+                    if each not in seen:
+                        seen.add(each)
+                        waiting.append(each)
         return list(queues)
+
+    def _step(
+        self,
+        exchange: str,
+        routing_key: str,
+        headers: Headers,
+        queues: dict[str, None],
+        for_any_key: dict[str, list[str]],
+    ) -> list[str]:
+        """Find the queues that one exchange has for a message; the exchanges to which the message goes from there."""
+        state = self.exchanges.get(exchange)
+        if state is None:
+            return []
+        router = state.router
+        onward: list[str] = []
+        matched = False
+        for binding in router.match(routing_key, headers):
+            matched = True
+            if binding.destination_type == "queue":
+                queues[binding.destination] = None
+            else:
+                onward.append(binding.destination)
+        if not matched and state.alternate:
+            onward.append(state.alternate)
+        if router.looks_at_each:
+            self.looked_at += len(state.bindings)
+        if router.ignores_key:
+            for_any_key[exchange] = onward
+        return onward

@@ -20,6 +20,8 @@ NOT_STORED: Final = -1
 """The first offset of a run that was never in the log: refused at its publish, and dead-lettered."""
 DEATH_BYTES: Final = 1024
 """The cost of a dead letter beside its body, in octets: as many small ones as fit take 10 ms."""
+HEADER_COSTS: Final = 64
+"""The cost of an octet of a large header, in octets: the entries are taken apart."""
 DEAD_AT_ONCE: Final = DEAD_BYTES_MAX // DEATH_BYTES
 """The most messages that die in one step."""
 
@@ -62,7 +64,7 @@ class DeadLettering:
         """Add letters to publish; also again, for the target queues that are not in `done`."""
         runs = letters.runs
         self.letters.append(letters)
-        self._octets += bytes_of(runs) + DEATH_BYTES * count_of(runs)
+        self._octets += bytes_of(runs) + DEATH_BYTES * count_of(runs) + HEADER_COSTS * sum(map(_excess, runs))
 
     def take(self) -> list[DeadLetters]:
         """The letters to publish, once; their messages are settled when they are safe at the targets."""
@@ -90,3 +92,11 @@ class DeadLettering:
                 self.declared_dead.popleft()
             else:
                 self.declared_dead[0] = (run.end, end, reason)
+
+
+def _excess(run: Run) -> int:
+    """The octets of headers that `DEATH_BYTES` does not cover; messages that are alike have one header."""
+    alike = run.messages.head
+    if alike is not None:
+        return max(0, len(alike.header) - DEATH_BYTES)
+    return max(0, run.header_bytes - DEATH_BYTES * len(run))

@@ -42,6 +42,7 @@ class Messages:
     """
 
     __slots__ = (
+        "_header_bytes",
         "_is_persistent",
         "bodies",
         "body_bytes",
@@ -73,6 +74,7 @@ class Messages:
         self.expiration_ms = expiration_ms
         self.priority = priority
         self._is_persistent = is_persistent
+        self._header_bytes = -1
 
     def __len__(self) -> int:
         """The number of messages."""
@@ -84,11 +86,6 @@ class Messages:
         if self._is_persistent is None:
             self._is_persistent = any(is_persistent(header[_SIZE_BYTES:]) for header in self.headers)
         return self._is_persistent
-
-    @property
-    def memory_bytes(self) -> int:
-        """The octets that they take in memory, about."""
-        return self.body_bytes + sum(map(len, self.headers)) + len(self.bodies) * MESSAGE_OVERHEAD_BYTES
 
     # -- parts --------------------------------------------------------------------------------
 
@@ -108,6 +105,16 @@ class Messages:
             is_persistent=self._is_persistent,
         )
 
+    def header_bytes_between(self, start: int, stop: int) -> int:
+        """Octets of their headers from index `start` up to `stop`; a publisher may write 128 KiB in each."""
+        if self.head is not None:
+            return (stop - start) * len(self.head.header)
+        if stop - start < len(self.headers):
+            return sum(map(len, self.headers[start:stop]))
+        if self._header_bytes < 0:
+            self._header_bytes = sum(map(len, self.headers))
+        return self._header_bytes
+
     def bytes_between(self, start: int, stop: int) -> int:
         """The octets of the bodies from index `start` up to `stop`."""
         if stop - start == len(self.bodies):
@@ -117,12 +124,13 @@ class Messages:
         return sum(map(len, self.bodies[start:stop]))
 
     def fitting(self, start: int, stop: int, octets: int) -> int:
-        """The number of messages from index `start` on whose bodies fit into `octets`; one at least."""
+        """The number of messages from index `start` on that fit into `octets` with their headers; one at least."""
         if self.head is not None:
-            return min(stop - start, max(1, octets // (self.head.body_bytes + 1)))
-        if self.body_bytes <= octets:
+            return min(stop - start, max(1, octets // (self.head.body_bytes + len(self.head.header))))
+        if self.bytes_between(start, stop) + self.header_bytes_between(start, stop) <= octets:
             return stop - start
-        totals = accumulate(map(len, self.bodies[start:stop]))
+        headers, bodies = self.headers[start:stop], self.bodies[start:stop]
+        totals = accumulate(map(add, map(len, headers), map(len, bodies)))
         return max(1, next((count for count, total in enumerate(totals) if total > octets), stop - start))
 
     def parts(self, count_max: int, octets_max: int) -> Iterator[Messages]:
@@ -327,8 +335,24 @@ class Run:
             part.end, self.messages, self.arrived_ms, part.stop, self.stop, self.body_bytes - part.body_bytes
         )
 
+    @property
+    def header_bytes(self) -> int:
+        """Octets of their headers."""
+        return self.messages.header_bytes_between(self.start, self.stop)
+
+    @property
+    def octets(self) -> int:
+        """Octets of their headers and bodies, as a consumer gets them."""
+        return self.body_bytes + self.header_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Octets that they take in memory, about: those that are alike have one header."""
+        size = self.body_bytes + len(self) * MESSAGE_OVERHEAD_BYTES
+        return size if self.messages.head is not None else size + self.header_bytes
+
     def fitting(self, octets: int) -> int:
-        """The number of first messages whose bodies fit into `octets`; one at least."""
+        """The number of first messages that fit into `octets` with their headers; one at least."""
         return self.messages.fitting(self.start, self.stop, octets)
 
 

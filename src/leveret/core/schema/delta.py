@@ -15,7 +15,7 @@ Entities belong to one of three sets:
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Container, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
@@ -187,12 +187,34 @@ def delta(
     such a queue is never replaced. `exclusive` are the exclusive queues, which are not in `own`, each with its
     bindings. What is the same object on both sides costs next to nothing.
     """
+    comparing = compare(own.by_kind, theirs, locals_, holding, exclusive)
+    while True:
+        try:
+            next(comparing)
+        except StopIteration as ended:
+            found: Delta = ended.value
+            return found
+
+
+def compare(
+    own: Entities,
+    theirs: Entities,
+    locals_: Locals,
+    holding: Container[Key],
+    exclusive: Mapping[Key, Sequence[Binding]],
+) -> Generator[None, None, Delta]:
+    """`delta` for who has other work as well: yields now and then. `own` and `theirs` stay as they are meanwhile."""
     comparison = _Comparison(own, theirs, locals_, exclusive)
     for kind in KINDS:
         if kind in theirs:
-            comparison.compare(kind, holding)
-    comparison.keep_vhosts_of_locals()
-    return Delta(comparison.steps(), comparison.conflicts, comparison.refused)
+            yield from comparison.compare(kind, holding)
+    yield from comparison.keep_vhosts_of_locals()
+    steps: list[SchemaStep] = []
+    for step in comparison.steps():
+        if step is not None:
+            steps.append(step)
+        yield
+    return Delta(steps, comparison.conflicts, comparison.refused)
 
 
 class _Comparison:
@@ -200,7 +222,7 @@ class _Comparison:
 
     def __init__(
         self,
-        own: Definitions,
+        own: Entities,
         theirs: Entities,
         locals_: Locals,
         exclusive: Mapping[Key, Sequence[Binding]],
@@ -209,7 +231,7 @@ class _Comparison:
         self.exclusive = exclusive
         self.theirs = theirs
         self.locals = locals_
-        self.own_transient = transient_queues(own.by_kind["queues"].values())
+        self.own_transient = transient_queues(own["queues"].values())
         self.their_transient = transient_queues(theirs.get("queues", {}).values())
         self.deletes: dict[str, dict[Key, None]] = {kind: {} for kind in KINDS}
         self.puts: dict[str, dict[Key, AnyEntity]] = {kind: {} for kind in KINDS}
@@ -223,16 +245,18 @@ class _Comparison:
             return None
         return entity
 
-    def compare(self, kind: str, holding: Container[Key]) -> None:
+    def compare(self, kind: str, holding: Container[Key]) -> Iterator[None]:
         """Put what they have otherwise, delete what only we have."""
-        present, theirs = self.own.by_kind[kind], self.theirs[kind]
+        present, theirs = self.own[kind], self.theirs[kind]
         for key, entity in theirs.items():
             current = present.get(key)
             if current is not entity:
                 self._compare_one(kind, key, current, holding)
+            yield
         for key, current in present.items():
             if key not in theirs:
                 self._compare_one(kind, key, current, holding)
+            yield
 
     def _compare_one(self, kind: str, key: Key, current: AnyEntity | None, holding: Container[Key]) -> None:
         wanted = self.wanted(kind, key)
@@ -271,12 +295,13 @@ class _Comparison:
         kind, key = ends(binding)[1]
         return kind == "queues" and key in self.exclusive
 
-    def keep_vhosts_of_locals(self) -> None:
+    def keep_vhosts_of_locals(self) -> Iterator[None]:
         """A vhost that the upstream does not have stays if it holds what is local to us."""
         if not self.deletes["vhosts"]:
             return
         for kind in _HOLDERS:
-            for entity in self.own.by_kind[kind].values():
+            for entity in self.own[kind].values():
+                yield
                 if self.locals.covers(entity):
                     vhost = (entity.key[0],)
                     if vhost in self.deletes["vhosts"]:
@@ -284,8 +309,8 @@ class _Comparison:
                         reason = f"the upstream does not have it, but it holds local {kind}"
                         self.conflicts.append(Conflict("vhosts", vhost, reason))
 
-    def steps(self) -> list[SchemaStep]:
-        """All changes, in the order to make them."""
+    def steps(self) -> Iterator[SchemaStep | None]:
+        """All changes, in the order to make them; None where there is none yet."""
         replaced = [(kind, key) for kind in _REPLACED for key in self.deletes[kind] if key in self.puts[kind]]
         deleted = [
             (kind, key)
@@ -293,26 +318,31 @@ class _Comparison:
             for key in self.deletes[kind]
             if key not in self.puts[kind] and (kind not in _RULES or (key[0],) in self.deletes["vhosts"])
         ]
-        puts = [step for kind in KINDS for step in self._puts(kind)]
-        if not deleted and not replaced:
-            return puts
-        of_exclusive = {binding.key: binding for bindings in self.exclusive.values() for binding in bindings}
-        bindings = self.own.by_kind["bindings"]
-        if of_exclusive:
-            bindings = {**bindings, **of_exclusive}
-        bound = Bound(self.own.by_kind["exchanges"], bindings)
-        steps = Steps(bound, self.puts, self._what_stays(bound, bindings))
-        return [*(steps.step(kind, key) for kind, key in [*deleted, *replaced]), *puts]
+        if deleted or replaced:
+            yield from self._deletes([*deleted, *replaced])
+        for kind in KINDS:
+            yield from self._puts(kind)
 
-    def _puts(self, kind: str) -> list[SchemaStep]:
+    def _deletes(self, places: Iterable[Place]) -> Iterator[SchemaStep | None]:
+        of_exclusive = {binding.key: binding for bindings in self.exclusive.values() for binding in bindings}
+        bindings = {**self.own["bindings"], **of_exclusive}
+        bound = Bound(self.own["exchanges"])
+        for binding in bindings.values():
+            bound.put(binding)
+            yield None
+        stay = yield from self._what_stays(bound, bindings)
+        steps = Steps(bound, self.puts, stay)
+        for kind, key in places:
+            yield steps.step(kind, key)
+
+    def _puts(self, kind: str) -> Iterator[SchemaStep]:
         """What is put of a kind and takes nobody's place."""
         if kind in _RULES:
-            return self._rules() if kind == _RULES[0] else []
-        return [
-            SchemaStep(Put(entity))
-            for key, entity in self.puts[kind].items()
-            if key not in self.deletes[kind]
-        ]
+            yield from self._rules() if kind == _RULES[0] else []
+            return
+        for key, entity in self.puts[kind].items():
+            if key not in self.deletes[kind]:
+                yield SchemaStep(Put(entity))
 
     def _rules(self) -> list[SchemaStep]:
         """All changes of policies and parameters but of vhosts that are deleted with all that is in them.
@@ -333,16 +363,23 @@ class _Comparison:
             for number, change in enumerate(changes, start=1)
         ]
 
-    def _what_stays(self, bound: Bound, bindings: Mapping[Key, AnyEntity]) -> dict[Place, AnyEntity]:
+    def _what_stays(
+        self, bound: Bound, bindings: Mapping[Key, AnyEntity]
+    ) -> Generator[None, None, dict[Place, AnyEntity]]:
         """What goes along with a delete and is to be put again: bindings, and auto-delete exchanges."""
-        places = [(kind, key) for kind in ("bindings", *_REPLACED) for key in self.deletes[kind]]
-        gone = dict.fromkeys(each for kind, key in places for each in bound.delete(kind, key))
+        gone: dict[Place, None] = {}
+        for kind in ("bindings", *_REPLACED):
+            for key in self.deletes[kind]:
+                gone |= dict.fromkeys(bound.delete(kind, key))
+                yield
         stay: dict[Place, AnyEntity] = {}
-        for kind, existing in (("exchanges", self.own.by_kind["exchanges"]), ("bindings", bindings)):
-            for place in [place for place in gone if place[0] == kind and place[1] in existing]:
-                bound.put(existing[place[1]])
-                if place[1] not in self.deletes[kind] and self._stays(existing[place[1]], gone, stay):
-                    stay[place] = existing[place[1]]
+        for kind, existing in (("exchanges", self.own["exchanges"]), ("bindings", bindings)):
+            for place in gone:
+                if place[0] == kind and place[1] in existing:
+                    bound.put(existing[place[1]])
+                    if place[1] not in self.deletes[kind] and self._stays(existing[place[1]], gone, stay):
+                        stay[place] = existing[place[1]]
+                yield
         return stay
 
     def _stays(self, entity: AnyEntity, gone: Container[Place], stay: Container[Place]) -> bool:

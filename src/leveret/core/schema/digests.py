@@ -12,7 +12,7 @@ Equal digests: the same entities, in whatever order they were put, on whatever n
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -49,20 +49,31 @@ class Digests:
 
     def look(self, definitions: Definitions) -> None:
         """Take the schema as it is now."""
+        for _ in self.looking(definitions):
+            pass
+
+    def looking(self, definitions: Definitions) -> Iterator[None]:
+        """`look` for who has other work as well: what changes meanwhile is taken by the next `look`."""
         # What fails half-way was not seen: digests of half a schema would have a downstream delete the other half.
         seen, self._seen = self._seen, None
+        version = definitions.version
         is_known = seen is not None and seen[0] is definitions
         changed = definitions.changed_since(seen[1]) if seen is not None and is_known else None
         if changed is None or not self._look_at(definitions, changed):
-            transient = transient_queues(definitions.by_kind["queues"].values())
-            for kind, existing in self._kinds.items():
-                # Whether a binding travels depends on its queue.
-                anew = kind == "bindings" and transient != self._transient
-                existing.look(definitions.by_kind[kind], transient, anew=anew)
-            self._transient = transient
+            yield from self._look_at_all(definitions)
         if changed != set():
             self._state = None
-        self._seen = definitions, definitions.version
+        self._seen = definitions, version
+
+    def _look_at_all(self, definitions: Definitions) -> Iterator[None]:
+        transient = transient_queues(definitions.by_kind["queues"].values())
+        # Whether a binding travels depends on its queue.
+        anew = {"bindings"} if transient != self._transient else set()
+        kinds = {kind: _Kind() for kind in KINDS}
+        for kind, existing in kinds.items():
+            known = self._kinds[kind].entries if kind not in anew else {}
+            yield from existing.look(definitions.by_kind[kind], transient, known)
+        self._kinds, self._transient = kinds, transient
 
     def _look_at(self, definitions: Definitions, changed: set[tuple[str, Key]]) -> bool:
         """Take what changed; False if that is not all, because a queue became transient, or durable."""
@@ -118,19 +129,19 @@ class _Kind:
         self._digest: bytes | None = None
         self._groups: list[dict[bytes, DigestEntry]] = []
 
-    def look(self, entities: Mapping[Key, AnyEntity], transient: set[Key], *, anew: bool) -> None:
+    def look(
+        self, entities: Mapping[Key, AnyEntity], transient: set[Key], known: Mapping[Key, DigestEntry]
+    ) -> Iterator[None]:
+        """Take all entities; of those that are `known` nothing is digested again."""
         # Entities are frozen, so the same object has the same digest. Equality would not do: 1 == True, and as
         # an argument they differ.
-        entries: dict[Key, DigestEntry] = {}
-        for key, entity in entities.items():
-            entry = self.entries.get(key)
-            if entry is None or entry.entity is not entity or anew:
-                if not travels(entity, transient):
-                    continue
-                entry = _entry(key, entity)
-            entries[key] = entry
-        self.entries = entries
-        self._digest, self._groups = None, []
+        for key, entity in list(entities.items()):
+            entry = known.get(key)
+            if entry is not None and entry.entity is entity:
+                self.entries[key] = entry
+            elif travels(entity, transient):
+                self.entries[key] = _entry(key, entity)
+            yield
 
     def put(self, key: Key, entity: AnyEntity | None, transient: set[Key]) -> None:
         """One entity is otherwise, or for None gone."""

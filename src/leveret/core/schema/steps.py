@@ -44,14 +44,12 @@ class Bound:
     A binding goes with either of its ends; an auto-delete exchange goes with the last binding from it.
     """
 
-    def __init__(self, exchanges: Mapping[Key, AnyEntity], bindings: Mapping[Key, AnyEntity]) -> None:
-        """All that there is."""
+    def __init__(self, exchanges: Mapping[Key, AnyEntity]) -> None:
+        """These exchanges, and no binding yet."""
         self._exchanges = dict(exchanges)
         self._bindings: dict[Key, AnyEntity] = {}
         self._at: dict[Place, dict[Key, None]] = {}
         self._from: dict[Key, int] = {}
-        for key, binding in bindings.items():
-            self._bind(key, binding)
 
     def put(self, entity: AnyEntity) -> None:
         """It is there now."""

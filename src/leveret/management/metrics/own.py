@@ -204,4 +204,4 @@ class OwnMetrics:
 
     def _upstream(self, vhosts: object) -> Iterable[Row]:
         rows = self._node.upstream.metrics()
-        return [Row((("vhost", row["vhost"]), ("queue", row["queue"])), (row["messages"],)) for row in rows]
+        return (Row((("vhost", row["vhost"]), ("queue", row["queue"])), (row["messages"],)) for row in rows)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from http import HTTPStatus
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
@@ -206,8 +206,19 @@ def read_json(data: bytes, shape: type[T]) -> T:
     Raises:
         InvalidCommand: the data are no JSON, or a field, which the text names, is missing or malformed.
     """
-    try:
+    with json_errors():
         return msgspec.convert(msgspec.json.decode(data), shape, strict=False)
+
+
+@contextmanager
+def json_errors() -> Iterator[None]:
+    """Errors of JSON that is read in it are told to the caller.
+
+    Raises:
+        InvalidCommand: not JSON, or names the field that is missing or malformed.
+    """
+    try:
+        yield
     except msgspec.ValidationError as error:
         raise InvalidCommand(str(error)) from None
     except (

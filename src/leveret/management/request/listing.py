@@ -19,7 +19,7 @@ from starlette.responses import Response
 from leveret.management.request.replies import BadRequest, json_reply, octets_reply
 from leveret.model.errors import InvalidCommand
 from leveret.model.patterns import Pattern, PatternError
-from leveret.runtime.process.work_slices import in_slices
+from leveret.runtime.process.work_slices import in_slices, sorted_in_slices
 
 PAGE_SIZE_DEFAULT: Final = 100
 PAGE_SIZE_MAX: Final = 500
@@ -127,9 +127,11 @@ async def rows_reply(
         total: the number of all rows.
         found: the number of those with a matching name.
     """
-    rows.sort(key=lambda row: [_sortable(value_of(row, name)) for name in order])
+    rows = await sorted_in_slices(rows, lambda row: [_sortable(value_of(row, name)) for name in order])
     if wish.sort:
-        rows.sort(key=lambda row: _sortable(value_of(row, wish.sort)), reverse=wish.is_reversed)
+        rows = await _sorted_by(
+            rows, lambda row: _sortable(value_of(row, wish.sort)), is_reversed=wish.is_reversed
+        )
     elif wish.is_reversed:
         rows.reverse()
     part = rows if wish.page is None else _part(rows, wish.page, found)
@@ -161,9 +163,9 @@ class _Lazy(Generic[T]):
 async def _sorted(listing: Listing[T], items: list[T], wish: ListQuery) -> _Lazy[Any]:
     key = listing.columns.get(wish.sort)
     if key is not None:
-        items.sort(key=lambda item: _sortable(key(item)))
+        items = await sorted_in_slices(items, lambda item: _sortable(key(item)))
     elif not wish.sort:
-        items.sort(key=listing.order)
+        items = await sorted_in_slices(items, listing.order)
     else:
         return await _sorted_rows(listing, items, wish)
     if wish.is_reversed:
@@ -173,11 +175,18 @@ async def _sorted(listing: Listing[T], items: list[T], wish: ListQuery) -> _Lazy
 
 async def _sorted_rows(listing: Listing[T], items: list[T], wish: ListQuery) -> _Lazy[Row]:
     """Rows sorted by a column that only a row has: all rows must be made."""
-    items.sort(key=listing.order)
+    items = await sorted_in_slices(items, listing.order)
     path = wish.sort.split(".")
     rows = [listing.row(item) async for item in in_slices(items)]
-    rows.sort(key=lambda row: _sortable(_value(row, path)), reverse=wish.is_reversed)
+    rows = await _sorted_by(rows, lambda row: _sortable(_value(row, path)), is_reversed=wish.is_reversed)
     return _Lazy(rows, lambda row: row)
+
+
+async def _sorted_by(rows: list[Row], key: Callable[[Row], Any], *, is_reversed: bool) -> list[Row]:
+    """Rows of one value stay in their order, in a reversed list too."""
+    if not is_reversed:
+        return await sorted_in_slices(rows, key)
+    return (await sorted_in_slices(rows[::-1], key))[::-1]
 
 
 async def _page_reply(

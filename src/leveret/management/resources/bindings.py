@@ -14,6 +14,7 @@ from leveret.management.request.listing import Listing
 from leveret.management.request.replies import done
 from leveret.model.definitions import Binding
 from leveret.model.errors import InvalidCommand, NotFound
+from leveret.runtime.process.work_slices import in_slices
 
 _KINDS: Final = {"q": "queue", "e": "exchange"}
 
@@ -86,19 +87,18 @@ def shown_key(binding: Binding) -> str:
     return quote(binding.routing_key, safe="") + binding.properties_key[len(binding.routing_key) :]
 
 
-def default_bindings(call: Call, vhost: str) -> list[Binding]:
+async def default_bindings(call: Call, vhost: str) -> list[Binding]:
     """Every queue is bound to the default exchange by its name."""
     return [
         Binding(source="", vhost=vhost, destination=queue.key[1], routing_key=queue.key[1])
-        for queue in call.broker.vhost_queues(vhost)
+        async for queue in in_slices(call.broker.vhost_queues(vhost))
     ]
 
 
 async def _list(call: Call, vhosts: list[str]) -> Response:
-    found: list[Binding] = []
+    found = [binding for vhost in vhosts for binding in call.broker.topology(vhost).bindings()]
     for vhost in vhosts:
-        found += default_bindings(call, vhost)
-        found += call.broker.topology(vhost).bindings()
+        found += await default_bindings(call, vhost)
     return await call.list(Listing(found, binding_json, order=lambda binding: binding.key))
 
 

@@ -14,12 +14,13 @@ from starlette.responses import Response
 import leveret
 from leveret.core.broker.broker import Broker
 from leveret.management.request.auth import Need
-from leveret.management.request.call import Call, read_json, resource
+from leveret.management.request.call import Call, json_errors, resource
 from leveret.management.request.replies import done, octets_reply
 from leveret.management.resources.nodes.overview import RABBITMQ_VERSION
 from leveret.model.definitions import KINDS, AnyEntity, Queue, Vhost
 from leveret.model.errors import InvalidCommand, Refusal
 from leveret.runtime.definitions.importing import (
+    document_of,
     each_entity,
     is_passed_over,
     place_of,
@@ -70,10 +71,12 @@ async def _put(call: Call, vhost: str | None) -> Response:
     if media not in (_JSON, _FORM):
         return Response(status_code=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
     octets = await call.octets()
-    content = read_json(_file_of(kind, octets) if media == _FORM else octets or b"{}", dict[str, Any])
+    with json_errors():
+        content = document_of(_file_of(kind, octets) if media == _FORM else octets or b"{}")
     async with call.imports:
         wanted = each_entity(content, vhost, default_queue_type=call.broker.default_queue_type)
-        entities = [entity async for entity in in_slices(wanted)]
+        with json_errors():
+            entities = [entity async for entity in in_slices(wanted)]
         try:
             bound = without_loose_bindings(entities, call.broker.definitions)
             async for entity in in_slices(bound):

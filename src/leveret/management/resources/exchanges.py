@@ -83,7 +83,7 @@ async def show_bindings_from(call: Call) -> Response:
     """What is bound to the exchange; nothing to one that is not there."""
     vhost, name = call.vhost(), call.exchange_name()
     if not name:
-        return await _bindings(call, default_bindings(call, vhost))
+        return await _bindings(call, await default_bindings(call, vhost))
     state = call.broker.topology(vhost).exchanges.get(name)
     return await _bindings(call, state.bindings.values() if state is not None else ())
 

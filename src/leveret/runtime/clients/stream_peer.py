@@ -108,6 +108,7 @@ class StreamPeer(asyncio.Protocol):
         self._members: dict[int, _Member] = {}
         self._attachments = 0
         self._settling = False
+        self._goes_on = False
         self._served_last = -1
         self._queues: dict[StreamPublisher, RecoveryQueue] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -288,6 +289,15 @@ class StreamPeer(asyncio.Protocol):
         for effect in effects:
             self._perform(effect)
         self._settle()
+        if self._session.is_turn_over and not self._goes_on:
+            self._goes_on = True
+            self._loop.call_soon(self._guarded, self._go_on)
+
+    def _go_on(self) -> None:
+        """Others had their turn."""
+        self._goes_on = False
+        if self._parting is None:
+            self._receive(b"")
 
     def _leave_node(self) -> None:
         if self._member is not None:

@@ -144,15 +144,16 @@ class UpstreamCollection:
 
     # -- how it stands: management.node.UpstreamOperations ------------------------------------
 
-    def metrics(self) -> list[dict[str, Any]]:
+    def metrics(self) -> Iterator[dict[str, Any]]:
         """A row a replicated queue: its oldest message's time of arrival, and its collected part."""
-        return list(self._rows())
-
-    def _rows(self) -> Iterator[dict[str, Any]]:
         now = self._clock_ms()
-        for (vhost, name), queue in sorted(self._broker.queues.items()):
+        replicated = [queue for queue in self._broker.queues.values() if queue.replicated]
+        for queue in sorted(replicated, key=lambda queue: queue.key):
+            vhost, name = queue.key
             log = self._collector.logs.get(vhost)
-            if queue.replicated and not queue.is_remote and log is not None and queue.damage is None:
+            if self._broker.queues.get(queue.key) is not queue or queue.is_remote:
+                continue
+            if log is not None and queue.damage is None:
                 oldest = None
                 with suppress(StopIteration):
                     oldest = self._stores.oldest_timestamp_ms(queue)

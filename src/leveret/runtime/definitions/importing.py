@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -36,6 +36,10 @@ _NAMED_AT_MOST: Final = 5
 """How many of the bindings that were left out a line of the log names."""
 
 _CLUSTER_WIDE: Final = ("users", "vhosts", "permissions", "topic_permissions", "global_parameters")
+
+
+_Section: TypeAlias = list[msgspec.Raw] | dict[str, Any] | str | int | float | bool | None
+"""What stands under a name of a document; entries of lists as octets."""
 
 
 class _Metadata(msgspec.Struct):
@@ -74,6 +78,16 @@ def each_entity(
                 yield _entity(kind, index, entry, vhost, default_queue_type)
 
 
+def document_of(octets: bytes) -> dict[str, Any]:
+    """A document for `each_entity`, whose lists' entries are not taken apart yet: there may be very many.
+
+    Raises:
+        msgspec.DecodeError: not JSON, or no object.
+    """
+    document = msgspec.json.decode(octets, type=dict[str, msgspec.Raw])
+    return {name: msgspec.json.decode(value, type=_Section) for name, value in document.items()}
+
+
 def place_of(entity: AnyEntity) -> str:
     """Which entry of a document it is, for errors: `policies 'shop limits'`."""
     return f"{entity.kind} '{' '.join(part for part in entity.key if part)}'"
@@ -95,8 +109,8 @@ def is_same(entity: AnyEntity, existing: AnyEntity | None) -> bool:
     return bool(masked(existing.value) == entity.value)
 
 
-def without_loose_bindings(entities: Sequence[AnyEntity], existing: Definitions) -> list[AnyEntity]:
-    """The entities but for bindings whose exchange or queue is neither there nor among them; the log tells.
+def without_loose_bindings(entities: Sequence[AnyEntity], existing: Definitions) -> Iterator[AnyEntity]:
+    """The entities but for bindings whose exchange or queue is neither there nor among them; the log tells at the end.
 
     `rabbitmqctl export_definitions` writes the bindings of exclusive queues and of internal exchanges, and
     leaves out the queues and exchanges themselves.
@@ -108,14 +122,15 @@ def without_loose_bindings(entities: Sequence[AnyEntity], existing: Definitions)
             return True
         return (kind, (vhost, name)) in coming or (vhost, name) in existing.by_kind.get(kind, {})
 
-    kept: list[AnyEntity] = []
     loose: list[AnyEntity] = []
     for one in entities:
-        is_bound = not isinstance(one, Binding) or (
+        if not isinstance(one, Binding) or (
             is_there("exchanges", one.vhost, one.source)
             and is_there(f"{one.destination_type}s", one.vhost, one.destination)
-        )
-        (kept if is_bound else loose).append(one)
+        ):
+            yield one
+        else:
+            loose.append(one)
     if loose:
         names = "; ".join(" ".join(one.key) for one in loose[:_NAMED_AT_MOST])
         logger.warning(
@@ -123,7 +138,6 @@ def without_loose_bindings(entities: Sequence[AnyEntity], existing: Definitions)
             len(loose),
             names,
         )
-    return kept
 
 
 def _section(document: dict[str, Any], kind: str) -> list[Any]:
@@ -134,6 +148,8 @@ def _section(document: dict[str, Any], kind: str) -> list[Any]:
 
 
 def _entity(kind: str, index: int, entry: object, vhost: str | None, default_queue_type: str) -> AnyEntity:
+    if isinstance(entry, msgspec.Raw):
+        entry = msgspec.json.decode(entry)
     if not isinstance(entry, dict):
         raise InvalidCommand(f"{kind}[{index}]: expected an object")
     if vhost is not None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import Final, TypeVar
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Sequence
+from heapq import merge
+from itertools import chain, pairwise
+from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 SLICE_S: Final = 0.004
 """How long work goes on before the loop serves others."""
+SORTED_AT_ONCE: Final = 1024
 
 T = TypeVar("T")
 
@@ -56,6 +59,29 @@ async def in_slices(items: Iterable[T], slice_s: float = SLICE_S) -> AsyncIterat
         if time.perf_counter() >= until:
             await others_first()
             until = time.perf_counter() + slice_s
+
+
+async def result_of(work: Generator[object, None, T]) -> T:
+    """What a piece of work returns; it yields where the loop may serve others."""
+    is_over = time_slice()
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            result: T = ended.value
+            return result
+        if is_over():
+            await others_first()
+            is_over = time_slice()
+
+
+async def sorted_in_slices(items: Sequence[T], key: Callable[[T], Any]) -> list[T]:
+    """As `sorted`: parts of the list are sorted, one after the other, and merged."""
+    keyed = [(key(item), number) async for number, item in in_slices(enumerate(items))]
+    begins = range(0, len(keyed), SORTED_AT_ONCE)
+    parts = [sorted(keyed[begin : begin + SORTED_AT_ONCE]) async for begin in in_slices(begins)]
+    in_order = all(before[-1] < after[0] for before, after in pairwise(parts))
+    return [items[number] async for _, number in in_slices(chain(*parts) if in_order else merge(*parts))]
 
 
 def time_slice(slice_s: float = SLICE_S) -> Callable[[], bool]:

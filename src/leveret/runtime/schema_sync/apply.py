@@ -6,14 +6,14 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
 
 from leveret.core.broker.broker import Broker
 from leveret.core.rules.validation import same_value
-from leveret.core.schema.delta import HOLDS, Delta, Key, canonical
+from leveret.core.schema.delta import HOLDS, Delta, Key, Locals, canonical, compare
 from leveret.core.schema.steps import SchemaStep
 from leveret.model.definitions import (
     Binding,
@@ -27,11 +27,12 @@ from leveret.model.definitions import (
 )
 from leveret.model.errors import InvalidCommand, PreconditionFailed, Refusal
 from leveret.model.secrets import masked
+from leveret.runtime.process.work_slices import in_slices, result_of
 from leveret.storage.state_file import StateFile
 
 logger = logging.getLogger(__name__)
 
-CHANGES_PER_SLICE: Final = 250
+CHANGES_PER_SLICE: Final = 100
 """Applied before the event loop serves others again."""
 HISTORY_MAX: Final = 100
 CHANGES_KEPT_MAX: Final = 50
@@ -105,6 +106,12 @@ class Holding:
         """Whether there is such a queue and it may hold messages, now."""
         queue = self._broker.queues.get(key)  # type: ignore[call-overload]  # whatever it is, it is no key then
         return queue is not None and queue.may_hold_messages
+
+
+async def delta_here(broker: Broker, theirs: Definitions, locals_: Locals, holding: Container[Key]) -> Delta:
+    """What a broker that follows lacks, as things are now; others are served while it is worked out."""
+    own = {kind: dict(entities) for kind, entities in broker.definitions.by_kind.items()}
+    return await result_of(compare(own, theirs.by_kind, locals_, holding, exclusive_in(broker)))
 
 
 def exclusive_in(broker: Broker) -> dict[Key, list[Binding]]:
@@ -193,12 +200,12 @@ def _warn_of_copies(broker: Broker, queue: Queue) -> None:
         logger.warning("schema_sync_with_fewer_copies error=%s", less)
 
 
-def share(own: Definitions, theirs: Definitions, changes: list[Change]) -> None:
+async def share(own: Definitions, theirs: Definitions, changes: list[Change]) -> None:
     """Let `theirs` hold this node's own objects for what was put, so that comparing them again costs nothing.
 
     Only a queue is another object here than the upstream told: it got its epoch.
     """
-    for change in changes:
+    async for change in in_slices(changes):
         if isinstance(change, Put) and change.entity.kind == "queues":
             kind, key = place_of(change)
             existing, theirs_now = own.by_kind[kind].get(key), theirs.by_kind[kind].get(key)
@@ -210,25 +217,26 @@ def share(own: Definitions, theirs: Definitions, changes: list[Change]) -> None:
                 theirs.apply(Put(existing))
 
 
-def rows_of(found: Delta, own: Definitions, unreadable: Iterable[str]) -> list[dict[str, Any]]:
+def rows_of(found: Delta, own: Definitions, unreadable: Iterable[str]) -> Iterator[dict[str, Any]]:
     """A delta for an operator: what would be put, replaced, deleted or kept, in the order of doing it.
 
     `unreadable` is what the upstream has and cannot be had here: kind, name and reason in a sentence.
     """
-    rows: list[dict[str, Any]] = []
     for step in found.steps:
         kind, key = place_of(step.change)
         existing = own.by_kind[kind].get(key)
         put = step.instead if isinstance(step.change, Delete) else step.change
         if put is None:
-            rows.append(_row("delete", kind, key, existing, None))
+            yield _row("delete", kind, key, existing, None)
         else:
             action = "replace" if step.instead else "change" if existing is not None else "create"
-            rows.append(_row(action, kind, key, existing, put.entity))
-    rows += [_left("keep", conflict.kind, conflict.key, conflict.reason) for conflict in found.conflicts]
+            yield _row(action, kind, key, existing, put.entity)
+    for conflict in found.conflicts:
+        yield _left("keep", conflict.kind, conflict.key, conflict.reason)
     for refused in found.refused:
-        rows.append(_left("refuse", refused.kind, refused.key, refused.reason))
-    return rows + [_left("refuse", text.partition(" ")[0], (), text) for text in unreadable]
+        yield _left("refuse", refused.kind, refused.key, refused.reason)
+    for text in unreadable:
+        yield _left("refuse", text.partition(" ")[0], (), text)
 
 
 def _row(action: str, kind: str, key: Key, existing: object | None, wanted: object | None) -> dict[str, Any]:

@@ -22,8 +22,8 @@ import msgspec
 
 from leveret.config import Config
 from leveret.core.broker.broker import Broker
-from leveret.core.schema.delta import UPSTREAM_PARAMETER, Delta, Key, Locals, delta
-from leveret.model.definitions import GlobalParameter
+from leveret.core.schema.delta import UPSTREAM_PARAMETER, Delta, Key, Locals
+from leveret.model.definitions import Definitions, GlobalParameter
 from leveret.model.errors import InvalidCommand, LeveretError, Refusal, ResourceLocked
 from leveret.runtime.schema_sync.apply import (
     AppliedDelta,
@@ -31,7 +31,7 @@ from leveret.runtime.schema_sync.apply import (
     Holding,
     SyncHistory,
     apply,
-    exclusive_in,
+    delta_here,
     share,
 )
 from leveret.runtime.schema_sync.endpoints import SchemaUpstreamParameter, UpstreamEndpoint, parse_upstream
@@ -180,7 +180,7 @@ class SchemaDownstream:
         self._is_wanted = is_wanted
         self._interval_s = settings.minimum_sync_interval_ms / 1000
         self._locals = Locals(settings.locals_)
-        self._theirs = likely_theirs(node.broker.definitions)
+        self._theirs = Definitions()
         self._wake = asyncio.Event()
         self._backoff_s = timing.backoff_min_s
         self._endpoint = ""
@@ -221,6 +221,7 @@ class SchemaDownstream:
     async def run(self) -> None:
         """Follow, and try again for ever."""
         try:
+            self._theirs = await likely_theirs(self._node.broker.definitions)
             while True:
                 try:
                     await self._follow()
@@ -399,13 +400,13 @@ class SchemaDownstream:
     async def _apply(self, unreadable: Iterable[str], wanted: Sequence[_Wanted]) -> DeltaOutcome:
         broker = self._node.broker
         seen = _is_forced(wanted), broker.version
-        found = self._delta(self._holding(wanted))
+        found = await self._delta(self._holding(wanted))
         if found.steps:
             async with self._node.changing():
                 # That may have taken long: others changed something, or who forced it waits no more.
                 holding = self._holding(wanted)
                 if seen != (_is_forced(wanted), broker.version):
-                    found = self._delta(holding)
+                    found = await self._delta(holding)
                 outcome = await self._make(found, holding)
         else:
             outcome = await apply(broker, found, self._holding(wanted))
@@ -417,9 +418,8 @@ class SchemaDownstream:
         """The queues that are spared for their messages."""
         return frozenset() if _is_forced(wanted) else Holding(self._node.broker)
 
-    def _delta(self, holding: Container[Key]) -> Delta:
-        broker = self._node.broker
-        return delta(broker.definitions, self._theirs.by_kind, self._locals, holding, exclusive_in(broker))
+    async def _delta(self, holding: Container[Key]) -> Delta:
+        return await delta_here(self._node.broker, self._theirs, self._locals, holding)
 
     async def _make(self, found: Delta, holding: Container[Key]) -> DeltaOutcome:
         """Apply what was found, all of it, and have it durable.
@@ -437,7 +437,7 @@ class SchemaDownstream:
         self._applied.set()
         if found.changes:
             await self._node.commit()
-            share(broker.definitions, self._theirs, found.changes)
+            await share(broker.definitions, self._theirs, found.changes)
         return outcome
 
     def _report(self, outcome: DeltaOutcome) -> None:

@@ -23,6 +23,7 @@ from leveret.core.schema.delta import Key, canonical
 from leveret.model.definitions import KINDS, AnyEntity, Definitions, Delete, Put, Vhost
 from leveret.model.errors import AccessRefused, AuthenticationFailed, InvalidCommand, LeveretError
 from leveret.runtime.definitions.importing import each_entity, without_loose_bindings
+from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.schema_sync.endpoints import SchemaUpstreamParameter, UpstreamEndpoint
 from leveret.session.amqp10.client import SchemaLinkError
 
@@ -209,7 +210,7 @@ class HttpSource:
         for entity in entities:
             if entity.kind == "global_parameters" and entity.key == (_CLUSTER_NAME,):
                 self._cluster = str(getattr(entity, "value", ""))
-        return without_loose_bindings(entities, Definitions())
+        return [each async for each in in_slices(without_loose_bindings(entities, Definitions()))]
 
     def _entries(self, document: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
         missing = [kind for kind in _ALWAYS_THERE if kind not in document]

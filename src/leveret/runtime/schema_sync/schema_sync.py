@@ -20,7 +20,7 @@ import msgspec
 
 from leveret.core.broker.access import SALT_BYTES, hash_password, is_allowed, permission_of
 from leveret.core.schema.decisions import SchemaDecided
-from leveret.core.schema.delta import SCHEMA_VHOST, UPSTREAM_PARAMETER, Locals, delta
+from leveret.core.schema.delta import SCHEMA_VHOST, UPSTREAM_PARAMETER, Locals
 from leveret.core.schema.digests import Digests
 from leveret.core.schema.operating_mode import OperatingMode, operating_mode
 from leveret.model.definitions import GlobalParameter, Permission, Put, User, Vhost
@@ -32,7 +32,8 @@ from leveret.model.errors import (
     PeerError,
     PreconditionFailed,
 )
-from leveret.runtime.schema_sync.apply import Holding, SyncHistory, exclusive_in, rows_of
+from leveret.runtime.process.work_slices import in_slices
+from leveret.runtime.schema_sync.apply import Holding, SyncHistory, delta_here, rows_of
 from leveret.runtime.schema_sync.decisions import Deciding, HereAlone
 from leveret.runtime.schema_sync.downstream import (
     SchemaDownstream,
@@ -304,15 +305,14 @@ class SchemaSync:
         upstream = upstream_of(node)
         if upstream is None:
             raise PreconditionFailed("no upstream endpoints: use set_schema_replication_upstream_endpoints")
-        theirs = likely_theirs(definitions)
+        theirs = await likely_theirs(definitions)
         try:
             unreadable = await fetch_first(upstream, asked_by(node, self._timing), theirs)
         except (PeerError, ConfigError) as error:
             raise PreconditionFailed(str(error)) from None
         locals_ = Locals(node.config.schema_sync.locals_)
-        exclusive = exclusive_in(node.broker)
-        found = delta(definitions, theirs.by_kind, locals_, Holding(node.broker), exclusive)
-        return rows_of(found, definitions, unreadable)
+        found = await delta_here(node.broker, theirs, locals_, Holding(node.broker))
+        return [row async for row in in_slices(rows_of(found, definitions, unreadable))]
 
     def history(self) -> list[dict[str, Any]]:
         """The last deltas that were applied here, newest first."""

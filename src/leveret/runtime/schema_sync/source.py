@@ -12,8 +12,9 @@ from typing import Final, NamedTuple, Protocol
 
 from leveret.config.sections.tls import TlsOptions
 from leveret.core.schema.delta import transient_queues, travels
-from leveret.model.definitions import KINDS, Definitions, Put
+from leveret.model.definitions import Definitions, Put
 from leveret.model.errors import LeveretError, PeerError, Refusal
+from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.schema_sync.endpoints import SchemaUpstreamParameter, UpstreamEndpoint
 from leveret.runtime.schema_sync.link import SchemaLink, open_link
 from leveret.runtime.sockets.tls import client_context
@@ -80,14 +81,13 @@ class UpstreamRequest(NamedTuple):
     reply_timeout_s: float
 
 
-def likely_theirs(own: Definitions) -> Definitions:
+async def likely_theirs(own: Definitions) -> Definitions:
     """What an upstream probably has, before it told anything: what its downstream has."""
     theirs = Definitions()
     transient = transient_queues(own.by_kind["queues"].values())
-    for kind in KINDS:
-        for entity in own.by_kind[kind].values():
-            if travels(entity, transient):
-                theirs.apply(Put(entity))
+    async for entity in in_slices(own.entities()):
+        if travels(entity, transient):
+            theirs.apply(Put(entity))
     return theirs
 
 
@@ -128,6 +128,8 @@ class AmqpSource:
         # Kept, and so are its digests: an entity is digested once as long as the link is open.
         if self._following is None or self._following.theirs is not theirs:
             self._following = SchemaFollower(theirs, self._cluster)
+            async for _ in in_slices(self._following.digesting()):
+                pass
         following = self._following
         request: SyncRequest | None = following.begin()
         while request is not None:

@@ -96,7 +96,6 @@ class ClientConnection(ConnectionBase):
         self.end_reason = ""
         self.churn = host.broker.churn
         self.turn_frames: int | None = None
-        self._frames_left: int | None = None
         self._asked: bytes | None = None
         self._is_blocked_notified = False
         self._rest: list[bytes] = []
@@ -131,7 +130,7 @@ class ClientConnection(ConnectionBase):
     def _take(self, data: bytes) -> None:
         """Take the frames in `data`; keep an incomplete frame, and frames that may not be taken yet."""
         position, end = 0, len(data)
-        self._frames_left = self.turn_frames
+        self.frames_left = self.turn_frames
         try:
             position = self._take_frames(data, position, end)
         except LeveretError as error:
@@ -220,9 +219,12 @@ class ClientConnection(ConnectionBase):
                 if end - position < FRAME_HEAD_BYTES:
                     break
             kind, number, size = wire.FRAME_HEAD.unpack_from(data, position)
-            if self._is_turn_over(kind, data, position):
+            if self.is_turn_over:
                 self.blocked_reason = BlockedReason.TURN
                 break
+            # Opening or declaring something takes longer than a part of a message, or an ack.
+            of_messages = kind != wire.FRAME_METHOD or data.startswith(_BASIC, position + FRAME_HEAD_BYTES)
+            self.take_turn(1 if of_messages else _FRAMES_OF_A_METHOD)
             # RabbitMQ's FRAME_SIZE_FUDGE: accept clients that take frame-max for the payload's size.
             if size > self.frame_max_bytes:
                 limit = self.frame_max_bytes - wire.FRAME_OVERHEAD
@@ -278,8 +280,7 @@ class ClientConnection(ConnectionBase):
             if tag != last + 1:
                 break
         if last >= first:
-            if self._frames_left is not None:
-                self._frames_left -= last - first
+            self.take_turn(last - first)
             try:
                 behind = channel.ack_each(first, last)
                 if behind <= last:
@@ -287,17 +288,6 @@ class ClientConnection(ConnectionBase):
             except LeveretError as error:
                 self.fail(error, number, _method_of(wire.FRAME_METHOD, wire.BASIC_ACK))
         return position
-
-    def _is_turn_over(self, kind: int, data: bytes, position: int) -> bool:
-        """Whether the turn is over before the frame at `position`; otherwise counts the frame."""
-        if self._frames_left is None:
-            return False
-        if self._frames_left <= 0:
-            return True
-        # Opening or declaring something takes longer than a part of a message, or an ack.
-        of_messages = kind != wire.FRAME_METHOD or data.startswith(_BASIC, position + FRAME_HEAD_BYTES)
-        self._frames_left -= 1 if of_messages else _FRAMES_OF_A_METHOD
-        return False
 
     def _protocol_header(self, octets: bytes) -> None:
         if octets != wire.PROTOCOL_HEADER:

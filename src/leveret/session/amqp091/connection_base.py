@@ -29,6 +29,7 @@ class ConnectionBase(ABC):
     Attributes:
         out: octets to send, in order.
         counters: the node's message counters.
+        frames_left: the number of frames that may be taken in this turn; None for any number.
         wake: makes the runtime call `go_on` soon.
         confirming: channels with publishes since the last flush, in order.
         waits_for_definitions: whether `out` must wait until the records of the next flush are durable.
@@ -66,6 +67,7 @@ class ConnectionBase(ABC):
         self.is_paused = False
         self.is_throttled = False
         self.blocked_reason: BlockedReason | None = None
+        self.frames_left: int | None = None
         self.wake: Callable[[], None] = _do_nothing
         self.now_ms = now_ms
 
@@ -79,6 +81,16 @@ class ConnectionBase(ABC):
         if self.out_bytes >= OUT_BYTES_MAX:
             self.is_throttled = True
         return not (self.is_paused or self.is_throttled)
+
+    def take_turn(self, frames: int) -> None:
+        """Something took as long as so many frames."""
+        if self.frames_left is not None:
+            self.frames_left -= frames
+
+    @property
+    def is_turn_over(self) -> bool:
+        """Whether it is others' turn."""
+        return self.frames_left is not None and self.frames_left <= 0
 
     # -- octets out ---------------------------------------------------------------------------
 

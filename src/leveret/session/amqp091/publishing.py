@@ -192,6 +192,9 @@ class Publisher:
                         break
                 destination, stored = route.destination, header
                 if destination is None or flags & _LOOKED_INTO or (flags & props.HEADERS and b"CC" in header):
+                    if self._connection.is_turn_over:
+                        # To find where it goes may take long.
+                        break
                     found = self._look_into(route, header, flags, traits)
                     if found is None:
                         break

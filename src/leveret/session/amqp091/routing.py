@@ -19,6 +19,10 @@ from leveret.wire import properties as props
 from leveret.wire import tables
 
 _EXPIRATION_DIGITS_MAX: Final = 18
+_BINDINGS_OF_A_FRAME: Final = 8
+"""To compare a message with so many bindings takes as long as a frame."""
+_KEYS_OF_A_FRAME: Final = 4
+"""So does it to look up so many routing keys."""
 IMPERSONATOR: Final = "impersonator"
 """The tag of users that may publish with another user's user-id."""
 
@@ -59,12 +63,14 @@ def resolve(channel: ChannelBase, exchange: bytes, routing_key: bytes, header: b
     if flags & props.HEADERS and b"CC" in header:
         header, keys = _carbon_copies(header, keys)
     broker, headers = connection.broker, _Headers(header)
-    queues: dict[Queue, None] = {}
-    for key in keys:
-        queues |= dict.fromkeys(broker.route(vhost, name, _text(key), headers.read))
+    topology = broker.topologies[vhost]
+    before = topology.looked_at
+    queues = broker.route(vhost, name, _text(routing_key), headers.read, map(_text, keys[1:]))
+    connection.take_turn(
+        (topology.looked_at - before) // _BINDINGS_OF_A_FRAME + len(keys) // _KEYS_OF_A_FRAME
+    )
     reply = None if name or not broker.direct_replies else broker.direct_replies.get(_text(routing_key))
-    counters = broker.topologies[vhost].exchanges[name].counters
-    return Resolved(list(queues), header, counters, reply, headers.were_read)
+    return Resolved(queues, header, topology.exchanges[name].counters, reply, headers.were_read)
 
 
 class _Headers:

@@ -37,6 +37,7 @@ class StreamSession:
         attachments: rises whenever a subscription or publisher is added or removed.
         updating: the unanswered ConsumerUpdates: (subscription id, subscription, active) by correlation.
         effects: the runtime's next actions, in order.
+        is_turn_over: whether commands of the peer wait until other clients have been served.
         errors: the number of sent codes other than OK; shared by all sessions of the node.
     """
 
@@ -63,6 +64,7 @@ class StreamSession:
     reading: bool = True
     close_reason: str = ""
     has_answered_close: bool = False
+    is_turn_over: bool = False
     _decoder: FrameDecoder = field(default_factory=lambda: FrameDecoder(UNOPENED_FRAME_BYTES_MAX))
     _output: list[bytes | memoryview] = field(default_factory=list)
 

@@ -12,7 +12,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -44,8 +44,10 @@ class FrameDecoder:
     _wanted: int = 0
     """The size of the first frame in `_buffer`, 0 while it is unknown."""
 
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield, in arrival order, every frame that `data` completes; to be iterated at once.
+    def feed(self, data: bytes) -> Generator[bytes, None, None]:
+        """Yield, in arrival order, every frame that `data` completes; to be iterated, or closed, before the next call.
+
+        What was not yielded by then is yielded by the next call.
 
         Raises:
             FrameTooLarge: a size beyond `frame_max_bytes`.

@@ -245,15 +245,6 @@ def test_a_deleted_exchange_takes_bindings_from_and_to_it_along() -> None:
     assert one.topology("v").bindings() == []
 
 
-def test_an_exchange_that_is_bound_is_in_use() -> None:
-    one = broker(exchange(), queue(), binding())
-    with pytest.raises(PreconditionFailed, match="exchange 'e' in vhost 'v' in use"):
-        one.delete_exchange("v", "e", if_unused=True)
-    one.unbind(binding())
-    one.delete_exchange("v", "e", if_unused=True)
-    assert "e" not in one.topology("v").exchanges
-
-
 def test_a_predeclared_exchange_stays() -> None:
     one = broker()
     one.delete_exchange("v", "amq.topic")

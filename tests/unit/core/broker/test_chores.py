@@ -216,6 +216,66 @@ def test_an_exchange_goes_after_its_many_bindings_in_both_directions() -> None:
     assert kinds == ["bindings"] * 2 * MANY + ["exchanges"]
 
 
+def the_destination_of_many(broker: Broker) -> None:
+    """An exchange that nothing is bound to, and that is bound to another one many times."""
+    for name in ("x", "other"):
+        broker.declare_exchange(d.Exchange(name=name, vhost="/", type="direct"))
+    for number in range(MANY):
+        broker.bind(binding(number, "x", source="other", kind="exchange"))
+    broker.changes.clear()
+
+
+def test_an_exchange_that_is_unused_goes_in_turns_and_nothing_is_bound_to_it_meanwhile() -> None:
+    """That it is unused has to hold when it goes, so it went in one step of a quarter of a second."""
+    broker, gone = make_broker(), list[bool]()
+    bound(broker, 0)
+    the_destination_of_many(broker)
+    Actor(broker, "guest", "/").delete_exchange_in_turns("x", lambda: gone.append(True), if_unused=True)
+    assert (len(broker.changes), gone) == (AT_ONCE, [])
+    finish(broker)
+    assert gone == [True]
+    kinds = [each.kind for each in broker.changes if isinstance(each, d.Delete)]
+    assert kinds == ["bindings"] * MANY + ["exchanges"]
+
+
+@pytest.mark.parametrize("look", ["bind", "declare", "delete", "publish"])
+def test_who_looks_for_an_exchange_that_goes_because_it_is_unused_does_not_find_it(look: str) -> None:
+    broker, gone = make_broker(), list[bool]()
+    bound(broker, 0)
+    the_destination_of_many(broker)
+    actor = Actor(broker, "guest", "/")
+    version = broker.version
+    actor.delete_exchange_in_turns("x", lambda: gone.append(True), if_unused=True)
+    assert broker.version > version, "publishers look it up anew"
+    fanout = d.Exchange(name="x", vhost="/", type="fanout")
+    if look == "declare":
+        actor.declare_exchange(fanout)
+    elif look == "delete":
+        actor.delete_exchange_in_turns("x", lambda: gone.append(False))
+    elif look == "bind":
+        with pytest.raises(NotFound):
+            actor.bind(binding(1, source="x"))
+    else:
+        with pytest.raises(NotFound):
+            broker.route("/", "x", "k", dict)
+    finish(broker)
+    assert sorted(gone) == ([True] if look != "delete" else [False, True])
+    existing = broker.find_exchange("/", "x")
+    assert (existing is not None and existing.definition == fanout) == (look == "declare")
+
+
+def test_an_exchange_that_is_in_use_stays_with_all_its_bindings() -> None:
+    broker = make_broker()
+    bound(broker, 0)
+    the_destination_of_many(broker)
+    broker.bind(binding(1, source="x"))
+    with pytest.raises(PreconditionFailed, match="in use"):
+        Actor(broker, "guest", "/").delete_exchange_in_turns("x", lambda: None, if_unused=True)
+    finish(broker)
+    assert len(broker.topology("/").bindings_into("exchange", "x")) == MANY
+    assert broker.exchange("/", "x").name == "x"
+
+
 @pytest.mark.parametrize("with_vhost", [False, True])
 def test_the_successor_of_an_exchange_that_another_deletes_meanwhile_stays(with_vhost: bool) -> None:
     broker, gone = make_broker(), list[bool]()

@@ -227,6 +227,53 @@ def test_a_missing_alternate_exchange_is_no_error() -> None:
     assert vhost.route("e0", "", no_headers) == []
 
 
+@st.composite
+def topologies(draw: st.DrawFn) -> Topology:
+    """Five exchanges of all types, with bindings among them and to queues, and alternates."""
+    vhost = Topology("v")
+    names = [f"e{number}" for number in range(5)]
+    for name in names:
+        vhost.exchanges[name] = ExchangeState(
+            Exchange(name=name, vhost="v", type=draw(st.sampled_from(sorted(ROUTERS))))
+        )
+        vhost.exchanges[name].alternate = draw(st.sampled_from([None, *names]))
+    queues = st.tuples(st.just("queue"), st.sampled_from(["q0", "q1", "q2", "q3"]))
+    exchanges = st.tuples(st.just("exchange"), st.sampled_from(names))
+    for source, (kind, name), key in draw(
+        st.lists(st.tuples(st.sampled_from(names), st.one_of(queues, exchanges), PATTERN), max_size=14)
+    ):
+        vhost.bind(
+            Binding(source=source, vhost="v", destination=name, destination_type=kind, routing_key=key)
+        )
+    return vhost
+
+
+@given(topologies(), st.lists(KEY, min_size=1, max_size=5))
+def test_a_message_with_several_routing_keys_goes_where_messages_with_one_of_them_would(
+    vhost: Topology, keys: list[str]
+) -> None:
+    alone = dict.fromkeys(queue for key in keys for queue in vhost.route("e0", key, dict))
+    assert vhost.route("e0", keys[0], dict, keys[1:]) == list(alone)
+
+
+def test_what_is_the_same_for_all_routing_keys_of_a_message_is_looked_up_once() -> None:
+    """A header with 20,000 keys, and a fanout exchange with 5,000 queues, were a step of ten seconds."""
+    vhost = Topology("v")
+    vhost.bind(
+        Binding(
+            source="amq.topic",
+            vhost="v",
+            destination="amq.headers",
+            destination_type="exchange",
+            routing_key="#",
+        )
+    )
+    for number in range(10):
+        vhost.bind(Binding(source="amq.headers", vhost="v", destination=f"q{number}"))
+    assert len(vhost.route("amq.topic", "k", dict, map(str, range(50)))) == 10
+    assert vhost.looked_at == 10
+
+
 def test_bindings_are_known_from_both_ends() -> None:
     vhost = topology(("e0", "queue", "q"), ("e0", "exchange", "e1"))
     one = Binding(source="e0", vhost="v", destination="q")

@@ -101,7 +101,8 @@ def test_parts_and_what_fits_are_no_larger_than_asked_for_but_never_nothing(
         run = Run(0, part)
         totals = list(accumulate(map(len, part.bodies)))
         fits = run.fitting(octets)
-        assert fits == 1 or totals[fits - 1] <= octets
+        assert fits == 1 or run.cut(0, fits).octets <= octets
+        assert fits == len(part) or run.cut(0, fits + 1).octets > octets
         holds = run.holding(octets)
         assert totals[holds - 1] >= octets or holds == len(part)
         assert holds == 1 or totals[holds - 2] < octets

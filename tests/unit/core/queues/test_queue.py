@@ -19,8 +19,9 @@ from hypothesis.stateful import (
 
 from leveret.core.queues import queue as queue_module
 from leveret.core.queues.backlog import backlog as backlog_module
+from leveret.core.queues.backlog.backlog import DELIVERY_BYTES_MAX, WINDOW_IDLE_BYTES_MAX
 from leveret.core.queues.head import Head, make_head
-from leveret.core.queues.messages import alike
+from leveret.core.queues.messages import Messages, alike, count_of
 from leveret.core.queues.queue import DEALT_SINGLY, Queue
 from leveret.core.queues.queue_settings import QueueSettings
 from leveret.model.errors import StorageError
@@ -280,6 +281,61 @@ def test_a_backlog_is_not_kept_in_memory() -> None:
     got: list[int] = []
     take_all(queue, got)
     assert got == list(range(200))
+
+
+def fat(number: int, octets: int) -> Head:
+    """A message with a header of so many octets, which no other has."""
+    text = number.to_bytes(4, "big").rjust(octets, b".")
+    table = b"\x01aS" + len(text).to_bytes(4, "big") + text
+    return make_head(b"", b"q", content_header(b"\x20\x00" + len(table).to_bytes(4, "big") + table, 4))
+
+
+def publish_fat(queue: Queue, count: int, octets: int) -> None:
+    """Each unlike the others, as messages of one read are gathered: by columns."""
+    heads = [fat(number, octets) for number in range(count)]
+    queue.gather(
+        Messages(
+            [head.route for head in heads],
+            [head.sized_header for head in heads],
+            [body(number, HEADS[0]) for number in range(count)],
+        )
+    )
+
+
+def test_headers_count_for_the_memory_that_a_backlog_takes() -> None:
+    """A publisher may write 128 KiB into each header: 4,000 messages of a few octets took half a gigabyte."""
+    log, queue = filled(0)
+    for _ in range(30):
+        publish_fat(queue, 1, 100_000)
+        log.flush(queue)
+    assert queue.backlog.window_count <= WINDOW_IDLE_BYTES_MAX // 100_000 + 1
+    assert queue.window_bytes >= queue.backlog.window_count * 100_000
+
+
+def test_headers_count_for_what_a_consumer_is_handed_at_once() -> None:
+    log, queue = filled(0)
+    queue.add_consumer(Sink(0))
+    publish_fat(queue, 40, 100_000)
+    log.flush(queue)
+    left = 40
+    while left:
+        runs, _ = queue.take(left)
+        assert sum(run.octets for run in runs) <= DELIVERY_BYTES_MAX + 100_100
+        left -= count_of(runs)
+    assert queue.backlog.window_bytes == 0
+
+
+@pytest.mark.parametrize("is_fat", [False, True])
+def test_headers_count_for_what_dies_at_once(is_fat: bool) -> None:
+    """Each is taken apart: 4,000 with 10,000 carbon copies each would be a step of minutes."""
+    log, queue = filled(0)
+    queue.configure(QueueSettings(dead_letter_exchange="x", max_length=0))
+    publish_fat(queue, 40, 100_000 if is_fat else 100)
+    log.flush(queue)
+    queue.dispatch(5)
+    dead = sum(count_of(letters.runs) for letters in queue.dead_lettering.take())
+    assert (0 < dead <= 12) if is_fat else dead == 40
+    assert queue.deadline_ms == (5 if is_fat else None)
 
 
 @pytest.mark.usefixtures("small")

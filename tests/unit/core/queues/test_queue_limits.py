@@ -195,8 +195,10 @@ class LimitsMachine(RuleBasedStateMachine):
         assert queue.unacked_count or not queue.unacked_bytes
         assert queue.window_bytes >= 0
         backlog = queue.backlog
-        levels = backlog._levels if isinstance(backlog, PriorityBacklog) else []
-        in_memory = [*backlog._window, *(run for level in levels for run in level.recent)]
+        in_memory = [*backlog._window]
+        if isinstance(backlog, PriorityBacklog):
+            in_memory += [run for level in backlog._levels for run in level.recent]
+            in_memory += backlog._kept.values()
         assert backlog.window_count == sum(len(run.bodies) for run in in_memory)
         if queue.settings.max_length_bytes is not None and not (queue._must_count_bytes or queue._unsized):
             assert queue.ready_bytes == sum(self._size(offset) for offset in ready)

@@ -313,6 +313,25 @@ def test_a_digest_changes_with_an_entity_and_comes_back_with_it() -> None:
     assert digests_of(made) == first
 
 
+@given(schemas, schemas, st.integers(1, 5), st.booleans())
+def test_what_changes_while_a_schema_is_digested_is_in_the_digests_of_the_next_look(
+    before: Sequence[AnyEntity], changes: Sequence[AnyEntity], every: int, looks: bool
+) -> None:
+    """20,000 entities took a step of 64 ms; now others are served between, and may change some of them."""
+    made = broker_with(*before).definitions
+    digests, left = Digests(), list(changes)
+    for number, _ in enumerate(digests.looking(made)):
+        if left and not number % every:
+            entity = left.pop()
+            known = entity.key in made.by_kind[entity.kind]
+            made.apply(Delete(entity.kind, entity.key) if known else Put(entity))
+            if looks:
+                digests.look(made)
+                assert digests.kinds() == digests_of(made)
+    digests.look(made)
+    assert digests.kinds() == digests_of(made)
+
+
 def test_one_and_true_are_different_arguments() -> None:
     made = definitions(Queue(vhost="/", name="q", arguments={"x": 1}))
     first = digests_of(made)

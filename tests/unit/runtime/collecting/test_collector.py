@@ -259,7 +259,7 @@ async def test_a_damaged_outgoing_log_costs_the_standby_and_not_the_broker(direc
     await site.publish(2)
     await site.ack(40)
     assert len(site.contents()) == 10
-    assert site.node.upstream.metrics() == []
+    assert list(site.node.upstream.metrics()) == []
     assert first.read_bytes() == octets
 
 

@@ -88,7 +88,7 @@ def test_bindings_of_what_is_not_in_the_file_are_left_out_and_told(caplog: pytes
     document = {"exchanges": exchanges, "bindings": bindings, "queues": [{"name": "q", "vhost": "/"}]}
     existing = Held()
     existing.by_kind["exchanges"][("/", "held")] = Exchange(name="held", vhost="/", type="topic")
-    kept = without_loose_bindings(entities_of(document, None), existing)
+    kept = list(without_loose_bindings(entities_of(document, None), existing))
     assert [one.destination for one in kept if isinstance(one, Binding)] == ["q", "held"]
     assert "count=2 reason=no_queue_or_exchange first=/ amq.fanout queue amq.gen-1" in caplog.text
 

@@ -1,8 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator
 
-from leveret.runtime.process.work_slices import in_slices
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from leveret.runtime.process import work_slices
+from leveret.runtime.process.work_slices import in_slices, result_of, sorted_in_slices
 
 
 async def test_others_are_served_while_long_work_goes_on() -> None:
@@ -61,3 +67,37 @@ def test_work_that_is_given_up_keeps_nobody_waiting() -> None:
         return await asyncio.wait_for(going_on, 10)
 
     assert asyncio.run(main()) == list(range(100))
+
+
+def test_a_piece_of_work_ends_with_its_result_and_others_are_served_on_the_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(work_slices, "time_slice", lambda: lambda: True)
+    story: list[str] = []
+
+    def work() -> Generator[None, None, int]:
+        for number in range(3):
+            story.append(f"work {number}")
+            yield
+        return 7
+
+    async def other() -> None:
+        while "work 2" not in story:
+            story.append("other")
+            await asyncio.sleep(0)
+
+    async def both() -> int:
+        return (await asyncio.gather(result_of(work()), other()))[0]
+
+    assert asyncio.run(both()) == 7
+    assert "other" in story[story.index("work 0") : story.index("work 1")]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.text(max_size=1)), max_size=40))
+def test_a_list_that_is_sorted_in_parts_is_sorted_and_equals_keep_their_order(
+    items: list[tuple[int, str]],
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(work_slices, "SORTED_AT_ONCE", 3)
+        found = asyncio.run(sorted_in_slices(items, lambda item: item[0]))
+    assert found == sorted(items, key=lambda item: item[0])

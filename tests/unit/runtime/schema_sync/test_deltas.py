@@ -219,7 +219,7 @@ async def test_what_cannot_be_had_here_is_refused_and_what_there_is_instead_stay
     assert "unknown exchange type 'x-delayed-message'" in done.refused[0]
     assert site.contents() == bodies
     assert [queue.key for queue in site.node.broker.route("v", "x", "", dict)] == [("v", "q")]
-    rows = rows_of(found_by(site, *theirs), site.node.broker.definitions, ())
+    rows = list(rows_of(found_by(site, *theirs), site.node.broker.definitions, ()))
     assert [(row["action"], row["entity"]) for row in rows] == [("refuse", "v/x"), ("refuse", "v/q")]
 
 

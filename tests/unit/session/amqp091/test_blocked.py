@@ -172,6 +172,33 @@ def test_what_comes_while_others_have_their_turn_is_taken_behind_the_rest() -> N
     assert set(node.broker.queues) == {("/", "b")}
 
 
+@pytest.mark.parametrize("is_regular", [True, False])
+def test_messages_that_are_compared_with_many_bindings_are_taken_a_few_in_a_row(is_regular: bool) -> None:
+    """A read holds 400 of them: with 1,000 bindings of a headers exchange a step of half a second."""
+    node = FakeNode()
+    session = connect(node, 1)
+    session.turn_frames = 100
+    session.receive(frame(commands.Queue.Declare(queue="q")), 0)
+    for number in range(400):
+        arguments = {"x-match": "all", "n": number}
+        node.broker.bind(Binding(vhost="/", source="amq.headers", destination="q", arguments=arguments))
+    # Octets in two frames are no regular message.
+    steps = () if is_regular else (1,)
+    octets = b"".join(
+        part
+        for number in range(10)
+        for part in publish(bytes((number,)) * 2, "", "amq.headers", steps=steps, headers={"n": number})
+    )
+    session.receive(octets, 0)
+    turns = 1
+    while session.blocked_reason is BlockedReason.TURN:
+        session.go_on(1)
+        turns += 1
+    assert turns >= 5, "two in a turn, each as 50 frames"
+    node.flush(session)
+    assert [body for _, _, body in node.messages()["q"]] == [bytes((number,)) * 2 for number in range(10)]
+
+
 def bind_many(node: FakeNode) -> ClientConnection:
     session = connect(node, 1)
     session.wake = lambda: session.go_on(0)

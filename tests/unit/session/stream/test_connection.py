@@ -11,6 +11,7 @@ from leveret.session.stream.connection import (
     CLOSE_TIMEOUT_MS,
     HANDSHAKE_TIMEOUT_MS,
     TRANSITIONS,
+    TURN_COMMANDS,
     UNSTORED_BYTES_MAX,
 )
 from leveret.session.stream.session import UNOPENED_FRAME_BYTES_MAX
@@ -26,7 +27,7 @@ from leveret.testing.sites.stream_host import FakeStreamHost
 from leveret.wire.chunk import ChunkType, decode_header
 from leveret.wire.record import OUTGOING_STREAM, RECOVERY_STREAM_PREFIX
 from leveret.wire.stream import commands as wire
-from leveret.wire.stream.codec import COMMANDS, Code, CommandKey
+from leveret.wire.stream.codec import COMMANDS, Code, CommandKey, Response
 from leveret.wire.stream.fields import NO_LEADER, FailedPublish, OffsetSpec, OffsetType, StreamMetadata
 from leveret.wire.stream.publish import MessageRun
 from tests.unit.session.stream.stream_peer import GUEST, HANDSHAKE, Peer
@@ -38,6 +39,46 @@ FROM_FIRST = OffsetSpec(OffsetType.FIRST)
 @pytest.fixture
 def peer() -> Peer:
     return Peer().opened()
+
+
+# --- Turns ----------------------------------------------------------------------------------------
+
+
+def waits(peer: Peer) -> bool:
+    """Whether others have their turn before the peer is served, or read from, further."""
+    assert peer.session.takes_more != peer.session.is_turn_over
+    return peer.session.is_turn_over
+
+
+def test_of_many_commands_in_a_read_a_turns_worth_is_served_in_a_row(peer: Peer) -> None:
+    """A read holds 13,000 of them, and others waited 0.2 s until all were answered."""
+    count = 2 * TURN_COMMANDS + 7
+    octets = b"".join(wire.QueryOffset(number, "r", "s").encode() for number in range(count))
+    cut = len(octets) - 5
+    answered = [peer.send_octets(octets[:cut])]
+    assert waits(peer)
+    answered.append(peer.send_octets(octets[cut:]))
+    while waits(peer):
+        answered.append(peer.send_octets(b""))
+    assert [len(each) for each in answered] == [TURN_COMMANDS, TURN_COMMANDS, 7]
+    correlations = [each.correlation for part in answered for each in part if isinstance(each, Response)]
+    assert correlations == list(range(count))
+
+
+def test_a_connection_that_ends_in_its_turn_goes_on_with_nothing(peer: Peer) -> None:
+    many = [wire.QueryOffset(number, "r", "s") for number in range(TURN_COMMANDS)]
+    peer.send(*many, wire.Close(7, Code.OK, "done"), *many)
+    assert waits(peer)
+    assert peer.send_octets(b"") == [wire.CloseResponse(7, Code.OK)]
+    while waits(peer):
+        assert peer.send_octets(b"") == []
+    assert peer.state() is StreamConnectionState.CLOSED
+
+
+def test_a_command_that_names_many_streams_is_a_turn_of_its_own(peer: Peer) -> None:
+    many = wire.Metadata(1, [f"stream-{number}" for number in range(2000)])
+    assert len(peer.send(many, wire.QueryOffset(2, "r", "s"))) == 1
+    assert len(peer.send_octets(b"")) == 1
 
 
 # --- Handshake ------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Final
 from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.backlog.ranges import OffsetRanges
 from leveret.core.queues.head import Head
-from leveret.core.queues.messages import MESSAGE_OVERHEAD_BYTES, Messages, Run
+from leveret.core.queues.messages import Messages, Run
 
 WINDOW_BYTES_MAX: Final = 8 * 1024 * 1024
 WINDOW_IDLE_BYTES_MAX: Final = 256 * 1024
@@ -80,7 +80,7 @@ class Backlog:
     def _hold(self, run: Run) -> None:
         """Add a run at the end of the window."""
         self._window.append(run)
-        self.window_bytes += memory_of(run)
+        self.window_bytes += run.memory_bytes
         self.window_count += len(run)
 
     def _window_reaches(self, end: int, first: int) -> bool:
@@ -207,7 +207,7 @@ class Backlog:
             first, end = ranges.take(min(limit, run.fitting(DELIVERY_BYTES_MAX - size)))
             taken.append(run.cut(first, end))
             limit -= end - first
-            size += taken[-1].body_bytes
+            size += taken[-1].octets
         return taken
 
     def _in_memory(self, offset: int) -> Run | None:
@@ -227,7 +227,7 @@ class Backlog:
             run = self._split(self._window, min(limit, run.fitting(DELIVERY_BYTES_MAX - size)))
             taken.append(run)
             limit -= len(run)
-            size += run.body_bytes
+            size += run.octets
             self.cursor = run.end
         return taken
 
@@ -235,7 +235,7 @@ class Backlog:
         """Take at most `count` messages off the first run in memory."""
         run = window[0]
         part = run.cut(run.first, run.first + count) if count < len(run) else run
-        self.window_bytes -= memory_of(part)
+        self.window_bytes -= part.memory_bytes
         self.window_count -= len(part)
         if part is run:
             return window.popleft()
@@ -258,11 +258,6 @@ class Backlog:
     def _forget_window(self) -> None:
         self._window.clear()
         self.window_bytes = self.window_count = 0
-
-
-def memory_of(run: Run) -> int:
-    """The octets that a run takes in memory, about."""
-    return run.body_bytes + len(run) * MESSAGE_OVERHEAD_BYTES
 
 
 def _is_enough(taken: list[Run], size: int) -> bool:

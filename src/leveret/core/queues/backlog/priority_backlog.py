@@ -2,8 +2,9 @@
 
 Messages of a higher priority are delivered first; of one priority returned messages come first, then the oldest. The
 log has no priorities, so the offsets are held in memory (16 octets for each stretch of equal priority), and a restart
-reads the backlog once. Expiry and limits look at the head only, as in RabbitMQ: a message behind a message of higher
-priority does not expire before its turn.
+reads the backlog once. A read of the log for one priority finds messages of all: those that are ready are kept until
+their turn, as far as memory allows, or the log would be read once for each priority. Expiry and limits look at the head
+only, as in RabbitMQ: a message behind a message of higher priority does not expire before its turn.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from collections.abc import Callable, Iterator
 from heapq import heappop, heappush, heapreplace
 from typing import Final
 
-from leveret.core.queues.backlog.backlog import DELIVERY_BYTES_MAX, Backlog, Batch, memory_of
+from leveret.core.queues.backlog.backlog import (
+    DELIVERY_BYTES_MAX,
+    WINDOW_BYTES_MAX,
+    WINDOW_IDLE_BYTES_MAX,
+    Backlog,
+    Batch,
+)
 from leveret.core.queues.backlog.offsets import OffsetSet
 from leveret.core.queues.backlog.ranges import OffsetRanges
 from leveret.core.queues.head import Head
@@ -21,6 +28,9 @@ from leveret.core.queues.messages import Messages, Run
 
 SORTED_AT_ONCE: Final = 256
 """The most runs that are read or sorted in one step, so that other clients are served in between."""
+NEAR: Final = 64
+"""A read that would begin at most so far behind the last one begins where that one ended. Otherwise the few messages in
+between would need a read for each priority."""
 
 
 class _Level:
@@ -45,6 +55,8 @@ class PriorityBacklog(Backlog):
         self._top = priority_max
         self._levels = [_Level() for _ in range(priority_max + 1)]
         self.unsorted: list[tuple[int, int]] = []
+        self._kept: dict[int, Run] = {}
+        self._window_bytes_max = WINDOW_IDLE_BYTES_MAX
 
     def _level_of(self, messages: Messages) -> _Level:
         return self._levels[self._top - min(messages.priority, self._top)]
@@ -72,7 +84,7 @@ class PriorityBacklog(Backlog):
             else:
                 run = Run(offset, messages, now_ms)
                 level.recent.append(run)
-                self.window_bytes += memory_of(run)
+                self.window_bytes += run.memory_bytes
                 self.window_count += len(run)
             offset = end
         self.next_offset = self.cursor = offset
@@ -90,6 +102,7 @@ class PriorityBacklog(Backlog):
         """See Backlog."""
         self._levels = [_Level() for _ in self._levels]
         self.unsorted.clear()
+        self._kept.clear()
         self.cursor = self.next_offset
         self.window_bytes = self.window_count = 0
 
@@ -121,6 +134,7 @@ class PriorityBacklog(Backlog):
         """See Backlog."""
         # A heap gives the order of the log, so that each read of it serves the following ranges, too.
         unsorted, read_before = self.unsorted, self.runs_read
+        self._window_bytes_max = WINDOW_IDLE_BYTES_MAX
         for _ in range(SORTED_AT_ONCE):
             if not unsorted or self.runs_read - read_before >= SORTED_AT_ONCE:
                 break
@@ -128,6 +142,7 @@ class PriorityBacklog(Backlog):
             run = self.find(first)
             stop = min(end, run.end)
             self._level_of(run.messages).returned.add(first, stop)
+            self._keep(run.cut(first, stop))
             if stop == end:
                 heappop(unsorted)
             else:
@@ -137,6 +152,7 @@ class PriorityBacklog(Backlog):
     def take(self, limit: int) -> tuple[list[Run], bool]:
         """See Backlog; takes messages of one priority at a time."""
         self._sort()
+        self._window_bytes_max = WINDOW_BYTES_MAX
         for level in self._levels:
             if level.returned.count:
                 return self._take_ranges(level.returned, limit), True
@@ -146,8 +162,62 @@ class PriorityBacklog(Backlog):
                 return self._take_ranges(level.waiting, limit), False
         return [], False
 
+    def _take_ranges(self, ranges: OffsetRanges, limit: int) -> list[Run]:
+        taken = super()._take_ranges(ranges, limit)
+        for run in taken:
+            self._let_go(run)
+        return taken
+
     def _take_recent(self, level: _Level, limit: int) -> list[Run]:
         return [self._split(level.recent, min(limit, level.recent[0].fitting(DELIVERY_BYTES_MAX)))]
+
+    # -- what was read for another priority -----------------------------------------------------
+
+    def find(self, offset: int) -> Run:
+        """See Backlog; what is ready between the last read and this one is read as well."""
+        behind = self._reread[-1].end if self._reread else offset
+        if behind < offset <= behind + NEAR and self._in_memory(offset) is None:
+            begin = min(
+                (first for each in self._ranges() for first, _ in each.within(behind, offset)), default=offset
+            )
+            self._reread = self._read(begin)
+        return super().find(offset)
+
+    def _ranges(self) -> Iterator[OffsetRanges]:
+        """What is ready, and not in memory for sure."""
+        for level in self._levels:
+            yield level.returned
+            yield level.waiting
+
+    def _read(self, offset: int) -> list[Run]:
+        runs = super()._read(offset)
+        for run in runs:
+            level = self._level_of(run.messages)
+            for ranges in (level.returned, level.waiting):
+                for first, end in ranges.within(run.first, run.end):
+                    self._keep(run.cut(first, end))
+        return runs
+
+    def _in_memory(self, offset: int) -> Run | None:
+        return self._kept.get(offset) or super()._in_memory(offset)
+
+    def _keep(self, run: Run) -> None:
+        """Keep a run of ready messages, unless the memory is full."""
+        if self.window_bytes < self._window_bytes_max and run.first not in self._kept:
+            self._kept[run.first] = run
+            self.window_bytes += run.memory_bytes
+            self.window_count += len(run)
+
+    def _let_go(self, taken: Run) -> None:
+        """Keep nothing of what was taken."""
+        kept = self._kept
+        for offset in range(taken.first, taken.end) if kept else ():
+            run = kept.pop(offset, None)
+            if run is not None:
+                self.window_bytes -= run.memory_bytes
+                self.window_count -= len(run)
+                if run.end > taken.end:
+                    self._keep(run.cut(taken.end, run.end))
 
     def head(self) -> tuple[Run, int] | None:
         """See Backlog."""

@@ -46,6 +46,15 @@ class OffsetRanges:
             return None
         return self._starts[self._begin], self._ends[self._begin]
 
+    def within(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+        """The parts of [first, end) that are there, in order."""
+        starts, ends = self._starts, self._ends
+        for at in range(max(self._begin, bisect_right(starts, first, self._begin) - 1), len(starts)):
+            if starts[at] >= end:
+                return
+            if ends[at] > first:
+                yield max(first, starts[at]), min(end, ends[at])
+
     def take(self, limit: int) -> tuple[int, int]:
         """Remove up to `limit` offsets of the front range; it must not be empty."""
         begin = self._begin

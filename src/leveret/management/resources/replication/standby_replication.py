@@ -16,6 +16,7 @@ from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import done, json_reply
 from leveret.management.resources.replication.schema_replication import NewMode
 from leveret.model.definitions import GlobalParameter, Put
+from leveret.runtime.process.work_slices import in_slices
 from leveret.runtime.schema_sync.endpoints import decode_upstream
 from leveret.runtime.standby.downstream import UPSTREAM_PARAMETER
 from leveret.runtime.standby.transfer import parse_upstream
@@ -75,7 +76,7 @@ async def delete_data(call: Call) -> Response:
 
 async def show_upstream_metrics(call: Call) -> Response:
     """What is collected here, a row a queue."""
-    return json_reply(call.node.upstream.metrics())
+    return json_reply([row async for row in in_slices(call.node.upstream.metrics())])
 
 
 async def set_upstream(call: Call, value: object) -> None:

@@ -122,6 +122,13 @@ class PriorityMachine(RuleBasedStateMachine):
             self.queue.add_consumer(Sink(0))
 
     @invariant()
+    def only_what_is_ready_is_kept(self) -> None:
+        assert isinstance(self.queue.backlog, PriorityBacklog)
+        kept = sorted((run.first, run.end) for run in self.queue.backlog._kept.values())
+        ready = {offset for first, end in self.queue.backlog.ready_ranges() for offset in range(first, end)}
+        assert ready.issuperset(offset for first, end in kept for offset in range(first, end))
+
+    @invariant()
     def counts_are_right(self) -> None:
         assert self.queue.ready_count == len(self.ready) + len(self.returned)
         assert self.queue.unacked_count == len(self.unacked)
@@ -159,6 +166,53 @@ def test_what_comes_back_in_many_pieces_is_sorted_with_few_reads_of_the_log() ->
         backlog.put_back(at, at + 1)
     assert sum(end - first for first, end in backlog.ready_ranges()) == 500
     assert len(reads) <= 11
+
+
+FIVE = [make_head(b"", b"q", content_header(b"\x08\x00" + bytes((priority,)), 1)) for priority in range(5)]
+
+
+@pytest.mark.parametrize("came_back", [False, True])
+def test_the_log_is_read_once_and_not_once_for_each_priority(
+    monkeypatch: pytest.MonkeyPatch, came_back: bool
+) -> None:
+    """10,000 messages of five priorities took six reads of all of them to come back and be delivered again."""
+    monkeypatch.setattr(priority_backlog, "WINDOW_IDLE_BYTES_MAX", 0)
+    reads: list[int] = []
+
+    def read(offset: int) -> list[Run]:
+        reads.append(offset)
+        return [Run(at, alike(FIVE[at % 5], [b"x"])) for at in range(offset, min(1000, offset + 97))]
+
+    backlog = PriorityBacklog(read, lambda run: False, priority_max=4)
+    backlog.append(0, [alike(FIVE[at % 5], [b"x"]) for at in range(1000)], 0, 0)
+    if came_back:
+        taken = list(backlog.skip(1000))
+        for first, end in taken:
+            backlog.put_back(first, end)
+        while backlog.sort_some():
+            pass
+        assert not backlog.window_bytes, "nobody is there to take what is sorted"
+        reads.clear()
+    order = [offset for _ in range(1000) for offset in offsets(backlog.take(7)[0])]
+    assert order == sorted(range(1000), key=lambda at: (-(at % 5), at))
+    # 11, and one for the first message of each priority, which stands before that of the priority above.
+    assert len(reads) <= 15
+    assert (backlog.window_bytes, backlog.window_count) == (0, 0)
+
+
+def test_no_more_is_kept_for_other_priorities_than_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(priority_backlog, "WINDOW_BYTES_MAX", 2000)
+
+    def read(offset: int) -> list[Run]:
+        return [Run(at, alike(FIVE[at % 5], [b"x"])) for at in range(offset, min(1000, offset + 100))]
+
+    backlog = PriorityBacklog(read, lambda run: False, priority_max=4)
+    backlog.append(0, [alike(FIVE[at % 5], [b"x"]) for at in range(1000)], 0, 0)
+    order: list[int] = []
+    while len(order) < 1000:
+        order += offsets(backlog.take(7)[0])
+        assert backlog.window_bytes <= 2000 + Run(0, alike(FIVE[0], [b"x"])).memory_bytes
+    assert order == sorted(range(1000), key=lambda at: (-(at % 5), at))
 
 
 def a_backlog_of_many_priorities(monkeypatch: pytest.MonkeyPatch, count: int) -> tuple[Log, Queue]:
