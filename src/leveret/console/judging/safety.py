@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from leveret.console.judging.links import StandbyLink, is_downstream, standby_links
 from leveret.console.judging.retention import retention_warning
-from leveret.console.sites.documents import FollowerStatus, QueueStatus, TransferredVhost
+from leveret.console.sites.documents import FollowerStatus, LeaderStatus, QueueStatus, TransferredVhost
 from leveret.console.sites.facts import SiteFacts
 from leveret.model.tags import tags_of
 
@@ -84,7 +84,8 @@ def safety_rows(sites: Sequence[SiteFacts], now_ms: int) -> list[SafetyRow]:
     """A row a queue of each site that leads it, and a row a vhost whose upstream no site here knows; worst first."""
     links = standby_links(sites)
     heard = {site.site for site in sites if site.is_heard(now_ms)}
-    rows = [row for site in sites for row in _rows_of(site, links, heard, now_ms)]
+    leading = [site for site in sites if not _is_answered_for(site, sites)]
+    rows = [row for site in leading for row in _rows_of(site, links, heard, now_ms)]
     rows += _orphans(sites, links, now_ms)
     rows.sort(key=_order)
     return rows
@@ -142,6 +143,17 @@ def _counted(loss: Loss) -> float:
 # -- the queues of one site -------------------------------------------------------------------
 
 
+def _is_answered_for(site: SiteFacts, sites: Sequence[SiteFacts]) -> bool:
+    """Whether a site is the follower of a node that is a site here, too: its queues are the leader's."""
+    if site.replication.role != "follower":
+        return False
+    return any(
+        site.replication.node in {follower.name for follower in other.replication.followers}
+        for other in sites
+        if other is not site
+    )
+
+
 def _rows_of(
     site: SiteFacts, links: Sequence[StandbyLink], heard: Collection[str], now_ms: int
 ) -> Iterator[SafetyRow]:
@@ -192,7 +204,12 @@ def _row_of(queue: QueueStatus, view: _SiteView) -> SafetyRow:
         if _is_sent(queue, view)
         else []
     )
-    leader = QueueCopy(_node_of(queue, view), "leader", queue.state, False, True, NOTHING)
+    kind = "leader"
+    if view.site.replication.leader is not None:
+        # The node follows one that this console does not know.
+        kind = "follower"
+        others.insert(0, _leader_copy(view.site.replication.leader))
+    leader = QueueCopy(_node_of(queue, view), kind, queue.state, False, True, NOTHING)
     if_node = _least(queue, [*others, *away], view)
     if_site = _least(queue, away, view)
     danger, reason = _judge(queue, view, others, away, if_node, if_site)
@@ -205,6 +222,13 @@ def _row_of(queue: QueueStatus, view: _SiteView) -> SafetyRow:
 
 def _node_of(queue: QueueStatus, view: _SiteView) -> str:
     return queue.leader or queue.node or view.site.replication.node or view.site.site
+
+
+def _leader_copy(leader: LeaderStatus) -> QueueCopy:
+    """What a follower knows of its leader: while it streams, that has every message."""
+    if leader.state in ("streaming", "delayed"):
+        return QueueCopy(leader.name or leader.uri, "leader", "running", False, True, NOTHING)
+    return QueueCopy(leader.name or leader.uri, "leader", "not heard of", False, False, Loss(None, None))
 
 
 def _follower_copy(follower: FollowerStatus) -> Iterator[QueueCopy]:
@@ -315,7 +339,7 @@ def _judge(
     if not queue.durable:
         return Danger.BY_DESIGN, "A transient queue ends with its node."
     if not view.is_heard:
-        return Danger.NOT_HEARD, _not_heard(view, away)
+        return Danger.NOT_HEARD, _not_heard(queue, view, others, away)
     if queue.state in ("down", "crashed"):
         return Danger.DOWN, f"The queue is {queue.state}: no application reaches its messages now."
     if not others and not away:
@@ -330,11 +354,25 @@ def _judge(
     return Danger.SAFE, _why_safe(if_node, if_site, away)
 
 
-def _not_heard(view: _SiteView, away: Sequence[QueueCopy]) -> str:
+def _not_heard(
+    queue: QueueStatus, view: _SiteView, others: Sequence[QueueCopy], away: Sequence[QueueCopy]
+) -> str:
+    """What a promotion would lack now: what is known of it, and that there may be more."""
     since = f"Site {view.site.site} was last heard {_duration(view.age_s)} ago"
+    whole = next((copy for copy in others if copy.is_whole), None)
+    if whole is not None:
+        return f"{since}; {whole.kind} {whole.place} had every message then."
     if not away:
-        return f"{since}; no other site has a copy."
-    return f"{since}; {_worst(away)}."
+        return f"{since}; {_worst(others)}." if others else f"{since}; no other site has a copy."
+    reporting = [link for link in view.standbys[queue.vhost] if link.row is not None]
+    if not reporting:
+        return f"{since}; {_worst(away)}."
+    nearest = min(reporting, key=lambda link: (link.lag_records, link.lag_ms or 0))
+    age = "" if nearest.lag_ms is None else f" of the last {_duration(nearest.lag_ms / 1000)}"
+    return (
+        f"{since}. A promotion of {nearest.downstream} now lacks {nearest.lag_records:,} records of the virtual host "
+        f"that are known, and all{age} that nobody reported."
+    )
 
 
 def _worst(copies: Sequence[QueueCopy]) -> str:

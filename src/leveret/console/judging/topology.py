@@ -61,7 +61,7 @@ def _site_row(site: SiteFacts, now_ms: int) -> Json:
         "user": site.user,
         "tags": list(site.tags),
         "role": _role(site),
-        "nodes": _nodes(site),
+        "nodes": _nodes(site) if site.is_heard(now_ms) else [_as_not_heard(node) for node in _nodes(site)],
         "queues": len(site.queues),
         "queues_age_ms": None if site.queues_ms is None else now_ms - site.queues_ms,
         "messages": site.overview.queue_totals.get("messages"),
@@ -80,6 +80,17 @@ def _role(site: SiteFacts) -> str:
     if site.standby.downstreams:
         return "upstream"
     return "serving"
+
+
+def _as_not_heard(node: Json) -> Json:
+    """A node of a site that does not answer: nobody knows how it is now."""
+    return node | {
+        "is_running": False,
+        "state": "not heard of",
+        "uptime_ms": None,
+        "lag_records": None,
+        "lag_s": None,
+    }
 
 
 def _nodes(site: SiteFacts) -> list[Json]:

@@ -1,7 +1,7 @@
 // Do: what a site can be told to do, what will happen in numbers before it does, and the jobs that were begun.
 import { h } from "/files/dom.js";
 import { ask, send } from "/files/server.js";
-import { bytes, clock, day, duration, number } from "/files/words.js";
+import { bytes, clock, day, duration, moment, number } from "/files/words.js";
 
 const ROWS_MAX = 500;
 const SELDOM = ["in_doubt", "reader_offsets", "clamped_offsets", "publisher_ids", "unreadable_records", "missing_records", "missing_messages"];
@@ -64,7 +64,7 @@ function form(site, action, again) {
   };
   return h("form", { class: "job", onsubmit: submit, autocomplete: "off" },
     h("ul", { class: "forecast" }, action.forecast.map((text) => h("li", {}, text))),
-    action.options.map((option) => (option.kind === "moment" ? moment(site, action, option, again) : field(option))),
+    action.options.map((option) => (option.kind === "moment" ? asOf(site, action, option, again) : field(option))),
     action.is_final ? h("label", { class: "word" }, h("span", {}, "This cannot be taken back. Type ", h("code", {}, site), " to do it."), h("input", { name: "typed-word", required: true, pattern: escaped(site), spellcheck: "false" })) : null,
     h("p", {}, h("button", { class: "main" }, action.title)),
     h("p", { class: "trouble", role: "alert" }, trouble));
@@ -73,9 +73,9 @@ function form(site, action, again) {
 const escaped = (text) => text.replace(/[.\-]/g, "\\$&");
 
 /** A moment of the kept history: to be typed, or found with a slider, and what the queues held then. */
-function moment(site, action, option, again) {
+function asOf(site, action, option, again) {
   const slide = (event) => {
-    slid = new Date(Number(event.target.value)).toISOString();
+    slid = new Date(Math.round(Number(event.target.value))).toISOString();
     event.target.form.elements[option.name].value = slid;
     event.target.setAttribute("aria-valuetext", slid);
   };
@@ -93,8 +93,8 @@ function moment(site, action, option, again) {
   return h("fieldset", { class: "moment", key: option.name },
     h("legend", {}, option.label),
     field({ ...option, label: "Moment; empty is now" }),
-    kept && kept.to > kept.from ? h("label", {}, `Kept history: ${day(kept.from)} to ${day(kept.to)}`,
-      h("input", { type: "range", name: "slider", min: String(kept.from), max: String(kept.to), step: "1000", value: String(kept.to), "aria-valuetext": slid || null, oninput: slide })) : null,
+    kept && kept.to > kept.from ? h("label", {}, `Kept history: ${moment(kept.from)} to ${moment(kept.to)}`,
+      h("input", { type: "range", name: "slider", min: String(kept.from), max: String(kept.to), step: "any", value: String(kept.to), "aria-valuetext": slid || null, oninput: slide })) : null,
     action.name === "dry_run" ? null : h("p", {}, h("button", { type: "button", onclick: look }, "Preview by queue")),
     found ? h("div", { class: "preview", role: "status" }, found.ended_ms === null ? h("p", { class: "note" }, `▸ ${found.step}`) : null, outcome(found)) : null);
 }
@@ -183,7 +183,8 @@ function table(name, rows) {
     rows.length > ROWS_MAX ? h("p", { class: "note" }, `${number(rows.length - ROWS_MAX)} more rows are in the copied text.`) : null);
 }
 
-const words = (name) => name.replace(/_(ms|s)$/, "").replaceAll("_", " ");
+const CALLED = { recovered_s: "time to recover", compared_s: "time to compare" };
+const words = (name) => CALLED[name] ?? name.replace(/_(ms|s)$/, "").replaceAll("_", " ");
 
 function shown(value, name = "") {
   if (value === null || value === undefined) return "–";

@@ -5,6 +5,7 @@ import { bytes, clock, day, duration, number } from "/files/words.js";
 
 const WIDTH = 560, HEIGHT = 150, LEFT = 64, RIGHT = 12, TOP = 12, BOTTOM = 24;
 const SPANS = { hour: 3600e3, day: 86400e3 };
+const OLD_MS = { hour: 30e3, day: 3600e3 };
 const PLOTS = [
   ["messages", "Messages in queues", (value) => number(Math.round(value))],
   ["publish_rate", "Published a second", (value) => number(Math.round(value * 10) / 10)],
@@ -34,16 +35,22 @@ async function load(again) {
   ];
 }
 
+/** The newest value, and since when there is no newer one. */
+function latest(runs, text, now) {
+  const [ms, value] = runs.at(-1).at(-1);
+  return now - ms > OLD_MS[span] ? `${text(value)} at ${span === "day" ? day(ms) : clock(ms)}` : text(value);
+}
+
 function plot(title, runs, text, { now_ms: now }) {
   const since = now - SPANS[span];
   const values = runs.flat().map(([, value]) => value);
-  const [top, newest] = [nice(Math.max(...values, 0)), values[values.length - 1]];
+  const [top, newest] = [nice(Math.max(...values, 0)), latest(runs, text, now)];
   const x = (ms) => LEFT + ((ms - since) / (now - since)) * (WIDTH - LEFT - RIGHT);
   const y = (value) => HEIGHT - BOTTOM - (value / top) * (HEIGHT - TOP - BOTTOM);
   const at = (ms) => (span === "day" ? day(ms) : clock(ms)).replace(/:\d\d$/, (end) => (span === "day" ? end : ""));
   return h("figure", { class: "plot", key: title },
-    h("figcaption", {}, title, h("b", {}, text(newest))),
-    h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}: now ${text(newest)}, at most ${text(Math.max(...values))}` },
+    h("figcaption", {}, title, h("b", {}, newest)),
+    h("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img", "aria-label": `${title}: ${newest}, at most ${text(Math.max(...values))}` },
       [0, 0.5, 1].map((part) => [
         h("line", { class: "rule", x1: LEFT, x2: WIDTH - RIGHT, y1: y(top * part), y2: y(top * part) }),
         h("text", { class: "axis", x: LEFT - 8, y: y(top * part) + 4, "text-anchor": "end" }, text(top * part))]),

@@ -4,6 +4,8 @@ const NUMBER = new Intl.NumberFormat("en");
 const CLOCK = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
 const DAY = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", hour12: false });
 
+const MOMENT = new Intl.DateTimeFormat(undefined, { month: "short", day: "2-digit", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+
 export const DANGERS = {
   down: { sign: "✕", word: "down", tone: "bad", means: "No application reaches the queue." },
   one_copy: { sign: "▲", word: "one copy", tone: "bad", means: "The loss of one machine loses everything." },
@@ -35,6 +37,8 @@ export function bytes(value) {
 
 export const clock = (ms) => (ms === null || ms === undefined ? "never" : CLOCK.format(new Date(ms)));
 export const day = (ms) => (ms === null || ms === undefined ? "unknown" : DAY.format(new Date(ms)));
+/** A time with its seconds. */
+export const moment = (ms) => (ms === null || ms === undefined ? "unknown" : MOMENT.format(new Date(ms)));
 export const plural = (count, one, many = `${one}s`) => `${number(count)} ${count === 1 ? one : many}`;
 export const short = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 

@@ -10,6 +10,7 @@ from leveret.console.judging.safety import NOTHING, Danger, Loss, SafetyRow, by_
 from leveret.console.sites.documents import (
     ClusterStatus,
     FollowerStatus,
+    LeaderStatus,
     NodeReplication,
     QueueStatus,
     StandbyDetails,
@@ -191,7 +192,8 @@ CASES = [
         Danger.NOT_HEARD,
         Loss(None, 61.0),
         Loss(None, 61.0),
-        "Site eu was last heard 60 s ago; standby us (connected) lacks an unknown number of messages",
+        "Site eu was last heard 60 s ago. A promotion of us now lacks 2 records of the virtual host that are known, "
+        "and all of the last 61 s that nobody reported.",
     ),
 ]
 
@@ -262,3 +264,33 @@ def test_the_last_report_of_a_standby_that_is_not_heard_of_makes_nothing_safe() 
     row = next(row for row in safety_rows([upstream(queue()), silent], NOW_MS) if row.queue == "new")
     assert (row.danger, row.if_site) == (Danger.BEHIND, Loss(7, 0.0))
     assert "standby us (not heard of) lacks up to 7 messages" in row.reason
+
+
+def following(state: str) -> SiteFacts:
+    """Site second, the node b, which follows a."""
+    facts = upstream(queue(policy=None), standby=StandbyDetails(), site="second")
+    facts.replication = NodeReplication(role="follower", node="b", leader=LeaderStatus(name="a", state=state))
+    return facts
+
+
+def test_the_leader_answers_for_a_follower_also_when_it_is_lost() -> None:
+    leads = NodeReplication(role="leader", node="a", followers=[FollowerStatus(name="b", in_sync=True)])
+    first = upstream(queue(policy=None), replication=leads)
+    [row] = safety_rows([first, following("streaming")], NOW_MS)
+    assert (row.site, row.danger) == ("eu", Danger.ONE_SITE)
+    first.heard_ms = NOW_MS - 60_000
+    [row] = safety_rows([first, following("connecting")], NOW_MS)
+    assert (row.danger, row.reason) == (
+        Danger.NOT_HEARD,
+        "Site eu was last heard 60 s ago; follower b had every message then.",
+    )
+
+
+def test_a_follower_whose_leader_is_not_known_here_is_a_copy_and_no_leader() -> None:
+    [row] = safety_rows([following("streaming")], NOW_MS)
+    assert (row.danger, [copy.kind for copy in row.copies]) == (Danger.ONE_SITE, ["follower", "leader"])
+    [row] = safety_rows([following("connecting")], NOW_MS)
+    assert (row.danger, row.reason) == (
+        Danger.BEHIND,
+        "No other copy is complete: leader a (not heard of) lacks an unknown number of messages.",
+    )

@@ -10,8 +10,18 @@ def test_roles_are_what_the_sites_say() -> None:
 
 
 def test_a_site_that_is_silent_is_not_alive_and_has_its_age() -> None:
-    [row] = site_rows([upstream(heard_ms=NOW_MS - 40_000, error="no connection")], NOW_MS)
+    [row] = site_rows(
+        [upstream(heard_ms=NOW_MS - 40_000, error="no connection", nodes=[NodeStatus("a", True, uptime=9)])],
+        NOW_MS,
+    )
     assert (row["is_heard"], row["age_ms"], row["error"]) == (False, 40_000, "no connection")
+    [node] = row["nodes"]
+    assert (node["name"], node["is_running"], node["state"], node["uptime_ms"]) == (
+        "a",
+        False,
+        "not heard of",
+        None,
+    )
 
 
 def test_the_link_of_a_silent_standby_is_not_connected() -> None:

@@ -1,0 +1,90 @@
+"""The console and the loss of a machine: a follower that is promoted from the page, a cluster that lives on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pika
+import pytest
+from playwright.sync_api import Page, expect
+
+from leveret.testing.applications.applications import parameters
+from leveret.testing.network.ports import LOOPBACK
+from leveret.testing.servers.chromium import Visit
+from leveret.testing.servers.console import ConsoleProcess
+from leveret.testing.sites import cluster_site
+from leveret.testing.sites.cluster_site import ClusterSite
+from leveret.testing.sites.follower_site import FollowerSite
+
+SLOW_MS = 60_000
+
+
+def look_at(page: Page, console: ConsoleProcess, name: str) -> None:
+    page.goto(f"{console.url}#{name}")
+    page.get_by_label("User").fill("guest")
+    page.get_by_label("Password").fill("guest")
+    page.keyboard.press("Enter")
+
+
+def publish(port: int, queue: str, count: int) -> None:
+    with pika.BlockingConnection(parameters(port, "/")) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.queue_declare(queue, durable=True)
+        for _ in range(count):
+            channel.basic_publish("", queue, b"", pika.BasicProperties(delivery_mode=2))
+
+
+def test_a_follower_is_a_copy_and_is_promoted_from_the_page_when_its_leader_is_lost(
+    visit: Visit, tmp_path: Path
+) -> None:
+    page = visit.page
+    with FollowerSite(tmp_path, followers=1) as site:
+        site.start()
+        publish(site.leader.node.amqp_port, "orders", 5)
+        site.wait_even()
+        urls = {
+            "first": f"http://{LOOPBACK}:{site.leader.node.management_port}",
+            "second": f"http://{LOOPBACK}:{site.followers[0].node.management_port}",
+        }
+        with ConsoleProcess(urls) as console:
+            look_at(page, console, "safety")
+            row = page.locator("table.queues tr", has_text="orders").first
+            expect(row).to_contain_text("◇ one site", timeout=SLOW_MS)
+            expect(row).to_contain_text("follower in sync")
+            site.leader.node.kill9()
+            expect(row).to_contain_text("? not heard", timeout=SLOW_MS)
+            expect(row).to_contain_text("follower two@127.0.0.1 had every message then")
+            page.get_by_role("link", name="Do", exact=True).click()
+            second = page.get_by_role("region", name="second", exact=True)
+            second.get_by_role("button", name="Promotion of the follower …", exact=True).click()
+            second.get_by_label("This cannot be taken back").fill("second")
+            second.locator("button.main").click()
+            done = page.get_by_role("article", name="Promotion of the follower at second")
+            expect(done).to_contain_text("✓ done", timeout=SLOW_MS)
+            page.get_by_role("link", name="History").click()
+            expect(page.locator("ol.line")).to_contain_text("took the lead, in epoch 2", timeout=SLOW_MS)
+
+
+@pytest.mark.xdist_group("cluster")
+@pytest.mark.skipif(cluster_site.available() is not None, reason=str(cluster_site.available()))
+def test_a_cluster_that_loses_a_node_is_still_alive_and_says_who_leads_on(
+    visit: Visit, tmp_path: Path
+) -> None:
+    page = visit.page
+    with ClusterSite(tmp_path) as site:
+        first = site.members[0]
+        first.ctl("set_policy", "ha", ".*", '{"ha-mode": "all", "ha-sync-mode": "automatic"}')
+        publish(first.amqp_port, "orders", 5)
+        nodes = [f"http://{LOOPBACK}:{node.management_port}" for node in site.members]
+        with ConsoleProcess({"cluster": ",".join(nodes)}) as console:
+            look_at(page, console, "safety")
+            row = page.locator("table.queues tr", has_text="orders").first
+            expect(row).to_contain_text("mirror synchronised", timeout=SLOW_MS)
+            first.kill9()
+            page.get_by_role("link", name="Sites").click()
+            card = page.get_by_role("region", name="cluster", exact=True)
+            expect(card.locator("tr", has_text=first.node)).to_contain_text("not running", timeout=SLOW_MS)
+            expect(card).to_contain_text("✓ alive")
+            page.get_by_role("link", name="History").click()
+            expect(page.locator("ol.line")).to_contain_text(f"Node {first.node} was lost", timeout=SLOW_MS)

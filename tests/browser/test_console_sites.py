@@ -1,0 +1,164 @@
+"""The console and sites that are not as they should be: slow, failing, with a wrong certificate; and over TLS."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Final
+
+import pytest
+from playwright.sync_api import Error, Page, expect
+
+from leveret.testing.network.ports import LOOPBACK, free_ports
+from leveret.testing.servers import certificates
+from leveret.testing.servers.broker import LeveretProcess
+from leveret.testing.servers.certificates import CertificateAuthority
+from leveret.testing.servers.chromium import Chromium, Visit
+from leveret.testing.servers.console import ConsoleProcess
+
+KNOWN: Final = json.dumps({"name": "guest", "tags": ["administrator"]}).encode()
+SLOW_S: Final = 1.5
+SITE: Final = "eu=http://127.0.0.1:15672"
+FORGED: Final = """([url, body, kind]) => fetch(url, {method: "POST", credentials: "include",
+    headers: {"content-type": kind}, body})"""
+
+
+@contextmanager
+def site(answer: Callable[[str], tuple[int, bytes]]) -> Iterator[str]:
+    """A server that knows everybody, and answers all else as `answer` says of a path; its URL."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, octets = (200, KNOWN) if self.path == "/api/whoami" else answer(self.path)
+            self.send_response(status)
+            self.send_header("content-length", str(len(octets)))
+            self.end_headers()
+            self.wfile.write(octets)
+
+        def log_message(self, *_: object) -> None:
+            """Nothing is written."""
+
+    with ThreadingHTTPServer((LOOPBACK, 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://{LOOPBACK}:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def failing(_: str) -> tuple[int, bytes]:
+    return 500, b'{"error": "internal_server_error", "reason": "the <b>disk</b> is full"}'
+
+
+def slow(path: str) -> tuple[int, bytes]:
+    time.sleep(SLOW_S)
+    return (200, b"[]") if path.startswith(("/api/nodes", "/api/queues", "/api/vhosts")) else (404, b"{}")
+
+
+def log_in(page: Page, console: ConsoleProcess, user: str = "guest", password: str = "guest") -> None:
+    page.goto(console.url)
+    page.get_by_label("User").fill(user)
+    page.get_by_label("Password").fill(password)
+    page.keyboard.press("Enter")
+
+
+def test_a_site_that_fails_and_one_that_is_slow_hold_up_neither_the_page_nor_each_other(visit: Visit) -> None:
+    with LeveretProcess() as node, site(failing) as broken, site(slow) as tired:
+        urls = {"eu": f"http://{LOOPBACK}:{node.management_port}", "broken": broken, "tired": tired}
+        with ConsoleProcess(urls) as console:
+            log_in(visit.page, console)
+            expect(visit.page.get_by_role("region", name="eu", exact=True)).to_contain_text("✓ alive")
+            failed = visit.page.get_by_role("region", name="broken", exact=True)
+            expect(failed).to_contain_text("the site declines: the <b>disk</b> is full")
+            expect(visit.page.get_by_role("region", name="tired", exact=True)).to_contain_text("✓ alive")
+            began_s = time.monotonic()
+            visit.page.get_by_role("link", name="Am I safe?").click()
+            expect(visit.page.get_by_role("heading", name="Am I safe?")).to_be_visible()
+            assert time.monotonic() - began_s < SLOW_S
+
+
+@pytest.mark.skipif(certificates.available() is not None, reason=str(certificates.available()))
+def test_a_wrong_certificate_is_not_alive_and_the_right_one_is_over_tls_on_both_sides(
+    visit: Visit, chromium: Chromium, tmp_path: Path
+) -> None:
+    for name in ("ours", "strangers"):
+        (tmp_path / name).mkdir()
+    ours, strangers = CertificateAuthority(tmp_path / "ours"), CertificateAuthority(tmp_path / "strangers")
+    issued = ours.issue("server", names=f"IP:{LOOPBACK}")
+    [port] = free_ports(1)
+    settings = {
+        "management.ssl.port": str(port),
+        "management.ssl.certfile": str(issued.certfile),
+        "management.ssl.keyfile": str(issued.keyfile),
+    }
+    config = tmp_path / "console.toml"
+    config.write_text(
+        f'certfile = "{issued.certfile}"\nkeyfile = "{issued.keyfile}"\n'
+        f'[sites.good]\nurl = "https://{LOOPBACK}:{port}"\ncacertfile = "{ours.cacertfile}"\n'
+        f'[sites.bad]\nurl = "https://{LOOPBACK}:{port}"\ncacertfile = "{strangers.cacertfile}"\n'
+    )
+    with (
+        LeveretProcess(config=settings),
+        ConsoleProcess({}, ["--config", str(config)]) as console,
+        chromium.visit(ignore_https_errors=True) as trusting,
+    ):
+        assert console.url.startswith("https://")
+        log_in(trusting.page, console)
+        expect(trusting.page.get_by_role("region", name="good", exact=True)).to_contain_text("✓ alive")
+        bad = trusting.page.get_by_role("region", name="bad", exact=True)
+        expect(bad).to_contain_text("certificate verify failed")
+        [cookie] = trusting.page.context.cookies()
+        assert (cookie["secure"], cookie["name"].startswith("__Host-")) == (True, True)
+
+
+def test_two_browsers_are_two_people(chromium: Chromium) -> None:
+    with LeveretProcess() as node, chromium.visit() as first, chromium.visit() as second:
+        node.ctl("add_user", "looker", "-", input_text="pass")
+        node.ctl("set_user_tags", "looker", "monitoring")
+        with ConsoleProcess({"eu": f"http://{LOOPBACK}:{node.management_port}"}) as console:
+            log_in(first.page, console)
+            log_in(second.page, console, "looker", "pass")
+            expect(first.page.locator("section.card")).to_contain_text("guest (administrator)")
+            expect(second.page.locator("section.card")).to_contain_text("looker (monitoring)")
+            first.page.get_by_role("button", name="Log out").click()
+            expect(first.page.get_by_role("button", name="Log in")).to_be_visible()
+            second.page.get_by_role("link", name="Am I safe?").click()
+            expect(second.page.locator("main")).to_contain_text("There are no queues.")
+
+
+def test_a_page_of_another_origin_changes_nothing(visit: Visit) -> None:
+    with (
+        LeveretProcess() as node,
+        site(failing) as stranger,
+        ConsoleProcess({"eu": f"http://{LOOPBACK}:{node.management_port}"}) as console,
+    ):
+        page = visit.page
+        log_in(page, console)
+        expect(page.locator("section.card")).to_contain_text("✓ alive")
+        visit.expect("answered|Content Security Policy|CORS|no answer|Failed")
+        page.goto(f"{stranger}/api/whoami")
+        wanted = json.dumps({"site": "eu", "action": "scrub", "given": {}, "word": ""})
+        for kind in ("application/json", "text/plain"):
+            with pytest.raises(Error, match="Failed to fetch"):
+                page.evaluate(FORGED, [f"{console.url}jobs", wanted, kind])
+        page.goto(f"{console.url}#do")
+        expect(page.get_by_role("region", name="eu", exact=True)).to_be_visible()
+        expect(page.get_by_role("article")).to_have_count(0)
+
+
+def test_a_console_for_other_machines_without_tls_does_not_start() -> None:
+    command = [sys.executable, "-c", "from leveret.cli.server import main; main()", "console", "--site", SITE]
+    ended = subprocess.run(
+        [*command, "--listen", "0.0.0.0:0"], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 78, ended.stderr
+    assert "passwords would travel in clear text" in ended.stderr
