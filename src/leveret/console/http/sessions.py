@@ -45,6 +45,7 @@ class ConsoleSession:
     seen_s: float
     _rows: list[SafetyRow] = field(default_factory=list)
     _rows_at_s: float = float("-inf")
+    _rows_of: list[int | None] = field(default_factory=list)
 
     @property
     def facts(self) -> list[SiteFacts]:
@@ -52,10 +53,10 @@ class ConsoleSession:
         return [watch.facts for watch in self.watches.values()]
 
     def rows(self) -> list[SafetyRow]:
-        """The rows of `Am I safe?`, at most `_ROWS_S` old: several pages ask for them."""
-        now_s = time.monotonic()
-        if now_s - self._rows_at_s > _ROWS_S:
-            self._rows, self._rows_at_s = safety_rows(self.facts, clock_ms()), now_s
+        """The rows of `Am I safe?`, of the newest lists of queues, and else at most `_ROWS_S` old."""
+        now_s, lists = time.monotonic(), [facts.queues_ms for facts in self.facts]
+        if now_s - self._rows_at_s > _ROWS_S or lists != self._rows_of:
+            self._rows, self._rows_at_s, self._rows_of = safety_rows(self.facts, clock_ms()), now_s, lists
         return self._rows
 
     def is_over(self, now_s: float) -> bool:

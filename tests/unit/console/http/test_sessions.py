@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any, cast
+
 import pytest
 
 from leveret.console.http.sessions import IDLE_S, WHOLE_S, ConsoleSession
+from tests.unit.console.facts import NOW_MS, queue, upstream
 
 
 @pytest.mark.parametrize(
@@ -18,3 +22,14 @@ def test_a_session_ends_half_an_hour_after_its_last_page_and_after_twelve_hours(
     seen_s: float, now_s: float, is_over: bool
 ) -> None:
     assert ConsoleSession("guest", {}, began_s=0, seen_s=seen_s).is_over(now_s) is is_over
+
+
+def test_a_list_of_queues_that_has_come_is_judged_at_once() -> None:
+    facts = upstream()
+    facts.queues_ms = None
+    session = ConsoleSession("guest", {"eu": cast(Any, SimpleNamespace(facts=facts))}, 0, 0)
+    assert session.rows() == []
+    facts.queues, facts.queues_ms = [queue()], NOW_MS
+    [row] = session.rows()
+    assert row.queue == "new"
+    assert session.rows() is session.rows()
