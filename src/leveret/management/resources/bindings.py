@@ -27,7 +27,7 @@ class BindingBody(msgspec.Struct):
 
 
 async def show_all(call: Call) -> Response:
-    """The bindings of all vhosts the caller sees."""
+    """The bindings of all vhosts that the caller may see."""
     return await _list(call, call.seen_vhosts())
 
 
@@ -37,7 +37,7 @@ async def show_vhost(call: Call) -> Response:
 
 
 async def show_between(call: Call) -> Response:
-    """The bindings between two ends; none if an end is not there."""
+    """The bindings between two ends; none if an end does not exist."""
     return await call.plain_list([binding_json(each) for each in _between(call)], "properties_key")
 
 
@@ -88,7 +88,7 @@ def shown_key(binding: Binding) -> str:
 
 
 async def default_bindings(call: Call, vhost: str) -> list[Binding]:
-    """Every queue is bound to the default exchange by its name."""
+    """The bindings of every queue to the default exchange by its name."""
     return [
         Binding(source="", vhost=vhost, destination=queue.key[1], routing_key=queue.key[1])
         async for queue in in_slices(call.broker.vhost_queues(vhost))
@@ -103,7 +103,7 @@ async def _list(call: Call, vhosts: list[str]) -> Response:
 
 
 def _ends(call: Call) -> tuple[str, str, str, str]:
-    """Vhost, source, kind of destination, destination; whether the ends are there is not looked at."""
+    """Vhost, source, kind of destination, destination; without a check of the ends."""
     kind = _KINDS.get(call.path("kind"))
     if kind is None:
         raise NotFound("a binding goes to a queue (q) or an exchange (e)")
@@ -129,7 +129,7 @@ def _between(call: Call) -> list[Binding]:
 
 
 def _binding(call: Call) -> Binding:
-    """The binding of the path, whose key may be encoded once more than a path asks for, as in a location."""
+    """The binding of the path, whose key may be encoded twice, as in a location."""
     wanted = call.path("properties_key")
     found = _between(call)
     for name in (shown_key, lambda each: each.properties_key):

@@ -19,7 +19,7 @@ from leveret.session.amqp091.channel import Channel
 
 
 async def show_all(call: Call) -> Response:
-    """The channels the caller may see: all, or its own."""
+    """The channels that the caller may see: all, or its own."""
     return await _list(call, _visible(call))
 
 
@@ -50,7 +50,7 @@ def shown_channel(call: Call, channel: Channel) -> dict[str, Any]:
 
 
 def _visible(call: Call) -> list[Channel]:
-    """What belongs to the caller, or all for those who monitor."""
+    """The channels of the caller, or all for monitors."""
     found = channels(call.node)
     if call.caller.has(Need.MONITORING):
         return found

@@ -1,4 +1,4 @@
-"""`/api/connections`: who is connected, over AMQP 0-9-1, AMQP 1.0 and the stream protocol."""
+"""`/api/connections`: the open connections over AMQP 0-9-1, AMQP 1.0 and the stream protocol."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _REASON: Final = "Closed via management plugin"
 
 
 async def show_all(call: Call) -> Response:
-    """The connections the caller may see: all, or its own."""
+    """The connections that the caller may see: all, or its own."""
     return await _list(call, visible(call))
 
 
@@ -40,7 +40,7 @@ async def show(call: Call) -> Response:
 
 
 async def close(call: Call) -> Response:
-    """End a connection; `x-reason` is told to the client."""
+    """End a connection; the client gets `x-reason`."""
     _close(_existing(call), _reason(call))
     await call.node.commit()
     return done()
@@ -55,7 +55,7 @@ async def show_channels(call: Call) -> Response:
 
 
 async def show_of_user(call: Call) -> Response:
-    """Who is connected as a user, in short."""
+    """A user's connections, in short."""
     rows = [
         {
             "name": name_of(each),
@@ -78,12 +78,12 @@ async def close_of_user(call: Call) -> Response:
 
 
 def visible(call: Call) -> list[Any]:
-    """The connections that belong to the caller, or all for those who monitor."""
+    """The connections of the caller, or all for monitors."""
     return visible_of(call, [*amqp_connections(call.node), *other_connections(call.node)])
 
 
 def visible_of(call: Call, found: list[Any]) -> list[Any]:
-    """Those of these connections."""
+    """The same, of these connections."""
     if call.caller.has(Need.MONITORING):
         return found
     return [each for each in found if each.user == call.caller.name]

@@ -1,4 +1,4 @@
-"""`/api/consumers`: who consumes from which queue."""
+"""`/api/consumers`: the consumers and their queues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from leveret.management.views.peer_view import consumer_json, stream_consumer_js
 
 
 async def show_all(call: Call) -> Response:
-    """The consumers in all vhosts the caller sees."""
+    """The consumers in all vhosts that the caller may see."""
     seen = set(call.seen_vhosts())
     return await _list(call, seen)
 

@@ -1,4 +1,4 @@
-"""`/api/definitions`: all that was declared, as one document; out, and in again."""
+"""`/api/definitions`: all definitions as one document, for export and import."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def show_all(call: Call) -> Response:
 
 
 async def show_vhost(call: Call) -> Response:
-    """The definitions of one vhost; its name is left out, so that they fit another."""
+    """The definitions of one vhost, without its name, so that they fit another."""
     vhost = call.vhost()
     existing = {
         kind: [each for each in call.definitions[kind].values() if each.key[0] == vhost]
@@ -55,17 +55,17 @@ async def show_vhost(call: Call) -> Response:
 
 
 async def put_all(call: Call) -> Response:
-    """Put the definitions of a cluster on top of what is there."""
+    """Add the definitions of a cluster to the present ones."""
     return await _put(call, None)
 
 
 async def put_vhost(call: Call) -> Response:
-    """Put the definitions of a vhost on top of what is there."""
+    """Add the definitions of a vhost to the present ones."""
     return await _put(call, call.vhost())
 
 
 async def _put(call: Call, vhost: str | None) -> Response:
-    """Import, while no other import goes on; what was put before a refusal stands, as in RabbitMQ."""
+    """Import, one import at a time; as in RabbitMQ, entities before a refused one stay."""
     kind = call.request.headers.get("content-type", _JSON)
     media = kind.partition(";")[0].strip().lower()
     if media not in (_JSON, _FORM):
@@ -88,10 +88,10 @@ async def _put(call: Call, vhost: str | None) -> Response:
 
 
 def _put_entity(broker: Broker, entity: AnyEntity) -> None:
-    """Put one entity of a document, unless an import leaves it as it is.
+    """Put one entity of a document, except those that an import skips.
 
     Raises:
-        InvalidCommand: names the entity that was declined, and why.
+        InvalidCommand: the text names the refused entity and the reason.
     """
     if is_passed_over(entity, broker.definitions):
         return
@@ -113,7 +113,7 @@ def _file_of(kind: str, octets: bytes) -> bytes:
 
 
 def entity_json(call: Call, entity: AnyEntity) -> dict[str, Any]:
-    """An entity as a definitions file has it."""
+    """An entity in the form of a definitions file."""
     shown = call.entity_json(entity)
     if isinstance(entity, Queue):
         del shown["epoch"]

@@ -18,7 +18,7 @@ from leveret.model.definitions import Binding, Exchange
 
 _KEY: Final = ("vhost", "name")
 _SUMMED: Final = ("message_stats",)
-"""Each node counts what its own clients publish."""
+"""The fields that are summed over nodes: each node counts its own clients' publishes."""
 
 
 class ExchangeBody(msgspec.Struct):
@@ -32,7 +32,7 @@ class ExchangeBody(msgspec.Struct):
 
 
 async def show_all(call: Call) -> Response:
-    """The exchanges of all vhosts the caller sees."""
+    """The exchanges of all vhosts that the caller may see."""
     return await _list(call, call.seen_vhosts())
 
 
@@ -51,7 +51,7 @@ async def show(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    """Declare an exchange, or check that the one there is equivalent."""
+    """Declare an exchange, or check that an existing one is equivalent."""
     vhost, name = call.vhost(), call.exchange_name()
     call.new_name()
     wanted = await call.body(ExchangeBody)
@@ -71,7 +71,7 @@ async def put(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
-    """Delete an exchange; `if-unused` only if nothing is bound to it."""
+    """Delete an exchange; `if-unused` only without bindings."""
     vhost, name = call.vhost(), call.exchange_name()
     call.broker.exchange(vhost, name)
     actor, if_unused = call.caller.in_vhost(vhost), call.flag("if-unused")
@@ -80,7 +80,7 @@ async def delete(call: Call) -> Response:
 
 
 async def show_bindings_from(call: Call) -> Response:
-    """What is bound to the exchange; nothing to one that is not there."""
+    """The bindings from the exchange; none for a missing one."""
     vhost, name = call.vhost(), call.exchange_name()
     if not name:
         return await _bindings(call, await default_bindings(call, vhost))
@@ -89,7 +89,7 @@ async def show_bindings_from(call: Call) -> Response:
 
 
 async def show_bindings_to(call: Call) -> Response:
-    """What the exchange is bound to; nothing is one that is not there."""
+    """The bindings to the exchange; none for a missing one."""
     vhost, name = call.vhost(), call.exchange_name()
     return await _bindings(call, call.broker.topology(vhost).bindings_into("exchange", name))
 

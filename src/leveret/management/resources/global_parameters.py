@@ -1,7 +1,7 @@
 """`/api/global-parameters`: parameters of the whole cluster.
 
-Two of them are the endpoints of upstreams. They are checked as the commands that set them check them,
-so that other tools (RabbitMQ's topology operator puts them here) get the same answers.
+Two of them are the endpoints of upstreams. They are checked as the commands for them check them, so that other tools
+(RabbitMQ's topology operator puts them here) get the same answers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Publish to an exchange, get from a queue; and the test that both work, `/api/aliveness-test`."""
+"""Publish to an exchange, get from a queue; and the test of both, `/api/aliveness-test`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from leveret.session.ingest import Outsider
 
 COUNT_MAX: Final = 50_000
 BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of the messages of one answer, about: what is beyond stays in the queue."""
+"""The approximate limit of one answer's messages, in octets; further ones stay in the queue."""
 _ALIVE: Final = "aliveness-test"
 _DECIDE_TIMEOUT_S: Final = 30.0
 
@@ -40,7 +40,7 @@ class PublishBody(msgspec.Struct):
 
 
 class GetBody(msgspec.Struct):
-    """The body that gets; `truncate` is the most octets of a payload that are shown."""
+    """The body that gets; `truncate` is the largest number of octets that are shown of a payload."""
 
     count: int
     ackmode: Literal[
@@ -54,7 +54,7 @@ class GetBody(msgspec.Struct):
 
 
 async def publish(call: Call) -> Response:
-    """Publish one message, and answer once it is as safe as a confirm makes it."""
+    """Publish one message, and answer once it is as safe as a confirmed one."""
     vhost, exchange = call.vhost(), call.exchange_name()
     wanted = await call.body(PublishBody)
     body = _payload(wanted)
@@ -70,7 +70,7 @@ async def publish(call: Call) -> Response:
         raise InvalidCommand(_amqp_text(error)) from None
     await call.node.commit()
     if routed and outsider.outcome is None:
-        # A queue that another node leads, or mirrors: it is safe when they say so.
+        # A queue that another node leads, or mirrors: that node decides when it is safe.
         await asyncio.wait([decided], timeout=_DECIDE_TIMEOUT_S)
         if outsider.outcome is None:
             reason = (
@@ -99,7 +99,7 @@ async def get(call: Call) -> Response:
                 await call.returned(existing)
                 existing = call.broker.queues.get((vhost, name))
             if existing is not None and existing.is_remote and shown:
-                # Another node leads it since the last turn; what was got before that is told.
+                # Another node leads it since the last step; the answer has the messages before that.
                 break
             if existing is not None:
                 need_led_here(call, existing)
@@ -124,7 +124,7 @@ async def get(call: Call) -> Response:
 
 
 async def check_alive(call: Call) -> Response:
-    """Declare a queue, publish to it and get from it, as the caller; so only a leader can be asked."""
+    """Declare a queue, publish to it and get from it, as the caller; so only a leader answers."""
     need_serving(call.node)
     vhost = call.vhost()
     actor = call.caller.in_vhost(vhost)
@@ -134,7 +134,7 @@ async def check_alive(call: Call) -> Response:
         await call.node.commit()
     leader = leader_elsewhere(call, (vhost, _ALIVE))
     if leader is not None:
-        # It was declared just now, where the locator of leaders says.
+        # It was declared just now, at the node that the leader locator chose.
         return await pass_on(call, leader)
     outsider = _outsider(call, vhost)
     outsider.publish("", _ALIVE, header_of(Properties(), len(_ALIVE)), _ALIVE.encode())
@@ -151,10 +151,10 @@ async def _at_aliveness(call: Call) -> str | None:
 
 
 def _need_in_service(call: Call) -> None:
-    """A drained node takes no messages, from here neither: it may be about to give its queues away.
+    """Refuse messages at a drained node, which may be about to hand over its queues.
 
     Raises:
-        Declined: it is drained.
+        BadRequest: it is drained.
     """
     if call.node.maintenance.is_draining:
         reason = (
@@ -178,7 +178,7 @@ def _payload(message: PublishBody) -> bytes:
 
 
 def _amqp_text(error: LeveretError) -> str:
-    """As a channel would be closed: `404 NOT_FOUND - no exchange ...`."""
+    """The text with which a channel would be closed: `404 NOT_FOUND - no exchange ...`."""
     code = code_of(error)
     return f"{code} {reply_text(code, str(error))}"
 

@@ -1,4 +1,4 @@
-"""`/`: for who looks with a browser; what this is, and where the rest is. It tells nothing of the node."""
+"""`/`: a page for browsers, with links to the rest. It has no data of the node."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HEADERS: Final = {"content-security-policy": "default-src 'none'; style-src 'un
 
 
 async def show(request: Request) -> Response:
-    """The page, whose links are relative: a prefix of paths does not matter."""
+    """The page; its links are relative, so a prefix of paths does not matter."""
     return HTMLResponse(_PAGE, headers=_HEADERS)
 
 

@@ -19,13 +19,13 @@ class ParameterBody(msgspec.Struct):
 
 
 async def show_all(call: Call) -> Response:
-    """The parameters of all vhosts the caller sees."""
+    """The parameters of all vhosts that the caller may see."""
     existing = call.definitions["parameters"].values()
     return await call.list_entities(each for each in existing if call.caller.sees(each.key[0]))
 
 
 async def show_component(call: Call) -> Response:
-    """The parameters of a component, in all vhosts the caller sees."""
+    """The parameters of a component, in all vhosts that the caller may see."""
     component = call.path("component")
     existing = call.definitions["parameters"].values()
     return await call.list_entities(

@@ -1,7 +1,7 @@
 """`/api/policies` and `/api/operator-policies`: settings for all queues or exchanges whose name matches.
 
-An operator's policy stands over what policies say. It is a runtime parameter of the component
-`operator_policy`; here it looks like any policy.
+An operator's policy overrides policies. It is a runtime parameter of the component `operator_policy`; here it looks
+like any policy.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Policies:
     """The handlers of one sort of policies.
 
     Attributes:
-        what: one of them in words.
-        kind: of the entities that hold them.
-        component: what stands between vhost and name in the key of such an entity.
+        what: the name of one in texts.
+        kind: the kind of their entities.
+        component: the part between vhost and name in the key of such an entity.
         entity: makes one of (vhost, name, body).
     """
 
@@ -56,7 +56,7 @@ class Policies:
     entity: Callable[[str, str, PolicyBody], AnyEntity]
 
     def routes(self, path: str, change: Need) -> list[Route]:
-        """All that is below `path`; to change something takes `change`."""
+        """The routes below `path`; changes need `change`."""
         return [
             resource(path, GET=self.show_all),
             resource(path + "/{vhost}", GET=self.show_vhost),
@@ -70,20 +70,20 @@ class Policies:
         ]
 
     async def show_all(self, call: Call) -> Response:
-        """Those of all vhosts the caller sees."""
+        """The policies of all vhosts that the caller may see."""
         return await self._list(call, call.caller.sees)
 
     async def show_vhost(self, call: Call) -> Response:
-        """Those of one vhost."""
+        """The policies of one vhost."""
         vhost = call.vhost()
         return await self._list(call, lambda each: each == vhost)
 
     async def show(self, call: Call) -> Response:
-        """One of them."""
+        """One policy."""
         return call.show(_row(self._existing(call)))
 
     async def put(self, call: Call) -> Response:
-        """Set one; it applies at once."""
+        """Set a policy; it applies at once."""
         vhost, name = call.vhost(), call.new_name()
         wanted = await call.body(PolicyBody)
         entity = self.entity(vhost, name, wanted)
@@ -92,7 +92,7 @@ class Policies:
         return put_reply(existed=existed)
 
     async def delete(self, call: Call) -> Response:
-        """Clear one."""
+        """Clear a policy."""
         await call.apply(Delete(self.kind, self._existing(call).key))
         return done()
 

@@ -1,7 +1,7 @@
 """`/api/queues/VHOST/NAME/restart`: a queue whose log cannot be read, or is missing, begins anew without it.
 
-GET   what would be given up: {"damage": ..., "copies": [{"node", "role", "state", "messages", ...}]}
-PUT   do it, with `?give_up=true`; the same document, as of just before. Copies on nodes that run are quarantined
+GET   the losses of a restart: {"damage": ..., "copies": [{"node", "role", "state", "messages", ...}]}
+PUT   restart, with `?give_up=true`; the same document, of just before. Copies on nodes that run are quarantined
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ logger = logging.getLogger(__name__)
 
 
 async def show(call: Call) -> Response:
-    """Tell what a restart would give up."""
+    """The losses of a restart."""
     return call.show(await _lost(call, _crashed(call)))
 
 
 async def restart(call: Call) -> Response:
-    """Let the queue begin anew: it keeps its name, arguments, policies and bindings, and none of its messages.
+    """Restart the queue empty: it keeps its name, arguments, policies and bindings, and none of its messages.
 
-    Copies are quarantined before the definition changes, and deleted behind it. A node that dies between the two has
-    the queue down as before, and the copies twice.
+    Copies are quarantined before the definition changes, and deleted behind it. If a node dies in between, the queue
+    stays down, and the copies exist twice.
     """
     queue = _crashed(call)
     lost = await _lost(call, queue)
@@ -59,7 +59,7 @@ def _crashed(call: Call) -> Queue:
     """The queue of the path.
 
     Raises:
-        PreconditionFailed: it is served.
+        PreconditionFailed: the queue is not down.
     """
     queue = queue_of(call)
     need_led_here(call, queue)

@@ -44,7 +44,7 @@ class Action(msgspec.Struct):
 
 
 async def show_all(call: Call) -> Response:
-    """The queues of all vhosts the caller sees."""
+    """The queues of all vhosts that the caller may see."""
     seen = set(call.seen_vhosts())
     return await _list(call, [queue for key, queue in call.broker.queues.items() if key[0] in seen])
 
@@ -68,7 +68,7 @@ async def show(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    """Declare a queue, or check that the one there is equivalent."""
+    """Declare a queue, or check that an existing one is equivalent."""
     vhost, name = call.vhost(), call.new_name()
     wanted = await call.body(QueueBody)
     existing = call.broker.queues.get((vhost, name))
@@ -92,7 +92,7 @@ async def put(call: Call) -> Response:
 
 
 async def _at_wanted(call: Call) -> str | None:
-    """Where a queue is to be declared: at its leader if it is there, else at the node that the body names."""
+    """The node that declares a queue: the leader of an existing one, else the node in the body."""
     if call.request.method != "PUT" or (call.path("vhost"), call.path("name")) in call.broker.queues:
         return await at_leader(call)
     node, cluster = (await call.body(QueueBody)).node, call.cluster
@@ -100,9 +100,9 @@ async def _at_wanted(call: Call) -> str | None:
 
 
 async def delete(call: Call) -> Response:
-    """Delete a queue; `if-unused`, `if-empty` on these conditions only.
+    """Delete a queue; `if-unused`, `if-empty` only under these conditions.
 
-    One that is down, as its leader is gone, can be deleted without them.
+    A queue without a running leader can be deleted without conditions.
     """
     await call.returned(queue_of(call))
     queue, actor = queue_of(call), call.caller.in_vhost(call.vhost())
@@ -125,7 +125,7 @@ async def purge(call: Call) -> Response:
 
 
 async def act(call: Call) -> Response:
-    """Synchronise mirrors, or stop to: this tells nobody when it is done, nor that there is nothing to do."""
+    """Begin or stop to synchronise mirrors, without reporting the end, or that there was nothing to do."""
     queue = queue_of(call)
     wanted = await call.body(Action)
     if wanted.action not in _ACTIONS:
@@ -138,7 +138,7 @@ async def act(call: Call) -> Response:
 
 
 async def show_bindings(call: Call) -> Response:
-    """What the queue is bound to, the default exchange first."""
+    """The queue's bindings, the default exchange's first."""
     queue = queue_of(call)
     vhost, name = queue.key
     implicit = Binding(source="", vhost=vhost, destination=name, routing_key=name)
@@ -149,7 +149,7 @@ async def show_bindings(call: Call) -> Response:
 
 
 def queue_of(call: Call) -> Queue:
-    """The queue of the path, also one that is down: an operator looks at it and may delete it.
+    """The queue of the path, also one that is down, for inspection and deletion.
 
     Raises:
         NotFound: there is none.
@@ -165,9 +165,9 @@ async def _list(call: Call, queues: Collection[Queue]) -> Response:
 
 
 def _listing(call: Call, queues: Collection[Queue], reported: Reported) -> Listing[Queue]:
-    """The queues that this node leads and, unless it is its part that is asked for, those that nobody tells of.
+    """The queues that this node leads and, in an answer for all nodes, those that no node reports.
 
-    A queue that is about to have another leader may be nobody's for a moment.
+    During a change of leader, a queue may be reported by no node for a moment.
     """
     cluster = call.cluster
     if cluster.is_member:

@@ -20,7 +20,7 @@ from leveret.model.errors import NotFound
 
 
 async def show_connections(call: Call) -> Response:
-    """The stream connections the caller may see: all, or its own."""
+    """The stream connections that the caller may see: all, or its own."""
     return await _list(call, _visible(call))
 
 
@@ -43,23 +43,23 @@ async def close(call: Call) -> Response:
 
 
 async def show_publishers(call: Call) -> Response:
-    """Who publishes over the stream protocol; in one vhost, to one stream."""
+    """The publishers of the stream protocol; in one vhost, to one stream."""
     return await _attached(call, "publishers", "queue", publisher_json)
 
 
 async def show_consumers(call: Call) -> Response:
-    """Who consumes over the stream protocol; in one vhost."""
+    """The consumers of the stream protocol; in one vhost."""
     return await _attached(call, "subscriptions", "stream", subscription_json)
 
 
 async def show_publishers_of(call: Call) -> Response:
-    """What one connection publishes to."""
+    """One connection's publishers."""
     existing = _existing(call)
     return await call.plain_list([publisher_json(call.node, existing, each) for each in existing.publishers])
 
 
 async def show_consumers_of(call: Call) -> Response:
-    """What one connection consumes."""
+    """One connection's consumers."""
     existing = _existing(call)
     return await call.plain_list(
         [subscription_json(call.node, existing, each) for each in existing.subscriptions]
@@ -69,7 +69,7 @@ async def show_consumers_of(call: Call) -> Response:
 async def _attached(
     call: Call, what: str, to: str, shown: Callable[[ManagedNode, Any, int], Row]
 ) -> Response:
-    """Publishers or consumers, of the vhost and the stream in the path if there are any."""
+    """Publishers or consumers, of the path's vhost and stream, if it has any."""
     parts = call.request.path_params
     vhosts = {call.vhost()} if "vhost" in parts else set(call.seen_vhosts())
     stream = call.path("stream") if "stream" in parts else None

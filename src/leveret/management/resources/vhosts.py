@@ -25,11 +25,11 @@ _SUMMED: Final = (
     "message_stats",
     *(f"{name}{end}" for name in (*LENGTHS, *OCTETS) for end in ("", "_details")),
 )
-"""Of a vhost each node counts its own queues and connections."""
+"""The fields that are summed: each node counts its own queues and connections of a vhost."""
 
 
 class VhostBody(msgspec.Struct):
-    """The body of a PUT; what it does not name stays as it is, or gets its default."""
+    """The body of a PUT; missing fields stay, or get their defaults."""
 
     description: str | None = None
     tags: Tags | None = None
@@ -38,7 +38,7 @@ class VhostBody(msgspec.Struct):
 
 
 async def show_all(call: Call) -> Response:
-    """The vhosts the caller knows of."""
+    """The vhosts that the caller may see."""
     names = [name for (name,) in call.definitions["vhosts"] if call.caller.knows(name)]
     others = await sums_of(call, ("name",))
     listing = Listing(
@@ -55,7 +55,7 @@ async def show(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    """Make a vhost, or change its description and tags; its maker may do all in it."""
+    """Make a vhost, or change its description and tags; its maker gets all permissions."""
     name = call.new_name("vhost")
     if not name:
         raise InvalidCommand("a vhost needs a name")
@@ -80,11 +80,11 @@ async def put(call: Call) -> Response:
 
 
 async def delete(call: Call) -> Response:
-    """Delete a vhost and all that is in it."""
+    """Delete a vhost with its content."""
     name = call.path("vhost")
     if (name,) not in call.definitions["vhosts"]:
         raise NotFound(f"vhost '{name}' does not exist")
-    # One after the other: together they would hold up the clients of all other vhosts.
+    # One after the other, because all at once would hold up the clients of other vhosts.
     bindings = [Delete("bindings", binding.key) for binding in call.broker.topology(name).bindings()]
     queues = [Delete("queues", queue.key) for queue in call.broker.vhost_queues(name)]
     await call.apply(*bindings, *queues, Delete("vhosts", (name,)))
@@ -92,7 +92,7 @@ async def delete(call: Call) -> Response:
 
 
 async def start(call: Call) -> Response:
-    """Start a vhost on a node, where it runs already as long as the node does."""
+    """Start a vhost on a node, where it always runs while the node does."""
     vhost, node = call.path("vhost"), call.path("node")
     if node not in call.cluster.members():
         raise InvalidCommand(f"node '{node}' is not part of this cluster")
@@ -102,12 +102,12 @@ async def start(call: Call) -> Response:
 
 
 async def show_permissions(call: Call) -> Response:
-    """Who may do what in the vhost."""
+    """The permissions in the vhost."""
     return await _list_of(call, "permissions")
 
 
 async def show_topic_permissions(call: Call) -> Response:
-    """Who may use which routing keys in the vhost."""
+    """The topic permissions in the vhost."""
     return await _list_of(call, "topic_permissions")
 
 
@@ -138,7 +138,7 @@ async def _list_of(call: Call, kind: str) -> Response:
 
 
 def _trace(call: Call, vhost: str, *, on: bool) -> None:
-    """Have the vhost's messages copied to amq.rabbitmq.trace until the node stops, or no longer."""
+    """Begin to copy the vhost's messages to amq.rabbitmq.trace until the node stops, or end it."""
     traced = call.broker.traced_vhosts
     if on is not (vhost in traced):
         logger.info("tracing_%s vhost=%s user=%s", "enabled" if on else "disabled", vhost, call.caller.name)
@@ -146,7 +146,7 @@ def _trace(call: Call, vhost: str, *, on: bool) -> None:
 
 
 def _chosen_type(wanted: VhostBody) -> str | None:
-    # RabbitMQ 3.10 and 3.11 show "undefined" where none was chosen.
+    # RabbitMQ 3.10 and 3.11 show "undefined" if none was chosen.
     return None if wanted.default_queue_type == "undefined" else wanted.default_queue_type
 
 

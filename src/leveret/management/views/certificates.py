@@ -1,4 +1,4 @@
-"""Until when the certificates of the node's listeners hold."""
+"""The expiry of the certificates of the node's listeners."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _DAY_S: Final = 86_400
 
 
 def expiring_before(config: Config, days: int) -> list[dict[str, Any]]:
-    """The TLS listeners whose certificate ends within so many days, or has ended, or cannot be read."""
+    """The TLS listeners whose certificate ends within so many days, has ended, or cannot be read."""
     deadline_s = time.time() + days * _DAY_S
     return [
         {
@@ -47,9 +47,9 @@ def _tls_listeners(config: Config) -> Iterator[tuple[ListenerView, TlsOptions]]:
 
 
 def _end_of(options: TlsOptions) -> str:
-    """The end of a certificate as `Nov 21 08:00:00 2026 GMT`; empty if it cannot be read, or has come.
+    """The end of a certificate as `Nov 21 08:00:00 2026 GMT`; empty if it cannot be read, or has passed.
 
-    OpenSSL tells what is in a certificate only of peers, so one end shows it to another, in memory.
+    OpenSSL reports a certificate's content only for peers, so one end shows it to another, in memory.
     """
     if options.certfile is None:
         return ""

@@ -1,4 +1,4 @@
-"""Where the node's listeners are: listeners by RabbitMQ's names of their protocols."""
+"""The node's listeners, under RabbitMQ's names of their protocols."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leveret.management.node import ManagedNode
 from leveret.management.request.leadership import serves
 
 _FOR_OPERATORS: Final = ("http", "replication", "clustering")
-"""What the protocols begin with that a node speaks whatever its role is."""
+"""The prefixes of the protocols that a node serves in every role."""
 
 
 class ListenerView(NamedTuple):
@@ -27,7 +27,7 @@ def listeners_of(config: Config) -> list[ListenerView]:
 
 
 def open_listeners(node: ManagedNode) -> list[ListenerView]:
-    """The listeners as they are now: only who serves clients has some for them."""
+    """The listeners that are open now: those for clients only while clients are served."""
     served = serves(node)
     return [
         listener

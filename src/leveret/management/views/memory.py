@@ -1,4 +1,4 @@
-"""What the node's memory is used for, as far as it is known: bodies that wait, what connections hold, the rest."""
+"""The node's memory by use, where known: waiting bodies, connections, the rest."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _NOT_APART: Final = (
     "quorum_queue_dlx_procs", "reserved_unallocated", "stream_queue_coordinator_procs",
     "stream_queue_replica_reader_procs",
 )  # fmt: skip
-"""RabbitMQ's uses that Leveret does not have, or does not measure: what they take is in `other_proc`."""
+"""RabbitMQ's uses that Leveret lacks or does not measure: `other_proc` includes them."""
 
 
 def memory_of(node: ManagedNode) -> dict[str, Any]:
-    """Octets by use; they add up to what is resident."""
+    """Octets by use; their sum is the resident memory."""
     resident = used_memory_bytes()
     code = min(_of_files(), resident)
     held = Counter({_CLASSIC: 0, **dict.fromkeys(_BY_TYPE.values(), 0)})
@@ -44,13 +44,13 @@ def memory_of(node: ManagedNode) -> dict[str, Any]:
 
 
 def _of_files() -> int:
-    """What is resident of the program and its libraries."""
+    """The resident octets of the program and its libraries."""
     status = read_proc("/proc/self/status")
     return _KIB * int(status.partition("RssFile:")[2].split(maxsplit=1)[0])
 
 
 def relative(memory: dict[str, Any]) -> dict[str, Any]:
-    """The same in percent of what is resident, rounded up as RabbitMQ does."""
+    """The same in percent of the resident memory, rounded up as in RabbitMQ."""
     total = memory["total"]["rss"]
     parts = {name: octets for name, octets in memory.items() if isinstance(octets, int)}
     return {

@@ -30,11 +30,11 @@ _NUMBERS: Final = {
     "timestamp": (props.TIMESTAMP, 8),
 }
 KEY_BYTES_MAX: Final = 128
-"""Of a header's name, by the specification (4.2.5.5)."""
+"""The largest length of a header's name, by the specification (4.2.5.5)."""
 
 
 class Properties(msgspec.Struct):
-    """The properties of a message that is to be published."""
+    """The properties of a message to publish."""
 
     content_type: str | None = None
     content_encoding: str | None = None
@@ -56,7 +56,7 @@ def header_of(properties: Properties, body_bytes: int) -> bytes:
     """The content header of a message.
 
     Raises:
-        InvalidCommand: AMQP cannot hold a value; names the property.
+        InvalidCommand: AMQP cannot hold the value of a property, which the text names.
     """
     found: dict[int, bytes] = {}
     for name, flag in _TEXTS.items():
@@ -77,7 +77,7 @@ def header_of(properties: Properties, body_bytes: int) -> bytes:
 
 
 def message_json(fetched: Fetched, encoding: str, truncate: int | None) -> dict[str, Any]:
-    """A message as RabbitMQ shows it; its payload as text if it is one and nobody wants base64."""
+    """A message as RabbitMQ shows it; its payload as text if possible, unless base64 is asked for."""
     head = fetched.head
     shown = fetched.body if truncate is None else fetched.body[: max(0, truncate)]
     payload, used = payload_json(shown, encoding)
@@ -102,7 +102,7 @@ def _table(headers: dict[str, Any]) -> bytes:
 
 
 def _check_keys(value: Any) -> None:
-    """Refuse keys that would be cut."""
+    """Refuse keys that are too long."""
     if isinstance(value, dict):
         for key, each in value.items():
             if len(key.encode()) > KEY_BYTES_MAX:

@@ -1,7 +1,7 @@
-"""What the operating system says about this process and its disk, by RabbitMQ's names.
+"""The operating system's figures for this process and its disk, under RabbitMQ's names.
 
-Erlang's terms stand for their nearest kin: its processes for threads, its garbage collector for Python's,
-its run queue for what is runnable on the machine.
+Erlang's terms stand for the nearest equivalents: processes for threads, the garbage collector for Python's, the run
+queue for the machine's runnable threads.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ NAMES: Final = (
     "io_write_bytes",
     "io_sync_count",
 )
-"""What `sample` gives, in its order."""
+"""The names of the values of `sample`, in its order."""
 
 
 def sample(node: ManagedNode) -> tuple[int, ...]:
-    """What changes all the time; cheap enough for every few seconds."""
+    """The changing figures; cheap enough for every few seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     done = transferred()
     return (
@@ -57,7 +57,7 @@ def sample(node: ManagedNode) -> tuple[int, ...]:
 
 
 def limits(node: ManagedNode) -> dict[str, Any]:
-    """Limits of the system and of the settings, the machine, and what has no rate."""
+    """The limits of the system and of the settings, the machine, and figures without rates."""
     budget = process_sockets().budget
     alarms = node.alarms
     commits = node.commits
@@ -81,23 +81,23 @@ def limits(node: ManagedNode) -> dict[str, Any]:
 
 
 def open_sockets(node: ManagedNode) -> int:
-    """Clients connected."""
+    """The number of connected clients."""
     return len(amqp_connections(node)) + len(other_connections(node))
 
 
 def transferred() -> dict[str, int]:
-    """Reads and writes of this process: calls, and octets that went to or came from the disk."""
+    """Reads and writes of this process: calls, and octets to or from the disk."""
     lines = read_proc("/proc/self/io").splitlines()
     return {name: int(count) for name, _, count in (line.partition(": ") for line in lines)}
 
 
 def runnable() -> int:
-    """Threads of the machine that run or could run now."""
+    """The machine's threads that run or could run now."""
     return int(read_proc("/proc/loadavg").split()[3].partition("/")[0])
 
 
 def _thread_limit() -> int:
-    """Most threads this process may have."""
+    """The most threads that this process may have."""
     own = resource.getrlimit(resource.RLIMIT_NPROC)[0]
     whole = int(read_proc("/proc/sys/kernel/threads-max"))
     return whole if own == resource.RLIM_INFINITY else min(own, whole)

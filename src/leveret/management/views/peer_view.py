@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 def amqp_connection_json(node: ManagedNode, connection: ClientConnection, now_ms: int) -> Json:
-    """A connection of AMQP 0-9-1, but for what its rates say."""
+    """A connection of AMQP 0-9-1, without its rates."""
     return {
         **ends(connection.peer),
         **_who(connection.user, connection.vhost, node),
@@ -69,7 +69,7 @@ def _security(tls: TlsPeer | None) -> Json:
 
 
 def channel_json(node: ManagedNode, channel: Channel) -> Json:
-    """A channel, but for what its rates say."""
+    """A channel, without its rates."""
     connection = channel.connection
     name = connection.peer
     return {
@@ -108,7 +108,7 @@ def consumer_json(node: ManagedNode, consumer: ChannelConsumer) -> Json:
 
 
 def tag_of(consumer: ChannelConsumer) -> str:
-    """As its client calls it, wherever that is connected."""
+    """The consumer tag as its client set it, also for a client of another node."""
     if isinstance(consumer, ForwardedChannelConsumer) and consumer.client is not None:
         return consumer.client.tag
     return consumer.tag.decode("utf-8", "replace")
@@ -120,7 +120,7 @@ def _forwarded(client: ForwardedConsumer) -> Json:
 
 
 def stream_consumer_json(node: ManagedNode, connection: Any, number: int) -> Json:
-    """A consumer of the stream protocol, among those of AMQP 0-9-1."""
+    """A consumer of the stream protocol, in the form of AMQP 0-9-1's."""
     subscription = connection.subscriptions[number]
     own = _connection(node, connection)
     return {
@@ -145,7 +145,7 @@ def stream_consumer_json(node: ManagedNode, connection: Any, number: int) -> Jso
 
 
 def subscription_json(node: ManagedNode, connection: Any, number: int) -> Json:
-    """A consumer of the stream protocol, as its own list shows it."""
+    """A consumer of the stream protocol, in the form of its own list."""
     subscription = connection.subscriptions[number]
     return {
         "connection_details": _connection(node, connection),
@@ -175,7 +175,7 @@ def publisher_json(node: ManagedNode, connection: Any, number: int) -> Json:
 
 
 def channel_details(node: ManagedNode, channel: DeliveryChannel) -> Json:
-    """What tells one channel from others."""
+    """The fields that identify a channel."""
     connection = channel.connection
     return _channel_details(connection.peer, channel.number, connection.user, node.config.node_name)
 
@@ -199,7 +199,7 @@ def channel_name(channel: Channel) -> str:
 
 
 def connection_details(name: str) -> Json:
-    """What tells one connection from others."""
+    """The fields that identify a connection."""
     known = ends(name)
     return {key: known[key] for key in ("name", "peer_host", "peer_port")}
 
@@ -213,7 +213,7 @@ def _connection(node: ManagedNode, connection: Any) -> Json:
 
 
 def unsettled(channel: Channel) -> Json:
-    """What a channel's publishes and acknowledgements still wait for."""
+    """The counts of a channel's publishes and acknowledgements that wait."""
     confirms, transaction = channel.confirms, channel.transaction
     publishes = [] if transaction is None else transaction.publishes
     settlements = [] if transaction is None else transaction.settlements
@@ -229,7 +229,7 @@ def _activity(queue: DeliverySource, is_active: bool) -> str:
 
 
 def _turn(is_active: bool) -> str:
-    """Of several consumers of which one is active."""
+    """The state of a consumer of a queue with a single active consumer."""
     return "single_active" if is_active else "waiting"
 
 
@@ -252,7 +252,7 @@ def _who(user: str | None, vhost: str | None, node: ManagedNode) -> Json:
 
 
 def _client(properties: Json) -> Json:
-    """What a client told about itself; its own name for the connection is shown on its own as well."""
+    """A client's properties; its own name for the connection is also a field."""
     name = properties.get("connection_name")
     named = {"user_provided_name": name} if isinstance(name, str) else {}
     return {"client_properties": properties, **named}

@@ -1,4 +1,4 @@
-"""What a node measures for the console's plots beside message rates: disk, the event loop, lag behind an upstream."""
+"""The node's measurements for the console's plots besides message rates: disk, event loop, lag behind an upstream."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from leveret.storage.disk import free_disk_bytes
 
 
 class PlottedValues:
-    """See the module. Attributes: `logs_bytes`, of all logs, as it was measured last."""
+    """See the module. Attributes: `logs_bytes`, of all logs, at the last measurement."""
 
     def __init__(self, node: ManagedNode) -> None:
-        """Of this node."""
+        """Measure this node."""
         self._node = node
         self.logs_bytes = UNKNOWN
 
     def read(self) -> tuple[int, ...]:
-        """Values in the order of `rates.plots.OWN`."""
+        """The values in the order of `rates.plots.OWN`."""
         node = self._node
         status = node.standby.status()
         lags_ms = [row["lag_ms"] for row in status["vhosts"]]

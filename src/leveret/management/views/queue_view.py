@@ -17,11 +17,11 @@ from leveret.wire import properties as props
 Json = dict[str, Any]
 
 IDLE_BYTES: Final = 4096
-"""What a queue takes in memory besides its messages, about."""
+"""The approximate memory of a queue without its messages."""
 
 
 def queue_json(call: Call, queue: Queue) -> Json:
-    """A queue with its counts and, where there are any, rates; of one that another node leads what is known here."""
+    """A queue with its counts and, if there are any, rates; for one that another node leads, the fields known here."""
     if queue.is_remote:
         return _known_json(call, queue)
     if call.flag("disable_stats"):
@@ -43,7 +43,7 @@ def queue_json(call: Call, queue: Queue) -> Json:
 
 
 def identity_json(call: Call, queue: Queue) -> Json:
-    """What was declared, and where and how it is."""
+    """The definition, the place and the state."""
     definition = queue.definition
     vhost, name = queue.key
     return {
@@ -59,7 +59,7 @@ def identity_json(call: Call, queue: Queue) -> Json:
 
 
 def _place(call: Call, queue: Queue) -> Json:
-    """Where it is led and mirrored, by the names of nodes, and how it does."""
+    """The leader and the mirrors by node name, and their states."""
     cluster = call.cluster
     if not cluster.is_member:
         state = "running" if queue.damage is None else "crashed"
@@ -96,7 +96,7 @@ def _place(call: Call, queue: Queue) -> Json:
 
 
 def _alone(queue: Queue, node: str, *, is_up: bool) -> Json:
-    """The members of a quorum queue or a stream that one node has, as RabbitMQ tells them of every one."""
+    """The members of a quorum queue or stream on a single node, in RabbitMQ's form."""
     kind = queue_type(queue.definition.arguments)
     if kind not in (QUORUM, STREAM):
         return {}
@@ -104,14 +104,14 @@ def _alone(queue: Queue, node: str, *, is_up: bool) -> Json:
 
 
 def synced_messages(queue: Queue, states: list[Json]) -> int:
-    """How many messages all mirrors that are being synchronised have got so far, about: by their octets."""
+    """The messages that all synchronising mirrors have got so far, estimated by their octets."""
     progresses = [each["progress"] for each in states if each["progress"]]
     shares = [each["bytes_done"] / each["bytes_total"] for each in progresses if each["bytes_total"]]
     return int(queue.message_count * min(shares, default=0.0))
 
 
 def _known_json(call: Call, queue: Queue) -> Json:
-    """What a node knows of a queue that another one leads: its definition, its place, and its counts when last told."""
+    """The fields known of a queue that another node leads: definition, place, and the last reported counts."""
     if call.flag("disable_stats"):
         return _short_json(call, queue)
     return {
@@ -124,7 +124,7 @@ def _known_json(call: Call, queue: Queue) -> Json:
 
 
 def _short_json(call: Call, queue: Queue) -> Json:
-    """What `disable_stats=true` leaves; `enable_queue_totals=true` adds the counts."""
+    """The fields with `disable_stats=true`; `enable_queue_totals=true` adds the counts."""
     policy = call.broker.policies_of_queue(queue).policy
     return {
         **identity_json(call, queue),
@@ -134,21 +134,21 @@ def _short_json(call: Call, queue: Queue) -> Json:
 
 
 def owner_json(queue: Queue) -> Json:
-    """Whose an exclusive queue is."""
+    """The owner of an exclusive queue."""
     if not isinstance(queue.owner, ClientConnection):
         return {}
     return {"owner_pid_details": connection_details(queue.owner.peer)}
 
 
 def idle_since(since_ms: int | None) -> Json:
-    """Since when nothing happened, as RabbitMQ writes it; left out if something did just now."""
+    """The begin of the idle time in RabbitMQ's form; left out while the queue is busy."""
     if since_ms is None:
         return {}
     return {"idle_since": datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="milliseconds")}
 
 
 def _timestamp(head: Head | None) -> int | None:
-    """The publisher's timestamp of the first message, in seconds; None if it has none or is not in memory."""
+    """The publisher's timestamp of the first message, in seconds; None without one, or if it is not in memory."""
     if head is None or not props.property_flags(head.header) & props.TIMESTAMP:
         return None
     return int.from_bytes(props.split(head.header)[props.TIMESTAMP], "big")
@@ -183,13 +183,13 @@ def _consumers(queue: Queue) -> Json:
 
 
 def _readers(call: Call, queue: Queue) -> Json:
-    """How many read a stream at each node: its leader's has them all."""
+    """The numbers of readers of a stream at each node; its leader has them all."""
     is_stream = queue_type(queue.definition.arguments) == STREAM
     return {"readers": {call.cluster.name: queue.consumer_count}} if is_stream else {}
 
 
 def _dead_letters(queue: Queue) -> Json:
-    """What a quorum queue keeps until it is safe where it goes; its octets are a part of those that are unacked."""
+    """The messages that a quorum queue keeps until their dead letters are safe; their octets count as unacked."""
     if queue_type(queue.definition.arguments) != QUORUM:
         return {}
     dead, unacked = queue.dead_lettering.count, queue.unacked_count
@@ -204,7 +204,7 @@ def _tag(consumer: object) -> str | None:
 
 
 def sizes(queue: Queue) -> Json:
-    """Octets of the bodies. All messages of a durable queue stand in its log, transient ones too."""
+    """Octets of the bodies. The log holds all messages of a durable queue, also transient ones."""
     messages, octets = queue.unsettled_count, queue.message_bytes
     is_kept = queue.definition.durable
     unacked = min(queue.unacked_bytes, octets)
@@ -213,7 +213,7 @@ def sizes(queue: Queue) -> Json:
     return {
         "messages_ram": in_memory,
         "messages_ready_ram": in_memory,
-        # What was delivered stands in the log only, until it is acknowledged.
+        # Delivered messages are in the log only, until they are acknowledged.
         "messages_unacknowledged_ram": 0,
         "messages_paged_out": messages - in_memory,
         "message_bytes_paged_out": octets - octets_in_memory,

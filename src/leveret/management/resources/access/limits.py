@@ -1,4 +1,4 @@
-"""`/api/vhost-limits`, `/api/user-limits`: how many connections, channels and queues there may be.
+"""`/api/vhost-limits`, `/api/user-limits`: the largest numbers of connections, channels and queues.
 
 A vhost's limits are its runtime parameter `vhost-limits`, a user's are part of the user.
 """
@@ -19,13 +19,13 @@ from leveret.model.errors import InvalidCommand, NotFound
 
 
 class LimitBody(msgspec.Struct):
-    """The body of a PUT; what it may be is the broker's to say."""
+    """The body of a PUT; the broker checks the value."""
 
     value: object
 
 
 async def show_vhosts(call: Call) -> Response:
-    """The limits of all vhosts the caller sees, where there are any."""
+    """The limits of all vhosts that the caller may see and that have any."""
     return await call.plain_list(_vhost_rows(call, call.seen_vhosts()), "vhost")
 
 
@@ -43,7 +43,7 @@ async def put_vhost(call: Call) -> Response:
 
 
 async def delete_vhost(call: Call) -> Response:
-    """Lift a limit of a vhost; one that is not there is no error, as in RabbitMQ."""
+    """Lift a limit of a vhost; as in RabbitMQ, a missing one is no error."""
     vhost, name = call.vhost(), call.path("name")
     existing = _of_vhost(call, vhost)
     if name in existing:
@@ -75,7 +75,7 @@ async def put_user(call: Call) -> Response:
 
 
 async def delete_user(call: Call) -> Response:
-    """Lift a limit of a user; one that is not there is no error, as in RabbitMQ."""
+    """Lift a limit of a user; as in RabbitMQ, a missing one is no error."""
     user = _known_user(call)
     limits = {key: value for key, value in user.limits.items() if key != call.path("name")}
     await call.apply(Put(msgspec.structs.replace(user, limits=limits)))

@@ -1,4 +1,4 @@
-"""`/api/auth`, `/api/login`: how callers log in; `/api/auth/attempts`: how often they did."""
+"""`/api/auth`, `/api/login`: the methods of login; `/api/auth/attempts`: the counts of logins."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _FORM_BYTES_MAX: Final = 65_536
 
 
 async def show_method(request: Request) -> Response:
-    """Whether OAuth is in use: it is not. Open to all, as a login page asks it first."""
+    """Whether OAuth is in use: always no. Open to all, because a login page asks for it first."""
     return json_reply(
         {
             "enable_uaa": False,
@@ -33,9 +33,9 @@ async def show_method(request: Request) -> Response:
 
 
 async def answer_login(request: Request) -> Response:
-    """A page begins a session with a form's `username` and `password`, or ends it; the node keeps none.
+    """Begin a page's session with a form's `username` and `password`, or end it; the node stores no sessions.
 
-    The answer is that of RabbitMQ 4.3: what the page is to send as its authorization from now on.
+    The answer is that of RabbitMQ 4.3: the authorization that the page sends from now on.
     """
     if request.method == "DELETE":
         return done()
@@ -50,7 +50,7 @@ async def answer_login(request: Request) -> Response:
         caller = log_in(request.app.state.node, request, name, password)
         caller.require(Need.MANAGEMENT)
     except Unauthorised as refused:
-        # The page has a form of its own: its browser must not ask for a password, too.
+        # The page has a form of its own: its browser must not ask for a password as well.
         if "www-authenticate" in refused.reply.headers:
             del refused.reply.headers["www-authenticate"]
         return refused.reply
@@ -74,13 +74,13 @@ async def show_attempts(call: Call) -> Response:
 
 
 async def show_sources(call: Call) -> Response:
-    """Logins by address and user: not counted, as RabbitMQ does not unless it is told to."""
+    """Logins by address and user: not counted, as in RabbitMQ by default."""
     _check_name(call)
     return json_reply([])
 
 
 async def forget_attempts(call: Call) -> Response:
-    """Count anew."""
+    """Begin to count anew."""
     _check_name(call)
     call.broker.logins.forget()
     return done()

@@ -1,4 +1,4 @@
-"""`/api/permissions`: what users may configure, write and read in a vhost."""
+"""`/api/permissions`: the objects that users may configure, write and read in a vhost."""
 
 from __future__ import annotations
 

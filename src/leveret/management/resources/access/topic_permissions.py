@@ -1,4 +1,4 @@
-"""`/api/topic-permissions`: which routing keys users may write and read on a topic exchange."""
+"""`/api/topic-permissions`: the routing keys that users may write and read at a topic exchange."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ async def show(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    """Add a user, or replace one but for the limits."""
+    """Add a user, or replace one, except for the limits."""
     name = call.new_name("user")
     wanted = await call.body(WantedUser)
     existing = call.definitions["users"].get((name,))
@@ -54,7 +54,7 @@ async def delete(call: Call) -> Response:
 
 
 async def delete_some(call: Call) -> Response:
-    """Delete several users, or none if one of them is not there."""
+    """Delete several users, or none if one of them does not exist."""
     wanted = await call.body(BulkDeleteBody)
     for name in wanted.users:
         if (name,) not in call.definitions["users"]:
@@ -64,7 +64,7 @@ async def delete_some(call: Call) -> Response:
 
 
 async def authenticate(call: Call) -> Response:
-    """Tell whether a password is the user's, logging in from this machine."""
+    """Whether a password is the user's, for a login from this machine."""
     wanted = await call.body(Password)
     try:
         call.node.authenticate(call.path("user"), wanted.password, True)
@@ -74,7 +74,7 @@ async def authenticate(call: Call) -> Response:
 
 
 async def show_permissions(call: Call) -> Response:
-    """What the user may do, by vhost."""
+    """The user's permissions, by vhost."""
     name = _user(call).key[0]
     return await call.list_entities(
         each for each in call.definitions["permissions"].values() if each.key[1] == name
@@ -82,14 +82,14 @@ async def show_permissions(call: Call) -> Response:
 
 
 async def show_topic_permissions(call: Call) -> Response:
-    """Which routing keys the user may use, by vhost and exchange."""
+    """The user's routing keys, by vhost and exchange."""
     name = _user(call).key[0]
     existing = call.definitions["topic_permissions"].values()
     return await call.list_entities(each for each in existing if each.key[1] == name)
 
 
 async def show_without_permissions(call: Call) -> Response:
-    """Users who may do nothing anywhere."""
+    """The users without any permissions."""
     having = {key[1] for key in call.definitions["permissions"]}
     return await call.list_entities(
         user for (name,), user in call.definitions["users"].items() if name not in having

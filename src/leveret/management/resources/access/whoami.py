@@ -9,7 +9,7 @@ from leveret.management.request.replies import json_reply
 
 
 async def show(call: Call) -> Response:
-    """Who asks."""
+    """The caller."""
     return json_reply({"name": call.caller.name, "tags": list(call.caller.tags)})
 
 

@@ -1,11 +1,11 @@
-"""`/api/cluster`: the cluster as its nodes know it, joining and leaving it; `/api/rebalance/queues`.
+"""`/api/cluster`: the cluster's state, joining and leaving; `/api/rebalance/queues`.
 
 GET    node                 see `management.node.ClusterOperations.status`
 POST   join                 {"node": "rabbit@a"}; {"already_member": false}
 DELETE members/NAME         forget a node that does not run; a row a queue that it led
 POST   rebalance            {"kind": "all", "vhost_pattern": ".*", "queue_pattern": ".*"}; a row a node
-POST   sync/VHOST/NAME      begin to synchronise a queue's mirrors; unlike RabbitMQ's path for it, this says why not
-DELETE sync/VHOST/NAME      stop it; {"was_syncing": true}
+POST   sync/VHOST/NAME      begin to synchronise a queue's mirrors; unlike RabbitMQ's path for it, with reasons of
+refusals DELETE sync/VHOST/NAME      stop it; {"was_syncing": true}
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from leveret.model.errors import LeveretError
 logger = logging.getLogger(__name__)
 
 _balancing: Final[set[asyncio.Task[None]]] = set()
-"""What goes on although nobody waits for it."""
+"""The running tasks without a waiting caller."""
 
 
 class Joining(msgspec.Struct):
@@ -46,7 +46,7 @@ class Rebalancing(msgspec.Struct):
 
 
 async def show_status(call: Call) -> Response:
-    """Members, definitions lock, lease, etcd: all that is known."""
+    """Members, definitions lock, lease and etcd."""
     return call.show(call.cluster.status())
 
 
@@ -58,7 +58,7 @@ async def join(call: Call) -> Response:
 
 
 async def forget(call: Call) -> Response:
-    """Take a node out of the cluster that does not come back."""
+    """Remove a node from the cluster that will not return."""
     return json_reply(await call.cluster.forget_node(call.path("name")))
 
 
@@ -70,7 +70,7 @@ async def rebalance(call: Call) -> Response:
 
 
 async def begin_rebalance(call: Call) -> Response:
-    """The same of all queues, without waiting; of a node alone there is nothing to do."""
+    """The same for all queues, without waiting; nothing to do for a single node."""
     if call.cluster.is_member:
         task = asyncio.create_task(_rebalance(call))
         _balancing.add(task)
@@ -86,7 +86,7 @@ async def _rebalance(call: Call) -> None:
 
 
 async def sync(call: Call) -> Response:
-    """Have the mirrors of a queue synchronised."""
+    """Begin to synchronise the mirrors of a queue."""
     queue = queue_of(call)
     need_led_here(call, queue)
     vhost, name = queue.key
@@ -95,7 +95,7 @@ async def sync(call: Call) -> Response:
 
 
 async def cancel_sync(call: Call) -> Response:
-    """Stop that."""
+    """Stop this synchronisation."""
     queue = queue_of(call)
     need_led_here(call, queue)
     vhost, name = queue.key

@@ -1,4 +1,4 @@
-"""What the node can do: feature flags, extensions."""
+"""The node's features: feature flags, extensions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _FLAGS: Final = {
     "user_limits": "Configure connection and channel limits for a user",
     "virtual_host_metadata": "Virtual host metadata (description, tags, etc)",
 }
-"""RabbitMQ 3.13's; tools look here for what they may use. Nothing here depends on them."""
+"""RabbitMQ 3.13's feature flags, which tools read; nothing in Leveret depends on them."""
 
 
 async def show_flags(call: Call) -> Response:
@@ -37,7 +37,7 @@ async def show_flags(call: Call) -> Response:
 
 
 async def enable_flag(call: Call) -> Response:
-    """Enable a feature flag, which is enabled."""
+    """Enable a feature flag, which is already enabled."""
     name = call.path("name")
     if name not in _FLAGS:
         raise InvalidCommand(f"unsupported: there is no feature flag '{name}'")
@@ -45,12 +45,12 @@ async def enable_flag(call: Call) -> Response:
 
 
 async def show_deprecated(call: Call) -> Response:
-    """Features that will go: none."""
+    """Deprecated features: none."""
     return json_reply([])
 
 
 async def show_extensions(call: Call) -> Response:
-    """The scripts of the management page that its first one loads, by their extensions."""
+    """The management page's further scripts, by their extensions."""
     return json_reply([{"javascript": scripts} for scripts in call.request.app.state.page_scripts])
 
 

@@ -1,4 +1,4 @@
-"""`/api/health/checks`: is the node fit to serve. 200 and `ok`, or 503 and why not."""
+"""`/api/health/checks`: the node's fitness to serve. 200 and `ok`, or 503 and the reason."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _PROTOCOLS: Final = {
 
 
 async def check_alarms(call: Call) -> Response:
-    """As the next, on all nodes that answer."""
+    """The same as the next, for all nodes that answer."""
     alarms, queues = _alarms(call), _queue_alarms(call)
     for part in await parts(call, path=f"{_CHECKS}/local-alarms"):
         alarms += part.document.get("alarms", [])
@@ -63,12 +63,12 @@ def _alarms(call: Call) -> list[dict[str, str]]:
 
 
 async def check_local_alarms(call: Call) -> Response:
-    """No alarm of memory, disk or descriptors is in effect, no queue's log is damaged, and none lacks what it had."""
+    """Check that no alarm of memory, disk or descriptors is active, and no queue's log is damaged or incomplete."""
     return _alarmed(_alarms(call), _queue_alarms(call))
 
 
 def _alarmed(alarms: list[dict[str, str]], queues: list[dict[str, str]]) -> Response:
-    """Whichever there is; where both are, both are told."""
+    """The alarms and the queues; only the present kinds."""
     reported = ({"alarms": alarms} if alarms else {}) | ({"queues": queues} if queues else {})
     if alarms:
         return _failed("There are alarms in effect in the cluster", reported)
@@ -83,7 +83,7 @@ def _alarmed(alarms: list[dict[str, str]], queues: list[dict[str, str]]) -> Resp
 
 
 def _queue_alarms(call: Call) -> list[dict[str, str]]:
-    """Queues that are down as their logs are damaged, and those that were led on without messages."""
+    """The queues that are down because of damaged logs, and those that a node leads without some of their messages."""
     found = []
     for (vhost, name), queue in call.broker.queues.items():
         if queue.damage is not None:
@@ -113,7 +113,7 @@ async def check_vhosts(call: Call) -> Response:
 
 
 async def check_in_service(call: Call) -> Response:
-    """The node serves clients: it leads, has recovered its queues, and is not drained."""
+    """Check that the node serves clients: it leads, has recovered its queues, and is not drained."""
     if not is_leader(call.node):
         return _failed(standing(call.node.replication.status()), {})
     if not serves(call.node):
@@ -124,15 +124,15 @@ async def check_in_service(call: Call) -> Response:
 
 
 async def check_quorum_critical(call: Call) -> Response:
-    """No quorum queue is here that would be left without a majority of its members, were this node to stop."""
+    """Check that no quorum queue here would lose the majority of its members, if this node stopped."""
     reason = "There are quorum queues that would lose their quorum if the target node is shut down"
     return _check_queues(call, _loses_quorum, reason)
 
 
 async def check_mirror_sync_critical(call: Call) -> Response:
-    """No mirrored queue is led here that has no synchronised mirror: none would lose messages with this node.
+    """Check that each mirrored queue that is led here has a synchronised mirror, so that none would lose messages.
 
-    With `?only_copies=true` no stream and no transient queue is here either, whose only copy that is.
+    With `?only_copies=true` check also that no stream and no transient queue has its only copy here.
     """
     reason = "There are classic mirrored queues without online synchronised mirrors"
     if call.query.get("only_copies") == "true":
@@ -185,7 +185,7 @@ def _is_single(call: Call) -> bool:
 
 
 async def check_port(call: Call) -> Response:
-    """Whether somebody listens on a port."""
+    """Check that a listener has a port."""
     text = call.path("port")
     if not text.isascii() or not text.isdigit() or len(text) > 5:
         raise InvalidCommand("Invalid port")
@@ -197,7 +197,7 @@ async def check_port(call: Call) -> Response:
 
 
 async def check_protocol(call: Call) -> Response:
-    """Whether somebody listens who speaks a protocol."""
+    """Check that a listener has a protocol."""
     asked = call.path("protocol").lower()
     protocol = _PROTOCOLS.get(asked, asked)
     protocols = sorted({listener.protocol for listener in open_listeners(call.node)})
@@ -207,7 +207,7 @@ async def check_protocol(call: Call) -> Response:
 
 
 async def check_certificates(call: Call) -> Response:
-    """Whether all certificates of listeners hold for a while yet."""
+    """Check that all certificates of listeners stay valid for a time."""
     within, unit = call.path("within"), call.path("unit")
     if unit not in _DAYS:
         raise InvalidCommand("Time unit not recognised. Supported units: days, weeks, months, years.")
@@ -218,7 +218,7 @@ async def check_certificates(call: Call) -> Response:
 
 
 async def check_replication(call: Call) -> Response:
-    """What followers are for holds: enough of them are in sync; or this one keeps up with its leader."""
+    """Check that enough followers are in sync, or that this one keeps up with its leader."""
     status = call.node.replication.status()
     shown = {"role": status["role"], "state": status["state"]}
     fault = _replication_fault(status, call.node.config.followers.max_lag_ms)
@@ -241,7 +241,7 @@ def _follower_fault(status: dict[str, Any], max_lag_ms: int) -> str | None:
         error = f": {status['error']}" if status["error"] else ""
         return f"{standing(status)} and is not streaming but {status['state']}{error}"
     leader = status["leader"]
-    # What is kept back on purpose is no lag.
+    # An intended delay is no lag.
     lag_s = (leader["lag_s"] or 0) - (leader["apply_delay_s"] or 0)
     if lag_s * 1000 > max_lag_ms:
         return f"{standing(status)} and {lag_s:.1f} s behind; replication.max_lag is {max_lag_ms / 1000:g} s"
@@ -249,7 +249,7 @@ def _follower_fault(status: dict[str, Any], max_lag_ms: int) -> str | None:
 
 
 async def check_node(call: Call) -> Response:
-    """The old check of a node: that it answers, without alarms."""
+    """The old check of a node: that it answers; without alarms."""
     if "node" in call.request.path_params and call.path("node") != call.cluster.name:
         raise NotFound(f"node '{call.path('node')}' is not part of this cluster")
     if _alarms(call):

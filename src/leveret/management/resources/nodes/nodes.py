@@ -1,4 +1,4 @@
-"""`/api/nodes`: the nodes, with what the operating system says about each; `/api/cluster-name`."""
+"""`/api/nodes`: the nodes, with the operating system's figures for each; `/api/cluster-name`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Name(msgspec.Struct):
 
 
 async def show_all(call: Call) -> Response:
-    """All nodes, those that do not run, or do not answer, by their names."""
+    """All nodes by name, also stopped ones, and those that do not answer."""
     query = [each for each in call.query.multi_items() if each[0] not in _OF_LISTS]
     reported = {row["name"]: row for rows in rows_of(await parts(call, query=query)) for row in rows}
     reported[call.cluster.name] = node_json(call)
@@ -41,7 +41,7 @@ async def show_all(call: Call) -> Response:
 
 
 async def show(call: Call) -> Response:
-    """One node; with `memory=true`, what its memory is used for; `binary=true` asks for what only Erlang has."""
+    """One node; with `memory=true`, its memory by use; with `binary=true`, figures that only Erlang has."""
     name = call.path("name")
     if name != call.cluster.name and name in call.cluster.members():
         return call.show(_named(call, name))
@@ -55,7 +55,7 @@ async def show(call: Call) -> Response:
 
 
 async def show_memory(call: Call) -> Response:
-    """What the node's memory is used for."""
+    """The node's memory by use."""
     _check_name(call)
     return call.show({"memory": memory_of(call.node)})
 
@@ -79,18 +79,18 @@ async def set_cluster_name(call: Call) -> Response:
 
 
 def _named(call: Call, name: str) -> dict[str, Any]:
-    """What is known of another member that does not run, or does not answer."""
+    """The row of another member that does not run, or does not answer."""
     return {"name": name, "type": "disc", "running": name in call.cluster.alive(), "cluster_links": []}
 
 
 def _partitions(call: Call) -> list[str]:
-    """The nodes that run and cannot be reached from here."""
+    """The running nodes that this one cannot reach."""
     found: list[str] = call.cluster.status()["partitions"].get(call.cluster.name, [])
     return found
 
 
 def node_json(call: Call) -> dict[str, Any]:
-    """A node as RabbitMQ shows it; only what is known is told."""
+    """A node as RabbitMQ shows it, without unknown fields."""
     node = call.node
     return {
         "name": node.config.node_name,
@@ -126,7 +126,7 @@ def node_json(call: Call) -> dict[str, Any]:
 
 
 def _follower_json(follower: dict[str, Any]) -> dict[str, Any]:
-    """A follower by LavinMQ's names, and those who are not in sync as well."""
+    """A follower under LavinMQ's names, also one that is not in sync."""
     return {
         "id": follower["node_id"],
         "name": follower["name"],

@@ -1,4 +1,4 @@
-"""`/api/operations`: what an operator does that RabbitMQ has no path for.
+"""`/api/operations`: an operator's commands for which RabbitMQ has no path.
 
 Settings and alarm limits of the running node, and its log. RabbitMQ's tools do these by Erlang calls.
 """
@@ -26,7 +26,7 @@ from leveret.model.errors import InvalidCommand
 logger = logging.getLogger(__name__)
 
 TAIL_BYTES_MAX: Final = 1 << 20
-"""As much of a log file is looked at or sent at once, at most."""
+"""The most octets of a log file to read or send at once."""
 
 _LINES_MAX: Final = 10_000
 _END: Final = "end"
@@ -49,7 +49,7 @@ class WantedLimit(msgspec.Struct):
         """The limit.
 
         Raises:
-            InvalidCommand: none or both are given, or they make no sense.
+            InvalidCommand: none or both are given, or one is invalid.
         """
         if (self.relative is None) is (self.absolute is None):
             raise InvalidCommand("give either 'relative' or 'absolute'")
@@ -76,30 +76,30 @@ class WantedMaintenance(msgspec.Struct):
 
 
 async def show_node(call: Call) -> Response:
-    """The node's name; what else there is to know of it costs more."""
+    """The node's name alone, which is cheap."""
     return json_reply({"name": call.node.config.node_name})
 
 
 async def show_settings(call: Call) -> Response:
-    """The settings the node runs with, without secrets."""
+    """The present settings, without secrets."""
     existing = settings_in_force(call.node.config)
     return json_reply([{"key": key, "value": value} for key, value in existing])
 
 
 async def set_memory_limit(call: Call) -> Response:
-    """Block publishers above this use of memory, until the node is started again."""
+    """Block publishers above this use of memory, until the node restarts."""
     call.node.alarms.set_memory((await call.body(WantedLimit)).watermark())
     return done()
 
 
 async def set_disk_limit(call: Call) -> Response:
-    """Block publishers below this much free disk, until the node is started again."""
+    """Block publishers below this much free disk, until the node restarts."""
     call.node.alarms.set_disk((await call.body(WantedLimit)).watermark())
     return done()
 
 
 async def set_listeners(call: Call) -> Response:
-    """Let no more clients in, or let them in again, until the node is started again."""
+    """Accept no more clients, or accept them again, until the node restarts."""
     if (await call.body(WantedListeners)).suspended:
         call.node.maintenance.suspend_listeners()
     else:
@@ -108,7 +108,7 @@ async def set_listeners(call: Call) -> Response:
 
 
 async def set_maintenance(call: Call) -> Response:
-    """Serve clients no more, or again, until the node is started again."""
+    """Serve clients no more, or again, until the node restarts."""
     if (await call.body(WantedMaintenance)).draining:
         await call.node.maintenance.drain()
     else:
@@ -117,7 +117,7 @@ async def set_maintenance(call: Call) -> Response:
 
 
 async def reopen_log(call: Call) -> Response:
-    """Go on in a new log file where somebody moved the old one away."""
+    """Continue in a new log file after the old one was moved away."""
     _log_file()
     for handler in logging.getLogger().handlers:
         reopen = getattr(handler, "reopen", None)
@@ -127,14 +127,14 @@ async def reopen_log(call: Call) -> Response:
 
 
 async def show_log(call: Call) -> Response:
-    """Where the log goes, and its level."""
+    """The log's outputs, and its level."""
     level = logging.getLogger().level
     name = next((name for name, number in LEVELS.items() if number == level), str(level))
     return json_reply({"places": list(log_places()), "level": name})
 
 
 async def set_log_level(call: Call) -> Response:
-    """Log from a severity on, in all categories and on all outputs, until the node is started again."""
+    """Log from a severity on, in all categories and to all outputs, until the node restarts."""
     name = (await call.body(WantedLevel)).level
     if name not in LEVELS:
         raise InvalidCommand(f"level '{name}' is not one of {', '.join(LEVELS)}")
@@ -199,7 +199,7 @@ def _octets(path: Path, offset: int) -> bytes:
 
 
 def _read(path: Path, offset: int) -> str:
-    """The text from an offset on; from the next whole line on, unless it is the beginning."""
+    """The text from an offset on; except at the beginning, from the next whole line."""
     text = _octets(path, offset).decode("utf-8", "replace")
     return text if offset == 0 else text.partition("\n")[2]
 

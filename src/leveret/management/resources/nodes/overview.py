@@ -1,4 +1,4 @@
-"""`/api/overview`: the whole in a few numbers."""
+"""`/api/overview`: the totals of the cluster."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from leveret.management.views.listeners import open_listeners
 from leveret.model.errors import NotFound
 
 RABBITMQ_VERSION: Final = "3.13.7"
-"""The release whose API this one follows; RabbitMQ's tools look at it before they ask for more."""
+"""The release of the API; RabbitMQ's tools read it before their other requests."""
 _RETENTION_S: Final = {
     "global": [600, 3600, 28800, 86400],
     "basic": [600, 3600],
@@ -36,7 +36,7 @@ _RETENTION_S: Final = {
 
 
 async def show(call: Call) -> Response:
-    """Versions and totals over what the caller sees; for those who monitor, the listeners as well."""
+    """Versions, and totals over the vhosts that the caller may see; for monitors, the listeners as well."""
     shown = {
         "management_version": leveret.__version__,
         "product_name": "Leveret",
@@ -81,7 +81,7 @@ async def forget(call: Call) -> Response:
 
 
 def _with_part(shown: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
-    """Totals with what another node counts; what was declared, all nodes have."""
+    """Totals with another node's counts added; definitions are equal at all nodes."""
     totals = with_sum(
         shown["object_totals"], (part["object_totals"],), ("channels", "connections", "consumers")
     )
@@ -93,7 +93,7 @@ def _with_part(shown: dict[str, Any], part: dict[str, Any]) -> dict[str, Any]:
 
 
 def exchange_types() -> list[dict[str, Any]]:
-    """The types of exchanges there are."""
+    """The types of exchanges."""
     return [
         {
             "name": name,
@@ -105,7 +105,7 @@ def exchange_types() -> list[dict[str, Any]]:
 
 
 def cluster_name(node: ManagedNode) -> str:
-    """The name given over the API, or else the configured one."""
+    """The cluster's name set over the API, or else the configured one."""
     existing = node.broker.definitions.by_kind["global_parameters"].get(("cluster_name",))
     name = getattr(existing, "value", None)
     return name if isinstance(name, str) else node.config.cluster_name

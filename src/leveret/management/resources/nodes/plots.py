@@ -1,8 +1,8 @@
-"""`/api/replication/plots`: what the console plots, from the history that each node keeps of itself.
+"""`/api/replication/plots`: the values of the console's plots, from each node's own history.
 
     GET ?age_s=3600&step_s=60    {"names": [...], "nodes": [{"node", "rows": [[at_ms, value, ...], ...]}, ...]}
 
-A value that is not known is null. Unlike RabbitMQ's samples, moments of which a node knows nothing have no row.
+An unknown value is null. Unlike in RabbitMQ's samples, moments without data have no row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _AGE_MAX_S: Final = 7 * 86_400
 
 
 async def show_plots(call: Call) -> Response:
-    """Those of all nodes that answer."""
+    """The histories of all nodes that answer."""
     age_s, step_s = _seconds(call, "age_s", 3600), _seconds(call, "step_s", 60)
     if age_s // step_s > SAMPLES_MAX:
         raise InvalidCommand(f"age_s, step_s: at most {SAMPLES_MAX} samples are given")

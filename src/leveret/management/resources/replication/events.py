@@ -1,7 +1,7 @@
-"""`/api/replication/history`: what happened at the nodes, newest first.
+"""`/api/replication/history`: the events of the nodes, newest first.
 
 A row an event: node, kind, by, begun_ms, ended_ms (null while it goes on), is_running, error, result; an event that
-neither runs nor has ended was interrupted with its node. See `runtime.process.event_history`.
+neither runs nor has ended was interrupted by its node's end. See `runtime.process.event_history`.
 """
 
 from __future__ import annotations

@@ -1,15 +1,14 @@
-"""`/api/replication/...`: the followers of a node's whole data, and what this node is among them.
+"""`/api/replication/...`: the followers of a node's whole data, and this node's role.
 
     GET  node                   see `management.node.ReplicationOperations.status`
     POST promote                {"dry_run": false, "force": false, "apply_delayed": false, "apply_until_ms": null}, the
-                                last two for a delayed follower; 400 and why not, with what would be lost
+                                last two for a delayed follower; else 400, with the reason and the loss
     POST verify                 {"follower": null, "deep": false}; a row a follower and log
-    POST scrub                  read all that is stored, mend what is damaged
-    GET  divergent              reports of what was quarantined
-    GET  divergent/messages     its messages, `?report=ID` those of one report; a JSON object a line
+    POST scrub                  read all stored data, repair damage GET  divergent              the reports of
+    quarantined data GET  divergent/messages     its messages, `?report=ID` those of one report; a JSON object a line
 
-All of them are answered by any node. The messages come as they are read, so that no number of them takes
-memory; if one cannot be read, the last line is `{"error": ..., "reason": ...}`.
+Any node answers all of them. Messages are sent as they are read, so that their number costs no memory; if one cannot
+be read, the last line is `{"error": ..., "reason": ...}`.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 _SEND_AT_ONCE: Final = 64 * 1024
 _TIME_MAX_MS: Final = (1 << 62) - 1
-"""All that a follower has was done before."""
+"""A time after all changes that a follower has."""
 
 
 class PromoteBody(msgspec.Struct):
@@ -47,19 +46,19 @@ class PromoteBody(msgspec.Struct):
 
 
 class VerifyBody(msgspec.Struct):
-    """The body that compares; a follower by name or id, all of them without one."""
+    """The body that compares; with a follower by name or id, else all of them."""
 
     follower: str | None = None
     deep: bool = False
 
 
 async def show_status(call: Call) -> Response:
-    """Role, followers, leader: all that is known."""
+    """Role, followers and leader."""
     return call.show(call.node.replication.status())
 
 
 async def promote(call: Call) -> Response:
-    """Make a leader of this follower; or only tell what would be lost."""
+    """Make a leader of this follower; or only estimate the loss."""
     wanted = await call.body(PromoteBody)
     if wanted.apply_delayed and wanted.apply_until_ms is not None:
         raise InvalidCommand("apply_delayed applies all, apply_until_ms a part: give one of the two")
@@ -73,26 +72,26 @@ async def promote(call: Call) -> Response:
 
 
 async def verify(call: Call) -> Response:
-    """Compare what is stored here with what is stored there."""
+    """Compare this node's stored data with the other side's."""
     wanted = await call.body(VerifyBody)
     rows = await call.node.replication.verify(wanted.follower, wanted.deep)
     return await call.plain_list(rows, "follower", "log")
 
 
 async def scrub(call: Call) -> Response:
-    """Look for damage, and mend it; answers when all is read."""
+    """Look for damage, and repair it; answers after all data were read."""
     return json_reply(await call.node.replication.scrub())
 
 
 async def show_divergent(call: Call) -> Response:
-    """What was quarantined, a row a report."""
+    """The quarantined data, a row a report."""
     return await call.plain_list(call.node.replication.divergent(), "at_ms")
 
 
 async def show_messages(call: Call) -> Response:
-    """The messages that were quarantined."""
+    """The quarantined messages."""
     messages = call.node.replication.divergent_messages(call.query.get("report"))
-    # The first is looked for while a status can still be chosen.
+    # The first one is read while the status can still be chosen.
     first = list(islice(messages, 1))
     return StreamingResponse(_lines(chain(first, messages)), media_type="application/x-ndjson")
 

@@ -4,8 +4,8 @@
     POST /api/definitions/sync/enable[/NODE]     DELETE /api/tanzu/osr/schema/disable/NODE
     PUT  /api/tanzu/osr/schema/enable-cluster-wide, DELETE .../disable-cluster-wide
 
-What is switched is so for all nodes of a cluster. How it follows is told by the node that does it for all.
-`/api/replication/schema/...` is what `leveretctl` uses for the rest.
+The switches apply to all nodes of a cluster. The status comes from the node that follows for all. `leveretctl` uses
+`/api/replication/schema/...` for the rest.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class NewUser(msgspec.Struct):
 
 
 class Forced(msgspec.Struct):
-    """The body that asks for a sync; `force` replaces queues in conflict although they hold messages."""
+    """The body that asks for a sync; with `force`, it replaces conflicting queues even if they hold messages."""
 
     force: bool = False
 
 
 async def show_status(call: Call) -> Response:
-    """How the schema follows, or is served."""
+    """The status of the schema's link."""
     _known_node(call)
     if "node" in call.request.path_params and call.path("node") != call.cluster.name:
-        # It was passed on, were there anybody.
+        # The request would have been passed on, if a node followed.
         raise BadRequest(
             "unavailable", f"node '{call.path('node')}' does not answer", HTTPStatus.SERVICE_UNAVAILABLE
         )
@@ -97,23 +97,23 @@ async def add_user(call: Call) -> Response:
 
 
 async def show_diff(call: Call) -> Response:
-    """What a sync would change now; nothing is changed."""
+    """The changes that a sync would make now."""
     return json_reply(await call.node.schema_sync.diff())
 
 
 async def show_history(call: Call) -> Response:
-    """The deltas that were applied here, newest first."""
+    """The deltas applied here, newest first."""
     return json_reply(call.node.schema_sync.history())
 
 
 async def sync(call: Call) -> Response:
-    """Sync at once; the reply says what was changed."""
+    """Sync at once; the reply lists the changes."""
     wanted = await call.body(Forced)
     syncing = call.node.schema_sync.sync(force=wanted.force)
     if call.passed is None:
         return json_reply(await syncing)
     try:
-        # Whoever passed it on gives up a little later: what it says has failed must not be done then.
+        # The node that passed the request on gives up a little later; no change may follow its report of a failure.
         async with asyncio.timeout(CHANGE_TIMEOUT_S - _SYNC_MARGIN_S):
             return json_reply(await syncing)
     except TimeoutError:
@@ -123,13 +123,13 @@ async def sync(call: Call) -> Response:
 
 
 def _known_node(call: Call) -> None:
-    """Paths may name a node, which has to be there."""
+    """Check that the path's node, if it names one, exists."""
     if "node" in call.request.path_params and call.path("node") not in call.cluster.members():
         raise NotFound(f"node '{call.path('node')}' is not part of this cluster")
 
 
 async def _at_follower(call: Call) -> str | None:
-    """The node that follows an upstream for all, if that is another one."""
+    """The node that follows an upstream for all, if it is another one."""
     follower, cluster = call.node.schema_sync.follower, call.cluster
     return follower if follower and follower != cluster.name and follower in cluster.alive() else None
 

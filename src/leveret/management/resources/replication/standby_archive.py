@@ -1,10 +1,10 @@
-"""What a downstream has transferred, to look at before anything is recovered.
+"""A downstream's transferred data, for inspection before a recovery.
 
 GET available              names of vhosts with data to recover
 GET disk-usage             a row a vhost
 GET downstream-metrics     a row a queue
-GET moments                a row a vhost: from earliest_ms to newest_ms it is known how its queues stood
-GET messages               `?vhost=V&queue=Q&from_ms=N&count=N`: messages that came at from_ms or later
+GET moments                a row a vhost: its queues' states are known from earliest_ms to newest_ms GET messages
+`?vhost=V&queue=Q&from_ms=N&count=N`: messages that came at from_ms or later
 """
 
 from __future__ import annotations
@@ -28,22 +28,22 @@ async def show_available(call: Call) -> Response:
 
 
 async def show_disk_usage(call: Call) -> Response:
-    """How much the transferred data takes, a row a vhost."""
+    """The transferred data's use of disk, a row a vhost."""
     return json_reply(await call.node.standby.archive.disk_usage())
 
 
 async def show_metrics(call: Call) -> Response:
-    """What was transferred here, a row a queue."""
+    """The transferred queues, a row each."""
     return json_reply(await call.node.standby.archive.metrics())
 
 
 async def show_moments(call: Call) -> Response:
-    """Which moments a recovery can be asked for."""
+    """The moments that a recovery may ask for."""
     return json_reply(await call.node.standby.archive.moments())
 
 
 async def show_messages(call: Call) -> Response:
-    """Transferred messages of one queue, settled ones too."""
+    """The transferred messages of one queue, also settled ones."""
     vhost, queue = call.query.get("vhost", ""), call.query.get("queue", "")
     if not vhost or not queue:
         raise InvalidCommand("name a queue: ?vhost=V&queue=Q")

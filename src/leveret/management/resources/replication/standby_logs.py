@@ -1,4 +1,4 @@
-"""What is kept for the standby: an upstream's outgoing logs and who transfers them, a downstream's orphaned data."""
+"""The data kept for the standby: an upstream's outgoing logs with their downstreams, a downstream's orphaned data."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from leveret.model.errors import NotFound
 
 
 async def list_downstreams(call: Call) -> Response:
-    """A row a vhost and downstream that is known to transfer it."""
+    """The known downstreams, a row a vhost and downstream."""
     return json_reply(call.node.upstream.downstreams())
 
 
 async def forget_downstream(call: Call) -> Response:
-    """Keep nothing for it any more."""
+    """Keep nothing for a downstream any more."""
     name = call.path("name")
     if not call.node.upstream.forget_downstream(name):
         raise NotFound(f"no downstream '{name}' has transferred anything from here")
@@ -29,7 +29,7 @@ async def delete_outgoing(call: Call) -> Response:
 
 
 async def delete_orphaned(call: Call) -> Response:
-    """Remove transferred data that is not this node's to recover."""
+    """Remove transferred data that this node would not recover."""
     return json_reply(await call.node.standby.delete_orphaned_data())
 
 

@@ -1,9 +1,9 @@
-"""Recovery from a standby's data: promotion, dry run, rehearsal, another broker; and the way back afterwards.
+"""Recovery from a standby's data: promotion, dry run, rehearsal, another broker; and the rejoin.
 
-But for the last, each is a POST that answers with one JSON object a line as it goes on: any number of
-`{"progress": ...}`, then `{"summary": ...}`, or `{"error": ..., "reason": ...}` if it failed half-way.
-A promotion, and a recovery into another broker, go on to their end even if nobody waits for it; of a dry
-run or a rehearsal nothing is left but, of a rehearsal, its result in the history of the node's events.
+Except for the last, each is a POST that answers with one JSON object a line during the work: any number of
+`{"progress": ...}`, then `{"summary": ...}`, or `{"error": ..., "reason": ...}` if it failed half-way. A promotion,
+and a recovery into another broker, continue to their end even without a waiting client. A dry run leaves nothing, and
+a rehearsal only its result in the history of the node's events.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 Steps: TypeAlias = asyncio.Queue[dict[str, Any]]
 Work: TypeAlias = Coroutine[Any, Any, Any]
 _UNDER_WAY: Final[set[asyncio.Task[Any]]] = set()
-"""What goes on; the event loop itself keeps no hold of a task."""
+"""The running work, because the event loop holds no references to tasks."""
 
 
 class To(msgspec.Struct):
@@ -44,7 +44,7 @@ class To(msgspec.Struct):
 
 
 class Body(msgspec.Struct):
-    """What is to be recovered, and where to; `as_of` is a moment in ISO 8601, UTC without an offset."""
+    """The messages to recover, and the target; `as_of` is a moment in ISO 8601, UTC without an offset."""
 
     start_from_scratch: bool = False
     all_available: bool = False
@@ -54,10 +54,10 @@ class Body(msgspec.Struct):
     to: To | None = None
 
     def wanted(self) -> RecoveryRequest:
-        """Which messages.
+        """The choice of messages.
 
         Raises:
-            InvalidCommand: `as_of` is no moment of the past.
+            InvalidCommand: `as_of` is not a moment in the past.
         """
         now_ms = clock_ms()
         return RecoveryRequest(
@@ -69,22 +69,22 @@ class Body(msgspec.Struct):
         )
 
     def target(self) -> RecoveryTarget | None:
-        """Where to; None: here.
+        """The target; None for this node.
 
         Raises:
-            InvalidCommand: the URI is none that can be recovered into.
+            InvalidCommand: the URI is no possible target.
         """
         return None if self.to is None else parse_target(self.to.uri, self.to.password)
 
 
 class RejoinBody(msgspec.Struct):
-    """Whether to follow also who was no standby of this node, with all that is replicated here set aside."""
+    """Whether to follow also a node that was no standby of this one, with all replicated data here quarantined."""
 
     set_all_aside: bool = False
 
 
 async def promote(call: Call) -> Response:
-    """End the links, bring back what was transferred, be an upstream; or, with `to`, only fill another broker."""
+    """End the links, recover transferred messages, become an upstream; or, with `to`, only fill another broker."""
     body = await call.body(Body)
     wanted, target = body.wanted(), body.target()
     standby = call.node.standby
@@ -99,7 +99,7 @@ async def promote(call: Call) -> Response:
 
 
 async def dry_run(call: Call) -> Response:
-    """Say what a promotion would bring back."""
+    """The messages that a promotion would recover."""
     body = await call.body(Body)
     wanted, target = body.wanted(), body.target()
     return await _answer(call, lambda report: call.node.standby.recoveries.dry_run(wanted, target, report))
@@ -118,12 +118,12 @@ async def rehearse(call: Call) -> Response:
 
 
 async def inspect(call: Call) -> Response:
-    """Messages by vhost, exchange and routing key; reads all that was transferred."""
+    """The messages by vhost, exchange and routing key; reads all transferred data."""
     return await _answer(call, call.node.standby.archive.inspect)
 
 
 async def rejoin(call: Call) -> Response:
-    """Come back as a downstream of the node that took this one's place."""
+    """Become a downstream of the node that replaced this one."""
     body = await call.body(RejoinBody)
     history = call.node.event_history
     event = await history.begin("rejoin", call.caller.name)
@@ -140,12 +140,12 @@ async def rejoin(call: Call) -> Response:
 
 
 async def show_summary(call: Call) -> Response:
-    """What was recovered, a row a vhost."""
+    """The recovered messages, a row a vhost."""
     return json_reply(call.node.standby.promotion_summary())
 
 
 def _chosen(body: Body) -> dict[str, Any]:
-    """What is told in the history of how it was asked."""
+    """The fields of the request for the history."""
     names = ("start_from_scratch", "all_available", "exclude_virtual_hosts", "queues", "as_of")
     return {name: value for name in names if (value := getattr(body, name))}
 
@@ -153,7 +153,7 @@ def _chosen(body: Body) -> dict[str, Any]:
 async def _answer(
     call: Call, begin: Callable[[Callable[[dict[str, Any]], None]], Work], kind: str = "", **chosen: Any
 ) -> Response:
-    """Do it, and tell how it goes on; what has a `kind` becomes an event of the node's history."""
+    """Do the work, and send its progress; work with a `kind` becomes an event of the node's history."""
     steps: Steps = asyncio.Queue()
     history = call.node.event_history
     event = await history.begin(kind, call.caller.name, **chosen) if kind else None
@@ -168,13 +168,13 @@ async def _answer(
     work.add_done_callback(partial(_end, steps))
     first = await steps.get()
     if "error" in first:
-        # It was declined before it began, while a status can still be chosen.
+        # It was refused before it began, while the status can still be chosen.
         await work
     return StreamingResponse(_lines(first, steps), media_type="application/x-ndjson")
 
 
 async def _kept(work: Work, history: EventHistory, event: RunningEvent | None) -> Any:
-    """The work, with its end in the history."""
+    """Do the work, and note its end in the history."""
     try:
         result = await work
     except (InvalidCommand, PreconditionFailed, NotAllowed):
@@ -199,7 +199,7 @@ def _numbers_of(result: Any) -> dict[str, Any]:
 
 
 def _end(steps: Steps, work: asyncio.Task[Any]) -> None:
-    """Put the last step: there always is one, whatever became of it."""
+    """Put the last step, which follows after each outcome."""
     _UNDER_WAY.discard(work)
     if work.cancelled():
         steps.put_nowait({"error": "Cancelled", "reason": "the node is stopping; do it again to go on"})

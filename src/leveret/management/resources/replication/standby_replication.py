@@ -1,7 +1,7 @@
 """Message replication: status and switches; for promotions see `standby_recovery`.
 
-`/api/tanzu/osr/standby/status` and `/api/replication/status` are the commercial product's paths, the
-rest of `/api/replication/standby/...` is what `leveretctl` uses.
+`/api/tanzu/osr/standby/status` and `/api/replication/status` are the commercial product's paths, `leveretctl` uses
+the rest of `/api/replication/standby/...`.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from leveret.runtime.standby.transfer import parse_upstream
 
 
 async def show_status(call: Call) -> Response:
-    """One row a vhost, as the commercial product has it."""
+    """One row a vhost, in the form of the commercial product."""
     return json_reply(standby_rows(call))
 
 
 async def show_details(call: Call) -> Response:
-    """All that is known about the standby of this node, and, of one that is none, about what it collects."""
+    """The whole status of this node's standby, or, for an upstream, of its collected data."""
     status = await call.node.standby.details()
     is_downstream = status["operating_mode"] == "downstream"
     collected = [] if is_downstream else call.node.upstream.collected()
@@ -69,13 +69,13 @@ async def disconnect(call: Call) -> Response:
 
 
 async def delete_data(call: Call) -> Response:
-    """Remove all that was transferred."""
+    """Remove all transferred data."""
     await call.node.standby.delete_all_data()
     return done()
 
 
 async def show_upstream_metrics(call: Call) -> Response:
-    """What is collected here, a row a queue."""
+    """The collected queues, a row each."""
     return json_reply([row async for row in in_slices(call.node.upstream.metrics())])
 
 
@@ -83,7 +83,7 @@ async def set_upstream(call: Call, value: object) -> None:
     """Check and store the upstream's endpoints and credentials; the link follows them.
 
     Raises:
-        InvalidCommand: names the field that is missing or malformed.
+        InvalidCommand: a field, which the text names, is missing or malformed.
     """
     parse_upstream(value)
     await call.apply(Put(GlobalParameter(name=UPSTREAM_PARAMETER, value=value)))
