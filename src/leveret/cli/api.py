@@ -1,6 +1,6 @@
-"""The operator's way to a node: HTTP over the node's own socket, or over TCP with a name and password.
+"""The client of a node's HTTP API: over the node's own socket, or over TCP with a name and password.
 
-`Api` knows paths and statuses, nothing of commands. Names go into paths encoded, `/` too.
+`Api` knows paths and statuses, but no commands. Names in paths are encoded, also `/`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _EXITS: Final[dict[int, int]] = {
 
 
 class CtlError(Exception):
-    """A command cannot be done: its text is the one line the operator sees, `status` the exit status."""
+    """A command failed: its text is the one line for the operator, `status` the exit status."""
 
     def __init__(self, status: int, text: str) -> None:
         super().__init__(text)
@@ -40,22 +40,22 @@ class CtlError(Exception):
 
 
 class NotFoundByApi(CtlError):
-    """What the command names does not exist."""
+    """The named object does not exist."""
 
 
 class TimedOut(CtlError):
-    """The node is there, but its answer does not come."""
+    """The node accepts connections, but does not answer in time."""
 
 
 class NodeUnreachable(CtlError):
-    """Nobody answers where the node should be."""
+    """No node answers at the address."""
 
     def __init__(self, text: str) -> None:
         super().__init__(exits.UNAVAILABLE, text)
 
 
 class WentAway(NodeUnreachable):
-    """The node was reached, and was gone before it had answered."""
+    """The node was reached, and ended before its answer."""
 
 
 class Api:
@@ -71,16 +71,16 @@ class Api:
         """The JSON document at a path.
 
         Raises:
-            CtlError: refused, not there, or nobody answers.
+            CtlError: refused, missing, or no node answers.
         """
         return _document(self._send("GET", parts, query=query or None))
 
     def get_slowly(self, *parts: str) -> Any:
-        """As `get`, for what may take as long as there is data."""
+        """As `get`, for answers whose time grows with the data."""
         return _document(self._send("GET", parts, timeout=_PATIENT))
 
     def get_within(self, timeout_s: float, *parts: str) -> Any:
-        """As `get`, for what must come in time.
+        """As `get`, with a limit in time.
 
         Raises:
             TimedOut: it did not.
@@ -88,14 +88,14 @@ class Api:
         return _document(self._send("GET", parts, timeout=httpx.Timeout(timeout_s)))
 
     def get_or_none(self, *parts: str) -> Any:
-        """As `get`; None if it is not there."""
+        """As `get`; None if it does not exist."""
         try:
             return self.get(*parts)
         except NotFoundByApi:
             return None
 
     def verdict(self, *parts: str, **query: str) -> dict[str, Any]:
-        """What a health check says, be it passed or not."""
+        """The result of a health check, passed or not."""
         response = self._request("GET", parts, query=query)
         if response.status_code != HTTPStatus.SERVICE_UNAVAILABLE:
             _check(response)
@@ -113,7 +113,7 @@ class Api:
         return _document(self._send("PUT", parts, query=query, timeout=_PATIENT))
 
     def put_text(self, *parts: str, text: str) -> None:
-        """Create or replace by JSON that the operator wrote; the node says what is wrong with it."""
+        """Create or replace from the operator's JSON; the node reports errors in it."""
         self._send("PUT", parts, body=text.encode())
 
     def post(self, *parts: str, body: object = None) -> Any:
@@ -121,11 +121,11 @@ class Api:
         return _document(self._send("POST", parts, body=b"" if body is None else msgspec.json.encode(body)))
 
     def post_slowly(self, *parts: str, body: object) -> Any:
-        """As `post`, for what may take as long as there is data."""
+        """As `post`, for answers whose time grows with the data."""
         return _document(self._send("POST", parts, body=msgspec.json.encode(body), timeout=_PATIENT))
 
     def post_text(self, *parts: str, text: bytes) -> None:
-        """Act on a JSON document that is at hand as text."""
+        """Act on a JSON document in text form."""
         self._send("POST", parts, body=text)
 
     def delete(self, *parts: str, **query: str) -> None:
@@ -137,7 +137,7 @@ class Api:
         return _document(self._send("DELETE", parts, timeout=_PATIENT))
 
     def delete_because(self, reason: str, *parts: str) -> None:
-        """Remove, and tell whom it concerns why."""
+        """Remove, and give affected clients the reason."""
         self._send("DELETE", parts, headers={"x-reason": reason})
 
     def stream(self, *parts: str, body: object) -> Generator[dict[str, Any]]:
@@ -145,7 +145,7 @@ class Api:
         return self._objects("POST", parts, body=msgspec.json.encode(body))
 
     def get_lines(self, *parts: str, **query: str) -> Generator[dict[str, Any]]:
-        """The JSON objects at a path as they come, one a line, however many."""
+        """The JSON objects at a path as they come, one a line, in any number."""
         return self._objects("GET", parts, query=query)
 
     def _objects(
@@ -205,7 +205,7 @@ class Api:
 def connect(data_dir: Path | None, url: str | None, timeout_s: float | None = None) -> Iterator[Api]:
     """The API of the node that is named by its data directory or its URL; the URL wins.
 
-    An answer that takes longer than `timeout_s` is not waited for.
+    No answer may take longer than `timeout_s`.
 
     Raises:
         CtlError: neither is given, or the directory is not a node's.
@@ -219,7 +219,7 @@ def connect(data_dir: Path | None, url: str | None, timeout_s: float | None = No
             exits.USAGE, "name the node with --data-dir or --url, or set LEVERET_DATA_DIR or LEVERET_URL"
         )
     with _short_path(data_dir) as path:
-        # Laying out the authorities of a context for TLS, which is not used here, takes 20 ms.
+        # A context for TLS, which is not used here, would take 20 ms to load its authorities.
         transport = httpx.HTTPTransport(uds=path, verify=False)
         with httpx.Client(transport=transport, base_url="http://node") as client:
             yield Api(client, f"the node of {data_dir}", timeout_s)
@@ -237,7 +237,7 @@ def _client(url: str) -> httpx.Client:
 
 @contextmanager
 def _short_path(data_dir: Path) -> Iterator[str]:
-    """The control socket's path; short, as the kernel takes 107 octets only."""
+    """The control socket's path; short, because the kernel takes only 107 octets."""
     try:
         descriptor = os.open(data_dir, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -255,13 +255,13 @@ def _short_path(data_dir: Path) -> Iterator[str]:
 
 def _path(parts: tuple[str, ...]) -> str:
     if "" in parts:
-        # In a path it would leave what is above it: of no user, all of them.
+        # An empty name would leave the parent's path: all users instead of one.
         raise NotFoundByApi(exits.DATA, "a name must not be empty")
     return "/api/" + "/".join(quote(part, safe="") for part in parts)
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines of an answer; only a line feed ends one, other ends of lines may stand in a JSON text as they are."""
+    """Lines of an answer; only a line feed ends one, because JSON texts may hold other ends of lines."""
     existing: list[bytes] = []
     for piece in pieces:
         *ends, rest = piece.split(b"\n")
@@ -278,7 +278,7 @@ def _document(response: httpx.Response) -> Any:
 
 
 def _check(response: httpx.Response) -> None:
-    """Go on only with an answer that is no error."""
+    """Raise for an error's answer."""
     if not response.is_error:
         return
     try:

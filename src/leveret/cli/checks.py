@@ -1,4 +1,4 @@
-"""What a command asks of the node before, and how it ends when the node declines.
+"""Checks before a command, and its end when the node refuses.
 
 RabbitMQ's tools tell an unknown user (67), an unknown virtual host (65) and other refusals (69 for most)
 apart by exit status; HTTP answers all of them with 400 or 404.
@@ -22,7 +22,7 @@ def need_vhost(ctl: Session, name: str | None = None) -> dict[str, Any]:
     """The virtual host of that name, or of `-p`.
 
     Raises:
-        CtlError: there is none.
+        CtlError: it does not exist.
     """
     name = ctl.vhost if name is None else name
     existing: dict[str, Any] | None = ctl.api.get_or_none("vhosts", name)
@@ -32,7 +32,7 @@ def need_vhost(ctl: Session, name: str | None = None) -> dict[str, Any]:
 
 
 def listed(ctl: Session, *path: str) -> list[dict[str, Any]]:
-    """What is listed at a path of the API for the virtual host of `-p`.
+    """The list at a path of the API for the virtual host of `-p`.
 
     Raises:
         CtlError: there is no such virtual host.
@@ -48,7 +48,7 @@ def need_user(ctl: Session, name: str, status: int = exits.NO_USER) -> dict[str,
     """The user of that name.
 
     Raises:
-        CtlError: there is none.
+        CtlError: the user does not exist.
     """
     existing: dict[str, Any] | None = ctl.api.get_or_none("users", name)
     if existing is None:
@@ -58,7 +58,7 @@ def need_user(ctl: Session, name: str, status: int = exits.NO_USER) -> dict[str,
 
 @contextmanager
 def refused_as(status: int) -> Iterator[None]:
-    """End with this exit status where the node declines what is in the block."""
+    """End with this exit status if the node refuses a call in the block."""
     try:
         yield
     except CtlError as error:
@@ -66,7 +66,7 @@ def refused_as(status: int) -> Iterator[None]:
 
 
 def json_of(argument: str) -> Any:
-    """An argument that is JSON; `-` reads it from standard input.
+    """A JSON argument; `-` reads it from standard input.
 
     Raises:
         CtlError: it is not.

@@ -1,4 +1,4 @@
-"""How a command of `leveretctl` is written, and how it becomes one of typer's.
+"""The form of a command of `leveretctl`, and its registration with typer.
 
     @command('Deleting user "{username}" ...', "delete_user alice")
     def delete_user(ctl: Session, username: Annotated[str, Argument(help="...")]) -> None:
@@ -31,13 +31,13 @@ Action = Callable[..., Value]
 
 @dataclass(slots=True)
 class Session:
-    """What a command runs with: the way to the node, the vhost of `-p`, and how to answer.
+    """The environment of a command: the node, the vhost of `-p`, and the output.
 
     Attributes:
-        open: connects to the node; `api` does so when it is first used, for as long as `stack` is open.
+        open: connects to the node; `api` calls it at the first use, until `stack` closes.
         wanted_node: the node's name as the operator gave it; any other node is refused.
         vhost_given: whether there was a `-p`.
-        timeout_s: what `--timeout` says; None leaves it to the command.
+        timeout_s: the value of `--timeout`; None leaves it to the command.
     """
 
     open: Callable[[], AbstractContextManager[Api]]
@@ -58,7 +58,7 @@ class Session:
         """The node's API.
 
         Raises:
-            CtlError: nobody answers there, or another node than was asked for.
+            CtlError: no node answers, or it has another name than the operator gave.
         """
         if self._api is None:
             self._api = self.stack.enter_context(self.open())
@@ -78,11 +78,11 @@ class Session:
 
     @property
     def for_people(self) -> bool:
-        """Whether the answer is read by a person, not by a program."""
+        """Whether a person, not a program, reads the output."""
         return self.formatter in FOR_PEOPLE
 
     def announce(self, banner: str) -> None:
-        """Tell a person what is being done."""
+        """Print the banner for a person."""
         if banner and not self.quiet and self.for_people:
             print(banner, flush=True)
 
@@ -103,7 +103,7 @@ class CliCommand:
 
     @property
     def name(self) -> str:
-        """As the operator types it."""
+        """The command's name on the command line."""
         return self.other_name or self.action.__name__
 
     def called(self, name: str) -> CliCommand:
@@ -117,18 +117,18 @@ class CliCommand:
 
     @property
     def epilog(self) -> str:
-        """What stands below the help."""
+        """The text below the help."""
         return f"Example: leveretctl {self.example}" if self.example else ""
 
     def _announced(self, session: Session, arguments: dict[str, Any]) -> str:
-        """The banner with its fields; the node is asked for its name only if it is shown."""
+        """The banner with its fields; the node's name is asked for only if it is shown."""
         shown = {name: _shown(value) for name, value in arguments.items()}
         if "{node}" in self.banner and session.for_people and not session.quiet:
             shown["node"] = session.node
         return self.banner.format_map({"vhost": session.vhost, "node": "", **shown})
 
     def as_callback(self) -> Callable[..., None]:
-        """A function with typer's context in place of the session, for typer to call."""
+        """A function for typer, with typer's context instead of the session."""
 
         def callback(**arguments: Any) -> None:
             session: Session = arguments.pop("context").obj

@@ -55,7 +55,7 @@ def console(
     options = {"listen": listen, "certfile": certfile, "keyfile": keyfile}
     settings = read_settings(config, sites or (), options)
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
-    # Each request would be a line, with its URL.
+    # Otherwise each request would log a line with its URL.
     logging.getLogger("httpx").setLevel(logging.WARNING)
     if end_with_stdin:
         threading.Thread(target=_end_with_stdin, name="end with standard input", daemon=True).start()
@@ -64,7 +64,7 @@ def console(
 
 
 def _end_with_stdin() -> None:
-    """Who holds the other end of the pipe is gone when it ends, however that came."""
+    """End with standard input: the holder of the pipe's other end has ended, in any way."""
     while os.read(sys.stdin.fileno(), 4096):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

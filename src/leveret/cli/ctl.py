@@ -3,9 +3,8 @@
     leveretctl --data-dir D list_queues name messages
     leveretctl --url http://user:password@host:15672 --formatter json list_users
 
-Speaks to the node over its own socket in the data directory, or over HTTP. Options of all commands may
-stand before or after the command. Only the family of the command that runs is imported, so that a
-command starts quickly.
+It uses the node's own socket in the data directory, or HTTP. Common options may be before or after the command. Only
+the command's own family is imported, so that a command starts quickly.
 """
 
 from __future__ import annotations
@@ -108,13 +107,13 @@ def _options(
         data_dir=data_dir,
         formatter=formatter or ("pretty_table" if sys.stdout.isatty() else "table"),
         quiet=quiet or silent,
-        # As in rabbitmqctl: `--silent` has no headers in plain lines alone.
+        # As in rabbitmqctl, `--silent` suppresses headers in plain lines only.
         headers=not no_table_headers and not (silent and formatter in {None, "table"}),
     )
 
 
 def common_options_first(arguments: list[str]) -> list[str]:
-    """Move options of all commands before the command; what follows `--` stays where it is."""
+    """Move common options before the command; arguments after `--` stay."""
     end = arguments.index("--") if "--" in arguments else len(arguments)
     common: list[str] = []
     others: list[str] = []
@@ -172,7 +171,7 @@ def _describe(error: Exception) -> tuple[int, str] | None:
 
 
 def wanted_command(arguments: list[str]) -> str | None:
-    """The command among arguments whose common options stand first; None if there is none."""
+    """The command in arguments that begin with common options; None if there is none."""
     index = 0
     while index < len(arguments) and arguments[index].startswith("-"):
         index += 2 if arguments[index] in _VALUE_OPTIONS else 1

@@ -26,11 +26,11 @@ class DataDirBusy(DataDirError):
 
 @contextmanager
 def claimed(path: Path) -> Iterator[Path]:
-    """Make the directory if need be (mode 0700), and hold its lock while the context lasts.
+    """Make a missing directory (mode 0700), and hold its lock while the context lasts.
 
     Raises:
-        DataDirBusy: another node holds the lock; names its process.
-        DataDirError: not a directory, not ours, or open to others and full of somebody's files.
+        DataDirBusy: another node holds the lock; the text names its process.
+        DataDirError: not a directory, another user's, or open to others with files that are no node's.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ def claimed(path: Path) -> Iterator[Path]:
 
 
 def _make_private(path: Path) -> None:
-    """Shut others out; of a directory that is neither empty nor a node's, leave the mode to its owner."""
+    """Exclude other users; a directory that is neither empty nor a node's keeps its mode."""
     mode = path.stat().st_mode
     if not mode & _OTHERS:
         return
@@ -71,7 +71,7 @@ def _lock(descriptor: int, path: Path) -> None:
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
     except OSError as error:
-        # The lock is held; whose it is, is for messages only.
+        # The lock is held; its holder is for messages only.
         if not is_full(error):
             raise DataDirError(f"data directory {path} cannot be written: {error.strerror}") from error
 

@@ -1,4 +1,4 @@
-"""Exit statuses, as `sysexits.h` and RabbitMQ's tools have them."""
+"""Exit statuses of `sysexits.h` and RabbitMQ's tools."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ RETRY: Final = 75
 NO_PERMISSION: Final = 77
 CONFIG: Final = 78
 FORCED: Final = 143
-"""128 and SIGTERM: a node that was told twice."""
+"""128 and SIGTERM: a node that got a second signal."""

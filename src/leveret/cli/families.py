@@ -1,6 +1,6 @@
-"""Which file of `cli/commands` has which commands, and what `--help` calls them.
+"""The commands of each file of `cli/commands`, and their families in `--help`.
 
-Named here, so that only the family of the command that runs is imported.
+They are named here so that only the family of the running command is imported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the lines of RabbitMQ's and LavinMQ's guides say otherwise than `leveret` and `leveretctl` do.
+"""The differences of RabbitMQ's and LavinMQ's command lines from those of `leveret` and `leveretctl`.
 
-Packaging links their programs' names to ours where those are not installed; the name that was typed decides. And
-`lavinmq --data-dir D` serves, as there is nothing else that it could do.
+Packaging links their programs' names to ours if those are not installed; the typed name decides. `lavinmq --data-dir
+D` serves, its only function.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ OPERATING: Final = frozenset(
         "rabbitmqctl",
     }
 )
-"""Programs whose commands are all `leveretctl`'s."""
+"""The programs whose commands all belong to `leveretctl`."""
 PLUGINS: Final = "rabbitmq-plugins"
 SERVING: Final = frozenset({"lavinmq"})
 
 
 def program_of(argv0: str, own: str, others: Collection[str]) -> str:
-    """What the program was called as: one of the other names, else its own."""
+    """The program's typed name: one of the other names, else its own."""
     name = PurePath(argv0).name
     return name if name in others else own
 
 
 def operating(argv0: str, arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """The name that errors of the operator's program begin with, and its arguments."""
+    """The name at the begin of the operator program's errors, and its arguments."""
     program = program_of(argv0, "leveretctl", {*OPERATING, PLUGINS})
     if program == PLUGINS and arguments and "plugins" not in arguments:
         return program, ["plugins", *arguments]
@@ -40,7 +40,7 @@ def operating(argv0: str, arguments: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def serving(arguments: Sequence[str]) -> list[str]:
-    """The arguments of the server, with the command that goes without saying."""
+    """The server's arguments, with the implied command."""
     first = arguments[0] if arguments else ""
     if first.startswith("-") and "serve" not in arguments and not {"--version", "--help"} & set(arguments):
         return ["serve", *arguments]
@@ -48,9 +48,9 @@ def serving(arguments: Sequence[str]) -> list[str]:
 
 
 def valueless(arguments: Sequence[str], options: Collection[str]) -> str | None:
-    """The first of these options that nothing, or another option, follows; None if there is none.
+    """The first of these options without a value; None if there is none.
 
-    Without this the other option would be taken for its value, and what follows that for something nobody asked for.
+    Without this check the next option would count as its value, and that one's value as an argument.
     """
     for at, each in enumerate(arguments):
         if each in options and (at + 1 == len(arguments) or arguments[at + 1].startswith("--")):

@@ -4,9 +4,9 @@
 
     {"time":"2026-11-21T05:13:09.042Z","level":"info","from":"runtime.logs.queue_store","msg":"queue_down","vhost":"/",...}
 
-Rooms log `logger.info("queue_down vhost=%s queue=%s", vhost, name)`: the template is the event's name and its
-keys, so values need no parsing and are quoted where they would be taken for something else. What came from a
-client can so neither begin a new line nor a new key.
+Rooms log `logger.info("queue_down vhost=%s queue=%s", vhost, name)`: the template is the event's name and its keys,
+so values need no parsing and are quoted if they are ambiguous. Text from a client can therefore begin neither a new
+line nor a new key.
 """
 
 from __future__ import annotations

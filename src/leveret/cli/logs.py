@@ -1,7 +1,7 @@
-"""The node's log: where events go, from which severity on, and files that are rotated.
+"""The node's log: its outputs, their severities, and rotated files.
 
-One event is one line (`cli/log_lines`). The console, a file, or both; each event has to pass its output's level
-and the level of its category.
+One event is one line (`cli/log_lines`). The console, a file, or both; each event must pass its output's level and the
+level of its category.
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ CATEGORIES: Final = {
 
 
 class Threshold(logging.Filter):
-    """Lets an event through from its category's level on, or else from that of the output or the default."""
+    """Passes events from their category's level on, or else from that of the output or the default."""
 
     def __init__(self, output_level: str, log: LogSettings) -> None:
-        """`output_level` is what the output's own setting says."""
+        """`output_level` is the output's own setting."""
         super().__init__()
         own = None if output_level == _DEFAULT else LEVELS[output_level]
         self._otherwise = LEVELS[log.levels.default] if own is None else own
@@ -63,7 +63,7 @@ class Threshold(logging.Filter):
         ]
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the event is told."""
+        """Whether the event is logged."""
         for names, least in self._categories:
             if record.name in names:
                 return record.levelno >= least
@@ -71,18 +71,18 @@ class Threshold(logging.Filter):
 
     @property
     def least(self) -> int:
-        """The least severity of any category that gets through."""
+        """The lowest severity of any category that passes."""
         return min([self._otherwise, *(least for _, least in self._categories)])
 
 
 class LogFile(logging.Handler):
     """A file of events that is rotated by size or time and can be opened anew at any moment.
 
-    A disk that refuses lines costs lines, never the node: the first line after that says how many.
+    If the disk refuses lines, only these are lost: the first line afterwards has their number.
     """
 
     def __init__(self, path: Path, settings: FileLogSettings) -> None:
-        """Open the file, which is made with mode 0600 if need be.
+        """Open the file; a missing one is made with mode 0600.
 
         Raises:
             ConfigError: it cannot be opened.
@@ -101,7 +101,7 @@ class LogFile(logging.Handler):
         self._next = self._following()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one line, putting the file aside first if it is time."""
+        """Write one line, after a rotation if one is due."""
         line = self.format(record) + "\n"
         try:
             if self._is_full(len(line)) or self._is_due(record.created):
@@ -116,7 +116,7 @@ class LogFile(logging.Handler):
             self._reopened()
 
     def reopen(self) -> None:
-        """Go on in a new file where somebody moved the old one away."""
+        """Continue in a new file after the old one was moved away."""
         with self.lock or contextlib.nullcontext():
             self._reopened()
 
@@ -147,7 +147,7 @@ class LogFile(logging.Handler):
         return self._when.after(datetime.fromtimestamp(time.time())).timestamp() if self._when else None
 
     def _rename_away(self) -> None:
-        """`log` becomes `log.0`, `log.0` becomes `log.1`; the oldest goes."""
+        """Rename `log` to `log.0`, `log.0` to `log.1`; remove the oldest."""
         self._file.close()
         files = [
             self.path,
@@ -166,7 +166,7 @@ class Logs:
     """The outputs of a node's log."""
 
     def __init__(self, log: LogSettings, data_dir: Path) -> None:
-        """Open what the settings name and send all events there.
+        """Open the outputs in the settings and send all events there.
 
         Raises:
             ConfigError: the log file cannot be opened.
@@ -189,6 +189,6 @@ class Logs:
         logging.basicConfig(level=least, handlers=handlers, force=True)
 
     def reopen(self) -> None:
-        """Go on in a new file where the old one was moved away, as logrotate does it."""
+        """Continue in new files after logrotate moved the old ones away."""
         if self._file is not None:
             self._file.reopen()

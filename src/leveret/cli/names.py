@@ -1,7 +1,7 @@
-"""What a shell may complete an argument to: names that the node has right now.
+"""Completion of arguments with the node's present names.
 
-Completion asks the node of `LEVERET_DATA_DIR` or `LEVERET_URL` (or of the options typed so far); if nobody
-answers in a second, nothing is proposed.
+Completion asks the node of `LEVERET_DATA_DIR` or `LEVERET_URL` (or of the options typed so far); without an answer
+within a second, nothing is proposed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Completer: TypeAlias = Callable[[typer.Context, str], list[str]]
 
 
 def _names(*path: str, in_vhost: bool = False) -> Completer:
-    """Completes to the names of what is listed at a path of the API."""
+    """Completes to the names in the list at a path of the API."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         options = ctx.find_root().params

@@ -1,4 +1,4 @@
-"""RabbitMQ's commands that have no counterpart here, each with the sentence that says why and what to do."""
+"""RabbitMQ's commands without a counterpart here, each with a sentence of the reason and the alternative."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What `leveretctl` does itself, as no node runs that could be asked: by a node's settings, in what nodes share.
+"""Operations of `leveretctl` itself without a running node: with a node's settings, on the nodes' shared data.
 
-It is imported by the command that needs it alone: the others are quick, and know nothing of what is in a node.
+Only the command that needs it imports it: other commands start quickly, without a node's modules.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from leveret.runtime.cluster import forgetting
 
 
 def forget_stopped(settings: Sequence[Path], name: str, data_dir: Path | None) -> list[dict[str, Any]]:
-    """Take a node out of a cluster of which no node runs; the queues it led, and who leads them when started.
+    """Remove a node from a cluster without running nodes; return its queues, and their leaders after a start.
 
     Args:
         settings: files of a node of the cluster; the environment's are added, as for the node itself.
-        name: the node that is forgotten.
-        data_dir: of the node whose settings these are.
+        name: the forgotten node.
+        data_dir: the data directory of the node with these settings.
 
     Raises:
-        CtlError: the settings are of no cluster, or it cannot be done; says why.
+        CtlError: the settings have no cluster, or the removal failed; the text has the reason.
     """
     try:
         return asyncio.run(forgetting.forget_stopped(_of_a_member(settings), name, data_dir))

@@ -1,4 +1,4 @@
-"""What stands in RabbitMQ's columns for process ids: one word, unique on the node, taken back by commands."""
+"""The ids in RabbitMQ's columns of process ids: one word, unique on the node, accepted by commands."""
 
 from __future__ import annotations
 

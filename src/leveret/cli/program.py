@@ -1,4 +1,4 @@
-"""How both commands end: an exit status as `sysexits.h` has it, and one line that says why."""
+"""The end of both programs: an exit status of `sysexits.h`, and one line with the reason."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Arguments that may be secret: `-`, or none, takes them from standard input, out of the process list.
+"""Secret arguments: `-`, or none, takes them from standard input, so that the process list does not show them.
 
-What a node shows leaves out what is secret in parameters, unless it is asked for.
+A node leaves out the secrets of parameters, unless they are asked for.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ IncludeSecrets = Annotated[
 
 
 def secrets_query(included: bool) -> dict[str, str]:
-    """The query that asks a node for them."""
+    """The query that asks a node for secrets."""
     return {"include_secrets": "true"} if included else {}
 
 
 def password_of(argument: str | None) -> str:
-    """A password: as given, typed unseen on a terminal, or the first line of a pipe.
+    """A password: the argument, typed without echo on a terminal, or the first line of a pipe.
 
     Raises:
         CtlError: there is none, or it is not UTF-8.
@@ -45,7 +45,7 @@ def password_of(argument: str | None) -> str:
 
 
 def text_of(argument: str) -> str:
-    """A document: as given, or all of standard input for `-`.
+    """A document: the argument, or all of standard input for `-`.
 
     Raises:
         CtlError: standard input is not UTF-8.

@@ -3,8 +3,8 @@
     leveret serve --data-dir D [--config F]
     leveret console --site NAME=URL
 
-The node says `leveret ready ...` on standard output, and READY=1 to systemd, once its listeners are open; logs to
-standard error or a file; ends in order on SIGTERM or SIGINT, and at once on a second one.
+The node prints `leveret ready ...`, and sends READY=1 to systemd, once its listeners are open. It logs to standard
+error or a file. It ends in order on SIGTERM or SIGINT, and at once on a second one.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def serve(
     if data_dir is None:
         raise typer.BadParameter("name one, or set LEVERET_DATA_DIR", param_hint="--data-dir")
     with claimed(data_dir.absolute()) as claim, pid_file(settings.process.pid_file):
-        # Before anything is written, the log file too.
+        # Before anything is written, also the log file.
         reserve = Reserve(claim, settings.storage.reserve_bytes)
         gave_up = reserve.give_up(free_disk_bytes(claim))
         logs = Logs(settings.log, claim)
@@ -174,7 +174,7 @@ async def _serve(config: Config, data_dir: Path, logs: Logs) -> int:
     from leveret.runtime.roles.roles import Roles
     from leveret.runtime.sockets.connection_budget import process_sockets
 
-    # Before anything takes descriptors: whether they suffice.
+    # The check comes before the first use of descriptors.
     process_sockets()
     stop = _on_signals(config, logs)
     service = ServiceManager(os.environ)
@@ -211,7 +211,7 @@ def _why_stopping(roles: Roles) -> str:
 
 
 def _on_signals(config: Config, logs: Logs) -> asyncio.Event:
-    """Set the event that is returned on a first SIGTERM or SIGINT, and end the process on a second."""
+    """Return an event that a first SIGTERM or SIGINT sets; a second one ends the process."""
     stop = asyncio.Event()
 
     def end() -> None:
@@ -232,7 +232,7 @@ def _on_signals(config: Config, logs: Logs) -> asyncio.Event:
 
 
 async def _done_before(stop: asyncio.Event, work: Coroutine[None, None, None]) -> bool:
-    """Do work that may wait for others, for etcd or a leader; whether it was done before `stop`, which ends it."""
+    """Do work that may wait for etcd or a leader; return whether it ended before `stop`, which cancels it."""
     doing = asyncio.create_task(work)
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait((doing, stopping), return_when=asyncio.FIRST_COMPLETED)

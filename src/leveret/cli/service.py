@@ -1,6 +1,6 @@
 """The service manager's side of a node: ready, stopping, still alive, and the process id file.
 
-systemd listens on the datagram socket that `NOTIFY_SOCKET` names; where there is none, nothing is sent.
+systemd listens on the datagram socket in `NOTIFY_SOCKET`; without it, nothing is sent.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _US_PER_S: Final = 1_000_000
 
 
 class ServiceManager:
-    """Tells the service manager how the node is.
+    """Reports the node's state to the service manager.
 
     Attributes:
-        watchdog_s: the service manager restarts a node that is silent for so long; None if it does not.
+        watchdog_s: the service manager restarts a node after this time without a message; None for never.
     """
 
     def __init__(self, environ: MutableMapping[str, str]) -> None:
-        """Take what the service manager left in the environment, so that processes started later do not see it."""
+        """Take the service manager's variables out of the environment, so that child processes do not see them."""
         address = environ.pop("NOTIFY_SOCKET", "")
         silence_us = environ.pop("WATCHDOG_USEC", "")
         watched = environ.pop("WATCHDOG_PID", str(os.getpid()))
-        # A name that begins with @ is in the kernel's own name space, where that is a zero octet.
+        # A name that begins with @ is in the kernel's abstract name space, which has a zero octet there.
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self.watchdog_s = (
             int(silence_us) / _US_PER_S if silence_us.isdigit() and watched == str(os.getpid()) else None
@@ -39,7 +39,7 @@ class ServiceManager:
         self._watchdog: asyncio.Task[None] | None = None
 
     def ready(self, status: str) -> None:
-        """All listeners are open."""
+        """Report that all listeners are open."""
         self._report("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
         if self.watchdog_s and self._address:
             self._watchdog = asyncio.get_running_loop().create_task(
@@ -47,15 +47,15 @@ class ServiceManager:
             )
 
     def status(self, text: str) -> None:
-        """What the node is doing, in a line."""
+        """Report the node's present work, in a line."""
         self._report(f"STATUS={text}")
 
     def stopping(self) -> None:
-        """The node goes."""
+        """Report that the node stops."""
         self._report("STOPPING=1", "STATUS=stopping")
 
     async def _ping(self, interval_s: float) -> None:
-        """As long as the event loop turns, the node is alive."""
+        """Ping while the event loop runs."""
         while True:
             self._report("WATCHDOG=1")
             await asyncio.sleep(interval_s)
@@ -63,7 +63,7 @@ class ServiceManager:
     def _report(self, *lines: str) -> None:
         if not self._address:
             return
-        # The node serves whether or not somebody listens.
+        # The node serves also without a listening service manager.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as teller:
             teller.connect(self._address)
             teller.send("\n".join(lines).encode())
@@ -71,7 +71,7 @@ class ServiceManager:
 
 @contextlib.contextmanager
 def pid_file(path: Path | None) -> Iterator[None]:
-    """A file with this process's id while the context lasts; None for no file.
+    """Keep a file with this process's id while the context lasts; None for no file.
 
     Raises:
         ConfigError: it cannot be written.

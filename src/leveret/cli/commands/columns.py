@@ -1,4 +1,4 @@
-"""The columns an operator names on the command line."""
+"""The columns that an operator names on the command line."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def chosen(given: Sequence[str] | None, default: Sequence[str], known: Sequence[
     """The columns to show: those given, separated by spaces or commas, or the default.
 
     Raises:
-        CtlError: a column is not known; names all that are.
+        CtlError: a column is unknown; the text names the known ones.
     """
     if not given:
         return list(default)

@@ -1,4 +1,4 @@
-"""What leveretctl says about itself."""
+"""Information about leveretctl itself."""
 
 from __future__ import annotations
 

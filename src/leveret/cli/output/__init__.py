@@ -1,1 +1,1 @@
-"""How `leveretctl` shows what a command found: tables, JSON, ages, progress, help."""
+"""The output of `leveretctl`: tables, JSON, ages, progress, help."""

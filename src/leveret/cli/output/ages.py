@@ -1,4 +1,4 @@
-"""How long ago something was, as a person says it and in seconds."""
+"""Ages in words and in seconds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _UNITS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
 def age(ms: float) -> str:
-    """The two largest units, and all of it in seconds where those are not: `3 min 20 s (200 s)`."""
+    """The age in its two largest units, and in seconds if those are others: `3 min 20 s (200 s)`."""
     seconds = ms / 1000
     if seconds < 10:
         return f"{max(0.0, seconds):.1f} s"

@@ -1,4 +1,4 @@
-"""A JSON array in a file, written as its items come: no number of them takes memory."""
+"""A JSON array in a file, written item by item, so that their number costs no memory."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from leveret.cli.api import CtlError
 
 
 def write_array(path: Path | None, items: Iterable[Any]) -> int:
-    """Write to a file that only its owner may read, or to standard output; return how many items there were.
+    """Write to a file that only its owner may read, or to standard output; return the number of items.
 
-    The file is there when it is whole; until then a previous one of that name stays as it is.
+    The file appears once it is complete; until then a previous one of that name stays.
 
     Raises:
-        CtlError: something else than a file has that name. OSError: it cannot be written.
+        CtlError: the name belongs to something other than a file. OSError: it cannot be written.
     """
     if path is None:
         return _write(sys.stdout.buffer, items)

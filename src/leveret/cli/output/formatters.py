@@ -1,6 +1,6 @@
 """Values -> text: `table` as rabbitmqctl prints it, `pretty_table` with lines, `json`, `csv`.
 
-Only tables are for people and come with banners; the others are for programs and hold nothing else.
+Only tables are for people and have banners; the others are for programs and have nothing else.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def as_table(value: Value, *, headers: bool) -> str:
 
 
 def as_pretty_table(value: Value, *, headers: bool) -> str:
-    """A table with lines; what is no table as `as_table` has it."""
+    """A table with lines; other values as in `as_table`."""
     if isinstance(value, ReportLines) and value.table is not None:
         return _lines(value.lines) + as_pretty_table(value.table, headers=headers)
     if not isinstance(value, Table) or not value.rows:
@@ -55,18 +55,18 @@ def as_pretty_table(value: Value, *, headers: bool) -> str:
     for row in value.rows:
         pretty.add_row(*(RichText(cell(each)) for each in row))
     out = io.StringIO()
-    # Nothing is cut off: on a terminal what is too wide goes on in the next line, elsewhere no line is too long.
+    # Nothing is cut off: on a terminal long cells wrap, elsewhere no line is too long.
     Console(file=out, force_terminal=terminal, width=None if terminal else _WIDTH_MAX).print(pretty)
     return out.getvalue()
 
 
 def _least_width(table: Table) -> int:
-    """So wide must a terminal be that no header of a table is cut."""
+    """The smallest width of a terminal that cuts no header of a table."""
     return sum(len(str(column)) + 3 for column in table.columns) + 1
 
 
 def _blocks(table: Table) -> str:
-    """A row in lines `column: value`, where the terminal is too narrow for a line of all."""
+    """A row as lines `column: value`, for a terminal that is too narrow for the table."""
     width = max(len(str(column)) for column in table.columns)
     names = [str(column).rjust(width) for column in table.columns]
     rows = [
@@ -93,7 +93,7 @@ def as_json(value: Value, *, headers: bool) -> str:
 
 
 def as_csv(value: Value, *, headers: bool) -> str:
-    """Quoted values with commas between them."""
+    """Quoted values with commas in between."""
     match value:
         case Table(columns, rows):
             return _csv([list(columns), *rows] if headers else rows)

@@ -1,4 +1,4 @@
-"""Help that lists commands by family, so that more than a hundred of them can be read on 80 columns."""
+"""Help with commands by family, so that more than a hundred of them are readable on 80 columns."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ if TYPE_CHECKING:
     from typer._click import Context, HelpFormatter
 
 _NAME_COLUMNS_MAX: Final = 32
-"""A longer name has its line to itself."""
+"""A longer name has a line of its own."""
 
 
 class GroupedHelp(TyperGroup):
-    """A group whose commands stand under their `rich_help_panel` in its help."""
+    """A group that lists its commands under their `rich_help_panel` in its help."""
 
     def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
         """Write a section for each family, in the order of the families' first commands."""

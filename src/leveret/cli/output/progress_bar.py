@@ -1,4 +1,4 @@
-"""How far a command's work is, for whoever looks at a terminal."""
+"""The progress of a command's work on a terminal."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class ProgressBar:
     """A progress bar on a terminal, nothing in a pipe."""
 
     def __init__(self, shows: bool, description: str, columns: Callable[[], Sequence[Any]]) -> None:
-        """A bar of one task; `columns` are what rich draws between the bar and the time that is left."""
+        """A bar of one task; `columns` are rich's columns between the bar and the remaining time."""
         self._progress: Any = None
         if shows:
-            # Not before: most commands show none, and rich takes its time to start.
+            # Imported late, because most commands show no bar, and rich starts slowly.
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -43,11 +43,11 @@ class ProgressBar:
             self._progress.update(self._task, **fields)
 
     def advance(self, count: int) -> None:
-        """So much more is done."""
+        """Add to the work done."""
         if self._progress is not None:
             self._progress.advance(self._task, count)
 
     def begin_again(self, *, total: int, description: str) -> None:
-        """The next step of the work begins, with nothing done of it."""
+        """Begin the next step of the work."""
         if self._progress is not None:
             self._progress.reset(self._task, total=total, description=description)

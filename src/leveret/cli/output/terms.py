@@ -1,4 +1,4 @@
-"""Values as rabbitmqctl writes them into a cell: Erlang's notation, which scripts already take apart."""
+"""Cells in rabbitmqctl's form: Erlang's notation, which scripts already parse."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command returns. It prints nothing itself; `formatters` turns these into text."""
+"""The values that commands return. They print nothing themselves; `formatters` turns values into text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under named columns; `headless` ones are lists of names that RabbitMQ prints without a header."""
+    """Rows under named columns; `headless` ones are lists of names, which RabbitMQ prints without a header."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -17,7 +17,7 @@ class Table:
 
     @classmethod
     def of(cls, columns: Sequence[str], items: Iterable[Mapping[str, Any]], *, unknown: object = "") -> Self:
-        """The table of these fields of JSON objects; RabbitMQ shows what is not known as an empty text."""
+        """The table of these fields of JSON objects; as in RabbitMQ, unknown values are empty texts."""
 
         def known(value: object) -> object:
             return unknown if value is None else value
@@ -27,7 +27,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class MessageLine:
-    """A line for a person; other formats get `fields`."""
+    """A line for people; other formats get `fields`."""
 
     text: str
     fields: Mapping[str, Any] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class MessageLine:
 
 @dataclass(frozen=True, slots=True)
 class ReportLines:
-    """Lines `name: value` for a person, then an optional table; other formats get `document`."""
+    """Lines `name: value` for people, then an optional table; other formats get `document`."""
 
     lines: Sequence[tuple[str, Any]]
     document: Any
@@ -44,14 +44,14 @@ class ReportLines:
 
 @dataclass(frozen=True, slots=True)
 class TextDocument:
-    """A document that goes out as it is, in every format."""
+    """A document that is printed unchanged, in every format."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Sections:
-    """Lines under headings for a person; other formats get `document`."""
+    """Lines under headings for people; other formats get `document`."""
 
     parts: Sequence[tuple[str, Sequence[str]]]
     document: Any

@@ -1,1 +1,1 @@
-"""Commands of who may do what: users, permissions, limits of users."""
+"""Commands for users, permissions, and limits of users."""

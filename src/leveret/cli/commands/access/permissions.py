@@ -1,4 +1,4 @@
-"""What users may do."""
+"""Permissions of users."""
 
 from __future__ import annotations
 

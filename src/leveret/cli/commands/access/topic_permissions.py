@@ -1,4 +1,4 @@
-"""Which routing keys of topic exchanges users may use."""
+"""The routing keys that users may use at topic exchanges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many connections and channels a user may have."""
+"""The limits of a user's connections and channels."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Commands of what a broker has: virtual hosts, policies, parameters, queues, streams, connections."""
+"""Commands for a broker's objects: virtual hosts, policies, parameters, queues, streams, connections."""

@@ -1,4 +1,4 @@
-"""Who is connected."""
+"""Connected clients."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def close_all_user_connections(
 
 
 def _close(ctl: Session, found: Iterable[dict[str, Any]], explanation: str, delay_ms: int = 0) -> int:
-    """Close connections one after another; how many were still there."""
+    """Close connections one after another; return the number of those that still existed."""
     closed = 0
     for each in found:
         if closed and delay_ms:

@@ -1,4 +1,4 @@
-"""All that was declared, as one file."""
+"""All definitions, as one file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is to publish to, and with which algorithms."""
+"""Lists of exchanges, bindings and algorithms."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def set_policy(
 
 
 def _warn_of_missing_tag(ctl: Session) -> None:
-    """A policy that has queues replicated does nothing in a virtual host that is not tagged: say so."""
+    """Warn if a replication policy has no effect, because the virtual host is not tagged."""
     tags = ctl.api.get("vhosts", ctl.vhost).get("tags", [])
     if STANDBY_TAG not in tags:
         wanted = ",".join([*tags, STANDBY_TAG])

@@ -169,7 +169,7 @@ _COPY: Final = ("node", "role", "state", "messages", "octets", "first_offset", "
 
 
 def _given_up(copies: list[dict[str, Any]]) -> str:
-    """The longest copy's messages: copies are of one queue."""
+    """The number of messages in the longest copy: copies are of one queue."""
     most = max((each["messages"] or 0 for each in copies), default=0)
     unknown = [each["node"] for each in copies if each["messages"] is None]
     return f"{most} messages that can be read" + (f"; not counted: {', '.join(unknown)}" if unknown else "")
@@ -179,12 +179,12 @@ _DOWN: Final = ("crashed", "stopped", "down")
 
 
 def _led(ctl: Session, local: bool) -> list[dict[str, Any]]:
-    """The queues of the virtual host; those that the node leads, or all."""
+    """The queues of the virtual host: those that the node leads, or all."""
     return [each for each in listed(ctl, "queues") if not local or each["node"] == ctl.node]
 
 
 def _queue(ctl: Session, name: str, status: int) -> dict[str, Any]:
-    """A queue that exists."""
+    """An existing queue."""
     found: dict[str, Any] | None = ctl.api.get_or_none("queues", ctl.vhost, name)
     if found is None:
         raise CtlError(status, f"no queue '{name}' in vhost '{ctl.vhost}'")
@@ -192,7 +192,7 @@ def _queue(ctl: Session, name: str, status: int) -> dict[str, Any]:
 
 
 def _shown(queue: dict[str, Any]) -> dict[str, Any]:
-    """A queue of the API with the columns that only rabbitmqctl has."""
+    """A queue of the API with columns that only rabbitmqctl has."""
     owner = queue.get("owner_pid_details") or {}
     tag = queue.get("single_active_consumer_tag") or queue.get("exclusive_consumer_tag")
     name = f"{queue['vhost']}/{queue['name']}"

@@ -1,4 +1,4 @@
-"""Streams, super streams, and who is connected by the stream protocol."""
+"""Streams, super streams, and clients of the stream protocol."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def add_super_stream(
         with refused_as(exits.SOFTWARE):
             _make(ctl, name, keys, arguments)
     except CtlError:
-        # All or nothing, as RabbitMQ does it.
+        # All or nothing, as in RabbitMQ.
         _remove(ctl, name, [f"{name}-{key}" for key in keys])
         raise
     return MessageLine(f"Super stream {name} has been created", {"result": "ok"})
@@ -226,7 +226,7 @@ def _is_partition(binding: dict[str, Any]) -> bool:
 
 
 def _stream(ctl: Session, name: str) -> dict[str, Any]:
-    """A stream that exists."""
+    """An existing stream."""
     found: dict[str, Any] | None = ctl.api.get_or_none("queues", ctl.vhost, name)
     if found is None:
         raise CtlError(exits.UNAVAILABLE, f"no stream '{name}' in vhost '{ctl.vhost}'")
@@ -257,7 +257,7 @@ _UNITS: Final = {"kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 
 
 def _bytes(text: str | None) -> int | None:
-    """A size as RabbitMQ takes it for streams."""
+    """A size in RabbitMQ's form for streams."""
     if text is None:
         return None
     number, unit = text[:-2], text[-2:].lower()

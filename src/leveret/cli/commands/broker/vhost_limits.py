@@ -1,4 +1,4 @@
-"""How many connections and queues a virtual host may have."""
+"""The limits of a virtual host's connections and queues."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Commands of nodes and clusters: start and stop, health, members, mirrors, resources, log."""
+"""Commands for nodes and clusters: start and stop, health, members, mirrors, resources, log."""

@@ -1,4 +1,4 @@
-"""The cluster: its nodes, who joins and leaves it, and where its queues are led."""
+"""The cluster: its nodes, joining and leaving, and the leaders of its queues."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _listener_line(node: str, listener: dict[str, Any]) -> str:
 
 
 def _coordination(cluster: Json) -> list[str]:
-    """What RabbitMQ's nodes have among themselves, and these in etcd."""
+    """The state that RabbitMQ's nodes share directly, and Leveret's through etcd."""
     etcd = cluster["etcd"]
     answers = f"does not answer: {etcd['error']}" if etcd["error"] else f"revision {cluster['revision']}"
     lease_s = cluster["lease_s"]
@@ -207,7 +207,7 @@ def rebalance(
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float) -> bool:
-    """Ask again and again; whether it held in time."""
+    """Poll a condition; return whether it held in time."""
     deadline_s = time.monotonic() + timeout_s
     while not holds():
         if time.monotonic() > deadline_s:

@@ -1,4 +1,4 @@
-"""Feature flags, as far as RabbitMQ's tools ask for them."""
+"""Feature flags, for RabbitMQ's tools."""
 
 from __future__ import annotations
 

@@ -144,12 +144,12 @@ def check_certificate_expiration(
 
 
 def active_alarms(ctl: Session) -> list[str]:
-    """The alarms in effect on any node, a sentence each."""
+    """The active alarms of all nodes, a sentence each."""
     return [line for node in ctl.api.get("nodes") for line in alarms_of(node)]
 
 
 def alarms_of(node: dict[str, Any]) -> list[str]:
-    """Those in effect on one node of the API."""
+    """The active alarms of one node of the API."""
     names = {
         "mem_alarm": "Memory alarm",
         "disk_free_alarm": "Free disk space alarm",
@@ -162,7 +162,7 @@ def alarms_of(node: dict[str, Any]) -> list[str]:
 def listeners_of(
     ctl: Session, node: str | None = None, overview: dict[str, Any] | None = None
 ) -> list[dict[str, Any]]:
-    """The listeners of a node, by default the one that is asked, with RabbitMQ's fields."""
+    """The listeners of a node, by default the one that answers, with RabbitMQ's fields."""
     name = ctl.node if node is None else node
     listeners = (overview or ctl.api.get("overview"))["listeners"]
     return [
@@ -189,19 +189,19 @@ def _no_alarms(ctl: Session, check: str, what: str) -> MessageLine:
     found = active_alarms(ctl) if check == "alarms" else alarms_of(ctl.api.get("nodes", ctl.node))
     if found:
         raise CtlError(exits.UNAVAILABLE, f"Node {ctl.node} reported alarms: {'; '.join(found)}")
-    # Queues that are down, too: the API knows of more than the two alarms.
+    # Queues that are down as well: the API knows more than the two alarms.
     ctl.api.get("health", "checks", check)
     return passed(ctl, f"Node {ctl.node} reported no {what}")
 
 
 def single(ctl: Session) -> MessageLine:
-    """A check that has no sense without other nodes."""
+    """The result of a check that needs other nodes."""
     text = f"Node {ctl.node} seems to be the only one in a single node cluster, the check does not apply"
     return passed(ctl, text)
 
 
 def passed(ctl: Session, text: str) -> MessageLine:
-    """A check that was passed."""
+    """The result of a passed check."""
     return MessageLine(text, {"result": "ok", "node": ctl.node, "message": text})
 
 

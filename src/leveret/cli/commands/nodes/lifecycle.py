@@ -1,4 +1,4 @@
-"""Whether a node runs, waiting until it does, and ending it."""
+"""A node's start and end: whether it runs, waiting for it, and stopping it."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def shutdown(
 
 
 def _await(ctl: Session, timeout_s: int, check: Callable[[], None]) -> None:
-    """Ask until the node answers; `check` ends the wait by raising.
+    """Poll until the node answers; `check` ends the wait by raising.
 
     Raises:
         Unreachable: it did not in time.
@@ -140,7 +140,7 @@ def _running(ctl: Session, pid_file: Path | None) -> int | None:
     """The process id of the node of a data directory, or in a file; None if it does not run.
 
     Raises:
-        CtlError: nothing says which node is meant.
+        CtlError: neither names a node.
     """
     if pid_file is not None:
         return next((pid for pid in _pid_in(pid_file) if _is_alive(pid)), None)
@@ -170,7 +170,7 @@ def _pid_in(path: Path) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for by its parent does not."""
+    """Whether a process runs; one that has ended and whose parent has not waited for it does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

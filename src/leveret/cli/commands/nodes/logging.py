@@ -76,6 +76,6 @@ def set_log_level(
 
 
 def _more(ctl: Session, offset: int | None) -> dict[str, Any]:
-    """What the log file has from an offset on; from its end without one."""
+    """The log file's text from an offset on; from its end without one."""
     found: dict[str, Any] = ctl.api.get("operations", "log", "text", "end" if offset is None else str(offset))
     return found

@@ -1,4 +1,4 @@
-"""Taking the node out of service for clients, and back."""
+"""Maintenance mode: taking the node out of service for clients, and back."""
 
 from __future__ import annotations
 

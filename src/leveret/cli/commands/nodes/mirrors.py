@@ -1,4 +1,4 @@
-"""Mirrors of queues, and the policies that ask for them."""
+"""Mirrors of queues, and the policies for them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ Name = Annotated[str, Argument(help="Name of the queue.", autocompletion=queues)
 
 _POLL_S: Final = 0.2
 _RECORDED_S: Final = 2.0
-"""How long the record in etcd may take to name a mirror that has just caught up."""
+"""The time until etcd names a mirror that has just caught up."""
 _SYNCING: Final = "syncing"
 _RUNNING: Final = "running"
 _POLICIES: Final = "policies"
 _OPERATOR_POLICIES: Final = "operator-policies"
 _KEYS: Final = "ha-"
-"""What the policy keys of mirroring begin with."""
+"""The prefix of mirroring's policy keys."""
 
 
 @command("Synchronising queue '{name}' in vhost '{vhost}' ...", "sync_queue -p orders paid")
@@ -40,7 +40,7 @@ def sync_queue(ctl: Session, name: Name) -> None:
         ctl.api.post("cluster", "sync", ctl.vhost, name)
     deadline_s = None if ctl.timeout_s is None else time.monotonic() + ctl.timeout_s
     shows = sys.stderr.isatty() and not ctl.quiet
-    # A queue that is deleted meanwhile has nothing left to wait for.
+    # The wait for a queue that is deleted meanwhile is over.
     with ProgressBar(shows, "synchronising", _columns) as bar, suppress(NotFoundByApi):
         while (queue := ctl.api.get("queues", ctl.vhost, name))["state"] == _SYNCING:
             _show(bar, queue)
@@ -57,12 +57,12 @@ def sync_queue(ctl: Session, name: Name) -> None:
 
 
 def _missing_mirrors(queue: dict[str, Any]) -> list[str]:
-    """The mirrors that run and are not recorded as synchronised."""
+    """The running mirrors that are not recorded as synchronised."""
     return sorted(set(queue.get("slave_nodes") or ()) - set(queue.get("synchronised_slave_nodes") or ()))
 
 
 def _check_synchronised(queue: dict[str, Any]) -> None:
-    """Raises CtlError: the queue is down, or one of its mirrors that run still lacks something."""
+    """Raises CtlError: the queue is down, or a running mirror lacks messages."""
     whose = f"queue '{queue['name']}' in vhost '{queue['vhost']}'"
     if queue["state"] != _RUNNING:
         raise CtlError(exits.UNAVAILABLE, f"{whose} is {queue['state']}: it cannot be synchronised")
@@ -138,7 +138,7 @@ def _mirroring(ctl: Session, path: str) -> list[dict[str, Any]]:
 
 @contextmanager
 def _found() -> Iterator[None]:
-    """In RabbitMQ's word, where there is no such queue."""
+    """Report a missing queue in RabbitMQ's words."""
     try:
         yield
     except NotFoundByApi:
@@ -146,14 +146,14 @@ def _found() -> Iterator[None]:
 
 
 def _columns() -> list[Any]:
-    """Octets."""
+    """The column of octets."""
     from rich.progress import DownloadColumn, TransferSpeedColumn
 
     return [DownloadColumn(), TransferSpeedColumn()]
 
 
 def _show(bar: ProgressBar, queue: dict[str, Any]) -> None:
-    """Take what the queue's leader says of all mirrors that are being synchronised."""
+    """Take the leader's report of all synchronising mirrors."""
     progresses = [
         each["progress"] for each in queue.get("mirror_details", []) if each["progress"] is not None
     ]

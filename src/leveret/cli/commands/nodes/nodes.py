@@ -104,7 +104,7 @@ _REPORTED_BY_VHOST: Final = (
 
 
 def _reported(ctl: Session, name: str) -> str:
-    """One command's output under its name; what it fails with, where it fails."""
+    """One command's output under its name, or its error."""
     from leveret.cli.ctl import family_of, load_family
 
     try:

@@ -1,4 +1,4 @@
-"""RabbitMQ's plugins: what they do is built in, or not there; nothing is enabled."""
+"""RabbitMQ's plugins: their functions are built in, or missing; nothing is enabled."""
 
 from __future__ import annotations
 

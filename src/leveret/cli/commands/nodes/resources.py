@@ -1,4 +1,4 @@
-"""Memory and disk: what is used, and from where on publishers are blocked."""
+"""Memory and disk: their use, and the limits at which publishers are blocked."""
 
 from __future__ import annotations
 

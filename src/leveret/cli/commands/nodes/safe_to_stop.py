@@ -1,4 +1,4 @@
-"""Whether a node may be stopped without a queue that lacks it: asked, or waited for."""
+"""Whether a node can stop without harm to a queue: as a check, or as a wait."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _ONLY_ONE: Final = "Target node seems to be the only one in a single node cluste
 
 
 class _Danger(NamedTuple):
-    """What may become of queues when a node stops, in RabbitMQ's words.
+    """A danger for queues when a node stops, in RabbitMQ's words.
 
     Attributes:
-        check: the health check that tells of it.
-        none: what a node has not, if all is well.
-        becomes: what a queue does that is in danger.
-        awaited: what is waited for.
-        late: what did not come.
-        query: more for the check.
+        check: the health check for it.
+        none: the objects that a safe node does not have.
+        becomes: the outcome for a queue in danger.
+        awaited: the awaited state.
+        late: the state that was not reached in time.
+        query: the check's query.
     """
 
     check: str

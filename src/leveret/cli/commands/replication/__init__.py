@@ -1,1 +1,1 @@
-"""Commands of followers and of another site: schema replication, standby, promotion, the way back."""
+"""Commands for followers and for another site: schema replication, standby, promotion, rejoin."""

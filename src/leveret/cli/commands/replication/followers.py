@@ -1,4 +1,4 @@
-"""Followers: nodes that hold all of a leader's data, and take its place when they must."""
+"""Followers: nodes that hold all of a leader's data, and can replace it."""
 
 from __future__ import annotations
 
@@ -242,7 +242,7 @@ def list_divergent_messages(
 
 
 def _messages(ctl: Session, report: str | None) -> Generator[dict[str, Any]]:
-    """The messages set aside, as the node reads them.
+    """The quarantined messages, as the node reads them.
 
     Raises:
         CtlError: one of them cannot be read.
@@ -265,7 +265,7 @@ def _export(ctl: Session, file: str, messages: Iterator[dict[str, Any]]) -> Mess
 
 
 def _first_messages(ctl: Session, messages: Iterator[dict[str, Any]], limit: int) -> Table:
-    """The table of some messages; it is said when there are more."""
+    """The table of the first messages, with a note if there are more."""
     shown = [_abridged(each) for each in islice(messages, limit)]
     if next(messages, None) is not None:
         ctl.announce(f"The first {limit} messages; --limit shows more, --export has all of them:")
@@ -280,7 +280,7 @@ def _abridged(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _by_queue(reports: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """A row a report and queue; a report without messages has one as well."""
+    """A row a report and queue; a report without messages also has one."""
     for each in reports:
         common = {**each, "report": each["id"], "at": _time(each["at_ms"]), "logs": len(each["logs"])}
         for queue in each["queues"] or [{}]:
@@ -295,7 +295,7 @@ def _followers(ctl: Session, status: Mapping[str, Any], columns: tuple[str, ...]
 
 
 def _node_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """What any node has to say of itself."""
+    """The lines for every node."""
     lines = [
         ("Node", status["node"]),
         ("Node id", status["node_id"]),
@@ -311,7 +311,7 @@ def _node_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _election(etcd: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    """Who leads by etcd's word, and who may when nobody does; nothing where etcd is not asked."""
+    """The leader in etcd, and the possible leaders if there is none; nothing without etcd."""
     if etcd is None:
         return []
     leader, left_ms = etcd["leader"], etcd["lease_left_ms"]
@@ -326,7 +326,7 @@ def _election(etcd: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
 
 
 def _promises(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Of a leader: how far it is, and whom its publishers wait for."""
+    """A leader's lines: its position, and the followers that its confirms wait for."""
     return [
         ("Position", f"{status['position']} bytes, {status['records']} records"),
         ("Confirms wait for", _waited_for(status)),
@@ -335,7 +335,7 @@ def _promises(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _replacement(leader: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    """Of a fenced node: who has taken its place."""
+    """A fenced node's lines: the node that replaced it."""
     if leader is None:
         return []
     uri = leader["uri"] or "(a node without replication.bind, which no other node can follow)"
@@ -352,7 +352,7 @@ def _waited_for(status: Mapping[str, Any]) -> str:
 
 
 def _leader_lines(leader: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    """Of a follower: whom it follows, and how far it is."""
+    """A follower's lines: its leader, and its position."""
     if leader is None:
         return [("Leader", "(none known)")]
     since = _time(leader["connected_at_ms"]) if leader["connected_at_ms"] else "(not connected)"
@@ -375,7 +375,7 @@ def _applied(leader: Mapping[str, Any]) -> str:
     applied, position = leader["applied_position"], leader["position"]
     if position is None:
         return "not known"
-    # Of what a delayed follower holds back, the time counts.
+    # A delayed follower's waiting changes are counted by time.
     return f"{position} bytes at the leader" if applied is None else f"{applied} of {position} bytes"
 
 
@@ -386,7 +386,7 @@ def _lag(leader: Mapping[str, Any]) -> str:
 
 
 def _delayed_changes(existing: Mapping[str, Any] | None) -> str | None:
-    """What a delayed follower has and has not applied."""
+    """The changes that a delayed follower has and has not applied."""
     if existing is None:
         return None
     amounts = f"{existing['messages']} messages, {existing['records']} records, {_size(existing['bytes'])}"
@@ -396,7 +396,7 @@ def _delayed_changes(existing: Mapping[str, Any] | None) -> str | None:
 
 
 def _loss(lost: Mapping[str, Any]) -> str:
-    """What is or would be lost, as far as it is known."""
+    """The actual or possible loss, as far as known."""
     amounts = f"{lost['messages']} messages, {lost['bytes']} bytes"
     if lost["known"]:
         return f"{amounts}, {lost['seconds']:.1f} s"
@@ -414,7 +414,7 @@ def _scrubbed(scrub: Mapping[str, Any]) -> str:
 
 
 def _progress(progress: Mapping[str, Any] | None) -> str | None:
-    """How far a join is, how fast it goes and how long it takes yet."""
+    """The share done, the rate and the remaining time of a join."""
     if progress is None:
         return None
     done, total = progress["bytes_done"], progress["bytes_total"]
@@ -426,7 +426,7 @@ def _progress(progress: Mapping[str, Any] | None) -> str | None:
 
 
 def _size(octets: float) -> str:
-    """Octets in the unit that leaves few digits."""
+    """Octets in a unit that leaves few digits."""
     for unit in _UNITS:
         if octets < 1000 or unit == _UNITS[-1]:
             break
@@ -438,7 +438,7 @@ def _time_ms(text: str) -> int:
     """Milliseconds since 1970.
 
     Raises:
-        CtlError: it is no time.
+        CtlError: the text is not a time.
     """
     try:
         return moment_ms(text)

@@ -1,4 +1,4 @@
-"""What both kinds of replication show and take alike."""
+"""The lines and options that both kinds of replication share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Mode = Annotated[Literal["upstream", "downstream"], Argument(help="The side to b
 
 
 def side_lines(status: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Which side this node is on, and whom it follows."""
+    """This node's side, and its upstream."""
     return [
         ("Node", status["node"]),
         ("Operating mode", status["operating_mode"]),

@@ -1,4 +1,4 @@
-"""The way back of an upstream that lost its place."""
+"""The rejoin of an upstream that lost its place."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def schema_replication_status(ctl: Session) -> ReportLines:
 
 
 def _last_sync(status: dict[str, Any]) -> list[tuple[str, str]]:
-    """How old the definitions are that a downstream has."""
+    """The age of a downstream's definitions."""
     if status["operating_mode"] != "downstream":
         return []
     stamp = status.get("last_sync_stamp")

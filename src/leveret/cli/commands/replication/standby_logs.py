@@ -1,4 +1,4 @@
-"""What is kept for the standby: outgoing logs, who transfers them, and data that nobody will recover."""
+"""The data kept for the standby: outgoing logs with their downstreams, and data that no node will recover."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DOWNSTREAMS: Final = (
     "last_seen",
 )
 _MISSING: Final = ("missing_records", "missing_messages")
-"""Shown to people only where there are any: a terminal may have 80 columns."""
+"""The columns that people see only if they are not empty: a terminal may have 80 columns."""
 
 
 @command(

@@ -1,4 +1,4 @@
-"""Recovering what a downstream has transferred: a promotion, a look before it, a rehearsal, another broker."""
+"""Recovery of a downstream's transferred data: promotion, dry run, rehearsal, another broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COUNTS: Final = {
     "clamped_offsets": "of those readers had stored an offset beyond the end, and continue at the end",
     "unreadable_records": "records could not be read and are left out",
 }
-"""What has no column for people, whose terminal may have 80: a line says it where it is not 0."""
+"""The counts without a column for people, whose terminal may have 80: each that is not 0 is a line."""
 _STORED_POSITIONS: Final = ("reader_offsets", "publisher_ids")
 _QUEUES: Final = ("virtual_host", "queue", "message_count", "first_timestamp", "last_timestamp")
 _UNREADABLE: Final = "unreadable_records"
@@ -123,10 +123,10 @@ def promote_standby_replication_downstream(
 
 
 def _warn_of_alive(ctl: Session, *, yes: bool) -> None:
-    """A promotion does not stop the upstream: say so if it lives, and ask whoever sits at a terminal.
+    """Warn that a promotion does not stop a living upstream, and ask for confirmation at a terminal.
 
     Raises:
-        CtlError: not promoted, as was answered.
+        CtlError: the answer was no.
     """
     status = ctl.api.get("replication", "standby", "details")
     alive = [row for row in status["vhosts"] if row["state"] == "connected"]
@@ -172,7 +172,7 @@ def display_standby_promotion_summary(ctl: Session) -> Table:
 
 
 def _summary(ctl: Session, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> Table:
-    """A row a virtual host; how much could not be read only where that is so."""
+    """A row a virtual host; unreadable messages only if there are any."""
     if any(row.get(_UNREADABLE) for row in rows):
         columns = (*columns, _UNREADABLE)
     if ctl.for_people and not ctl.quiet:
@@ -183,7 +183,7 @@ def _summary(ctl: Session, columns: tuple[str, ...], rows: list[dict[str, Any]])
 
 
 def _counts(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
-    """What rows have that is no column for people, together by virtual host."""
+    """The counts without a column for people, by virtual host."""
     found: dict[str, dict[str, int]] = {}
     for row in rows:
         mine = found.setdefault(row["virtual_host"], {})
@@ -197,7 +197,7 @@ def _counts(rows: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def _queues(ctl: Session, found: dict[str, Any]) -> Table:
-    """A row a queue; what is stored of streams only where there is any."""
+    """A row a queue; the state of streams only if there is any."""
     rows = found["queues"]
     streams = (*_STORED_POSITIONS, "clamped_offsets")
     is_needed = not ctl.for_people and any(row.get(name) for row in rows for name in streams)
@@ -221,7 +221,7 @@ def _body(
 
 
 def _names(option: str, text: str | None) -> list[str]:
-    """The names of a list, without quotes about it, which RabbitMQ's guide prints for a shell to pass on."""
+    """The names of a list, without surrounding quotes, which RabbitMQ's guide prints for a shell."""
     if text is None:
         return []
     given = _given(option, text)
@@ -231,14 +231,14 @@ def _names(option: str, text: str | None) -> list[str]:
 
 
 def _given(option: str, text: str) -> str:
-    """What stands behind an option. A script's variable that was never set is not a wish for everything."""
+    """The value of an option. An empty one, as of a script's unset variable, must not select everything."""
     if not text.strip(" ,"):
         raise CtlError(exits.USAGE, f"{option} is empty: give a value, or leave the option out")
     return text
 
 
 def _target(uri: str) -> str:
-    """The URI, which must have a host, and no password: it stands in the process list."""
+    """The URI, which must have a host, and no password, because the process list shows it."""
     try:
         host, has_password = urlsplit(uri).hostname, urlsplit(uri).password is not None
     except ValueError:
@@ -259,7 +259,7 @@ def _password() -> str:
 
 
 def left_out_lines(left_out: dict[str, Any]) -> list[tuple[str, str]]:
-    """How much a later promotion would recover of what the last one left out, if that was counted."""
+    """The messages left out by the last promotion and recoverable by a later one, if they were counted."""
     rows = left_out.get("vhosts")
     if rows == []:
         return [("Left out", "nothing that is not recovered")]
@@ -282,7 +282,7 @@ def _losses(found: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _loss(row: dict[str, Any]) -> str:
-    """What a disaster now would cost, in words."""
+    """The loss in a disaster now, in words."""
     records = row["lag_records"]
     text = f"{records} records of the upstream that this node does not have yet"
     if row["state"] != "connected":
@@ -304,13 +304,13 @@ def _loss(row: dict[str, Any]) -> str:
 
 
 def heard(row: dict[str, Any]) -> str:
-    """When the upstream was heard of a virtual host."""
+    """The time of the upstream's last message about a virtual host."""
     ago_ms = row.get("heard_ago_ms")
     return "when it was last heard" + ("" if ago_ms is None else f", {age(ago_ms)} ago")
 
 
 def newest(row: dict[str, Any]) -> str:
-    """How old the newest thing is that is here of a virtual host."""
+    """The age of a virtual host's newest data here."""
     age_ms = row.get("newest_age_ms")
     if age_ms is not None:
         return f"the newest record here is {age(age_ms)} old"
@@ -320,7 +320,7 @@ def newest(row: dict[str, Any]) -> str:
 
 
 def carry_out(ctl: Session, what: str, body: dict[str, Any], left: str) -> Any:
-    """Have it done; what it ends with. On a terminal a bar shows how far it is."""
+    """Carry out an operation; return its summary. On a terminal a bar shows its progress."""
     steps = ctl.api.stream("replication", "standby", what, body=body)
     is_terminal = sys.stderr.isatty()
     says = ctl.for_people and not ctl.quiet and not is_terminal
@@ -328,10 +328,10 @@ def carry_out(ctl: Session, what: str, body: dict[str, Any], left: str) -> Any:
 
 
 def follow(steps: Iterator[dict[str, Any]], *, shows: bool, left: str, says: bool = False) -> Any:
-    """Wait for the end; `shows` a bar, or, where that is no use, `says` in lines how far it is.
+    """Wait for the end; with `shows`, show a bar; with `says`, print the progress in lines instead.
 
     Raises:
-        CtlError: it failed, or the node went away; then `left` says what that means.
+        CtlError: it failed, or the node ended; then the text has `left`, the consequence.
     """
     with suppress(WentAway), ProgressBar(shows, "starting Spark", _columns) as bar:
         recovery, spoken = _Recovery(bar), _Spoken()
@@ -347,7 +347,7 @@ def follow(steps: Iterator[dict[str, Any]], *, shows: bool, left: str, says: boo
 
 
 class _Recovery:
-    """How far a recovery, or a count of what could be recovered, is in messages."""
+    """The progress of a recovery, or of a count of recoverable messages."""
 
     def __init__(self, bar: ProgressBar) -> None:
         self._bar = bar
@@ -355,7 +355,7 @@ class _Recovery:
         self._queues = 0
 
     def show(self, progress: dict[str, Any]) -> None:
-        """Take what the pipeline said: `planned` raises the total, `published`, `compared`, `counted` are done."""
+        """Take a report of the pipeline: `planned` raises the total, `published`, `compared`, `counted` are done."""
         match progress.get("event"):
             case "started":
                 self._bar.update(description="looking for unconsumed messages")
@@ -364,7 +364,7 @@ class _Recovery:
                 self._queues += len(progress["queues"])
                 self._bar.update(total=self._total, description=f"recovering {self._queues} queues")
             case "counting":
-                # Another time if files were replaced while they were read.
+                # Counted again, if files were replaced during the reading.
                 self._bar.update(total=progress["messages"], completed=0, description="counting")
             case "published" | "compared" | "counted":
                 self._bar.advance(progress["messages"])
@@ -373,14 +373,14 @@ class _Recovery:
 
 
 class _Spoken:
-    """The same in lines: each step as it begins, and now and then how many messages are done."""
+    """The same in lines: each step at its begin, and from time to time the number of messages done."""
 
     def __init__(self) -> None:
         self._total = self._done = 0
         self._said_s = time.monotonic()
 
     def take(self, progress: dict[str, Any]) -> None:
-        """Take what the pipeline said."""
+        """Take a report of the pipeline."""
         match progress.get("event"):
             case "started":
                 self._say("looking for unconsumed messages")
@@ -404,7 +404,7 @@ class _Spoken:
 
 
 def _columns() -> list[Any]:
-    """Messages, and the time they took."""
+    """The columns of messages and time."""
     from rich.progress import MofNCompleteColumn, TextColumn, TimeElapsedColumn
 
     return [MofNCompleteColumn(), TextColumn("messages,"), TimeElapsedColumn(), TextColumn("gone,")]

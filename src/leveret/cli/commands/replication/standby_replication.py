@@ -1,4 +1,4 @@
-"""Message replication: a downstream keeps an upstream's messages, and takes its place when it must."""
+"""Message replication: a downstream keeps an upstream's messages, and can replace it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from leveret.cli.output.values import ReportLines, Table
 from leveret.cli.secrets import text_of
 
 _STATUS: Final = ("virtual_host", "state", "transferred", "lag_records", "lag_ms")
-"""For people, who have what else is known in words above, and a terminal of 80 columns."""
+"""The columns for people, whose terminal may have 80; other facts are in the lines above."""
 _STATUS_ALL: Final = (
     "virtual_host",
     "state",
@@ -43,7 +43,7 @@ _UNTAGGED: Final = (
     "see update_vhost_metadata"
 )
 _HEARD_MS: Final = 5_000
-"""An upstream that was heard less long ago is well: it says where it is every second or so."""
+"""An upstream that reported less long ago is alive: it reports about once a second."""
 
 
 @command(
@@ -91,7 +91,7 @@ def standby_replication_status(ctl: Session) -> ReportLines:
 
 
 def _promotion(status: dict[str, Any]) -> list[tuple[str, str]]:
-    """How far the promotion is that has begun, and what is left of it; what partial ones leave to a later one."""
+    """The progress of an unfinished promotion, and the messages that partial ones left to a later one."""
     lines = []
     if promotion := status.get("promotion"):
         begun = f"begun {age(time.time() * 1000 - promotion['begun_ms'])} ago"
@@ -114,13 +114,13 @@ def _promotion(status: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _left(row: dict[str, Any]) -> str:
-    """How much of a virtual host a promotion that has begun is still to recover."""
+    """The messages of a virtual host that an unfinished promotion still has to recover."""
     messages, queues = (f"{row[f'{name}_left']} of {row[name]} {name}" for name in ("messages", "queues"))
     return f"{messages}, in {queues}"
 
 
 def _collected(row: dict[str, Any]) -> str:
-    """What is collected of a virtual host, in words."""
+    """A virtual host's collected data, in words."""
     text = (
         f"{row['queues']} replicated queues, {row['records']} records collected, {row['kept']} of them kept"
     )
@@ -134,7 +134,7 @@ def _collected(row: dict[str, Any]) -> str:
 
 
 def _standing(row: dict[str, Any]) -> str:
-    """What is here of a virtual host, in words."""
+    """A virtual host's transferred data, in words."""
     missing = f"{row['lag_records']} records that the upstream had {heard(row)} are not here"
     if row.get("heard_ago_ms") is None:
         text = "no news from the upstream since this node started: its records are not known"

@@ -1,4 +1,4 @@
-"""Both kinds of replication to another site at once, and other names of commands."""
+"""Commands for both kinds of replication to another site at once, and other names of commands."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ promote_standby_replication_downstream_cluster = standby.promote_standby_replica
 
 
 def _is_downstream(ctl: Session) -> bool:
-    """Whether there is a link for messages to begin and end; an upstream has none."""
+    """Whether the node has a message link to start and stop; an upstream has none."""
     return bool(ctl.api.get("replication", "standby", "details")["operating_mode"] == "downstream")
 
 
