@@ -6,9 +6,13 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
+import msgspec
+
+from leveret.core.queues.queue import Queue
 from leveret.core.replication.cluster import ClusterKeys, ClusterState, Placement, differences
 from leveret.runtime.cluster.operations import ClusterCommands
 from leveret.testing.simulation.consumers import ConsumingHabit
+from leveret.testing.simulation.etcd_state import EtcdState
 from leveret.testing.simulation.etcd_world import ETCD_SETTINGS, EtcdWorld
 from leveret.testing.simulation.node import SimulatedNode
 from leveret.testing.simulation.publishers import PublishingPace
@@ -21,6 +25,7 @@ POLICY: Final = {
     "ha-promote-on-failure": "when-synced",
     "ha-promote-on-shutdown": "when-synced",
 }
+KEYS: Final = ClusterKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"])
 LOSING: Final = ("always", "when-synced")
 MIRRORED: Final = ("m1", "m2", "m3", "quorum")
 FANOUT: Final = "fan"
@@ -104,9 +109,21 @@ class ClusterWorld(EtcdWorld):
                 PossibleFault("move", lambda: self._move(node), node.name),
                 PossibleFault("rebalance", lambda: self._rebalance(node), node.name),
             ]
+            found.append(PossibleFault("lose etcd", self._lose_etcd))
             if len(self._gone) < REPLACED_MAX and len(opened) > 1:
                 found.append(PossibleFault("replace", lambda: self._replace(node), node.name))
         return found
+
+    async def _lose_etcd(self) -> None:
+        """Let an etcd without data stand in etcd's place for a while: nothing is to be founded or deleted by that."""
+        async with self.etcd_stops:
+            content = self.etcd.state.copy()
+            self.etcd.kill()
+            self.etcd.start(EtcdState())
+            await asyncio.sleep(self.random.choice((0.3, 3.0, 8.0)))
+            self.etcd.kill()
+            await asyncio.sleep(self.random.choice((0.1, 3.0)))
+            self.etcd.start(content)
 
     def _definition(self) -> dict[str, Any]:
         names = [f"{node.name}@localhost" for node in self.nodes]
@@ -177,9 +194,17 @@ class ClusterWorld(EtcdWorld):
         self.give_secret(fresh)
         fresh.start()
 
+    def leader_of(self, queue: Queue) -> str:
+        """See EtcdWorld."""
+        found = self.etcd.state.entries.get(KEYS.placement(queue.key[0], queue.key[1]))
+        if found is None:
+            return ""
+        placement = msgspec.json.decode(found.value, type=Placement)
+        return placement.leader.partition("@")[0] if placement.epoch == queue.epoch else ""
+
     def leaders(self) -> set[str]:
         """See EtcdWorld: as etcd has it recorded."""
-        state = ClusterState(ClusterKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"]))
+        state = ClusterState(KEYS)
         found = self.etcd.state
         state.apply(differences({}, found.entries, found.revision), found.revision)
         return {placed.placement.leader for placed in state.placements.values()}

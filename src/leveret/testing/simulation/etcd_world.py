@@ -8,7 +8,9 @@ from pathlib import Path
 from random import Random
 from typing import Final, cast
 
+from leveret.core.queues.queue import Queue
 from leveret.storage.secret_file import SECRET_FILE
+from leveret.testing.simulation.books import BooksFault
 from leveret.testing.simulation.etcd import SimulatedEtcd
 from leveret.testing.simulation.etcd_paths import DELAY_S_MAX
 from leveret.testing.simulation.node import SimulatedNode
@@ -36,12 +38,14 @@ class EtcdWorld(SimulatedWorld):
     Attributes:
         etcd: the store of all nodes.
         size: how many nodes there are.
+        etcd_stops: held while etcd is down, or another one stands in its place.
     """
 
     def __init__(self, seed: int, folder: Path, *, skip: frozenset[int] = frozenset(), size: int = 3) -> None:
         """Of so many nodes."""
         super().__init__(seed, folder, skip=skip)
         self.size = size
+        self.etcd_stops = asyncio.Lock()
         self._etcd_delay_s = self.habits.choice((DELAY_S_MAX, DELAY_S_MAX, 0.05, 0.2))
         self.etcd: SimulatedEtcd
 
@@ -129,7 +133,7 @@ class EtcdWorld(SimulatedWorld):
         self.etcd.heal(node.name)
 
     async def _restart_etcd(self) -> None:
-        if self.etcd.is_up:
+        async with self.etcd_stops:
             self.etcd.kill()
             await asyncio.sleep(self.random.choice((0.2, 1.0, 4.0)))
             self.etcd.start()
@@ -161,6 +165,18 @@ class EtcdWorld(SimulatedWorld):
         if not node.is_up and f"{node.name}@localhost" not in self.leaders():
             flipped = self.disk.flip_bit(node.data_dir, self.random, lambda path: "queues" in path.parts)
             self.story.note(f"bit flipped: {flipped}")
+
+    def promised(self, node: str, queue: Queue) -> None:
+        """See SimulatedWorld: only the leader that etcd has recorded may confirm."""
+        leader = self.leader_of(queue)
+        if leader not in ("", node):
+            self.fault = BooksFault(
+                f"two leaders: {node} confirms for queue {queue.key[1]}, which {leader} leads"
+            )
+
+    def leader_of(self, queue: Queue) -> str:
+        """Return the node that etcd has recorded as the leader of a queue now; empty for none."""
+        raise NotImplementedError
 
     def leaders(self) -> set[str]:
         """Return the nodes that may alone have what was confirmed last."""

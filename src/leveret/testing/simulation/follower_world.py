@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
+from leveret.core.queues.queue import Queue
 from leveret.core.replication.election import ElectionKeys
 from leveret.testing.simulation.etcd_world import ETCD_SETTINGS, EtcdWorld
 from leveret.testing.simulation.node_users import employ
 from leveret.testing.simulation.world import START_TIMEOUT_S
+
+_LEADER: Final = ElectionKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"]).leader
 
 
 class FollowerWorld(EtcdWorld):
@@ -49,12 +52,17 @@ class FollowerWorld(EtcdWorld):
             return [f"{leaders[0].name} leads, in sync are only {status['in_sync']}"]
         return []
 
+    def leader_of(self, queue: Queue) -> str:
+        """See EtcdWorld: one node leads all queues."""
+        elected = self.etcd.state.entries.get(_LEADER)
+        ports = self._ports_of.items()
+        return next((name for name, port in ports if elected and f":{port}".encode() in elected.value), "")
+
     def leaders(self) -> set[str]:
         """See EtcdWorld: the one that etcd has elected; while there is none it may be any of them."""
-        elected = self.etcd.state.entries.get(ElectionKeys.under(ETCD_SETTINGS["cluster.etcd.prefix"]).leader)
-        leading = [
-            node
-            for node in self.nodes
-            if elected is not None and f":{self._ports_of[node.name]}".encode() in elected.value
-        ]
-        return {f"{node.name}@localhost" for node in leading or self.nodes}
+        elected = self.etcd.state.entries.get(_LEADER)
+        return {
+            f"{name}@localhost"
+            for name, port in self._ports_of.items()
+            if elected is None or f":{port}".encode() in elected.value
+        }

@@ -20,8 +20,9 @@ from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple
 
+from leveret.core.queues.queue import Queue
 from leveret.testing.simulation.applications import SimulatedApplication
-from leveret.testing.simulation.books import RunBooks
+from leveret.testing.simulation.books import BooksFault, RunBooks
 from leveret.testing.simulation.client import SimulatedClient
 from leveret.testing.simulation.disk import SimulatedDisk
 from leveret.testing.simulation.full_disk import LimitedDisks
@@ -31,6 +32,7 @@ from leveret.testing.simulation.node import SimulatedNode
 from leveret.testing.simulation.operator import NeverAtRest as NeverAtRest
 from leveret.testing.simulation.operator import SimulatedOperator
 from leveret.testing.simulation.patches import simulated
+from leveret.testing.simulation.promises import watched_promises
 from leveret.testing.simulation.publishers import PublishingPace
 from leveret.testing.simulation.queue_owner import SimulatedQueueOwner
 from leveret.testing.simulation.story import Story
@@ -98,6 +100,7 @@ class SimulatedWorld:
         habits: what each run has of its own.
         pause_s: between two faults, on average.
         operator: who works at the nodes.
+        fault: what the world itself has found.
         users: who makes applications.
     """
 
@@ -129,6 +132,7 @@ class SimulatedWorld:
         self._ports: list[int] = []
         self.users = SimulatedUsers(self.network, self._ports, self.books, seed)
         self._harming: list[asyncio.Task[None]] = []
+        self.fault: BooksFault | None = None
         self._ambush: Callable[[], object] | None = None
         self._context: Context
 
@@ -153,7 +157,12 @@ class SimulatedWorld:
         # The collector runs at moments that no seed decides, and what it frees may call the loop.
         gc.disable()
         try:
-            with self.disk, self.disks, simulated(self.loop, Random(f"product {self.seed}")):
+            with (
+                self.disk,
+                self.disks,
+                simulated(self.loop, Random(f"product {self.seed}")),
+                watched_promises(self.promised),
+            ):
                 found: int = self.loop.run_until_complete(self._play(seconds))
         except Exception as fault:
             raise RunFailure(self.seed, fault, self.count, self.story.text()) from fault
@@ -251,6 +260,9 @@ class SimulatedWorld:
         await asyncio.sleep(self.random.choice((0.5, 3.0, 8.0)))
         self.disks.limit(directory, None)
 
+    def promised(self, node: str, queue: Queue) -> None:
+        """A node confirms a message of a queue that it leads. Note a fault if it must not."""
+
     def prepare(self) -> None:
         """Make what all processes are to find in their context."""
 
@@ -268,6 +280,8 @@ class SimulatedWorld:
 
     def look(self) -> None:
         """Raise what an application has found, and what no fault of a node may be."""
+        if self.fault is not None:
+            raise self.fault
         for application in self.applications:
             if application.fault is not None:
                 raise application.fault
