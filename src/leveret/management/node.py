@@ -200,13 +200,13 @@ class ReplicationOperations(Protocol):
                         in_sync, progress
             followers   a row each: node_id, name, address, state, in_sync, connected_at_ms, lag_bytes, lag_records,
                         lag_s, apply_delay_s, sent_bytes, acked_bytes, compression_ratio, joined_ms, progress
-            held_back   of a delayed follower, what it has and has not applied: messages, records, bytes,
+            held_back   of a delayed follower, what it can leave out: messages, records, bytes,
                         oldest_at_ms, newest_at_ms (when the leader did the first and the last of it)
             progress    of a join: bytes_done, bytes_total, rate_bytes_s, seconds_left
             scrub       running, octets_done, octets_total, last_at_ms, chunks, damaged, repaired, error
 
-        Lag counts unapplied changes, so `apply_delay_s` is a part of a follower's own `lag_s`. Its leader's row
-        counts the changes that are not on its disk.
+        Lag counts the changes that a delayed follower can leave out, so `apply_delay_s` is a part of its own `lag_s`.
+        Its leader's row counts the changes that are not on its disk.
         """
 
     async def promote(
@@ -214,13 +214,13 @@ class ReplicationOperations(Protocol):
     ) -> dict[str, Any]:
         """Make a leader of this follower, or only estimate the loss.
 
-        A delayed follower with waiting changes needs `apply_until_ms`: it first applies the leader's changes up to
+        A delayed follower that can leave changes out needs `apply_until_ms`: it leads with the leader's changes up to
         then, and quarantines the rest.
 
             promoted, state, epoch, took_ms, reason (why it was not promoted)
             would_lose  known, messages, bytes, seconds; unless `known`, as of the last contact `seconds` ago
-            held_back   of a delayed follower, what it would not apply, as in the status
-            set_aside   the report of what it has not applied, None if there was nothing
+            held_back   of a delayed follower, what it would leave out, as in the status
+            set_aside   the report of what it left out, None if there was nothing
 
         Raises:
             LeveretError: it is no follower, or the promotion failed half-way.

@@ -108,13 +108,14 @@ class StateFile:
         return False
 
     def remove(self) -> None:
-        """Remove the file, if there is one.
+        """Remove the file, if there is one; it is gone from the disk when this returns.
 
         Raises:
             StorageError: the disk refuses it.
         """
         try:
             self.path.unlink()
+            sync_directory(self.path.parent)
         except FileNotFoundError:
             return
         except OSError as error:

@@ -127,8 +127,7 @@ class LogExtent(msgspec.Struct, frozen=True, array_like=True):
 class Inventory(msgspec.Struct, frozen=True, array_like=True):
     """A follower's logs and the names of its state files; may come in parts, the last one with `is_last`.
 
-    If `apply_delay_ms` is not 0, the sender is a delayed follower: it stores changes now and applies them that much
-    later.
+    If `apply_delay_ms` is not 0, the sender is a delayed follower: no promise waits for it.
     """
 
     logs: list[LogExtent]

@@ -98,8 +98,8 @@ class Followers:
         "replication.apply_delay",
         Duration(0),
         "0s",
-        "Delay of a delayed follower: it stores changes at once and applies them this much "
-        "later. Its promotion before that undoes a mistake. A delayed follower is never in "
+        "Delay of a delayed follower: it keeps what its leader removes for this long, and can be "
+        "promoted as of any time within it, which undoes a mistake. A delayed follower is never in "
         "sync.",
     )
     scrub_interval_ms: int | None = setting(
@@ -139,7 +139,7 @@ def check_together(followers: Followers, given: Mapping[str, Given], *, is_elect
         raise contradiction(
             given,
             "replication.apply_delay",
-            "delays this node behind its leader, and cluster.etcd.endpoints makes it a candidate to lead: "
+            "lets this node go back in time, and cluster.etcd.endpoints makes it a candidate to lead: "
             "remove one of the two",
         )
     if followers.follow is not None and is_elected:

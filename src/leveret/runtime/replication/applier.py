@@ -35,12 +35,12 @@ class QuarantineFactory(Protocol):
 
 
 class WaitingChanges(NamedTuple):
-    """The received changes that a delayed follower has not applied.
+    """The received changes that a delayed follower can leave out when it is promoted.
 
     Attributes:
-        messages, records, octets: how much waits: messages published, records of all kinds, octets.
+        messages, records, octets: how much that is: messages published, records of all kinds, octets.
         oldest_at_ms, newest_at_ms: when the leader cut the first and the last of it, by its clock.
-        error: why what is due is not applied; empty if it is.
+        error: why what is due to be removed is not; empty if it is.
     """
 
     messages: int = 0
@@ -59,9 +59,6 @@ class FollowerData(Protocol):
     def inventory(self) -> Iterable[LogExtent]:
         """The extent of each log of this node. Raises StorageError."""
 
-    def files(self, here: Iterable[str]) -> list[str]:
-        """Names of the state files that this node has; `here` are those in its data directory."""
-
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
         """The headers of at most `count` chunks of a log before an offset, newest first. Raises StorageError."""
 
@@ -77,12 +74,8 @@ class FollowerData(Protocol):
     def drop_due(self) -> None:
         """More is durable: what waited for that may be dropped. Raises StorageError."""
 
-    @property
-    def leader_ahead(self) -> ProvenLeader | None:
-        """Whom this node will be in step with once it has applied all it has; None: it is as its identity says."""
-
     def delayed_changes(self) -> WaitingChanges | None:
-        """The delayed changes; None for a node that applies everything at once."""
+        """The changes that can be left out; None for a node without a delay."""
 
 
 def _ignore(leader: ProvenLeader) -> None:
@@ -93,7 +86,8 @@ class Applier:
     """See the module.
 
     Attributes:
-        apply_delay_ms: how long changes wait here.
+        apply_delay_ms: how long what the leader removes is kept.
+        tree: what is changed.
         quarantine: where divergent chunks go; each join has its own.
         has_rewritten: whether a log was begun anew, cut or set aside.
     """
@@ -119,7 +113,7 @@ class Applier:
             on_joined: called when all that the leader has is here, on disk.
         """
         self.apply_delay_ms = 0
-        self._tree = tree
+        self.tree = tree
         self._commits = commits
         self.quarantine: QuarantineFactory | None = None
         self.has_rewritten = False
@@ -140,7 +134,7 @@ class Applier:
         Raises:
             StorageError: a log cannot be read.
         """
-        for name, log in tuple(self._tree.logs.items()):
+        for name, log in tuple(self.tree.logs.items()):
             yield self.extent(name, log)
 
     def extent(self, name: str, log: Log) -> LogExtent:
@@ -162,36 +156,15 @@ class Applier:
         Raises:
             StorageError: they cannot be read.
         """
-        log = self._tree.logs.get(name)
+        log = self.tree.logs.get(name)
         if log is None or not log.size_bytes:
             return []
         return [octets for _, octets in log.headers_before(before, count)]
 
-    def files(self, here: Iterable[str]) -> list[str]:
-        """See FollowerData."""
-        return list(here)
-
-    def bounds(self, name: str) -> tuple[int, int] | None:
-        """The first offset of a log and the one behind its last; None if there is no such log.
-
-        Raises:
-            StorageError: no log can have that name.
-        """
-        log = self._tree.logs.get(name)
-        if log is None:
-            self._tree.path_of(name)
-            return None
-        return log.first_offset, log.next_offset
-
     @property
     def last_timestamp_ms(self) -> int:
         """When the newest of all chunks was made, by its leader's clock; 0 without any."""
-        return max((log.last_timestamp_ms for log in self._tree.logs.values()), default=0)
-
-    @property
-    def leader_ahead(self) -> ProvenLeader | None:
-        """See FollowerData."""
-        return None
+        return max((log.last_timestamp_ms for log in self.tree.logs.values()), default=0)
 
     def delayed_changes(self) -> WaitingChanges | None:
         """See FollowerData."""
@@ -230,8 +203,8 @@ class Applier:
             self.apply(change)
 
     def has_made(self, change: LogChange) -> bool:
-        """Whether a change that comes a second time, as the first one was not noted, must not be made again."""
-        log = self._tree.logs.get(change.name)
+        """Whether a change that comes a second time must not be made again."""
+        log = self.tree.logs.get(change.name)
         if log is None:
             return False
         if change.kind is ChangeKind.CUT:
@@ -273,34 +246,39 @@ class Applier:
 
     def _replace(self, name: str, octets: bytes) -> None:
         """A state file may be older than what is in the log that it stands beside, whose directory is not here yet."""
-        path = self._tree.path_of(name)
+        path = self.tree.path_of(name)
         try:
             make_directory(path.parent)
         except OSError as error:
             raise StorageError(f"{path.parent}: cannot be made: {error}") from error
-        file = self._tree.file(path)
+        file = self.tree.file(path)
         # At a join all of them come, and hardly any is new.
         if file.octets() != octets:
             file.replace(octets)
 
     def _remove(self, name: str) -> None:
         """A state file may have outlasted the log that it stood beside, and its directory was kept for it."""
-        path = self._tree.path_of(name)
-        self._tree.file(path).remove()
-        if path.parent != self._tree.root and self._tree.name_of(path.parent) not in self._tree.logs:
+        path = self.tree.path_of(name)
+        self.tree.file(path).remove()
+        if path.parent != self.tree.root and self.tree.name_of(path.parent) not in self.tree.logs:
             with suppress(OSError):
                 path.parent.rmdir()
 
     def _append(self, name: str, segment: int, chunk: Chunk, octets: bytes | memoryview) -> None:
-        log = self._tree.logs.get(name) or self._open(name, segment)
+        log = self.tree.logs.get(name) or self._open(name, segment)
         log.append_raw(chunk.header, octets, segment)
         self._commits.appended(log)
         self._last[name] = bytes(octets[:HEADER_BYTES])
         self._replayed(name, log, chunk)
 
     def _open(self, name: str, first_offset: int) -> Log:
-        log = self._tree.log(self._tree.path_of(name))
+        log = self.tree.log(self.tree.path_of(name))
         return log.open(first_offset=first_offset, with_messages=False, sync=False)
+
+    def begin_rewriting(self) -> None:
+        """Logs are about to be cut, by whom no leader tells to: until that is done they are no copy."""
+        self._before_rewriting()
+        self.has_rewritten = True
 
     def _rewrite(self) -> None:
         if not self.has_rewritten:
@@ -308,7 +286,7 @@ class Applier:
             self.has_rewritten = True
 
     def _begin(self, name: str, offset: int) -> None:
-        if name in self._tree.logs:
+        if name in self.tree.logs:
             self._rewrite()
             self._delete(name)
         log = self._open(name, offset)
@@ -317,7 +295,7 @@ class Applier:
             log.make()
 
     def _drop(self, name: str, first_offset: int) -> None:
-        log = self._tree.logs.get(name)
+        log = self.tree.logs.get(name)
         if log is not None:
             # What is dropped may have been stored again behind it, and that is here, but not on disk yet.
             self._drops[name] = first_offset, log.want_sync()
@@ -331,7 +309,7 @@ class Applier:
             StorageError: the disk refuses it.
         """
         for name, (first_offset, on_disk) in list(self._drops.items()):
-            log = self._tree.logs.get(name)
+            log = self.tree.logs.get(name)
             if log is not None:
                 if log.synced_offset < on_disk:
                     continue
@@ -340,7 +318,7 @@ class Applier:
                 del self._drops[name]
 
     def _delete(self, name: str) -> None:
-        log = self._tree.logs.get(name)
+        log = self.tree.logs.get(name)
         self.forget(name)
         if log is not None:
             self._commits.forget(log)
@@ -355,15 +333,15 @@ class Applier:
 
     def _cut(self, name: str, at: int) -> None:
         """Only once all behind the cut is kept elsewhere is it cut: a crash in between does it again."""
-        log = self._tree.logs.get(name)
+        log = self.tree.logs.get(name)
         if log is None:
             raise StorageError(f"log {name} is to be cut at offset {at}, and is not here")
         self._keep(name, at)
         self._commits.forget(log)
         log.close()
-        del self._tree.logs[name]
+        del self.tree.logs[name]
         self._last.pop(name, None)
-        cut = self._tree.log(log.directory)
+        cut = self.tree.log(log.directory)
         cut.open(with_messages=False, cut_at=at)
         logger.warning("divergent_tail_quarantined log=%s offset=%d", name, at)
 
@@ -373,7 +351,7 @@ class Applier:
         self.quarantine.add(name, at)
 
     def _quarantine(self, name: str) -> None:
-        log = self._tree.logs.get(name)
+        log = self.tree.logs.get(name)
         if log is not None:
             self._keep(name, log.first_offset)
             self._delete(name)

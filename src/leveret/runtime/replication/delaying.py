@@ -1,54 +1,72 @@
-"""A delayed follower: received changes wait in a spool, and are applied a configured delay later.
+"""A delayed follower: it has what its leader has, and keeps what the leader removes for a configured time.
 
-So a mistake at the leader can be undone by promoting this node, for as long as the delay. The spool
-(storage.spool) is on disk before any of its content is acked. This node reports to its leader the applied and the
-waiting changes together (`ahead`), so a join sends nothing twice. No promise of the leader waits for a delayed
-follower: a follower in sync may be promoted at once without loss; this node is promoted in order to lose something.
+So a mistake at the leader can be undone by promoting this node as of a time before it, for as long as the delay. The
+same node can be promoted as it is, at once. What the leader appends is appended here at once: a settlement is a record
+like any other, so a log that is cut at its end of a time is the log of that time. An index (storage.delayed) notes
+where each log ends, frame by frame. Only what destroys is delayed:
 
-**When.** A frame is due a delay after the leader cut it, by the two nodes' clocks. The records that a node lacks at a
-join are sent log by log, so a part of them is no state that the leader ever had: all of them are due when the join's
-end is due, and are never applied in part. The first join of a node without data is applied at once.
+    a drop of old segments          waits in the index, and is made when the delay has passed
+    a log that is deleted or cut    is done at once; the files of before are kept until then
+    a state file that is replaced   is done at once; the octets of before are in the index
 
-**Applying twice.** `applied.json` lags behind the applied changes, so after a crash some changes are applied again, and
-that must do no harm. All changes of a log that came after the note are repeated, in order: chunks that are there are
-skipped, and a change that begins or removes the log anew has the same result as before. Only a change that quarantines
-chunks would also take later chunks: so the note is updated before anything is applied behind such a change.
+A drop may be made late, or not at all: what is dropped is settled, beyond retention, or stored again behind that.
+
+No promise of the leader waits for a delayed follower: a follower in sync may be promoted at once without loss; this
+node is promoted in order to lose something.
+
+**When.** A frame's time is when the leader cut it, by the two nodes' clocks the earlier time. The records that a node
+lacks at a join are sent log by log, so a part of them is no state that the leader ever had: all of them count from the
+join's end. The first join of a node without data is not delayed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
-
-from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed
+from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed, StorageError
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.replication.ahead import Ahead
-from leveret.runtime.replication.applier import Applier, WaitingChanges
+from leveret.runtime.replication.applier import Applier, QuarantineFactory, WaitingChanges
+from leveret.runtime.replication.going_back import go_back, past
+from leveret.runtime.replication.spooled import take_over
 from leveret.session.link_handshake import ProvenLeader
+from leveret.storage.delayed.index import (
+    KEPT,
+    NEVER_MS,
+    Base,
+    DelayIndex,
+    FrameGroup,
+    FramePart,
+    Noted,
+    NotedFrame,
+    NotedKind,
+)
+from leveret.storage.delayed.spool import Spool
 from leveret.storage.log import Log
-from leveret.storage.quarantine.quarantine import Quarantine
-from leveret.storage.quarantine.report import DivergentReport
-from leveret.storage.spool import JOINED, JOINING, Note, Spool, SpoolEntry, Waiting
-from leveret.wire.chunk import ENTRIES_MAX, ChunkType, decode_chunk, decode_header
+from leveret.wire.chunk import ChunkType
 from leveret.wire.link import ChangeKind, FrameHead, LogChange, LogExtent
 
 logger = logging.getLogger(__name__)
 
 ALL_MS: Final = (1 << 62) - 1
 """A time that all was cut before."""
-_NEVER: Final = 1 << 62
 _PAUSE_S: Final = (0.2, 1.0)
-"""Between two looks at what is due: at least, as each ends with a note on disk; at most, as clocks may be set."""
-_QUARANTINES: Final = frozenset({ChangeKind.CUT, ChangeKind.QUARANTINE})
-_BEGINS: Final = frozenset({ChangeKind.BEGIN, ChangeKind.DELETE, ChangeKind.QUARANTINE})
+"""Between two looks at what is due, at least and at most: clocks may be set."""
+_REMOVALS: Final = 60
+"""In a delay at most: a node removes for good so often, as each time it writes down where all logs end."""
 _WITH_MESSAGES: Final = ("queues/", "streams/")
+_NOTED_AS: Final = {
+    ChangeKind.BEGIN: NotedKind.DELETED,
+    ChangeKind.DELETE: NotedKind.DELETED,
+    ChangeKind.QUARANTINE: NotedKind.QUARANTINED,
+    ChangeKind.CUT: NotedKind.CUT,
+}
 
 
 @dataclass(slots=True)
@@ -59,36 +77,27 @@ class _Amount:
     records: int = 0
     octets: int = 0
 
-    def add(self, entry: SpoolEntry, times: int = 1) -> None:
-        self.octets += times * len(entry.octets)
-        if entry.kind == ChangeKind.APPEND:
-            header = decode_header(entry.octets)
-            self.records += times * header.records
-            if header.type == ChunkType.USER and entry.name.startswith(_WITH_MESSAGES):
-                self.messages += times * header.records
+    def add(self, groups: Iterable[FrameGroup], times: int = 1) -> None:
+        for group in groups:
+            for _, frame in group.frames:
+                self.messages += times * frame.messages
+                self.records += times * frame.records
+                self.octets += times * frame.octets
 
-
-@dataclass(slots=True)
-class _Join:
-    """The changes of one join: spool offsets `begin` to `end`, both included; none is due until the last is here."""
-
-    begin: int
-    end: int = _NEVER
-    at_ms: int = _NEVER
+    def shown(self, oldest_ms: int | None, newest_ms: int | None, error: str = "") -> WaitingChanges:
+        return WaitingChanges(self.messages, self.records, self.octets, oldest_ms, newest_ms, error)
 
 
 class Delaying:
     """See the module; FollowerData in front of an Applier.
 
     Attributes:
-        apply_delay_ms: how far this node stays behind.
-        applied_at_ms: when the leader had done no more than is applied; 0 if that is not known.
-        leader_ahead: the leader that this node will be in step with once all is applied; None if it is already.
+        apply_delay_ms: how far this node can go back.
     """
 
     def __init__(
         self,
-        spool: Spool,
+        index: DelayIndex,
         applier: Applier,
         commits: GroupCommit,
         *,
@@ -97,122 +106,142 @@ class Delaying:
         clock_ms: Callable[[], int],
         on_damage: Callable[[Corrupt], None],
     ) -> None:
-        """Nothing is open; one that has not joined a leader yet applies what its first join brings at once.
+        """Nothing is open; one that has not joined a leader yet does not delay what its first join brings.
 
-        `on_damage` is told of a log, or of what waits, that is damaged or gone.
+        `on_damage` is told of an index that is damaged or gone.
         """
-        self._on_damage = on_damage
         self.apply_delay_ms = apply_delay_ms
-        self.applied_at_ms = 0
-        self.leader_ahead: ProvenLeader | None = None
-        self._spool = spool
+        self._on_damage = on_damage
+        self._index = index
         self._applier = applier
+        self._tree = applier.tree
         self._commits = commits
         self._delays = has_joined
         self._clock_ms = clock_ms
-        self._ahead = Ahead(applier, spool)
-        self._waiting = _Amount()
+        self._base = Base()
+        """Where the window begins now; the one on disk may be older."""
+        self._amount = _Amount()
         self._error = ""
-        # Offsets of the spool: applied <= durable <= end.
-        self._applied = self._durable = self._end = 0
+        self._durable = 0
         self._oldest_ms = self._newest_ms = 0
-        self._joins: deque[_Join] = deque()
-        self._joined_at = -1
-        self._leader: ProvenLeader | None = None
         self._received_at_ms = 0
-        self._begins_join = False
-        """A join has begun, and the spool has nothing of it yet."""
-        self._applied_joining: ProvenLeader | None = None
-        self._begun_ms = 0
-        """When the leader cut the frame that is applied, or was last: it is not left in the middle."""
-        self._needs_note = False
-        self._applying = asyncio.Lock()
+        self._leader: ProvenLeader | None = None
+        self._begins_join = self._is_in_join = False
+        self._join_at = 0
+        self._dropping: dict[str, int] = {}
+        """Where logs begin once all drops are made that wait."""
+        self._kept_at: dict[str, int] = {}
+        """The last frame that deleted or cut a log: a drop from before that is not for what is there now."""
+        self._due_drops: dict[str, int] = {}
+        self._unsure: set[str] = set()
+        """Logs of which more may be noted than was done."""
+        self._removes_at_s = 0.0
+        self._expiring = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     # -- life ---------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Recover what waits. Reads all of it, so it is for a thread; nothing else is done with this meanwhile.
+        """Recover the index, or begin one. Reads all of it, so it is for a thread; nothing else is done meanwhile.
+
+        An index that is damaged is put away: all data are there, and only the time before cannot be gone back to.
 
         Raises:
-            Corrupt: the spool is damaged.
             StorageError: the disk refuses it.
         """
-        self._spool.open(self._recovered)
-        note = self._spool.note
-        self._applied = self._ahead.applied = note.applied
-        self._durable = self._end = self._spool.end
-        self._begun_ms = note.at_ms
-        self.applied_at_ms = note.at_ms or self._applier.last_timestamp_ms
-        self._delays |= self.waits
+        try:
+            if self._index.exists:
+                self._delays = True
+                self._base = self._index.open()
+                self._base.delay_ms = self.apply_delay_ms
+                self._index.save(self._base)
+                self._recover()
+            elif self._delays:
+                self._begin(self._applier.last_timestamp_ms)
+        except Corrupt as error:
+            logger.error("delay_index_damaged error=%s action=begin_anew", error)
+            name = f"damaged-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime(self._clock_ms() / 1000))}"
+            self._index.put_away(self._tree.root / "divergent" / name)
+            self._amount, self._is_in_join = _Amount(), False
+            self._begin(self._clock_ms())
 
-    def _recovered(self, waiting: Waiting) -> None:
-        note = self._spool.note
-        if not self._end:
-            self._applied = self._end = note.applied
-            if note.joining is not None:
-                self._joins.append(_Join(note.applied))
-        for offset, entry in enumerate(waiting.entries, waiting.first):
-            if entry.kind not in (JOINING, JOINED):
-                self._ahead.recovered(offset, entry)
-        self._count(waiting.entries, waiting.at_ms)
+    def _begin(self, at_ms: int) -> None:
+        ends = {name: log.next_offset for name, log in self._tree.logs.items()}
+        self._base = Base(0, at_ms, self.apply_delay_ms, ends)
+        self._index.begin(self._base)
+        self._durable = self._oldest_ms = self._newest_ms = 0
+        self._delays = True
 
-    def _count(self, entries: Iterable[SpoolEntry], at_ms: int) -> None:
-        """These wait behind all others."""
-        if not self.waits:
-            self._oldest_ms = at_ms
-        self._newest_ms = at_ms
-        for entry in entries:
-            self._waiting.add(entry)
-            if entry.kind == JOINING and not self._is_in_join:
-                self._joins.append(_Join(self._end))
-            elif entry.kind == JOINED:
-                self.leader_ahead, self._joined_at = _leader_of(entry.octets), self._end
-                if self._is_in_join:
-                    self._joins[-1].end, self._joins[-1].at_ms = self._end, at_ms
-            self._end += 1
+    def _recover(self) -> None:
+        """Read the window, and note what became of the logs that nobody could note any more."""
+        base = self._base
+        ends = Base(base.offset, base.at_ms, base.delay_ms, dict(base.ends))
+        for group in self._index.groups(base.offset):
+            ends.follow(group)
+            self._count(group)
+            self._is_in_join, self._join_at = group.at_ms == NEVER_MS, group.first
+        self._durable = self._index.end
+        here = {name: log.next_offset for name, log in self._tree.logs.items()}
+        differs = {name for name in here.keys() | ends.ends.keys() if here.get(name) != ends.ends.get(name)}
+        self._unsure |= differs
+        # More than is noted: power was lost before that could be acked. Less: a crash came in the middle of a frame, or
+        # of going back, or a log is damaged; then this is no state before a join has ended.
+        self._begins_join = any(here.get(name, -1) < end for name, end in ends.ends.items())
+
+    def _count(self, group: FrameGroup) -> None:
+        """These frames are in the window, behind all others."""
+        newest_ms = group.begun_ms if group.at_ms == NEVER_MS else group.at_ms
+        if group.first == self._base.offset:
+            self._oldest_ms, self._newest_ms = group.begun_ms, newest_ms
+        self._newest_ms = max(self._newest_ms, newest_ms)
+        self._amount.add([group])
+        for at, frame in group.frames:
+            for each in frame.noted:
+                if each.kind in KEPT:
+                    self._kept_at[each.name] = at
+                    self._dropping.pop(each.name, None)
+                elif each.kind is NotedKind.DROP:
+                    self._dropping[each.name] = max(each.offset, self._dropping.get(each.name, 0))
 
     @property
-    def log(self) -> Log:
-        """Of what waits."""
-        return self._spool.log
+    def log(self) -> Log | None:
+        """Of the index; None before there is one."""
+        return self._index.log if self._delays else None
 
     @property
     def waits(self) -> bool:
-        """Whether anything does."""
-        return self._applied < self._end
-
-    @property
-    def _is_in_join(self) -> bool:
-        return bool(self._joins) and self._joins[-1].end == _NEVER
+        """Whether the window holds anything."""
+        return self._delays and self._base.offset < self._index.end
 
     def start(self) -> None:
-        """Apply from now on what is due."""
-        joining = self._spool.note.joining
-        if joining is not None:
-            self._applied_joining = _leader_of(joining)
-            self._applier.joining(self._applied_joining)
+        """Remove from now on what is due."""
+        if self._unsure:
+            self._note([], self._clock_ms())
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def halt(self) -> None:
-        """Apply nothing more by itself."""
+        """Remove nothing more by itself."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
             self._task = None
 
     async def stop(self) -> None:
-        """Apply nothing more, and give the files back."""
+        """Remove nothing more, and give the files back."""
         await self.halt()
-        self._spool.close()
+        if self._delays:
+            # If it cannot be saved, the next start has an older base: that does no harm.
+            with suppress(StorageError):
+                self._index.save(self._base)
+        self._index.close()
 
     async def _run(self) -> None:
         while True:
             try:
-                await self.apply_until(self._clock_ms() - self.apply_delay_ms)
+                await self.expire(self._clock_ms() - self.apply_delay_ms)
                 self._error = ""
             except Exception as error:
-                text = f"what is due is not applied: {str(error) or type(error).__name__}"
+                text = f"what is due is not removed: {str(error) or type(error).__name__}"
                 if text != self._error:
                     is_bug = not isinstance(error, LeveretError)
                     logger.error("delayed_changes_not_applied error=%s", error, exc_info=is_bug)
@@ -231,51 +260,59 @@ class Delaying:
 
     # -- what the link asks and brings: applier.FollowerData -----------------------------------------
 
-    def inventory(self) -> list[LogExtent]:
+    def inventory(self) -> Iterator[LogExtent]:
         """See FollowerData."""
-        return self._ahead.inventory()
-
-    def files(self, here: Iterable[str]) -> list[str]:
-        """See FollowerData."""
-        return self._ahead.files(here)
+        return self._applier.inventory()
 
     def headers(self, name: str, before: int, count: int) -> list[bytes]:
         """See FollowerData."""
-        return self._ahead.headers(name, before, count)
+        return self._applier.headers(name, before, count)
 
     def joining(self, leader: ProvenLeader) -> None:
         """See FollowerData."""
         self._leader = leader
-        self._begins_join = self._delays
-        if not self._delays:
-            self._applier.joining(leader)
+        self._begins_join = True
+        self._applier.joining(leader)
 
     def take(self, head: FrameHead, changes: Iterable[LogChange]) -> None:
-        """See FollowerData: the changes of a frame wait, or none of them does."""
+        """See FollowerData: a frame is noted before it is applied."""
+        # A leader whose clock is ahead is not waited for any longer than others.
+        self.take_at(min(head.cut_at_ms, self._clock_ms()), head, list(changes))
+
+    def take_at(self, at_ms: int, head: FrameHead, changes: list[LogChange]) -> None:
+        """As `take`, of a frame that the leader cut at a time.
+
+        Raises:
+            StorageError, LinkError: see Applier.apply.
+        """
+        self._received_at_ms = at_ms
         if not self._delays:
             self._applier.take(head, changes)
-            self.applied_at_ms = head.cut_at_ms
             return
-        # A leader whose clock is ahead is not waited for any longer than others.
-        self._received_at_ms = min(head.cut_at_ms, self._clock_ms())
-        waiting = list(changes)
-        if waiting and head.position == 0 and not self._is_in_join:
+        if changes:
             # Also of one that streamed and was too slow: it is brought up to date log by log, as in a join.
-            self._begins_join = True
-        for at in range(0, len(waiting), ENTRIES_MAX - 1):
-            self._append(waiting[at : at + ENTRIES_MAX - 1])
+            self._begins_join |= head.position == 0
+            self._note(changes, at_ms)
+        try:
+            self._applier.take(head, (each for each in changes if each.kind is not ChangeKind.DROP))
+        except BaseException:
+            self._unsure.update(each.name for each in changes)
+            raise
 
     def joined(self) -> None:
-        """See FollowerData: that will be so when all is applied."""
+        """See FollowerData."""
+        leader = self._leader
+        self._applier.joined()
+        self._begins_join = False
         if not self._delays:
-            leader = self._leader
-            self._applier.joined()
             self._commits.when_durable(lambda: self._begin_to_delay(leader))
-        elif self._is_in_join or self._begins_join:
-            self._append([], is_end=True)
+        elif self._is_in_join:
+            at_ms = self._received_at_ms or self._clock_ms()
+            self._record(NotedFrame(FramePart.END_OF_JOIN, []), at_ms)
 
     def _begin_to_delay(self, leader: ProvenLeader | None) -> None:
-        self._delays |= leader is self._leader
+        if leader is self._leader and not self._delays:
+            self._begin(self._received_at_ms or self._applier.last_timestamp_ms)
 
     def drop_due(self) -> None:
         """See FollowerData."""
@@ -284,205 +321,240 @@ class Delaying:
     def delayed_changes(self) -> WaitingChanges:
         """See FollowerData."""
         oldest_ms, newest_ms = (self._oldest_ms, self._newest_ms) if self.waits else (None, None)
-        return WaitingChanges(
-            **asdict(self._waiting), oldest_at_ms=oldest_ms, newest_at_ms=newest_ms, error=self._error
-        )
+        return self._amount.shown(oldest_ms, newest_ms, self._error)
 
-    def _append(self, changes: list[LogChange], *, is_end: bool = False) -> None:
-        leader = msgspec.msgpack.encode(self._leader)
-        marks = [SpoolEntry(JOINING, "", octets=leader)] if self._begins_join else []
-        plan = self._ahead.plan(self._end + len(marks), changes)
-        entries = [*marks, *plan.entries]
-        if is_end:
-            entries.append(SpoolEntry(JOINED, "", octets=leader))
-        self._spool.append(entries, self._received_at_ms)
-        self._ahead.keep(plan)
-        self._begins_join = False
-        self._count(entries, self._received_at_ms)
-        end = self._end
-        self._commits.appended(self._spool.log)
+    # -- noting -------------------------------------------------------------------------------
+
+    def _note(self, changes: list[LogChange], at_ms: int) -> None:
+        """Note a frame, and keep what it destroys. See storage.delayed.index for the order."""
+        ends: dict[str, int | None] = {}
+        lines, kept = self._ends_of(self._unsure), list[tuple[str, Log, int | None]]()
+        for change in changes:
+            name, kind = change.name, change.kind
+            if kind in (ChangeKind.FILE, ChangeKind.REMOVE):
+                lines += self._file(change, lines)
+                continue
+            log = self._tree.logs.get(name)
+            if log is None:
+                # No log can have some names; that is found out before anything is noted.
+                self._tree.path_of(name)
+            if kind is ChangeKind.DROP:
+                if change.offset > self._dropping.get(name, 0):
+                    lines.append(Noted(NotedKind.DROP, name, change.offset))
+            elif kind is ChangeKind.APPEND and change.chunk is not None:
+                ends[name] = change.chunk.header.next_offset
+            elif kind in _NOTED_AS:
+                if log is not None and all(name != each for each, _, _ in kept):
+                    kept.append((name, log, change.offset if kind is ChangeKind.CUT else None))
+                    lines.append(Noted(_NOTED_AS[kind], name, change.offset))
+                ends[name] = change.offset if kind in (ChangeKind.BEGIN, ChangeKind.CUT) else None
+        for name, end in ends.items():
+            lines.append(Noted(NotedKind.GONE, name) if end is None else Noted(NotedKind.END, name, end))
+        if not lines:
+            return
+        if kept:
+            self._index.keep(kept)
+        is_of_join = self._is_in_join or self._begins_join
+        frame = NotedFrame(FramePart.OF_JOIN if is_of_join else FramePart.WHOLE, lines, *_amount_of(changes))
+        self._record(frame, at_ms)
+        self._unsure.clear()
+
+    def _file(self, change: LogChange, noted: list[Noted]) -> list[Noted]:
+        """What a state file held before this frame, if that is another content."""
+        if any(each.kind is NotedKind.FILE and each.name == change.name for each in noted):
+            return []
+        before = self._tree.file(self._tree.path_of(change.name)).octets()
+        after = bytes(change.octets) if change.kind is ChangeKind.FILE else None
+        return [Noted(NotedKind.FILE, change.name, 0, before)] if before != after else []
+
+    def _ends_of(self, names: Iterable[str]) -> list[Noted]:
+        """Where these logs end, or that there are none."""
+        logs = self._tree.logs
+        return [
+            Noted(NotedKind.END, name, logs[name].next_offset)
+            if name in logs
+            else Noted(NotedKind.GONE, name)
+            for name in names
+        ]
+
+    def _record(self, frame: NotedFrame, at_ms: int) -> None:
+        at = self._index.end
+        self._index.append(frame, at_ms)
+        self._count(FrameGroup(at_ms, at_ms, at, at + 1, [(at, frame)]))
+        if frame.part is FramePart.OF_JOIN and not self._is_in_join:
+            self._join_at = at
+        self._is_in_join = frame.part is FramePart.OF_JOIN
+        self._begins_join = self._begins_join and not self._is_in_join
+        end = self._index.end
+        self._commits.appended(self._index.log)
         self._commits.when_durable(lambda: self._is_durable(end))
 
     def _is_durable(self, end: int) -> None:
         self._durable = max(self._durable, end)
 
-    # -- applying -----------------------------------------------------------------------------
+    # -- the end of the delay -----------------------------------------------------------------
 
-    async def apply_until(self, until_ms: int) -> None:
-        """Apply what the leader had done by a time, as far as it is durable here.
-
-        A frame or join that was begun is finished.
+    async def expire(self, until_ms: int) -> None:
+        """Have the window begin behind what the leader did by a time, and remove now and then what nobody needs.
 
         Raises:
-            StorageError: it cannot be read, or the disk refuses it; what was applied is.
+            StorageError: the disk refuses it; the next call goes on with it.
         """
-        async with self._applying:
-            until_ms = max(until_ms, self._begun_ms)
-            if self._applied_joining is not None and self._joins and self._joins[0].at_ms != _NEVER:
-                until_ms = max(until_ms, self._joins[0].at_ms)
-            while self._applied < self._durable and await self._apply_some(until_ms):
-                self._commits.begin()
+        async with self._expiring:
+            if not self._delays:
+                return
+            is_in_join = self._is_in_join and self._base.offset >= self._join_at
+            for group in () if is_in_join else self._index.groups(self._base.offset):
+                self._oldest_ms = group.begun_ms
+                if group.end > self._durable or group.at_ms > until_ms:
+                    break
+                self._amount.add([group], -1)
+                self._base.follow(group)
+                self._note_due(group)
                 await asyncio.sleep(0)
-            await self._save_note()
+            now_s = asyncio.get_running_loop().time()
+            if now_s >= self._removes_at_s and (self._due_drops or self._index.has_waste(self._base.offset)):
+                self._removes_at_s = now_s + self.apply_delay_ms / 1000 / _REMOVALS
+                self._remove_due()
 
-    async def _apply_some(self, until_ms: int) -> bool:
-        """Apply a part; whether there may be more to apply."""
-        for waiting in self._spool.read(self._applied):
-            if waiting.first >= self._durable or self._due_ms(waiting) > until_ms:
-                self._oldest_ms = waiting.at_ms
-                return False
-            for offset, entry in enumerate(waiting.entries, waiting.first):
-                if self._needs_note or (entry.kind == JOINED and self._applied > self._spool.note.applied):
-                    await self._save_note()
-                await self._apply(offset, waiting.at_ms, entry)
-        return True
+    def _note_due(self, group: FrameGroup) -> None:
+        for at, frame in group.frames:
+            for each in frame.noted:
+                kept_at = self._kept_at.get(each.name, -1)
+                if each.kind is NotedKind.DROP and kept_at < at:
+                    self._due_drops[each.name] = max(each.offset, self._due_drops.get(each.name, 0))
+                    if self._dropping.get(each.name, 0) <= each.offset:
+                        self._dropping.pop(each.name, None)
+                elif each.kind in KEPT and kept_at <= at:
+                    self._kept_at.pop(each.name, None)
 
-    def _due_ms(self, waiting: Waiting) -> int:
-        """When the leader cut this or, if it is part of a join, the end of that."""
-        join = next((each for each in self._joins if waiting.first <= each.end), None)
-        return join.at_ms if join is not None and waiting.first >= join.begin else waiting.at_ms
-
-    async def _apply(self, offset: int, at_ms: int, entry: SpoolEntry) -> None:
-        if entry.kind == JOINING:
-            self._applied_joining = _leader_of(entry.octets)
-            self._applier.joining(self._applied_joining)
-        elif entry.kind == JOINED:
-            self._applier.joined()
-            await self._commits.settle()
-            self._applied_joining = None
-        else:
-            self._change(entry)
-        self._needs_note = entry.kind in _QUARANTINES
-        self._applied = offset + 1
-        self.applied_at_ms = self._begun_ms = max(self._begun_ms, at_ms)
-        self._waiting.add(entry, -1)
-        self._ahead.note_applied(offset, entry)
-        if offset == self._joined_at:
-            self.leader_ahead = None
-        while self._joins and self._joins[0].end <= offset:
-            self._joins.popleft()
-
-    def _change(self, entry: SpoolEntry) -> None:
-        lost = self._ahead.lost
-        if entry.kind in _BEGINS:
-            lost.discard(entry.name)
-        if entry.name in lost:
-            return
-        kind = ChangeKind(entry.kind)
-        chunk = decode_chunk(entry.octets, check=False) if kind is ChangeKind.APPEND else None
-        change = LogChange(kind, entry.name, entry.offset, chunk, entry.octets)
-        if not self._applier.has_made(change):
-            position = int(self._applied_joining is None)
-            self._applier.take(FrameHead(position, 0, 0, 0, 0), [change])
-
-    async def _save_note(self) -> None:
-        """Write down how far is applied, once that is durable."""
-        if self._applied == self._spool.note.applied:
-            return
-        await self._commits.settle()
-        self._applier.drop_due()
-        joining = self._applied_joining
-        encoded = None if joining is None else msgspec.msgpack.encode(joining)
-        self._spool.save(Note(self._applied, self._begun_ms, encoded))
-        self._needs_note = False
+    def _remove_due(self) -> None:
+        """Remove what only the time before the window needs; first that time is given up, durably."""
+        self._index.save(self._base)
+        while self._due_drops:
+            name, first_offset = next(iter(self._due_drops.items()))
+            if name not in self._kept_at:
+                self._applier.apply(LogChange(ChangeKind.DROP, name, first_offset))
+            del self._due_drops[name]
+        self._commits.begin()
+        self._index.forget_before(self._base.offset)
 
     # -- promotion ----------------------------------------------------------------------------
 
     @property
     def is_torn(self) -> bool:
-        """Whether the last that waits is a join whose end never came."""
-        return self.waits and self._is_in_join
+        """Whether a join has begun and its end never came."""
+        return self._delays and self._is_in_join
 
     def why_not(self, until_ms: int | None) -> str:
-        """Why a promotion must not go on that applies what was cut until a time; empty if it may.
+        """Why a promotion must not go on with what the leader had done by a time; empty if it may.
 
-        None: nobody has said what is to become of what waits, and neither answer can be taken back.
+        None: nobody has said what is to become of the changes in the window, and neither answer can be taken back.
         """
         if self.waits and until_ms is None:
             return (
-                "this delayed follower holds changes back: --apply-delayed applies all of them first, --apply-until "
-                "TIME those that the leader had made by then, and the others are set aside"
+                "this delayed follower can leave changes out: --apply-delayed leads with all of them, --apply-until "
+                "TIME with those that the leader had made by then, and the others are set aside"
             )
-        if until_ms is not None and until_ms < self.applied_at_ms:
+        if until_ms is not None and until_ms < self._base.at_ms:
             return "what the leader did after that time is applied already"
         return ""
 
-    async def left_after(self, until_ms: int | None) -> WaitingChanges:
-        """What would still wait if everything was applied that was cut until a time; None: nothing is applied.
+    def lacks(self, until_ms: int) -> str:
+        """Why this node cannot have all that its leader had at a time; empty if it can.
+
+        A log was damaged and has not come anew yet, or the way back to another time was broken off.
 
         Raises:
-            StorageError: the spool cannot be read.
+            StorageError: the index cannot be read.
+        """
+        then = past(self._index, self._base, until_ms)
+        for name, end in then.ends.items():
+            log = self._tree.logs.get(name)
+            if name not in then.kept and (log is None or log.next_offset < end):
+                return f"log {name} does not have all of that time: it ends before offset {end}"
+        return ""
+
+    async def left_after(self, until_ms: int | None) -> WaitingChanges:
+        """What a promotion as of a time would leave out; None: all that is in the window.
+
+        Raises:
+            StorageError: the index cannot be read.
         """
         if until_ms is None:
             return self.delayed_changes()
         left, oldest_ms, newest_ms = _Amount(), None, None
-        for waiting in self._spool.all_from(self._applied):
-            if oldest_ms is not None or self._due_ms(waiting) > until_ms:
-                oldest_ms, newest_ms = oldest_ms or waiting.at_ms, waiting.at_ms
-                for entry in waiting.entries:
-                    left.add(entry)
+        for group in self._index.groups(self._base.offset) if self._delays else ():
+            is_torn = group.at_ms == NEVER_MS
+            if oldest_ms is not None or (group.at_ms > until_ms and not (is_torn and until_ms == ALL_MS)):
+                oldest_ms = oldest_ms or group.begun_ms
+                newest_ms = group.begun_ms if is_torn else group.at_ms
+                left.add([group])
             await asyncio.sleep(0)
-        return WaitingChanges(**asdict(left), oldest_at_ms=oldest_ms, newest_at_ms=newest_ms)
+        return left.shown(oldest_ms, newest_ms)
 
-    async def apply_only_until(self, until_ms: int) -> None:
-        """Apply what was cut until a time, and nothing more by itself.
+    async def finish(self, until_ms: int, quarantine: QuarantineFactory | None = None) -> None:
+        """Have all logs as of a time, and no way back any more; nothing comes meanwhile.
 
-        Raises:
-            StorageError: the disk refuses it; it goes on as before.
-        """
-        await self.halt()
-        try:
-            await self.apply_until(until_ms)
-        except BaseException:
-            self.start()
-            raise
-
-    async def finish(
-        self, until_ms: int, quarantine: Callable[[Path], Quarantine] | None
-    ) -> DivergentReport | None:
-        """Apply what was cut until a time, quarantine the rest and have no spool any more; nothing comes meanwhile.
-
-        Without `quarantine` the rest, which its leader has, is sent by that again.
-
-        Returns:
-            The report of what was quarantined, None if nothing was.
+        What came after that time is quarantined. Until all is done, this node says on disk that it is no copy.
 
         Raises:
-            StorageError: the disk refuses it; the call may be repeated.
+            StorageError: the disk refuses it; the call may be repeated, also after a crash.
         """
         await self.halt()
+        if not self._delays:
+            return
         await self._commits.settle()
-        await self.apply_until(until_ms)
-        report = None
-        if self.waits and quarantine is not None:
-            report = await asyncio.to_thread(self._spool.quarantine, self._applied, quarantine)
-        self._commits.forget(self._spool.log)
-        self._spool.remove()
-        return report
+        if until_ms == ALL_MS:
+            await self.expire(ALL_MS)
+        self._remove_due()
+        if until_ms < ALL_MS:
+            assert quarantine is not None
+            await go_back(past(self._index, self._base, until_ms), self._index, self._applier, quarantine)
+        await self._commits.settle()
+        self._applier.drop_due()
+        self._delays = False
+        self._commits.forget(self._index.log)
+        self._index.remove()
 
 
-def refuse_to_lead(data_dir: Path) -> None:
-    """What a delayed follower holds back must neither be forgotten nor be applied without a word.
+def _amount_of(changes: list[LogChange]) -> tuple[int, int, int]:
+    """Messages, records and octets."""
+    amount = _Amount()
+    for change in changes:
+        amount.octets += len(change.octets)
+        if change.kind is ChangeKind.APPEND and change.chunk is not None:
+            header = change.chunk.header
+            amount.records += header.records
+            if header.type == ChunkType.USER and change.name.startswith(_WITH_MESSAGES):
+                amount.messages += header.records
+    return amount.messages, amount.records, amount.octets
+
+
+def refuse_to_lead(data_dir: Path, now_ms: int) -> None:
+    """What a delayed follower can leave out must neither be forgotten nor be kept without a word.
 
     Raises:
         PreconditionFailed: there is some.
-        StorageError: the spool cannot be read.
+        StorageError: the index cannot be read.
     """
-    spool = Spool(data_dir)
-    if not spool.exists:
-        return
-    spool.open(lambda waiting: None)
-    if spool.end > spool.note.applied:
+    index, spool, due_ms = DelayIndex(data_dir), Spool(data_dir), 0
+    if spool.exists:
+        spool.open()
+        due_ms = NEVER_MS if spool.has_waiting else 0
         spool.close()
+    if index.exists:
+        base = index.open()
+        for group in index.groups(base.offset):
+            due_ms = max(due_ms, group.begun_ms + base.delay_ms)
+        index.close()
+    if due_ms > now_ms:
         raise PreconditionFailed(
-            f"{data_dir}: this node was a delayed follower and holds changes back; start it with --follow again and "
+            f"{data_dir}: this node was a delayed follower and can leave changes out; start it with --follow again and "
             "run leveretctl promote_follower with --apply-delayed or --apply-until"
         )
-    spool.remove()
-
-
-def _leader_of(octets: bytes | memoryview) -> ProvenLeader:
-    return msgspec.msgpack.decode(octets, type=ProvenLeader)
+    if index.exists:
+        index.remove()
 
 
 async def follower_data(
@@ -495,28 +567,30 @@ async def follower_data(
     clock_ms: Callable[[], int],
     on_damage: Callable[[Corrupt], None],
 ) -> Applier | Delaying:
-    """What stands at the link: the applier, or for a follower that is to stay behind a Delaying that has started.
+    """What stands at the link: the applier, or for a follower with a delay a Delaying that has started.
 
-    What waits from before, when no delay is wanted any more, is applied first.
+    What waits in a spool of before is applied first. Without a delay, what is kept is removed.
 
     Raises:
-        StorageError: the spool cannot be read, or the disk refuses it.
+        StorageError: the index or a spool cannot be read, or the disk refuses it.
     """
-    spool = Spool(data_dir)
-    if not apply_delay_ms and not spool.exists:
+    index, spool = DelayIndex(data_dir), Spool(data_dir)
+    if not apply_delay_ms and not index.exists and not spool.exists:
         return applier
     delaying = Delaying(
-        spool,
+        index,
         applier,
         commits,
         apply_delay_ms=apply_delay_ms,
-        has_joined=has_joined,
+        has_joined=has_joined or spool.exists,
         clock_ms=clock_ms,
         on_damage=on_damage,
     )
     await asyncio.to_thread(delaying.open)
     delaying.start()
-    if apply_delay_ms:
-        return delaying
-    await delaying.finish(ALL_MS, None)
-    return applier
+    if spool.exists:
+        await take_over(spool, delaying, applier, commits)
+    if not apply_delay_ms:
+        await delaying.finish(ALL_MS)
+        return applier
+    return delaying

@@ -73,7 +73,7 @@ class LeaderProgress:
     Attributes:
         state: connecting, joining, catching_up, streaming or failed; see `error`.
         position, records: of the leader's feed as last told.
-        applied_position, applied_records: as far as this node has applied, or keeps to be applied later.
+        applied_position, applied_records: as far as this node has applied.
         bytes_left, bytes_copied: of what this node lacked when it connected, while it is catching up.
         cut_at_ms: when the last frame that was applied was cut, by the leader's clock; 0 for none.
         is_torn: whether a link ended while this node was catching up.
@@ -245,7 +245,7 @@ class Inbound:
 
     @property
     def state(self) -> str:
-        """Of this follower: that of the link, but `delayed` when all it brings waits here."""
+        """Of this follower: that of the link, but `delayed` when it keeps what its leader removes."""
         state = self.progress.state
         return "delayed" if state == "streaming" and self._data.apply_delay_ms else state
 
@@ -256,7 +256,7 @@ class Inbound:
         return self.progress.error or (extent.error if extent is not None else "")
 
     def delayed_changes(self) -> WaitingChanges | None:
-        """The delayed changes; None for a node that applies everything at once."""
+        """The changes that can be left out; None for a node without a delay."""
         return self._data.delayed_changes()
 
     @property
@@ -342,17 +342,15 @@ class Inbound:
         peer, handshake = self._peer, self._handshake
         if handshake is None or peer is None:
             raise LinkError(f"message of type {message_.type} is not due")
-        identity, ahead = self._own.identity.identity, self._data.leader_ahead
-        leadership = (
-            identity.leadership if ahead is None or ahead.epoch < identity.epoch else ahead.leadership
-        )
+        identity = self._own.identity.identity
+        leadership = identity.leadership
         if not peer.is_trusted:
             self._send(
                 handshake.answer_hello(
                     message_,
                     leadership=leadership,
-                    followed_epoch=ahead.epoch if ahead is not None else identity.followed_epoch,
-                    led=identity.led and ahead is None,
+                    followed_epoch=identity.followed_epoch,
+                    led=identity.led,
                     uri=self._own.own_uri(),
                 )
             )
@@ -396,7 +394,7 @@ class Inbound:
                     until_s = loop.time() + _SLICE_S
                 if peer.is_closed or peer is not self._peer:
                     return
-            files = self._data.files(self._followed.files())
+            files = list(self._followed.files())
             peer.write(pack(Type.INVENTORY, Inventory(part, files, True, delay_ms)))
         except LeveretError as error:
             peer.close(error)

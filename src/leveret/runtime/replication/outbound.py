@@ -3,7 +3,7 @@
     joining        its inventory is compared with the leader's logs, see core.replication.join
     catching_up    missing records are read and sent, see catching_up; no promise waits for it
     streaming      it is sent each frame as it is cut, and is in sync once it has acked the position where that began
-    delayed        as streaming, but it is never in sync, as it applies frames much later
+    delayed        as streaming, but it is never in sync, as it may go back in time
 
 A follower so slow that frames pile up here goes back to catching_up: the frames are on disk anyway.
 """

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 from leveret.config import Config
@@ -43,7 +42,7 @@ class FollowerRole:
         uri: the leader's URI.
         node: shows the data followed so far.
         inbound: the link; set by `start`.
-        delaying: holds changes back before the node applies them; None without a delay.
+        delaying: keeps for a time what the leader removes; None without a delay.
     """
 
     inbound: Inbound
@@ -97,7 +96,7 @@ class FollowerRole:
         delay.
 
         Raises:
-            StorageError: delayed changes cannot be read, or the disk refuses them.
+            StorageError: the index of a delayed follower cannot be read, or the disk refuses it.
         """
         identity, settings = self._identity.identity, self._config.followers
         data = await follower_data(
@@ -131,7 +130,7 @@ class FollowerRole:
         self.node.commits.fail(error)
 
     async def stop(self) -> None:
-        """End the link, and apply no more changes."""
+        """End the link, and remove nothing more."""
         if self._watching is not None:
             self._watching.cancel()
         self.inbound.stop()
@@ -156,7 +155,8 @@ class FollowerRole:
     def _few_logs(self, node: Node) -> list[Log]:
         """All logs except those of queues and streams, which may be thousands."""
         found = [log for name, log in node.tree.logs.items() if not name.startswith(_MANY_LOGS)]
-        return [*found, self.delaying.log] if self.delaying is not None else found
+        index = self.delaying.log if self.delaying is not None else None
+        return found if index is None else [*found, index]
 
     # -- what the link asks: inbound.Followed -------------------------------------------------
 
@@ -183,7 +183,7 @@ class FollowerRole:
         """Begin a quarantine for the records that this leader lacks."""
         self._applier.quarantine = self._quarantine(leader)
 
-    def _quarantine(self, leader: ProvenLeader, logs_dir: Path | None = None) -> Quarantine:
+    def _quarantine(self, leader: ProvenLeader) -> Quarantine:
         """The quarantine of records that this node has and the leader lacks."""
         identity = self._identity.identity
         return Quarantine(
@@ -195,7 +195,6 @@ class FollowerRole:
             leader_id=leader.node_id,
             leader_uri=leader.uri or str(self.uri),
             name_of=self.node.queue_of,
-            logs_dir=logs_dir,
         )
 
     def _joined(self, leader: ProvenLeader) -> None:
@@ -227,7 +226,7 @@ class FollowerRole:
     # -- to be promoted -----------------------------------------------------------------------
 
     async def end_delay(self, until_ms: int, epoch: int) -> str | None:
-        """End the link, apply the changes cut until a time, and quarantine the rest, before this node leads in `epoch`.
+        """End the link, and have the logs as of a time, before this node leads in `epoch`; the rest is quarantined.
 
         Returns:
             The id of the quarantine's report; None without a delay, or if nothing was quarantined.
@@ -244,7 +243,9 @@ class FollowerRole:
             uri=self._own.own_uri(),
         )
         self.inbound.stop()
-        report = await self.delaying.finish(until_ms, lambda logs_dir: self._quarantine(own, logs_dir))
+        quarantine = self._quarantine(own)
+        await self.delaying.finish(until_ms, quarantine)
+        report = quarantine.finish()
         return report.id if report is not None else None
 
 

@@ -8,11 +8,11 @@ from leveret.runtime.roles.following import FollowerRole
 
 
 def undecided(following: FollowerRole | None, apply_until_ms: int | None) -> str:
-    """The reason why the delayed changes of this node need a decision of the operator; empty if they need none."""
+    """The reason why the operator must say what this node leaves out, or cannot have that; empty if there is none."""
     if following is not None and following.delaying is not None:
         return following.delaying.why_not(apply_until_ms)
     is_in_vain = apply_until_ms is not None and apply_until_ms < ALL_MS
-    return "this node holds nothing back: what its leader did is applied" if is_in_vain else ""
+    return "this node is no delayed follower: it cannot go back to a time" if is_in_vain else ""
 
 
 def why_not(
@@ -24,9 +24,11 @@ def why_not(
     if identity.followed_epoch == 0:
         return "this node has never finished joining a leader: it does not have all data"
     delaying = following.delaying if following is not None else None
-    if delaying is not None and delaying.waits:
-        is_torn = delaying.is_torn and apply_until_ms == ALL_MS
-        return "this node was catching up with its leader: not all it has can be applied" if is_torn else ""
+    if delaying is not None and delaying.waits and apply_until_ms is not None and apply_until_ms != ALL_MS:
+        # It may go back to a time before a join that has not ended.
+        return delaying.lacks(apply_until_ms)
+    if delaying is not None and delaying.is_torn:
+        return "this node was catching up with its leader: it does not have all data yet"
     if identity.rewriting:
         return "this node's logs were being brought in line with its leader's: it does not have all data"
     progress = following.inbound.progress if following is not None else None

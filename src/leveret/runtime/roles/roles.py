@@ -169,7 +169,7 @@ class Roles:
                     f"{self.data_dir}: this node was being brought in line with its leader and does not have all "
                     "data; start it with --follow again, or start it so and run leveretctl promote_follower --force"
                 )
-            refuse_to_lead(self.data_dir)
+            refuse_to_lead(self.data_dir, clock_ms())
             await self._lead(raises_epoch=identity.role == "follower")
         self._spawn(self.inspection.run())
         self._spawn(self._hold_reserve())
@@ -484,14 +484,14 @@ class Roles:
             raise PreconditionFailed("this node leads already")
 
     async def take_over(self, until_ms: int) -> str | None:
-        """Lead in an epoch of its own; a delayed follower first applies the changes cut until a time.
+        """Lead in an epoch of its own; a delayed follower with the changes that the leader had made by a time.
 
         Returns:
             The id of the report of the quarantined rest; None if there is none.
 
         Raises:
-            LeveretError: the node leads already; or the delayed changes cannot be applied, and it follows as before; or
-                it cannot lead, and the process ends.
+            LeveretError: the node leads already; or it cannot go back to that time, and it follows as before; or it
+                cannot lead, and the process ends.
         """
         async with self._changing:
             self.refuse_if_leading()
@@ -505,10 +505,7 @@ class Roles:
         return report
 
     async def _end_following(self, following: FollowerRole, until_ms: int) -> str | None:
-        """Receive all changes of the leader, and apply the delayed ones cut until a time; see `take_over`."""
-        if following.delaying is not None:
-            # The leader serves meanwhile.
-            await following.delaying.apply_only_until(until_ms)
+        """Receive all changes of the leader, then have the logs as of a time; see `take_over`."""
         await following.inbound.take_over(self._next_epoch())
         try:
             return await following.end_delay(until_ms, self._next_epoch())

@@ -92,7 +92,7 @@ def _shown(**known: Any) -> dict[str, Any]:
 def lag_s(inbound: Inbound, now_ms: int) -> float | None:
     """The age of the last applied change, by the leader's clock; None without any.
 
-    For a delayed follower, the age of the first change that it has not applied.
+    For a delayed follower, the age of the first change that it can leave out.
     """
     progress = inbound.progress
     delayed = inbound.delayed_changes()
@@ -107,7 +107,7 @@ def lag_s(inbound: Inbound, now_ms: int) -> float | None:
 
 
 def delayed_changes(delayed: WaitingChanges) -> dict[str, Any]:
-    """The changes that a delayed follower has received and not applied."""
+    """The changes that a delayed follower can leave out."""
     return {
         "messages": delayed.messages,
         "records": delayed.records,

@@ -75,18 +75,15 @@ class Quarantine:
         leader_id: str,
         leader_uri: str,
         name_of: Callable[[str], tuple[str, str] | None],
-        logs_dir: Path | None = None,
         is_lost: bool = False,
         on_read: OnRead | None = None,
     ) -> None:
         """Of a node in `from_epoch` that joins a leader in `to_epoch`; `name_of` gives a log's vhost and queue.
 
-        The logs are below `logs_dir`, or, without one, below the data directory. `is_lost`: no other node may have
-        their confirmed messages.
+        `is_lost`: no other node may have the confirmed messages of the logs.
         """
         self.report: DivergentReport | None = None
         self._data_dir = data_dir
-        self._logs_dir = logs_dir or data_dir
         self._new = DivergentReport(
             _id(at_ms, from_epoch), at_ms, from_epoch, to_epoch, node_id, leader_id, leader_uri
         )
@@ -106,7 +103,7 @@ class Quarantine:
         Raises:
             StorageError: the disk refused it. The log must be left as it is.
         """
-        directory = self._logs_dir / path
+        directory = self._data_dir / path
         try:
             pieces = self._tail(directory, at_offset)
             if not pieces:

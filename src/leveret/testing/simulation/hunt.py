@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from leveret.testing.simulation.cluster_world import ClusterWorld
+from leveret.testing.simulation.delayed_world import DelayedWorld
 from leveret.testing.simulation.follower_world import FollowerWorld
 from leveret.testing.simulation.single_world import SingleWorld
 from leveret.testing.simulation.world import RunFailure, RunReport, SimulatedWorld
@@ -16,6 +17,7 @@ WORLDS: Final[dict[str, type[SimulatedWorld]]] = {
     "single": SingleWorld,
     "cluster": ClusterWorld,
     "followers": FollowerWorld,
+    "delayed": DelayedWorld,
 }
 _TRIES_MAX: Final = 60
 

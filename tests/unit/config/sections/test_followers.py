@@ -93,7 +93,7 @@ def test_a_delayed_follower_s_file_is_read(tmp_path: Path) -> None:
 
 def test_a_delayed_follower_cannot_be_elected(tmp_path: Path) -> None:
     text = "replication.apply_delay = 30m\nreplication.bind = 10.0.0.1\ncluster.etcd.endpoints = http://10.0.0.8:2379\n"
-    with pytest.raises(ConfigError, match=r"replication\.apply_delay delays this node behind its leader"):
+    with pytest.raises(ConfigError, match=r"replication\.apply_delay lets this node go back in time"):
         load(conf(tmp_path, text))
 
 

@@ -1,29 +1,54 @@
 """A delayed follower's side of a link, and leaders for it to follow: real sockets and files, no broker.
 
-The follower's clock is the test's, so a delay of an hour takes no time.
+The follower's clock is the test's, so a delay of an hour takes no time. `as_of` has a copy of its data go back.
 """
 
 from __future__ import annotations
 
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+from leveret.model.errors import Corrupt
+from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.process.clock import clock_ms
+from leveret.runtime.replication.applier import Applier
 from leveret.runtime.replication.delaying import Delaying
+from leveret.storage.delayed.index import DelayIndex
 from leveret.storage.quarantine.quarantine import Quarantine
-from leveret.storage.spool import Spool
+from leveret.storage.tree import Tree
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
 from leveret.wire.chunk import ChunkType, encode_entry
-from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite
+from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite, fail
 
 DELAY_MS = 3_600_000
 SEGMENT_BYTES = 8192
 
 
+def delaying_of(
+    directory: Path,
+    applier: Applier,
+    commits: GroupCommit,
+    *,
+    has_joined: bool = True,
+    clock: Callable[[], int] = clock_ms,
+    on_damage: Callable[[Corrupt], None] = fail,
+) -> Delaying:
+    return Delaying(
+        DelayIndex(directory, segment_bytes_max=SEGMENT_BYTES),
+        applier,
+        commits,
+        apply_delay_ms=DELAY_MS,
+        has_joined=has_joined,
+        clock_ms=clock,
+        on_damage=on_damage,
+    )
+
+
 class DelayedSite(FollowerSite):
-    """A follower's tree, spool and link.
+    """A follower's tree, index and link.
 
     Attributes:
         at_ms: its clock, if that stands still.
@@ -32,36 +57,25 @@ class DelayedSite(FollowerSite):
     at_ms: int | None = None
 
     def follower_data(self) -> Delaying:
-        self.delaying = Delaying(
-            Spool(self.directory, segment_bytes_max=SEGMENT_BYTES),
+        self.delaying = delaying_of(
+            self.directory,
             self.applier,
             self.commits,
-            apply_delay_ms=DELAY_MS,
             has_joined=self.identity.identity.followed_epoch > 0,
-            clock_ms=lambda: self.at_ms or clock_ms(),
+            clock=lambda: self.at_ms or clock_ms(),
             on_damage=self.damaged.append,
         )
         self.delaying.open()
         self.delaying.start()
         return self.delaying
 
-    async def apply_until(self, at_ms: int) -> None:
-        """Have it apply what its leader had done by then, when that is due."""
+    async def expire_until(self, at_ms: int) -> None:
+        """Have the delay pass for what its leader had done by then."""
         self.at_ms = at_ms + DELAY_MS
-        await self.delaying.apply_until(at_ms)
-
-    def keeper(self, logs_dir: Path) -> Quarantine:
-        return Quarantine(
-            self.directory,
-            at_ms=clock_ms(),
-            from_epoch=1,
-            to_epoch=3,
-            node_id="f" * 24,
-            leader_id="f" * 24,
-            leader_uri="",
-            name_of=lambda name: None,
-            logs_dir=logs_dir,
-        )
+        self.delaying._removes_at_s = 0.0
+        await self.delaying.expire(at_ms)
+        await self.commits.settle()
+        self.delaying.drop_due()
 
     async def stop(self) -> None:
         self.inbound.stop()
@@ -72,10 +86,69 @@ class DelayedSite(FollowerSite):
         """Nothing is finished or noted any more."""
         self.inbound.stop()
         self.running.cancel()
-        await self.delaying.stop()
+        await self.delaying.halt()
+        if self.delaying.log is not None:
+            self.delaying.log.close()
         self.commits._dirty.clear()
         self.commits.close()
         self.tree.close()
+
+
+class AloneSite:
+    """The data of a delayed follower without a link, started as after its end."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.tree = Tree(directory)
+        assert not self.tree.open_all()
+        self.commits = GroupCommit(fsync=True, on_failure=fail)
+        self.is_rewriting = False
+        self.applier = Applier(self.tree, self.commits, lambda name, log, chunk: None, self._rewriting)
+
+    def _rewriting(self) -> None:
+        self.is_rewriting = True
+
+    def keeper(self) -> Quarantine:
+        return Quarantine(
+            self.directory,
+            at_ms=clock_ms(),
+            from_epoch=1,
+            to_epoch=3,
+            node_id="f" * 24,
+            leader_id="f" * 24,
+            leader_uri="",
+            name_of=lambda name: None,
+        )
+
+    async def finish(self, delaying: Delaying, at_ms: int) -> None:
+        """Go back to that time, and close all."""
+        keeper = self.keeper()
+        await delaying.finish(at_ms, keeper)
+        keeper.finish()
+        await self.close()
+
+    async def close(self) -> None:
+        self.commits.close()
+        self.tree.close()
+
+
+async def go_back(directory: Path, at_ms: int) -> None:
+    """Have the data in a directory, which nobody has open, go back to a time."""
+    alone = AloneSite(directory)
+    delaying = delaying_of(directory, alone.applier, alone.commits)
+    delaying.open()
+    delaying.start()
+    await alone.finish(delaying, at_ms)
+
+
+async def assert_was(directory: Path, moments: list[tuple[int, Path]], scratch: Path) -> None:
+    """Of copies of a delayed follower's data each goes back to one of these times: then it is what the leader was."""
+    for at_ms, expected in moments:
+        shutil.copytree(directory, scratch)
+        await go_back(scratch, at_ms)
+        assert_is(scratch, expected)
+        assert not (scratch / "delayed").exists()
+        shutil.rmtree(scratch)
 
 
 def has_received(leader: LeaderSite) -> bool:
@@ -110,7 +183,7 @@ def append(leader: LeaderSite, name: str, body: bytes) -> None:
 async def replaced(
     tmp_path: Path, dice: random.Random
 ) -> tuple[DelayedSite, LeaderSite, list[tuple[int, Path]]]:
-    """A delayed follower in whose spool there is the tail of a leader that was replaced, and what replaced it.
+    """A delayed follower whose leader was replaced, with a tail that the present one has not.
 
     Returns:
         The follower, its present leader, and what the leaders had at some times.

@@ -1,35 +1,37 @@
-"""A delayed follower is what its leader was, at every time and whatever happens: real sockets and files, no broker."""
+"""A delayed follower has what its leader has, and can be what that was: real sockets and files, no broker."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from leveret.model.errors import StorageError
+from leveret.model.errors import PreconditionFailed, StorageError
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication import delaying, outbound
 from leveret.runtime.replication.applier import Applier, WaitingChanges
-from leveret.runtime.replication.delaying import ALL_MS
+from leveret.runtime.replication.delaying import ALL_MS, follower_data, refuse_to_lead
+from leveret.storage.delayed.index import DelayIndex
 from leveret.storage.log import Log
-from leveret.storage.quarantine.report import reports
 from leveret.testing.applications.compare import compare
 from leveret.testing.network.waiting import until
-from leveret.wire.link import ChangeKind, LogChange
+from leveret.testing.simulation.disk import SimulatedDisk
 from tests.unit.runtime.replication.delayed_site import (
     DELAY_MS,
     DelayedSite,
     append,
     assert_is,
+    assert_was,
+    go_back,
     has_received,
     moment,
-    replaced,
 )
-from tests.unit.runtime.replication.link_sites import LeaderSite
+from tests.unit.runtime.replication.link_sites import FollowerSite, LeaderSite
+
+QUEUE = "queues/0000000000000001"
 
 
 @pytest.fixture(autouse=True)
@@ -37,8 +39,17 @@ def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delaying, "_PAUSE_S", (0.001, 0.005))
 
 
+def assert_has_all(follower: Path, leader: Path) -> None:
+    """What the leader has, and perhaps segments that the leader has dropped."""
+    found = compare(leader, follower)
+    assert not found.wrong, found
+    assert all(each.endswith("the leader has dropped it, the follower has not") for each in found.behind), (
+        found
+    )
+
+
 @pytest.mark.parametrize("seed", range(6))
-def test_at_every_time_it_is_what_its_leader_was(
+def test_it_can_be_what_its_leader_was_at_every_time(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if seed % 3:
@@ -71,29 +82,63 @@ def test_at_every_time_it_is_what_its_leader_was(
                         await follower.kill()
                         follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
             moments.append((await moment(leader, tmp_path / str(number)), tmp_path / str(number)))
-        assert_is(follower.directory, moments[0][1])
+            assert_has_all(follower.directory, moments[-1][1])
         await leader.stop()
-        for at_ms, directory in moments:
-            await follower.apply_until(at_ms)
-            assert_is(follower.directory, directory)
-            if dice.random() < 0.5:
-                await (follower.kill() if dice.random() < 0.5 else follower.stop())
-                follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-                follower.at_ms = at_ms + DELAY_MS
+        await (follower.kill() if dice.random() < 0.5 else follower.stop())
+        await assert_was(follower.directory, moments, tmp_path / "copy")
+        follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+        middle_ms = moments[2][0]
+        await follower.expire_until(middle_ms)
+        await follower.stop()
+        await assert_was(follower.directory, moments[2:], tmp_path / "copy")
+        follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+        await follower.expire_until(moments[-1][0])
+        assert_is(follower.directory, moments[-1][1])
         assert not follower.delaying.waits
         assert follower.delaying.delayed_changes()[:3] == (0, 0, 0)
+        assert not list((follower.directory / "delayed" / "kept").glob("*"))
         await follower.stop()
 
     asyncio.run(scenario())
 
 
-def test_what_waits_is_not_sent_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_of_power_takes_no_time_that_was_acked(tmp_path: Path, seed: int) -> None:
+    async def scenario(disk: SimulatedDisk) -> None:
+        dice = random.Random(seed)
+        leader = LeaderSite(tmp_path / "leader", dice)
+        for _ in range(30):
+            leader.change()
+        follower = DelayedSite(tmp_path / "follower", await leader.start())
+        moments = [(await moment(leader, tmp_path / "0"), tmp_path / "0")]
+        losses: list[tuple[Path, int]] = []
+        for number in range(1, 5):
+            for _ in range(dice.randint(1, 40)):
+                leader.change()
+                if dice.random() < 0.3:
+                    await asyncio.sleep(dice.choice([0, 0.001, 0.003]))
+                if dice.random() < 0.05:
+                    lost = tmp_path / f"lost-{len(losses)}"
+                    disk.power_lost(follower.directory, lost, random.Random(dice.random()))
+                    losses.append((lost, number))
+            moments.append((await moment(leader, tmp_path / str(number)), tmp_path / str(number)))
+        await follower.stop()
+        await leader.stop()
+        assert losses
+        for lost, acked in losses:
+            await assert_was(lost, moments[:acked][-2:], tmp_path / "copy")
+
+    with SimulatedDisk(tmp_path) as disk:
+        asyncio.run(scenario(disk))
+
+
+def test_what_is_here_is_not_sent_again(tmp_path: Path) -> None:
     async def scenario() -> None:
         leader = LeaderSite(tmp_path / "leader", random.Random(3))
         follower = DelayedSite(tmp_path / "follower", await leader.start())
         await moment(leader, tmp_path / "0")
         for number in range(100):
-            append(leader, "queues/0000000000000001", bytes((number,)) * 1000)
+            append(leader, QUEUE, bytes((number,)) * 1000)
         await until(lambda: has_received(leader), "received")
         [link] = leader.listener.followers
         sent_bytes = link.peer.sent_bytes
@@ -118,90 +163,18 @@ def test_a_leader_whose_clock_is_ahead_is_not_kept_back_any_longer(tmp_path: Pat
         follower = DelayedSite(tmp_path / "follower", await leader.start())
         await moment(leader, tmp_path / "0")
         follower.at_ms = own_ms = clock_ms() - 600_000
-        append(leader, "queues/0000000000000001", b"x")
+        append(leader, QUEUE, b"x")
         await until(lambda: has_received(leader), "received")
         assert follower.delaying.delayed_changes().newest_at_ms == own_ms
         follower.at_ms = own_ms + DELAY_MS
-        await until(lambda: not follower.delaying.waits, "applied")
+        await until(lambda: not follower.delaying.waits, "the delay has passed")
         await follower.stop()
         await leader.stop()
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_a_leader_that_was_replaced_is_followed_up_to_its_end_and_then_the_new_one(
-    tmp_path: Path, seed: int
-) -> None:
-    async def scenario() -> None:
-        follower, leader, moments = await replaced(tmp_path, random.Random(seed))
-        assert follower.identity.identity.followed_epoch == 1
-        for at_ms, directory in moments:
-            await follower.apply_until(at_ms)
-            assert_is(follower.directory, directory)
-        assert follower.identity.identity.followed_epoch == 2
-        [report] = reports(follower.directory)
-        assert report.is_finished
-        assert report.logs
-        await follower.stop()
-        await leader.stop()
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_killed_at_any_change_it_goes_on(tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before and behind each twentieth change that it makes, its directory is kept as it is, and gone on with."""
-
-    async def scenario() -> None:
-        follower, leader, moments = await replaced(tmp_path, random.Random(seed))
-        await follower.stop()
-        await leader.stop()
-        uri = follower.inbound.uri
-        copies: list[Path] = []
-        made = 0
-        marked: set[tuple[bool, bool]] = set()
-        apply: Callable[[Applier, LogChange], None] = Applier.apply
-
-        def keep(directory: Path) -> None:
-            copies.append(tmp_path / f"killed-{len(copies)}")
-            shutil.copytree(directory, copies[-1])
-
-        def watched(applier: Applier, change: LogChange) -> None:
-            nonlocal made
-            made += 1
-            if change.kind is ChangeKind.APPEND:
-                is_in_join = follower.delaying._applied_joining is not None
-                marked.add((is_in_join, follower.identity.identity.rewriting))
-            is_kept = made % 20 == seed or change.kind in delaying._QUARANTINES
-            if is_kept:
-                keep(follower.directory)
-            apply(applier, change)
-            if is_kept:
-                keep(follower.directory)
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Applier, "apply", watched)
-            follower = DelayedSite(tmp_path / "follower", uri)
-            await follower.apply_until(ALL_MS)
-            await follower.stop()
-        # As for every follower: in the middle of a join it is no copy.
-        assert marked == {(False, False), (True, True)}
-        at_ms, last = moments[-1]
-        assert_is(follower.directory, last)
-        assert len(copies) > 8
-        for copy in copies:
-            again = DelayedSite(copy, uri)
-            await again.apply_until(at_ms)
-            assert_is(copy, last)
-            await again.stop()
-            [report] = reports(copy)
-            assert report.is_finished
-
-    asyncio.run(scenario())
-
-
-def test_a_join_that_was_broken_off_is_not_applied_in_part(
+def test_a_join_that_was_broken_off_is_no_time_to_go_back_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbound, "FINAL_BYTES", 0)
@@ -217,48 +190,77 @@ def test_a_join_that_was_broken_off_is_not_applied_in_part(
         follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
         await until(lambda: follower.delaying.is_torn, "in the middle of a join")
         follower.inbound.stop()
-        await follower.apply_until(ALL_MS - DELAY_MS)
-        assert_is(follower.directory, tmp_path / "0")
-        assert (
-            (await follower.delaying.left_after(ALL_MS)).records
-            == follower.delaying.delayed_changes().records
-            > 0
-        )
+        await follower.expire_until(ALL_MS - DELAY_MS)
+        left = await follower.delaying.left_after(clock_ms())
+        assert left.records == follower.delaying.delayed_changes().records > 0
         await follower.stop()
+        await assert_was(follower.directory, [(clock_ms(), tmp_path / "0")], tmp_path / "copy")
         follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
         at_ms = await moment(leader, tmp_path / "1")
         assert not follower.delaying.is_torn
-        await follower.apply_until(at_ms)
-        assert_is(follower.directory, tmp_path / "1")
         await follower.stop()
+        await assert_was(follower.directory, [(at_ms, tmp_path / "1")], tmp_path / "copy")
         await leader.stop()
 
     asyncio.run(scenario())
 
 
-def test_a_log_that_is_damaged_comes_anew_while_others_wait(tmp_path: Path) -> None:
-    """What waits of it cannot be applied without what was there: it is passed over, up to where it begins anew."""
-    name, other = "queues/0000000000000001", "queues/0000000000000002"
+def test_a_log_that_is_damaged_comes_anew_and_can_be_what_it_was(tmp_path: Path) -> None:
+    other = "queues/0000000000000002"
 
     async def scenario() -> None:
         leader = LeaderSite(tmp_path / "leader", random.Random(4))
-        for each in (name, other):
+        for each in (QUEUE, other):
             append(leader, each, b"before")
         follower = DelayedSite(tmp_path / "follower", await leader.start())
-        await moment(leader, tmp_path / "0")
-        for each in (name, other):
-            append(leader, each, b"waits")
-        at_ms = await moment(leader, tmp_path / "1")
+        before = await moment(leader, tmp_path / "0"), tmp_path / "0"
+        for each in (QUEUE, other):
+            append(leader, each, b"later")
+        later = await moment(leader, tmp_path / "1"), tmp_path / "1"
         await follower.stop()
-        shutil.rmtree(follower.directory / name)
+        shutil.rmtree(follower.directory / QUEUE)
         follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
-        later_ms = await moment(leader, tmp_path / "2")
-        await follower.apply_until(at_ms)
-        assert compare(tmp_path / "1", follower.directory).behind == [f"{name}: the follower has no such log"]
-        await follower.apply_until(later_ms)
-        assert_is(follower.directory, tmp_path / "1")
+        assert follower.delaying.is_torn
+        assert follower.delaying.lacks(before[0]).startswith(f"log {QUEUE} does not have all of that time")
+        await moment(leader, tmp_path / "2")
+        assert [follower.delaying.lacks(at_ms) for at_ms, _ in (before, later)] == ["", ""]
+        await follower.stop()
+        await assert_was(follower.directory, [before, later], tmp_path / "copy")
+        await leader.stop()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("what", ["index", "damage"])
+def test_without_its_index_it_has_all_and_begins_to_delay_anew(tmp_path: Path, what: str) -> None:
+    async def scenario() -> None:
+        leader = LeaderSite(tmp_path / "leader", random.Random(4))
+        follower = DelayedSite(tmp_path / "follower", await leader.start())
+        at_ms = await moment(leader, tmp_path / "0")
+        for _ in range(50):
+            leader.change()
+        await moment(leader, tmp_path / "1")
+        await follower.stop()
+        index = follower.directory / "delayed" / "index"
+        if what == "index":
+            shutil.rmtree(index)
+        else:
+            [*_, path] = sorted(index.iterdir())
+            octets = path.read_bytes()
+            path.write_bytes(octets[:60] + bytes((octets[60] ^ 1,)) + octets[61:])
+        follower = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+        assert follower.delaying.why_not(at_ms) == "what the leader did after that time is applied already"
+        for _ in range(30):
+            leader.change()
+        times = [(await moment(leader, tmp_path / "2"), tmp_path / "2")]
+        for _ in range(30):
+            leader.change()
+        await moment(leader, tmp_path / "3")
         await follower.stop()
         await leader.stop()
+        shutil.copytree(follower.directory, tmp_path / "copy")
+        await go_back(tmp_path / "copy", times[0][0])
+        assert_has_all(tmp_path / "copy", tmp_path / "2")
 
     asyncio.run(scenario())
 
@@ -266,15 +268,18 @@ def test_a_log_that_is_damaged_comes_anew_while_others_wait(tmp_path: Path) -> N
 # -- a disk that refuses --------------------------------------------------------------------------
 
 
-def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["index", "queues"])
+def test_a_full_disk_is_told_and_nothing_is_lost(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def scenario() -> None:
         leader = LeaderSite(tmp_path / "leader", random.Random(2))
         follower = DelayedSite(tmp_path / "follower", await leader.start())
-        await moment(leader, tmp_path / "0")
+        moments = [(await moment(leader, tmp_path / "0"), tmp_path / "0")]
         write = Log._write
 
         def full(log: Log, *args: object) -> None:
-            if log.directory.name == "delayed":
+            if name in (log.directory.name, log.directory.parent.name) and "follower" in log.directory.parts:
                 raise StorageError(f"log {log.directory}: append failed: No space left on device")
             write(log, *args)  # type: ignore[arg-type]  # as they came
 
@@ -284,8 +289,41 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, monkeypatch: py
                 leader.change()
             await until(lambda: "No space left" in follower.inbound.progress.error, "the disk is full")
             assert follower.inbound.state == "failed"
+        moments.append((await moment(leader, tmp_path / "1"), tmp_path / "1"))
+        assert_has_all(follower.directory, tmp_path / "1")
+        await follower.stop()
+        await leader.stop()
+        await assert_was(follower.directory, moments, tmp_path / "copy")
+
+    asyncio.run(scenario())
+
+
+def test_what_is_due_and_cannot_be_removed_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        leader = LeaderSite(tmp_path / "leader", random.Random(2))
+        for number in range(20):
+            append(leader, QUEUE, bytes((number,)) * 1000)
+        follower = DelayedSite(tmp_path / "follower", await leader.start())
+        await moment(leader, tmp_path / "0")
+        log = leader.tree.logs[QUEUE]
+        assert log.drop_before(log.next_offset) > 1
+        leader.commits.begin()
         at_ms = await moment(leader, tmp_path / "1")
-        await follower.apply_until(at_ms)
+        assert follower.tree.logs[QUEUE].first_offset == 0
+
+        def full(index: DelayIndex, base: object) -> None:
+            raise StorageError("No space left on device")
+
+        with monkeypatch.context() as patched:
+            patched.setattr(DelayIndex, "save", full)
+            follower.at_ms = at_ms + DELAY_MS
+            await until(lambda: "No space left" in follower.inbound.error, "told")
+            assert follower.tree.logs[QUEUE].first_offset == 0, "dropped before the base is durable"
+        follower.delaying._removes_at_s = 0.0
+        await until(lambda: follower.delaying.delayed_changes() == WaitingChanges(), "no error any more")
+        await until(lambda: follower.tree.logs[QUEUE].first_offset == log.first_offset, "dropped")
         assert_is(follower.directory, tmp_path / "1")
         await follower.stop()
         await leader.stop()
@@ -293,27 +331,62 @@ def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: Path, monkeypatch: py
     asyncio.run(scenario())
 
 
-def test_what_is_due_and_cannot_be_applied_is_told_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+# -- a promotion ----------------------------------------------------------------------------------
+
+
+def test_what_is_left_out_is_to_be_said(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        leader = LeaderSite(tmp_path / "leader", random.Random(1))
+        append(leader, QUEUE, b"first")
+        follower = DelayedSite(tmp_path / "follower", await leader.start())
+        at_ms = await moment(leader, tmp_path / "0")
+        assert follower.delaying.why_not(None) == ""
+        too_early = "what the leader did after that time is applied already"
+        assert follower.delaying.why_not(at_ms - 60_000) == too_early
+        append(leader, QUEUE, b"second")
+        await moment(leader, tmp_path / "1")
+        assert "can leave changes out" in follower.delaying.why_not(None)
+        assert follower.delaying.why_not(at_ms) == ""
+        assert (await follower.delaying.left_after(at_ms)).messages == 1
+        assert (await follower.delaying.left_after(ALL_MS)).messages == 0
+        await follower.stop()
+        again = DelayedSite(tmp_path / "follower", follower.inbound.uri)
+        assert again.delaying.why_not(at_ms - 60_000) == too_early
+        assert "can leave changes out" in again.delaying.why_not(None)
+        await again.stop()
+        with pytest.raises(PreconditionFailed, match="can leave changes out"):
+            refuse_to_lead(follower.directory, clock_ms())
+        refuse_to_lead(follower.directory, clock_ms() + DELAY_MS)
+        assert not (follower.directory / "delayed").exists()
+        await leader.stop()
+
+    asyncio.run(scenario())
+
+
+def test_without_a_delay_it_is_what_its_leader_is_and_keeps_nothing(tmp_path: Path) -> None:
     async def scenario() -> None:
         leader = LeaderSite(tmp_path / "leader", random.Random(2))
         follower = DelayedSite(tmp_path / "follower", await leader.start())
         await moment(leader, tmp_path / "0")
-        append(leader, "queues/0000000000000001", b"x")
-        at_ms = await moment(leader, tmp_path / "1")
-
-        def full(applier: Applier, change: LogChange) -> None:
-            raise StorageError("No space left on device")
-
-        with monkeypatch.context() as patched:
-            patched.setattr(Applier, "apply", full)
-            follower.at_ms = at_ms + DELAY_MS
-            await until(lambda: "No space left" in follower.inbound.error, "told")
-            assert follower.delaying.delayed_changes().messages == 1
-        await until(lambda: follower.delaying.delayed_changes() == WaitingChanges(), "applied")
-        assert_is(follower.directory, tmp_path / "1")
+        for _ in range(80):
+            leader.change()
+        await moment(leader, tmp_path / "1")
         await follower.stop()
         await leader.stop()
+        plain = FollowerSite(tmp_path / "follower", follower.inbound.uri)
+        data = await follower_data(
+            plain.directory,
+            plain.applier,
+            plain.commits,
+            apply_delay_ms=0,
+            has_joined=True,
+            clock_ms=clock_ms,
+            on_damage=plain.damaged.append,
+        )
+        assert data is plain.applier
+        assert isinstance(data, Applier)
+        assert_is(plain.directory, tmp_path / "1")
+        assert not (plain.directory / "delayed").exists()
+        await plain.stop()
 
     asyncio.run(scenario())

@@ -43,6 +43,13 @@ def test_followers_keep_what_was_confirmed_and_settled_whatever_happens() -> Non
     assert summary["confirmed"] > 500
 
 
+def test_a_delayed_follower_can_be_what_its_leader_was_whatever_happens() -> None:
+    summary = simulate("delayed", 1, 6)
+    assert summary["failed"] == 0
+    assert summary["confirmed"] > 500
+    assert {"kill", "lose power", "purge", "delete"} <= summary["faults"].keys()
+
+
 def test_one_node_keeps_what_it_confirmed_and_settled_whatever_happens() -> None:
     summary = simulate("single", 1, 2)
     assert summary["failed"] == 0

@@ -126,22 +126,22 @@ def promote_follower(
         bool, Option("--force", help="Promote even a follower that is known to lack data.")
     ] = False,
     apply_delayed: Annotated[
-        bool, Option("--apply-delayed", help="Delayed follower: first apply all stored changes.")
+        bool, Option("--apply-delayed", help="Delayed follower: lead with all changes of the leader.")
     ] = False,
     apply_until: Annotated[
         str | None,
         Option(
             "--apply-until",
             metavar="TIME",
-            help="Delayed follower: first apply the leader's changes up to this time, such as "
+            help="Delayed follower: lead with the leader's changes up to this time, such as "
             "2026-11-21T14:30:00 (UTC, or with an offset); later changes are quarantined.",
         ),
     ] = None,
 ) -> ReportLines:
     """Promote this follower to leader. The previous leader is fenced.
 
-    A delayed follower that holds changes back is promoted only with --apply-delayed or --apply-until: neither can be
-    taken back.
+    A delayed follower that can leave changes out is promoted only with --apply-delayed or --apply-until: neither can
+    be taken back.
     """
     if apply_delayed and apply_until is not None:
         raise CtlError(
@@ -375,7 +375,7 @@ def _applied(leader: Mapping[str, Any]) -> str:
     applied, position = leader["applied_position"], leader["position"]
     if position is None:
         return "not known"
-    # A delayed follower's waiting changes are counted by time.
+    # The changes that a delayed follower can leave out are counted by time.
     return f"{position} bytes at the leader" if applied is None else f"{applied} of {position} bytes"
 
 
@@ -386,7 +386,7 @@ def _lag(leader: Mapping[str, Any]) -> str:
 
 
 def _delayed_changes(existing: Mapping[str, Any] | None) -> str | None:
-    """The changes that a delayed follower has and has not applied."""
+    """The changes that a delayed follower can leave out."""
     if existing is None:
         return None
     amounts = f"{existing['messages']} messages, {existing['records']} records, {_size(existing['bytes'])}"
