@@ -38,8 +38,8 @@ class LogHome:
         """Begin without marks, until the three functions are set."""
         self.directory = directory
         self.has_log: Callable[[int], bool] = _unmarked
-        self.record_existence: Callable[[int], None] = _record_nothing
-        self.record_existence_once_synced: Callable[[int], None] = _record_nothing
+        self.record_existence: Callable[[int], None] = record_nothing
+        self.record_existence_once_synced: Callable[[int], None] = record_nothing
         self._seen_ns = 0
 
     def place(self, epoch: int) -> Path:
@@ -134,5 +134,5 @@ def _unmarked(epoch: int) -> bool:
     return False
 
 
-def _record_nothing(epoch: int) -> None:
+def record_nothing(epoch: int) -> None:
     """Do nothing: marks are not kept."""

@@ -9,7 +9,7 @@ from leveret.core.queues.messages import Run
 from leveret.core.queues.queue import Queue
 from leveret.core.queues.stream import Stream
 from leveret.runtime.logs.commit import GroupCommit
-from leveret.runtime.logs.log_home import LogHome, directory_of
+from leveret.runtime.logs.log_home import LogHome, directory_of, record_nothing
 from leveret.runtime.logs.queue_store import OnAppend, QueueStore
 from leveret.runtime.logs.stream_store import StreamStore
 from leveret.storage.log import Log
@@ -163,8 +163,13 @@ class LogStore:
         self._kinds[queue.log_kind].recover(queue)
 
     def show(self) -> None:
-        """Recover queues for their counts only, because another node serves them; `replayed` follows it."""
+        """Recover queues for their counts only, because another node serves them; `replayed` follows it.
+
+        That node also marks the queues that have a log: here nothing may be appended but what it sends.
+        """
         self.queues.replays = {}
+        for home in self._homes:
+            home.record_existence = home.record_existence_once_synced = record_nothing
 
     def replayed(self, queue: Queue, log: Log, chunk: Chunk) -> None:
         """Take a chunk appended to the log of a queue that another node serves."""

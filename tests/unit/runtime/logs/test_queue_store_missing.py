@@ -12,6 +12,8 @@ import pytest
 from leveret.model import definitions as d
 from leveret.model.errors import NotFound, StorageError
 from leveret.runtime.logs import commit as commit_module
+from leveret.runtime.logs.log_store import LogStore
+from leveret.storage.tree import Tree
 from tests.unit.runtime.collecting.site import Site
 
 
@@ -136,3 +138,24 @@ async def test_a_start_whose_finds_cannot_be_synced_ends_and_does_not_wait(
             await asyncio.wait_for(site.start(), 10)
     await site.restart()
     assert site.contents() == bodies
+
+
+@pytest.mark.parametrize("shows", [False, True])
+async def test_who_serves_a_queue_marks_its_log_and_who_shows_it_does_not(
+    tmp_path: Path, shows: bool
+) -> None:
+    """A follower's definitions have what its leader appends, and nothing else."""
+    site = await started(tmp_path)
+    await site.publish(1)
+    queue = site.queue()
+    await site.kill()
+    commits = commit_module.GroupCommit(fsync=True, on_failure=lambda error: None)
+    store = LogStore(Tree(tmp_path), commits, lambda: 0, 1 << 20)
+    marked: list[int] = []
+    store.use_existence_records(lambda epoch: False, marked.append, marked.append)
+    if shows:
+        store.show()
+    store.recover(queue)
+    assert marked == ([] if shows else [queue.epoch])
+    store.close()
+    commits.close()
