@@ -1,7 +1,8 @@
 """An upstream with two standbys is lost, one takes its place, and the lost one comes back under that.
 
 The other standby may be the last good copy of what neither of them has. So it keeps all that it has, whatever the lost
-one does with its queues, and says that its upstream is none any more.
+one does with its queues, and says that its upstream is none any more. `make test` has each side of this by itself:
+unit/runtime/standby/test_rejoin.py and unit/pipeline/transfer/test_source.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from leveret.testing.network.ports import wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.sites.standby_pair import FOLLOW_TIMEOUT_S, StandbyPair, downstream_settings, get
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.torture, pytest.mark.spark, pytest.mark.timeout(900)]  # Six starts of Spark.
 
 MESSAGES = 500
 DRY_RUN = ("promote_standby_replication_downstream", "--dry-run", "--formatter", "json")
