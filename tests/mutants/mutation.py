@@ -36,7 +36,7 @@ class Mutation:
         new: what replaces it.
         tests: node ids of pytest without parameters, relative to `tests`; those that are expected to find the fault.
         world: the simulated world that finds it, where that is expected to; see tests/simulation.
-        seeds: how many seeds of that world are enough.
+        seeds: how many seeds of that world are tried.
     """
 
     fault: str

@@ -1,7 +1,7 @@
 """`python -m tests.simulation`: put faults into the product, one at a time, and see whether the simulator finds each.
 
-The faults are those of `tests/mutants/mutations`. One that names a world is tried there, with the number of seeds that
-it says are enough; any other one in all worlds. Exit status: 0 if the simulator found each selected fault, else 1.
+The faults are those of `tests/mutants/mutations`. One that names a world is tried there, with as many seeds as it
+says; any other one in all worlds. Exit status: 0 if the simulator found each selected fault, else 1.
 """
 
 from __future__ import annotations
