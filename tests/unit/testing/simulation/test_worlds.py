@@ -44,7 +44,7 @@ def test_followers_keep_what_was_confirmed_and_settled_whatever_happens() -> Non
 
 
 def test_a_delayed_follower_can_be_what_its_leader_was_whatever_happens() -> None:
-    summary = simulate("delayed", 1, 6)
+    summary = simulate("delayed", 20, 8)
     assert summary["failed"] == 0
     assert summary["confirmed"] > 500
     assert {"kill", "lose power", "purge", "delete"} <= summary["faults"].keys()
