@@ -64,6 +64,25 @@ def slow(path: str) -> tuple[int, bytes]:
     return (200, b"[]") if path.startswith(("/api/nodes", "/api/queues", "/api/vhosts")) else (404, b"{}")
 
 
+DIVERGENT: Final = b"".join(
+    json.dumps({"report": "r1", "vhost": "/", "queue": "<i>q</i>", "offset": at, "payload": f"{at}"}).encode()
+    + b"\n"
+    for at in range(3)
+)
+
+
+def quarantining(path: str) -> tuple[int, bytes]:
+    """A site with three divergent messages."""
+    if path.startswith("/api/replication/divergent/messages"):
+        return 200, DIVERGENT
+    if path == "/api/replication/divergent":
+        queues = [{"vhost": "/", "queue": "<i>q</i>", "messages": 3}]
+        return 200, json.dumps(
+            [{"id": "r1", "at_ms": 1_700_000_000_000, "messages": 3, "queues": queues}]
+        ).encode()
+    return (200, b"[]") if path.startswith(("/api/nodes", "/api/queues", "/api/vhosts")) else (404, b"{}")
+
+
 def log_in(page: Page, console: ConsoleProcess, user: str = "guest", password: str = "guest") -> None:
     page.goto(console.url)
     page.get_by_label("User").fill(user)
@@ -84,6 +103,24 @@ def test_a_site_that_fails_and_one_that_is_slow_hold_up_neither_the_page_nor_eac
             visit.page.get_by_role("link", name="Am I safe?").click()
             expect(visit.page.get_by_role("heading", name="Am I safe?")).to_be_visible()
             assert time.monotonic() - began_s < SLOW_S
+
+
+def test_divergent_messages_are_shown_and_exported_as_a_file(visit: Visit, tmp_path: Path) -> None:
+    with site(quarantining) as url, ConsoleProcess({"eu": url}) as console:
+        page = visit.page
+        page.goto(f"{console.url}#history")
+        log_in(page, console)
+        page.get_by_role("link", name="History").click()
+        line = page.locator("ol.line li", has_text="3 divergent messages were quarantined")
+        expect(line).to_contain_text("<i>q</i> in /: 3")
+        with page.expect_download() as download:
+            line.get_by_role("link", name="Export them").click()
+        assert download.value.suggested_filename == "divergent-eu.ndjson"
+        download.value.save_as(tmp_path / "exported")
+        assert (tmp_path / "exported").read_bytes() == DIVERGENT
+        line.get_by_role("link", name="Look at them").click()
+        page.get_by_role("button", name="Look").click()
+        expect(page.get_by_role("article")).to_have_count(3)
 
 
 @pytest.mark.skipif(certificates.available() is not None, reason=str(certificates.available()))
