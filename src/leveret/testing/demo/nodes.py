@@ -120,11 +120,17 @@ class DemoNodes:
         return max(pauses, key=lambda pause: pause.lasted_ms, default=None)
 
     def drain(self) -> dict[str, list[Taken]]:
-        """Empty all queues at a node that runs, all at once."""
+        """Empty all queues at a node that runs, all at once, after what their last consumers held has come back."""
+        self.site.wait(self._holds_nothing, "what the consumers held to come back")
         port = self.site.running[0].amqp_port
         with ThreadPoolExecutor(len(QUEUES)) as pool:
             taken = pool.map(lambda queue: drain(port, VHOST, queue), QUEUES)
             return dict(zip(QUEUES, taken, strict=True))
+
+    def _holds_nothing(self) -> bool:
+        """Whether no consumer holds a message: a leader learns by a link that a consumer at another node has ended."""
+        rows = self.site.api("GET", "queues/%2F?columns=messages_unacknowledged")
+        return not any(row["messages_unacknowledged"] for row in rows)
 
     # -- the nodes ----------------------------------------------------------------------------
 

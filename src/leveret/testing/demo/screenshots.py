@@ -96,6 +96,7 @@ def _open(page: Page, console: ConsoleProcess, name: str) -> None:
             us = page.get_by_role("region", name="us", exact=True)
             us.get_by_role("button", name="Promotion …", exact=True).click()
             expect(us.locator(".forecast")).to_be_visible()
+            expect(us.get_by_role("slider")).to_be_visible()
             us.scroll_into_view_if_needed()
         case "history":
             expect(page.locator("ol.line li").first).to_be_visible()
