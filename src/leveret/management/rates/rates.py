@@ -272,8 +272,12 @@ class Rates:
 
     def plots(self, vhosts: Collection[str], wanted: Range) -> list[Row]:
         """Over the virtual hosts that the caller sees, oldest first; see `plots.plot_rows`."""
-        times = [each for each in wanted.times(self._tick_ms) if each >= self._begun_ms + self.interval_ms]
-        return plot_rows(self._together(vhosts), _PLOTTED, self._own, times, self._gaps)
+        asked = wanted.times(self._tick_ms)
+        # One moment more, so that the first row has a rate, too.
+        times = [asked[0] - wanted.step_ms, *asked]
+        known = [each for each in times if each >= self._begun_ms + self.interval_ms]
+        rows = plot_rows(self._together(vhosts), _PLOTTED, self._own, known, self._gaps)
+        return [row for row in rows if row[0] is not None and row[0] >= asked[0]]
 
     def consumer_utilisation(self, queue: Queue) -> float:
         """The share of recent time in which no message waited for a consumer; 0 without consumers."""

@@ -212,3 +212,12 @@ def test_plots_begin_with_the_first_sample_and_have_gaps_where_none_was_taken(sa
     rows = sampled.rates.plots(["/"], Range(60_000, INTERVAL_MS))
     assert [(row[0], row[2]) for row in rows] == [(5_000, None), (10_000, 1.0), (40_000, None)]
     assert sampled.rates.plots([], Range(60_000, INTERVAL_MS))[-1][3] == 0
+
+
+def test_the_first_row_of_plots_has_a_rate_if_there_is_a_sample_before_it(sampled: Sampled) -> None:
+    queue = sampled.declare("q")
+    for _ in range(4):
+        queue.counters.deliver += 5
+        sampled.sample()
+    rows = sampled.rates.plots(["/"], Range(INTERVAL_MS, INTERVAL_MS))
+    assert [(row[0], row[2]) for row in rows] == [(15_000, 1.0), (20_000, 1.0)]
