@@ -69,7 +69,8 @@ class HandedOut:
             if queue.definition.durable
             and not isinstance(queue, Stream)
             and queue.damage is None
-            and queue.backlog.handed_out_before > queue.settled.floor
+            # What a full disk kept from being logged is not settled for the next start.
+            and (queue.settling or queue.backlog.handed_out_before > queue.settled.floor)
         }
         try:
             self._file.save({_STAMP: self._stamp, _BEFORE: before})

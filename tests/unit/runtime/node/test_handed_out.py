@@ -127,3 +127,21 @@ def test_the_note_of_an_earlier_start_is_as_none(tmp_path: Path) -> None:
         noted.load()
         noted.give_back(queue)
         assert queue.backlog.returned.count == expected
+
+
+def test_what_a_full_disk_kept_from_being_settled_is_flagged_after_a_stop(tmp_path: Path) -> None:
+    """The settlements were in memory only: the messages come back, and a consumer had them."""
+    stopped, started = (
+        Queue(d.Queue(vhost="v", name="q", epoch=3), lambda queue, offset: []) for _ in range(2)
+    )
+    stopped.restore(0, 5, stopped.settled)
+    stopped.backlog.cursor = 5
+    stopped.unacked_count = 5
+    stopped.settle(0, 5)
+    assert stopped.settling
+    HandedOut(tmp_path, 6).save([stopped])
+    started.restore(0, 5, started.settled)
+    noted = HandedOut(tmp_path, 7)
+    noted.load()
+    noted.give_back(started)
+    assert started.backlog.returned.count == 5
