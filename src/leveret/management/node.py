@@ -168,6 +168,56 @@ class RejoinOperations(Protocol):
         """Become a downstream; return the quarantined records that the new upstream lacks, or may lack."""
 
 
+class InspectionOperations(Protocol):
+    """An operator's checks of stored data, and their repair; units as in `ReplicationOperations`."""
+
+    async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
+        """Compare with the other side, log by log; `deep` reads all stored data. A row a follower and log.
+
+            follower, log, vhost, queue, first_offset, next_offset, chunks, octets, match, detail
+
+        Raises:
+            NotFound: there is no such follower.
+        """
+
+    async def scrub(self) -> dict[str, Any]:
+        """Read all stored data and repair damage: chunks, octets, damaged, repaired, unrepaired [...].
+
+        Raises:
+            LeveretError: a scrub runs already.
+        """
+
+    async def copies(self, path: str) -> list[LogCopy]:
+        """The copies of the log with this name in the tree, this node's first, then its followers'.
+
+        Raises:
+            StorageError: the disk refuses to read it.
+        """
+
+    async def quarantine_log(self, path: str) -> None:
+        """Quarantine the readable part of that log, which is not appended to and will be deleted.
+
+        Raises:
+            StorageError: the disk refuses it; the log must stay.
+        """
+
+    def divergent(self) -> list[dict[str, Any]]:
+        """The reports of quarantined records, which the leader lacked.
+
+        Fields: id, at_ms, from_epoch, logs, messages, octets, queues [{vhost, queue, messages}].
+        """
+
+    def divergent_messages(self, report_id: str | None) -> Iterator[dict[str, Any]]:
+        """The messages of a report, or of all, read from disk one after the other.
+
+        Fields: report, vhost, queue, offset, timestamp_ms, exchange, routing_key, properties, payload,
+        payload_encoding (string, base64), settled.
+
+        Raises:
+            NotFound: there is no such report.
+        """
+
+
 class ReplicationOperations(Protocol):
     """An operator's commands for followers, and for this process's role.
 
@@ -226,51 +276,9 @@ class ReplicationOperations(Protocol):
             LeveretError: it is no follower, or the promotion failed half-way.
         """
 
-    async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
-        """Compare with the other side, log by log; `deep` reads all stored data. A row a follower and log.
-
-            follower, log, vhost, queue, first_offset, next_offset, chunks, octets, match, detail
-
-        Raises:
-            NotFound: there is no such follower.
-        """
-
-    async def scrub(self) -> dict[str, Any]:
-        """Read all stored data and repair damage: chunks, octets, damaged, repaired, unrepaired [...].
-
-        Raises:
-            LeveretError: a scrub runs already.
-        """
-
-    async def copies(self, path: str) -> list[LogCopy]:
-        """The copies of the log with this name in the tree, this node's first, then its followers'.
-
-        Raises:
-            StorageError: the disk refuses to read it.
-        """
-
-    async def quarantine_log(self, path: str) -> None:
-        """Quarantine the readable part of that log, which is not appended to and will be deleted.
-
-        Raises:
-            StorageError: the disk refuses it; the log must stay.
-        """
-
-    def divergent(self) -> list[dict[str, Any]]:
-        """The reports of quarantined records, which the leader lacked.
-
-        Fields: id, at_ms, from_epoch, logs, messages, octets, queues [{vhost, queue, messages}].
-        """
-
-    def divergent_messages(self, report_id: str | None) -> Iterator[dict[str, Any]]:
-        """The messages of a report, or of all, read from disk one after the other.
-
-        Fields: report, vhost, queue, offset, timestamp_ms, exchange, routing_key, properties, payload,
-        payload_encoding (string, base64), settled.
-
-        Raises:
-            NotFound: there is no such report.
-        """
+    @property
+    def inspection(self) -> InspectionOperations:
+        """The checks of this process's data."""
 
 
 Answer: TypeAlias = Callable[[str, Any], Awaitable[Any]]

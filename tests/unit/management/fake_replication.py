@@ -183,6 +183,10 @@ class FakeReplication:
             "reason": reason,
         }
 
+    @property
+    def inspection(self) -> FakeReplication:
+        return self
+
     async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
         self.reported.append(("verify", follower, deep))
         if follower is not None and follower not in [each["name"] for each in self.followers]:

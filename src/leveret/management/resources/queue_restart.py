@@ -44,7 +44,7 @@ async def restart(call: Call) -> Response:
     vhost, name = queue.key
     await call.node.commits.settle()
     await call.cluster.quarantine_copies(vhost, name)
-    await call.node.replication.quarantine_log(log_name(queue))
+    await call.node.replication.inspection.quarantine_log(log_name(queue))
     if _crashed(call) is not queue:
         raise PreconditionFailed(f"queue '{name}' in vhost '{vhost}' was declared anew meanwhile")
     logger.warning(
@@ -73,7 +73,7 @@ def _crashed(call: Call) -> Queue:
 
 async def _lost(call: Call, queue: Queue) -> dict[str, Any]:
     copies = [
-        *await call.node.replication.copies(log_name(queue)),
+        *await call.node.replication.inspection.copies(log_name(queue)),
         *await call.cluster.copies(queue.key[0], queue.key[1]),
     ]
     return {"damage": queue.damage, "copies": msgspec.to_builtins(copies)}

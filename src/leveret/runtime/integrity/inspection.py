@@ -125,7 +125,7 @@ class Inspection:
     # -- comparing ----------------------------------------------------------------------------
 
     async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
-        """See management.node.ReplicationOperations."""
+        """See management.node.InspectionOperations."""
         sides = [side for side in self._sides() if follower in (None, *self._follower(side))]
         if not sides and follower is not None:
             raise NotFound(f"no follower '{follower}' is connected")
@@ -142,7 +142,7 @@ class Inspection:
     # -- scrubbing ----------------------------------------------------------------------------
 
     async def scrub(self) -> dict[str, Any]:
-        """See management.node.ReplicationOperations."""
+        """See management.node.InspectionOperations."""
         return (await self._scrub(Pace(1.0), None)).shown()
 
     async def run(self) -> None:
@@ -256,14 +256,14 @@ class Inspection:
     # -- a log that is given up ---------------------------------------------------------------
 
     async def copies(self, path: str) -> list[LogCopy]:
-        """See management.node.ReplicationOperations."""
+        """See management.node.InspectionOperations."""
         found = await asyncio.to_thread(contents, self._tree().path_of(path), path)
         own = copy_of(self._name, CopyRole.LEADER, found, is_damaged=True)
         asked = [copy_at(side, path) for side in self._sides() if not side.is_leader]
         return [own, *await asyncio.gather(*asked)]
 
     async def quarantine_log(self, path: str) -> None:
-        """See management.node.ReplicationOperations."""
+        """See management.node.InspectionOperations."""
         epoch = self._tree().epoch
         quarantine = Quarantine(
             self._data_dir,
@@ -282,9 +282,9 @@ class Inspection:
     # -- what was quarantined -------------------------------------------------------------------
 
     def divergent(self) -> list[dict[str, Any]]:
-        """See management.node.ReplicationOperations."""
+        """See management.node.InspectionOperations."""
         return divergent_reports(self._data_dir)
 
     def divergent_messages(self, report_id: str | None) -> Iterator[dict[str, Any]]:
-        """See management.node.ReplicationOperations."""
+        """See management.node.InspectionOperations."""
         return divergent_messages(self._data_dir, report_id)

@@ -95,7 +95,7 @@ class Scrubbed:
         self.repaired += other.repaired
 
     def shown(self) -> dict[str, Any]:
-        """See management.node.ReplicationOperations."""
+        """See management.node.InspectionOperations."""
         return {
             "chunks": self.chunks,
             "octets": self.octets,

@@ -64,7 +64,7 @@ class Verification:
         self._deep = deep
 
     async def rows(self) -> AsyncIterator[Row]:
-        """A row a log, and one for each state file; see management.node.ReplicationOperations.
+        """A row a log, and one for each state file; see management.node.InspectionOperations.
 
         What cannot be compared has a row that says so. When the link ends, so do the rows.
         """

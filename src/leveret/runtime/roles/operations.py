@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
 from typing import Any
 
-from leveret.runtime.integrity.log_copies import LogCopy
+from leveret.runtime.integrity.inspection import Inspection
 from leveret.runtime.process.clock import clock_ms
 from leveret.runtime.replication.delaying import ALL_MS
 from leveret.runtime.roles.promotion import undecided, why_not
@@ -24,7 +23,7 @@ class ReplicationCommands:
         """Use the roles of this process."""
         self._roles = roles
 
-    # -- how it is ----------------------------------------------------------------------------
+    # -- the status ---------------------------------------------------------------------------
 
     @property
     def role(self) -> str:
@@ -40,6 +39,11 @@ class ReplicationCommands:
     def state(self) -> str:
         """See ReplicationOperations."""
         return self._roles.state
+
+    @property
+    def inspection(self) -> Inspection:
+        """See ReplicationOperations."""
+        return self._roles.inspection
 
     def status(self) -> dict[str, Any]:
         """See ReplicationOperations."""
@@ -64,7 +68,7 @@ class ReplicationCommands:
             "scrub": roles.inspection.scrub_status(),
         }
 
-    # -- to be promoted -----------------------------------------------------------------------
+    # -- promotion ----------------------------------------------------------------------------
 
     async def promote(
         self, *, dry_run: bool, force: bool, apply_until_ms: int | None = None
@@ -107,29 +111,3 @@ class ReplicationCommands:
             "took_ms": took_ms,
             "reason": None,
         }
-
-    # -- what the data are worth --------------------------------------------------------------
-
-    async def verify(self, follower: str | None, deep: bool) -> list[dict[str, Any]]:
-        """See ReplicationOperations."""
-        return await self._roles.inspection.verify(follower, deep)
-
-    async def scrub(self) -> dict[str, Any]:
-        """See ReplicationOperations."""
-        return await self._roles.inspection.scrub()
-
-    async def copies(self, path: str) -> list[LogCopy]:
-        """See ReplicationOperations."""
-        return await self._roles.inspection.copies(path)
-
-    async def quarantine_log(self, path: str) -> None:
-        """See ReplicationOperations."""
-        await self._roles.inspection.quarantine_log(path)
-
-    def divergent(self) -> list[dict[str, Any]]:
-        """See ReplicationOperations."""
-        return self._roles.inspection.divergent()
-
-    def divergent_messages(self, report_id: str | None) -> Iterator[dict[str, Any]]:
-        """See ReplicationOperations."""
-        return self._roles.inspection.divergent_messages(report_id)

@@ -94,7 +94,7 @@ def _queue_alarms(call: Call) -> list[dict[str, str]]:
         if lost_by:
             reason = f"was led on without all messages; the others are at node {lost_by}, if anywhere"
             found.append({"name": name, "vhost": vhost, "reason": reason})
-    for report in call.node.replication.divergent():
+    for report in call.node.replication.inspection.divergent():
         for log in report["logs"] if report.get("lost") else ():
             if log["is_lost"] and log["queue"] is not None:
                 lost = log["messages"] - (log["settlements"] - log["settlements_lost"])

@@ -74,23 +74,23 @@ async def promote(call: Call) -> Response:
 async def verify(call: Call) -> Response:
     """Compare this node's stored data with the other side's."""
     wanted = await call.body(VerifyBody)
-    rows = await call.node.replication.verify(wanted.follower, wanted.deep)
+    rows = await call.node.replication.inspection.verify(wanted.follower, wanted.deep)
     return await call.plain_list(rows, "follower", "log")
 
 
 async def scrub(call: Call) -> Response:
     """Look for damage, and repair it; answers after all data were read."""
-    return json_reply(await call.node.replication.scrub())
+    return json_reply(await call.node.replication.inspection.scrub())
 
 
 async def show_divergent(call: Call) -> Response:
     """The quarantined data, a row a report."""
-    return await call.plain_list(call.node.replication.divergent(), "at_ms")
+    return await call.plain_list(call.node.replication.inspection.divergent(), "at_ms")
 
 
 async def show_messages(call: Call) -> Response:
     """The quarantined messages."""
-    messages = call.node.replication.divergent_messages(call.query.get("report"))
+    messages = call.node.replication.inspection.divergent_messages(call.query.get("report"))
     # The first one is read while the status can still be chosen.
     first = list(islice(messages, 1))
     return StreamingResponse(_lines(chain(first, messages)), media_type="application/x-ndjson")

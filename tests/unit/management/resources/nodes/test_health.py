@@ -137,7 +137,7 @@ def test_a_leader_is_in_service_when_it_lets_clients_in(admin: Client, node: Fak
     """Who has just been promoted, or has a lease again, recovers first."""
     node.is_open = False
     reply = admin.get(f"{CHECKS}/is-in-service")
-    assert (reply.status_code, "when it has recovered its queues" in reply.json()["reason"]) == (503, True)
+    assert (reply.status_code, "once its queues are recovered" in reply.json()["reason"]) == (503, True)
     assert admin.get(f"{CHECKS}/protocol-listener/amqp").status_code == 503
     refused = admin.put("/api/queues/%2F/early", json={})
     assert (refused.status_code, refused.json()["error"]) == (503, "starting")
