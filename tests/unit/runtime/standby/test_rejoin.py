@@ -491,7 +491,7 @@ async def test_once_it_has_begun_nobody_is_let_in_until_it_is_done(
         await real(mode)
 
     monkeypatch.setattr(node.schema_sync, "set_mode", set_mode)
-    with pytest.raises(StorageError, match=r"is not done: .*no space left on device; it is tried"):
+    with pytest.raises(StorageError, match=r"is not finished: .*no space left on device; it is tried"):
         await node.rejoin.rejoin()
     await asyncio.sleep(0.2)
     assert node.maintenance.is_draining
