@@ -328,11 +328,14 @@ class Delaying:
     def _note(self, changes: list[LogChange], at_ms: int) -> None:
         """Note a frame, and keep what it destroys. See storage.delayed.index for the order."""
         ends: dict[str, int | None] = {}
-        lines, kept = self._ends_of(self._unsure), list[tuple[str, Log, int | None]]()
+        lines, kept = self._ends_of(self._unsure), dict[str, tuple[Log, int | None]]()
+        files: set[str] = set()
         for change in changes:
             name, kind = change.name, change.kind
             if kind in (ChangeKind.FILE, ChangeKind.REMOVE):
-                lines += self._file(change, lines)
+                if name not in files and (before := self._file(change)):
+                    files.add(name)
+                    lines += before
                 continue
             log = self._tree.logs.get(name)
             if log is None:
@@ -344,8 +347,8 @@ class Delaying:
             elif kind is ChangeKind.APPEND and change.chunk is not None:
                 ends[name] = change.chunk.header.next_offset
             elif kind in _NOTED_AS:
-                if log is not None and all(name != each for each, _, _ in kept):
-                    kept.append((name, log, change.offset if kind is ChangeKind.CUT else None))
+                if log is not None and name not in kept:
+                    kept[name] = log, change.offset if kind is ChangeKind.CUT else None
                     lines.append(Noted(_NOTED_AS[kind], name, change.offset))
                 ends[name] = change.offset if kind in (ChangeKind.BEGIN, ChangeKind.CUT) else None
         for name, end in ends.items():
@@ -353,16 +356,14 @@ class Delaying:
         if not lines:
             return
         if kept:
-            self._index.keep(kept)
+            self._index.keep((name, log, cut_at) for name, (log, cut_at) in kept.items())
         is_of_join = self._is_in_join or self._begins_join
         frame = NotedFrame(FramePart.OF_JOIN if is_of_join else FramePart.WHOLE, lines, *_amount_of(changes))
         self._record(frame, at_ms)
         self._unsure.clear()
 
-    def _file(self, change: LogChange, noted: list[Noted]) -> list[Noted]:
-        """What a state file held before this frame, if that is another content."""
-        if any(each.kind is NotedKind.FILE and each.name == change.name for each in noted):
-            return []
+    def _file(self, change: LogChange) -> list[Noted]:
+        """What a state file holds before this frame, if that is another content."""
         before = self._tree.file(self._tree.path_of(change.name)).octets()
         after = bytes(change.octets) if change.kind is ChangeKind.FILE else None
         return [Noted(NotedKind.FILE, change.name, 0, before)] if before != after else []
