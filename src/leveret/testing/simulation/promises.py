@@ -23,12 +23,16 @@ def watched_promises(promised: Promised) -> Iterator[None]:
     alone: Any = Engine._confirm
 
     def tell(batch: ConfirmBatch) -> None:
-        process = current_process()
-        if process is None:
-            return
-        for queue in batch.queues:
-            if isinstance(queue, Queue) and not queue.is_remote:
-                promised(process.name, queue)
+        # The confirm of a message for several queues is decided by the last of them: the others may have been handed
+        # over since, with the message.
+        process, queue = current_process(), next(iter(batch.queues), None)
+        if (
+            process is not None
+            and len(batch.queues) == 1
+            and isinstance(queue, Queue)
+            and not queue.is_remote
+        ):
+            promised(process.name, queue)
 
     def notify_soon(engine: Engine, channel: Any, batch: ConfirmBatch, *, ok: bool) -> None:
         if ok:
