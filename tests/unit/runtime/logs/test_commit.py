@@ -172,18 +172,21 @@ async def test_what_is_dirty_is_written_back_for_nobody_and_the_next_round_is_on
     memory = tmp_path / "meminfo"
     memory.write_bytes(b"Dirty: 900000 kB\n")
     monkeypatch.setattr(dirty_memory, "_MEMORY", str(memory))
+    monkeypatch.setattr(dirty_memory, "SHORT_S", 60.0)
     synced: list[str] = []
     monkeypatch.setattr(sync, "syncfs", lambda fd: synced.append(threading.current_thread().name))
     logs = [Log(tmp_path / str(each), epoch=1).open() for each in range(sync.TOGETHER_MIN)]
 
     failures: list[BaseException] = []
-    commit = GroupCommit(fsync=True, on_failure=failures.append, file_system=sync.FileSystem(tmp_path))
+    file_system = sync.FileSystem(tmp_path)
+    commit = GroupCommit(fsync=True, on_failure=failures.append, file_system=file_system)
     for round_number in range(2):
         for log in logs:
             log.append(0, 1, 1, b"x", 0)
             commit.appended(log)
         await commit.settle()
         await until(lambda count=round_number + 1: len(synced) == count)  # type: ignore[misc]
+        await until(lambda: not file_system._dirty._is_written_back)
     assert synced[0].startswith("write_back")
     assert synced[1].startswith("fdatasync")
     assert failures == []
