@@ -18,7 +18,7 @@ from pamqp import commands
 
 from leveret.runtime.replication.delaying import Delaying
 from leveret.storage.secret_file import SECRET_FILE
-from leveret.testing.simulation.applications import ANSWER_TIMEOUT_S, drain
+from leveret.testing.simulation.applications import ANSWER_TIMEOUT_S
 from leveret.testing.simulation.books import BookedMessage, BooksFault
 from leveret.testing.simulation.client import ClientClosed, ClientDelivery, SimulatedClient
 from leveret.testing.simulation.node import SimulatedNode
@@ -219,7 +219,7 @@ class DelayedWorld(SimulatedWorld):
             self.nodes[0].kill()
         await self._promote(chosen)
         self.nodes[0].kill()
-        found = {queue: await self._found(queue) for queue in _QUEUES}
+        found = {queue: await self.operator.take_all(queue, self._booked) for queue in _QUEUES}
         if chosen is None:
             for message in self.books.messages.values():
                 message.is_tried |= message.number <= self._doubtful.get(message.queue, 0)
@@ -255,21 +255,12 @@ class DelayedWorld(SimulatedWorld):
             raise NeverAtRest(f"n2 is not promoted: {outcome['reason']}")
         await self.until(lambda: follower.is_open, "n2 leads")
 
-    async def _found(self, queue: str) -> list[int]:
-        client, numbers = await self.client(), list[int]()
-
-        def note(delivery: ClientDelivery) -> None:
-            message = self.books.messages.get((queue, int(delivery.message_id)))
-            if message is None or message.body != delivery.body:
-                raise BooksFault(f"altered: queue {queue} has message {delivery.message_id!r} otherwise")
-            numbers.append(message.number)
-
-        try:
-            await drain(client, queue, note)
-        except (ClientClosed, TimeoutError) as error:
-            raise NeverAtRest(f"queue {queue} cannot be drained: {error!r}") from error
-        client.close()
-        return numbers
+    def _booked(self, queue: str, delivery: ClientDelivery) -> BookedMessage:
+        """Look up a message of any time: what may be there is judged as of the chosen one."""
+        message = self.books.messages.get((queue, int(delivery.message_id)))
+        if message is None or message.body != delivery.body:
+            raise BooksFault(f"altered: queue {queue} has message {delivery.message_id!r} otherwise")
+        return message
 
     def _judge(self, chosen: NotedTime, found: dict[str, list[int]]) -> None:
         every = [(queue, number) for queue, numbers in found.items() for number in numbers]

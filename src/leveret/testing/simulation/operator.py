@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any, Final
@@ -13,7 +13,7 @@ from pamqp import commands
 from leveret.model import definitions as d
 from leveret.model.errors import LeveretError
 from leveret.testing.simulation.applications import drain
-from leveret.testing.simulation.books import RunBooks
+from leveret.testing.simulation.books import BookedMessage, RunBooks
 from leveret.testing.simulation.client import ClientClosed, ClientDelivery, SimulatedClient
 from leveret.testing.simulation.network import SimulatedNetwork
 from leveret.testing.simulation.node import SimulatedNode
@@ -79,16 +79,24 @@ class SimulatedOperator:
             await client.call(commands.Queue.Bind(0, queue, exchange))
         client.close()
 
-    async def take_all(self, queue: str) -> list[int]:
-        """Take all messages out of a queue; return their numbers. Raises BooksFault, NeverAtRest."""
-        client = await self.client()
+    async def take_all(
+        self, queue: str, booked: Callable[[str, ClientDelivery], BookedMessage] | None = None
+    ) -> list[int]:
+        """Take all messages out of a queue; return their numbers.
+
+        Args:
+            queue: its name.
+            booked: looks a delivery up in the books, and raises BooksFault; by default the books judge it as any other.
+
+        Raises:
+            BooksFault: see `booked`.
+            NeverAtRest: the queue cannot be drained.
+        """
+        client, look_up = await self.client(), booked or self._delivered
         numbers: list[int] = []
 
         def note(delivery: ClientDelivery) -> None:
-            message = self._books.delivered(
-                queue, delivery.message_id, delivery.body, redelivered=delivery.redelivered
-            )
-            numbers.append(message.number)
+            numbers.append(look_up(queue, delivery).number)
 
         try:
             await drain(client, queue, note)
@@ -96,6 +104,11 @@ class SimulatedOperator:
             raise NeverAtRest(f"queue {queue} cannot be drained: {error!r}") from error
         client.close()
         return numbers
+
+    def _delivered(self, queue: str, delivery: ClientDelivery) -> BookedMessage:
+        return self._books.delivered(
+            queue, delivery.message_id, delivery.body, redelivered=delivery.redelivered
+        )
 
     # -- at a node, as through its HTTP API -------------------------------------------------------
 

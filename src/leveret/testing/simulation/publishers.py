@@ -38,6 +38,14 @@ class PublishingPace(NamedTuple):
         return random.expovariate(1 / self.interval_s)
 
 
+def taken_by(
+    tag: int, unconfirmed: dict[int, list[BookedMessage]], *, multiple: bool
+) -> list[list[BookedMessage]]:
+    """Take what a confirm is of, in order, from what is unconfirmed; return the copies of each message."""
+    tags = [each for each in unconfirmed if each == tag or (multiple and each < tag)]
+    return [unconfirmed.pop(each) for each in tags]
+
+
 class SimulatedPublisher(SimulatedApplication):
     """Publishes to some queues, a message after the other, and notes the confirms."""
 
@@ -84,9 +92,7 @@ class SimulatedPublisher(SimulatedApplication):
             await asyncio.sleep(self.pace.pause_s(self.random))
 
     def _confirmed(self, tag: int, multiple: bool, ok: bool) -> None:
-        tags = [each for each in self._unconfirmed if each <= tag] if multiple else [tag]
-        for each in tags:
-            copies = self._unconfirmed.pop(each, ())
+        for copies in taken_by(tag, self._unconfirmed, multiple=multiple):
             if ok:
                 self.books.confirm(copies)
         if ok:

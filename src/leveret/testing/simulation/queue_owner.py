@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from pamqp import commands
 
-from leveret.testing.simulation.applications import ANSWER_TIMEOUT_S, SimulatedApplication
-from leveret.testing.simulation.books import BookedMessage, BooksFault
+from leveret.testing.simulation.applications import ANSWER_TIMEOUT_S, SimulatedApplication, drain
+from leveret.testing.simulation.books import BookedMessage
 from leveret.testing.simulation.client import ClientDelivery, SimulatedClient
-from leveret.testing.simulation.publishers import PublishingPace
+from leveret.testing.simulation.publishers import PublishingPace, taken_by
 from leveret.testing.simulation.waiting import wait_until
 
 _MESSAGES_MAX: Final = 30
@@ -57,8 +57,7 @@ class SimulatedQueueOwner(SimulatedApplication):
         tags = client.published
 
         def confirmed(tag: int, multiple: bool, ok: bool) -> None:
-            for each in [each for each in unconfirmed if each == tag or (multiple and each < tag)]:
-                copies = unconfirmed.pop(each)
+            for copies in taken_by(tag, unconfirmed, multiple=multiple):
                 if ok:
                     self.books.confirm(copies)
                     self.on_promise()
@@ -74,19 +73,12 @@ class SimulatedQueueOwner(SimulatedApplication):
 
     async def _drain(self, client: SimulatedClient) -> None:
         """Get all there is, and acknowledge it."""
-        while True:
-            got = await self.answer(client, commands.Basic.Get(0, self.queue))
-            if not isinstance(got, ClientDelivery):
-                return
-            try:
-                message = self.books.delivered(
-                    self.queue, got.message_id, got.body, redelivered=got.redelivered
-                )
-            except BooksFault as fault:
-                self.found(fault, client)
-                return
+
+        def note(got: ClientDelivery) -> None:
+            message = self.books.delivered(self.queue, got.message_id, got.body, redelivered=got.redelivered)
             message.is_tried = True
-            client.send(commands.Basic.Ack(got.tag))
+
+        await drain(client, self.queue, note)
 
     async def _purge(self, client: SimulatedClient) -> None:
         await self._settle(client, commands.Queue.Purge(0, self.queue))
