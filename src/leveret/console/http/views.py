@@ -17,6 +17,7 @@ from leveret.console.judging.topology import link_rows, site_rows
 from leveret.console.sites.facts import HEARD_MS, SiteFacts
 from leveret.console.sites.watch import clock_ms
 from leveret.model.errors import InvalidCommand
+from leveret.model.whole_number import whole_number
 
 Json = dict[str, Any]
 
@@ -156,9 +157,10 @@ def _lossy(document: Json, *names: str) -> Json:
 
 def _whole_number(query: Mapping[str, str], name: str) -> int:
     text = query.get(name, "0")
-    if not text.isascii() or not text.isdigit() or len(text) > 9:
+    number = whole_number(text, most=999_999_999)
+    if number is None:
         raise InvalidCommand(f"{name}: '{text[:20]}' is no whole number")
-    return int(text)
+    return number
 
 
 VIEWS: Final = {"sites": show_sites, "safety": show_safety, "plots": show_plots}

@@ -29,6 +29,7 @@ from leveret.management.request.replies import json_reply
 from leveret.management.views.certificates import expiring_before
 from leveret.management.views.listeners import open_listeners
 from leveret.model.errors import InvalidCommand, NotFound
+from leveret.model.whole_number import whole_number
 from leveret.runtime.sockets.connection_budget import process_sockets
 
 _CHECKS: Final = "/api/health/checks"
@@ -186,10 +187,9 @@ def _is_single(call: Call) -> bool:
 
 async def check_port(call: Call) -> Response:
     """Check that a listener has a port."""
-    text = call.path("port")
-    if not text.isascii() or not text.isdigit() or len(text) > 5:
+    port = whole_number(call.path("port"), most=99_999)
+    if port is None:
         raise InvalidCommand("Invalid port")
-    port = int(text)
     ports = sorted({listener.port for listener in open_listeners(call.node)})
     if port in ports:
         return json_reply({"status": "ok", "port": port})
@@ -211,9 +211,10 @@ async def check_certificates(call: Call) -> Response:
     within, unit = call.path("within"), call.path("unit")
     if unit not in _DAYS:
         raise InvalidCommand("Time unit not recognised. Supported units: days, weeks, months, years.")
-    if not within.isascii() or not within.isdigit() or len(within) > 5:
+    count = whole_number(within, most=99_999)
+    if count is None:
         raise InvalidCommand("Invalid expiration value.")
-    expired = expiring_before(call.node.config, int(within) * _DAYS[unit])
+    expired = expiring_before(call.node.config, count * _DAYS[unit])
     return _failed("Certificates expiring", {"expired": expired}) if expired else _ok()
 
 

@@ -22,6 +22,7 @@ from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import done, json_reply
 from leveret.model.errors import InvalidCommand
+from leveret.model.whole_number import whole_number
 
 logger = logging.getLogger(__name__)
 
@@ -205,9 +206,10 @@ def _read(path: Path, offset: int) -> str:
 
 
 def _count(text: str, least: int = 1, most: int = _LINES_MAX) -> int:
-    if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
-        raise InvalidCommand(f"'{text}' is not a whole number from {least} to {most}")
-    return int(text)
+    count = whole_number(text, least=least, most=most)
+    if count is None:
+        raise InvalidCommand(f"'{text[:20]}' is not a whole number from {least} to {most}")
+    return count
 
 
 _ADMIN: Final = Need.ADMINISTRATOR

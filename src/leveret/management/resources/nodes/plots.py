@@ -18,6 +18,7 @@ from leveret.management.request.call import Call, resource
 from leveret.management.request.other_nodes import parts, rows_of
 from leveret.management.request.replies import json_reply
 from leveret.model.errors import InvalidCommand
+from leveret.model.whole_number import whole_number
 
 _AGE_MAX_S: Final = 7 * 86_400
 
@@ -38,9 +39,10 @@ async def show_plots(call: Call) -> Response:
 
 def _seconds(call: Call, name: str, default: int) -> int:
     text = call.query.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or not 0 < int(text[:9]) <= _AGE_MAX_S or len(text) > 9:
+    seconds = whole_number(text, least=1, most=_AGE_MAX_S)
+    if seconds is None:
         raise InvalidCommand(f"{name}: '{text[:20]}' is no number of seconds from 1 to {_AGE_MAX_S}")
-    return int(text)
+    return seconds
 
 
 ROUTES = [resource("/api/replication/plots", need=Need.MONITORING, GET=show_plots)]

@@ -3,8 +3,8 @@
 GET available              names of vhosts with data to recover
 GET disk-usage             a row a vhost
 GET downstream-metrics     a row a queue
-GET moments                a row a vhost: its queues' states are known from earliest_ms to newest_ms GET messages
-`?vhost=V&queue=Q&from_ms=N&count=N`: messages that came at from_ms or later
+GET moments                a row a vhost: its queues' states are known from earliest_ms to newest_ms
+GET messages               of one queue, those that came at from_ms or later: ?vhost=V&queue=Q&from_ms=N&count=N
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.replies import json_reply
 from leveret.model.errors import InvalidCommand
+from leveret.model.whole_number import whole_number
 
 COUNT_MAX: Final = 200
 _NUMBER_MAX: Final = 1 << 53
@@ -55,9 +56,10 @@ async def show_messages(call: Call) -> Response:
 
 def _number(call: Call, name: str, default: int) -> int:
     text = call.query.get(name, str(default))
-    if not text.isascii() or not text.isdigit() or len(text) > 16 or int(text) > _NUMBER_MAX:
+    number = whole_number(text, most=_NUMBER_MAX)
+    if number is None:
         raise InvalidCommand(f"{name}: '{text[:20]}' is no whole number")
-    return int(text)
+    return number
 
 
 _MONITORING: Final = Need.MONITORING
