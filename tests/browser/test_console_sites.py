@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Final
 
 import pytest
-from playwright.sync_api import Error, Page, expect
+from playwright.sync_api import Error, Page, Route, expect
 
 from leveret.testing.network.ports import LOOPBACK, free_ports
 from leveret.testing.servers import certificates
@@ -30,7 +30,7 @@ FORGED: Final = """([url, body, kind]) => fetch(url, {method: "POST", credential
     headers: {"content-type": kind}, body})"""
 
 
-@contextmanager
+@contextlib.contextmanager
 def site(answer: Callable[[str], tuple[int, bytes]]) -> Iterator[str]:
     """A server that knows everybody, and answers all else as `answer` says of a path; its URL."""
 
@@ -85,6 +85,10 @@ def quarantining(path: str) -> tuple[int, bytes]:
 
 def log_in(page: Page, console: ConsoleProcess, user: str = "guest", password: str = "guest") -> None:
     page.goto(console.url)
+    fill_login(page, user, password)
+
+
+def fill_login(page: Page, user: str = "guest", password: str = "guest") -> None:
     page.get_by_label("User").fill(user)
     page.get_by_label("Password").fill(password)
     page.keyboard.press("Enter")
@@ -170,6 +174,29 @@ def test_two_browsers_are_two_people(chromium: Chromium) -> None:
             expect(first.page.get_by_role("button", name="Log in")).to_be_visible()
             second.page.get_by_role("link", name="Am I safe?").click()
             expect(second.page.locator("main")).to_contain_text("There are no queues.")
+
+
+def test_a_refresh_on_its_way_is_taken_back_by_the_log_out(visit: Visit) -> None:
+    with (
+        LeveretProcess() as node,
+        ConsoleProcess({"eu": f"http://{LOOPBACK}:{node.management_port}"}) as console,
+    ):
+        page = visit.page
+        log_in(page, console)
+        expect(page.locator("section.card")).to_contain_text("✓ alive")
+        with page.expect_request("**/view/sites"):
+            held: list[Route] = []
+            page.route("**/view/sites", lambda route: held.append(route))
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_role("button", name="Log in")).to_be_visible()
+        assert held
+        for route in held:
+            # The browser may know no such request any more, and then there is nothing to send.
+            with contextlib.suppress(Error):
+                route.continue_()
+        page.unroute("**/view/sites")
+        fill_login(page)
+        expect(page.locator("section.card")).to_contain_text("✓ alive")
 
 
 def test_a_page_of_another_origin_changes_nothing(visit: Visit) -> None:

@@ -80,7 +80,8 @@ async def test_a_transaction_whose_answer_was_lost_is_done_once(
         assert [(event.modified, event.value) for event in seen] == [
             (revision, encode(number)) for number, revision in enumerate(revisions)
         ]
-        assert len(lost) > len(revisions)
+        # Each of these asked the deaf server first; a repetition goes to it as well, or to another member.
+        assert len(lost) >= len(revisions)
         await a.store.stop()
 
 

@@ -1,6 +1,6 @@
 // The page's frame: log-in, navigation, and one refresh after another.
 import { h, render } from "/files/dom.js";
-import { ask, send, Failure } from "/files/server.js";
+import { ask, send, takeBack, Failure } from "/files/server.js";
 import { safety } from "/files/safety.js";
 import { sites } from "/files/sites.js";
 import { plots } from "/files/plots.js";
@@ -80,6 +80,11 @@ async function logIn(event) {
 }
 
 async function logOut() {
+  // A refresh that is on its way would be refused once the session has ended, or would draw the page again.
+  clearTimeout(state.timer);
+  state.turn += 1;
+  state.session = null;
+  takeBack();
   try { await send("DELETE", "/session"); } finally { showLogin("You are logged out."); }
 }
 

@@ -4,10 +4,18 @@ export class Failure extends Error {
   constructor(status, reason) { super(reason); this.status = status; }
 }
 
+let asked = new AbortController();
+
+// Take back every question that is not answered: its answer belongs to a session that ends.
+export function takeBack() {
+  asked.abort();
+  asked = new AbortController();
+}
+
 export async function ask(path, query = {}) {
   const chosen = Object.entries(query).filter(([, value]) => value !== "" && value !== null && value !== undefined);
   const text = new URLSearchParams(chosen).toString();
-  return answered(fetch(text ? `${path}?${text}` : path));
+  return answered(fetch(text ? `${path}?${text}` : path, { signal: asked.signal }));
 }
 
 export async function send(method, path, body = {}) {
