@@ -1,10 +1,13 @@
 """Positions of delivered messages before a restart, so that exactly these are redelivered with the flag.
 
-A node that stops in order records, for each queue, the offset before which it had delivered messages
-(`handed_out.json`). After any other end the position is not known: a killed node, a leader whose follower is
-promoted, a lost lease. Then every message may have been delivered, so all are redelivered with the flag, as
+A node that stops in order records, for each queue that it leads and that holds messages, the offset before which it
+had delivered messages (`handed_out.json`). After any other end the position is not known: a killed node, a leader whose
+follower is promoted, a lost lease. Then every message may have been delivered, so all are redelivered with the flag, as
 RabbitMQ does after a crash: an application that looks for duplicates only among flagged messages has to find them
 there.
+
+Of a queue that the file does not name, the position is not known either: a node of a cluster may stop after another
+node has recorded it as the queue's next leader, and before it has begun to lead, or while it hands the queue over.
 
 The file counts for one start only, the next one in the same epoch (`NodeIdentity.stamp`), and never for a follower:
 a file from an earlier stop, or from a copy of the directory, is out of date.
@@ -57,7 +60,8 @@ class HandedOut:
         """What a queue had handed out, or may have, is redelivered; the queue was recovered from its log."""
         if isinstance(queue, Stream) or queue.damage is not None:
             return
-        before = queue.next_offset if self._before is None else self._before.get(str(queue.epoch), 0)
+        known = self._before if self._before is not None else {}
+        before = known.get(str(queue.epoch), queue.next_offset)
         if before > queue.settled.floor:
             queue.backlog.give_back_before(before)
 
@@ -70,7 +74,7 @@ class HandedOut:
             and not isinstance(queue, Stream)
             and queue.damage is None
             # What a full disk kept from being logged is not settled for the next start.
-            and (queue.settling or queue.backlog.handed_out_before > queue.settled.floor)
+            and (queue.settling or queue.next_offset > queue.settled.floor)
         }
         try:
             self._file.save({_STAMP: self._stamp, _BEFORE: before})

@@ -120,9 +120,9 @@ def test_a_note_that_cannot_be_read_is_as_none(tmp_path: Path) -> None:
 def test_the_note_of_an_earlier_start_is_as_none(tmp_path: Path) -> None:
     """Another one ran in between, and may have handed out more."""
     for before, expected in ((6, 0), (5, 5)):
-        HandedOut(tmp_path, before).save([])
         queue = Queue(d.Queue(vhost="v", name="q", epoch=3), lambda queue, offset: [])
         queue.restore(0, 5, queue.settled)
+        HandedOut(tmp_path, before).save([queue])
         noted = HandedOut(tmp_path, 7)
         noted.load()
         noted.give_back(queue)
@@ -145,3 +145,14 @@ def test_what_a_full_disk_kept_from_being_settled_is_flagged_after_a_stop(tmp_pa
     noted.load()
     noted.give_back(started)
     assert started.backlog.returned.count == 5
+
+
+def test_all_of_a_queue_that_was_not_led_at_the_stop_is_flagged(tmp_path: Path) -> None:
+    """A node of a cluster stopped after a hand-over had recorded it as the next leader, and before it led."""
+    HandedOut(tmp_path, 6).save([])
+    queue = Queue(d.Queue(vhost="v", name="q", epoch=3), lambda queue, offset: [])
+    queue.restore(0, 5, queue.settled)
+    noted = HandedOut(tmp_path, 7)
+    noted.load()
+    noted.give_back(queue)
+    assert queue.backlog.returned.count == 5
