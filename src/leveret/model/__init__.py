@@ -1,1 +1,1 @@
-"""What the broker talks about: definitions, reasons, refusals. Imports nothing of ours."""
+"""Values that all rooms share: definitions, settlement reasons, errors. This room imports no other one."""

@@ -1,10 +1,9 @@
 """The entities of a broker's schema, and a change to one of them.
 
-One vocabulary serves the definitions log, the management API, a definitions file and the schema
-sync: an entity is a frozen struct whose JSON form is RabbitMQ's (`apply-to`, `auto_delete`, ...),
-and a `Change` puts or deletes one. `KINDS` is ordered so that applying puts in that order never
-meets a missing reference (facts of RabbitMQ's import: users, vhosts, permissions, ... bindings);
-deletes go in the reverse order.
+The definitions log, the management API, a definitions file and the schema sync share these types: an entity is a frozen
+struct whose JSON form is RabbitMQ's (`apply-to`, `auto_delete`, ...), and a `Change` puts or deletes one entity.
+`KINDS` has the order of RabbitMQ's import (users, vhosts, permissions, ... bindings): puts in that order never meet a
+missing reference; deletes go in the reverse order.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import msgspec
 
 Arguments: TypeAlias = dict[str, Any]
 RECENT_MAX: Final = 1024
-"""Changes that `Definitions` remembers to have been made."""
+"""The number of recent changes that `Definitions` remembers."""
 OPERATOR_POLICY: Final = "operator_policy"
 """The component of the runtime parameters that are operator policies."""
 LOCAL_KINDS: Final = (
@@ -36,25 +35,25 @@ LOCAL_KINDS: Final = (
     "permissions",
     "operator_policies",
 )
-"""What a downstream may have of its own: the keys below `schema_definition_sync.downstream.locals`."""
+"""Kinds that a downstream may keep to itself: the keys below `schema_definition_sync.downstream.locals`."""
 REHEARSAL_VHOSTS: Final = "leveret.rehearsal."
-"""The prefix of the names of virtual hosts that a rehearsal creates and removes: they are local on every node."""
+"""Prefix of the names of the virtual hosts that a rehearsal creates and removes. They are local on every node."""
 
 
 class Entity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=False):
-    """What all entities share: a kind and a key that is unique within it."""
+    """Base of all entities: a kind, and a key that is unique within the kind."""
 
     kind: ClassVar[str]
     key_fields: ClassVar[tuple[str, ...]]
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Identity within the kind; for all but users, vhosts and global parameters it starts with the vhost."""
+        """The identity within the kind. Except for users, vhosts and global parameters, it starts with the vhost."""
         return tuple([getattr(self, name) for name in self.key_fields])
 
 
 class User(Entity, frozen=True, kw_only=True):
-    """An account. `password_hash` is base64 of salt and digest, RabbitMQ's own form."""
+    """An account. `password_hash` is base64 of salt and digest, as in RabbitMQ."""
 
     kind = "users"
     key_fields = ("name",)
@@ -77,7 +76,7 @@ class Vhost(Entity, frozen=True, kw_only=True):
 
 
 class Permission(Entity, frozen=True, kw_only=True):
-    """Three regular expressions of what a user may do in a vhost."""
+    """The permissions of a user in a vhost: three regular expressions."""
 
     kind = "permissions"
     key_fields = ("vhost", "user")
@@ -89,7 +88,7 @@ class Permission(Entity, frozen=True, kw_only=True):
 
 
 class TopicPermission(Entity, frozen=True, kw_only=True):
-    """Routing keys a user may write and read on one topic exchange."""
+    """The routing keys that a user may write and read on one topic exchange."""
 
     kind = "topic_permissions"
     key_fields = ("vhost", "user", "exchange")
@@ -101,7 +100,7 @@ class TopicPermission(Entity, frozen=True, kw_only=True):
 
 
 class Exchange(Entity, frozen=True, kw_only=True):
-    """Where messages are published to."""
+    """An exchange: publishers publish messages to it."""
 
     kind = "exchanges"
     key_fields = ("vhost", "name")
@@ -124,7 +123,7 @@ class GlobalParameter(Entity, frozen=True, kw_only=True):
 
 
 class Policy(Entity, frozen=True, kw_only=True, rename={"apply_to": "apply-to"}):
-    """Settings for all queues or exchanges whose name matches."""
+    """Settings for all queues or exchanges whose name matches a pattern."""
 
     kind = "policies"
     key_fields = ("vhost", "name")
@@ -137,7 +136,7 @@ class Policy(Entity, frozen=True, kw_only=True, rename={"apply_to": "apply-to"})
 
 
 class Parameter(Entity, frozen=True, kw_only=True):
-    """A runtime parameter of one vhost; operator policies are component `operator_policy`."""
+    """A runtime parameter of one vhost. Operator policies have the component `operator_policy`."""
 
     kind = "parameters"
     key_fields = ("vhost", "component", "name")
@@ -148,7 +147,7 @@ class Parameter(Entity, frozen=True, kw_only=True):
 
 
 def operator_policy(parameter: Parameter) -> Policy:
-    """A valid runtime parameter of the component `operator_policy` as the policy that it is."""
+    """Return the policy that a valid runtime parameter of the component `operator_policy` holds."""
     value = parameter.value
     return Policy(
         vhost=parameter.vhost,
@@ -161,7 +160,7 @@ def operator_policy(parameter: Parameter) -> Policy:
 
 
 class Queue(Entity, frozen=True, kw_only=True):
-    """A queue. `epoch` tells one incarnation of a name from the next; it is this node's own and never travels."""
+    """A queue. `epoch` tells queues of one name apart; each node assigns its own, and no other node receives it."""
 
     kind = "queues"
     key_fields = ("vhost", "name")
@@ -186,13 +185,13 @@ class Binding(Entity, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Two bindings are one only when their arguments are equal as well."""
+        """Two bindings are the same only if their arguments are equal as well."""
         place = (self.vhost, self.source, self.destination_type, self.destination, self.routing_key)
         return (*place, self.properties_key)
 
     @property
     def properties_key(self) -> str:
-        """RabbitMQ's name for a binding between two ends: its routing key, or a digest with arguments."""
+        """RabbitMQ's name of a binding between two ends: the routing key, or a digest if the binding has arguments."""
         if not self.arguments:
             return self.routing_key or "~"
         packed = msgspec.json.encode(self.arguments, order="deterministic")
@@ -201,7 +200,10 @@ class Binding(Entity, frozen=True, kw_only=True):
 
 
 def as_argument(value: Any) -> Any:
-    """A value of a field table as arguments of definitions hold it, in JSON's types; not what is inside of it."""
+    """Convert a value of a field table to the JSON type that arguments have in definitions.
+
+    Nested values stay as they are.
+    """
     match value:
         case bytes() | bytearray():
             return bytes(value).decode("utf-8", "replace")
@@ -243,13 +245,13 @@ KINDS: dict[str, type[AnyEntity]] = {
 
 
 class Put(msgspec.Struct, frozen=True):
-    """The entity is now so: created, or replaced whole."""
+    """A change that creates an entity, or replaces it as a whole."""
 
     entity: AnyEntity
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """The entity is gone."""
+    """A change that removes an entity."""
 
     kind: str
     key: tuple[str, ...]
@@ -268,7 +270,7 @@ class _Stored(msgspec.Struct, omit_defaults=True):
 
 
 def encode_change(change: Change) -> bytes:
-    """One change as the definitions log and the schema sync carry it."""
+    """Encode one change for the definitions log and the schema sync."""
     match change:
         case Put(entity):
             return msgspec.json.encode(
@@ -279,10 +281,10 @@ def encode_change(change: Change) -> bytes:
 
 
 def decode_change(data: bytes) -> Change:
-    """Read what `encode_change` wrote.
+    """Decode the output of `encode_change`.
 
     Raises:
-        msgspec.DecodeError: not a change, or an unknown kind of entity.
+        msgspec.DecodeError: the octets are no change, or the kind of entity is unknown.
     """
     stored = msgspec.json.decode(data, type=_Stored)
     if stored.put:
@@ -293,7 +295,7 @@ def decode_change(data: bytes) -> Change:
 
 
 def decode_entity(kind: str, data: bytes | msgspec.Raw) -> AnyEntity:
-    """Read one entity from its JSON.
+    """Decode one entity from its JSON.
 
     Raises:
         msgspec.DecodeError: unknown kind, missing or mistyped field.
@@ -304,11 +306,11 @@ def decode_entity(kind: str, data: bytes | msgspec.Raw) -> AnyEntity:
 
 
 class Definitions:
-    """A set of entities: kind, then key, then entity. Order of insertion is kept.
+    """A set of entities: kind, then key, then entity, in the order of insertion.
 
     Attributes:
-        by_kind: the entities; they change by `apply` only.
-        version: how many changes were taken; as long as it is the same, nothing is otherwise.
+        by_kind: the entities; only `apply` changes them.
+        version: the number of changes so far; the entities are the same as long as it is.
     """
 
     __slots__ = ("_recent", "by_kind", "version")
@@ -320,7 +322,7 @@ class Definitions:
         self._recent: deque[tuple[str, tuple[str, ...]]] = deque(maxlen=RECENT_MAX)
 
     def apply(self, change: Change) -> None:
-        """Take one change; deleting what is not there is no error (a replayed change is harmless)."""
+        """Apply one change. To delete a missing entity is no error, so a change may be replayed."""
         self.version += 1
         match change:
             case Put(entity):
@@ -331,12 +333,12 @@ class Definitions:
         self._recent.append((kind, key))
 
     def changed_since(self, version: int) -> set[tuple[str, tuple[str, ...]]] | None:
-        """Kind and key of all that was put or deleted since that version; None if that is too long ago."""
+        """Return kind and key of all entities put or deleted since `version`; None if `version` is too old."""
         count = self.version - version
         if count > len(self._recent):
             return None
         return set(islice(reversed(self._recent), count))
 
     def entities(self) -> list[AnyEntity]:
-        """All entities in an order in which they can be put."""
+        """Yield all entities in an order in which they can be put."""
         return [entity for kind in KINDS for entity in self.by_kind[kind].values()]

@@ -1,22 +1,22 @@
-"""Every error Leveret raises on purpose, in one tree.
+"""All errors that Leveret raises on purpose, in one tree.
 
-The core raises `Refusal`s that know no protocol; each listener owns one table from refusal to its
-own code (AMQP reply code, stream response code, HTTP status, exit status).
+The core raises a `Refusal`, which knows no protocol. Each listener has one table from refusals to its own codes (AMQP
+reply code, stream response code, HTTP status, exit status).
 """
 
 from __future__ import annotations
 
 
 class LeveretError(Exception):
-    """Anything that is not a bug: its text names what, where and what to do."""
+    """The base of all expected errors. The text names the failure, the place and the remedy."""
 
 
 class PeerError(LeveretError):
-    """The other side broke its protocol: its session ends, the node stays."""
+    """The peer broke its protocol: its session ends, the node goes on."""
 
 
 class Refusal(LeveretError):
-    """A lawful request that is declined."""
+    """The node declines a valid request."""
 
 
 class NotFound(Refusal):
@@ -24,43 +24,43 @@ class NotFound(Refusal):
 
 
 class AccessRefused(Refusal):
-    """The user may not do this."""
+    """The user lacks the permission."""
 
 
 class AuthenticationFailed(Refusal):
-    """The credentials are wrong, or not allowed from where they came."""
+    """The credentials are wrong, or not allowed from the client's address."""
 
 
 class ResourceLocked(Refusal):
-    """The entity belongs exclusively to another connection."""
+    """The entity belongs to another connection alone."""
 
 
 class PreconditionFailed(Refusal):
-    """The entity exists but differs from what was asked, or a condition does not hold."""
+    """The entity exists with other properties than the request has, or a condition of the request does not hold."""
 
 
 class NotAllowed(Refusal):
-    """The request makes no sense for this connection."""
+    """The request makes no sense on this connection."""
 
 
 class Unsupported(Refusal):
-    """This kind of queue does not do that."""
+    """This type of queue does not support the request."""
 
 
 class InvalidCommand(Refusal):
-    """The request is well-formed but its content is not valid."""
+    """The request is well-formed, but its content is invalid."""
 
 
 class LedElsewhere(Refusal):
-    """Another node of the cluster leads the queue, or none does now."""
+    """Another node of the cluster leads the queue, or no node leads it now."""
 
 
 class StorageError(LeveretError):
-    """A log cannot be served; what is on disk is left as it is."""
+    """A log cannot be served; the files on disk stay as they are."""
 
 
 class Corrupt(StorageError):
-    """Bytes on disk are not what was written.
+    """The octets on disk differ from the octets written.
 
     Attributes:
         log: directory of the log.
@@ -80,4 +80,4 @@ class Corrupt(StorageError):
 
 
 class ConfigError(LeveretError):
-    """A setting is unknown or malformed; names its key, place and allowed values."""
+    """A setting is unknown or malformed. The text names its key, its place and the allowed values."""

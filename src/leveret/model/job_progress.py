@@ -1,4 +1,4 @@
-"""How far a recovery is, from what the pipeline process says of it. Pure."""
+"""The progress of a job, from the reports of its pipeline process. Pure."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ _RATE_AFTER_MS: Final = 1_000
 
 
 class JobProgress:
-    """In messages, or in what is measured.
+    """Progress in messages, or in another measured unit.
 
     Attributes:
-        step: what is done now, in words.
-        done: of `total`; both 0 while nothing is counted.
+        step: the present step, in words.
+        done: the finished part of `total`; both are 0 until the total is known.
     """
 
     def __init__(self, step: str) -> None:
-        """It has begun."""
+        """Start with nothing done."""
         self.step = step
         self.done = self.total = 0
         self._since_ms: int | None = None
 
     def take(self, event: Mapping[str, Any], now_ms: int) -> None:
-        """Take what a pipeline said: `planned` raises the total; `published`, `compared`, `counted` are done."""
+        """Take a report of the pipeline.
+
+        `planned` raises the total; `published`, `compared` and `counted` raise the done part.
+        """
         match event.get("event"):
             case "started":
                 self.step = "looking for unconsumed messages"
@@ -41,12 +44,12 @@ class JobProgress:
                 self.done += _count(event)
 
     def measured(self, step: str, done: int, total: int, now_ms: int) -> None:
-        """Take a measure of all that is done so far."""
+        """Take a measurement of the whole finished part."""
         self._begin(step, now_ms)
         self.done, self.total = min(done, total), total
 
     def seconds_left(self, now_ms: int) -> float | None:
-        """How long it takes yet if it goes on as so far; None while that is not known."""
+        """Estimate the remaining seconds from the speed so far; None while the speed is unknown."""
         if self._since_ms is None or not self.done or now_ms - self._since_ms < _RATE_AFTER_MS:
             return None
         return max(0, self.total - self.done) * (now_ms - self._since_ms) / 1000 / self.done

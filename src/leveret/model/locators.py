@@ -1,7 +1,7 @@
-"""The strategies by which the node that leads a new queue is chosen, by RabbitMQ's names.
+"""Strategies that choose the leader of a new queue, under RabbitMQ's names.
 
-They are values of arguments, of policies and of settings alike. Classic queues have the older ones ("master
-locator"), quorum queues and streams the newer ones ("leader locator").
+Arguments, policies and settings have these values. Classic queues use the older names ("master locator"), quorum queues
+and streams the newer ones ("leader locator").
 """
 
 from __future__ import annotations

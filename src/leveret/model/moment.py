@@ -1,4 +1,4 @@
-"""Moments as operators write them."""
+"""Times in the formats that operators write."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 
 
 def moment_ms(text: str) -> int:
-    """Milliseconds since 1970 of an ISO 8601 time, with `T` or a space; UTC where it has no offset.
+    """Parse an ISO 8601 time, with `T` or a space, to milliseconds since 1970. A time without an offset is UTC.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is no such time.
     """
     when = datetime.fromisoformat(text)
     return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)

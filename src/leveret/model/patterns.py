@@ -1,9 +1,9 @@
-"""Regular expressions that users write: in permissions, policies, filters and listings.
+"""Regular expressions of users: in permissions, policies, filters and listings.
 
-They are RabbitMQ's: Perl's, by octets, found anywhere in a name. PCRE2 says what is one. RE2, whose time is
-linear, answers for all that it can express; the rest (look-around, back references) is PCRE2's, with a limit
-of steps that is one for the whole search. A step limit is no clock: the same pattern has the same answer for
-a name on every node and on every day. See docs/adr/0012-regular-expressions.md.
+Their syntax is RabbitMQ's: Perl's, on octets, found anywhere in a name. PCRE2 decides which texts are expressions. RE2,
+whose time is linear, matches all expressions that RE2 supports; PCRE2 matches the rest (look-around, back references),
+with one limit of steps for the whole search. A limit of steps needs no clock: a pattern has the same answer for a name
+on every node at any time. See docs/adr/0012-regular-expressions.md.
 """
 
 from __future__ import annotations
@@ -19,51 +19,51 @@ PATTERN_OCTETS_MAX: Final = 4096
 _ANSWERS_MAX: Final = 65_536
 
 _NOT_LINEAR: Final = re.compile(rb"\\[1-9pPvQ]|\{ *,|\{ +[0-9]|\{[0-9]+ +[,}]|\{[0-9]+, +[0-9}]")
-"""What RE2 takes as something else, or only at a cost: it is PCRE2's alone."""
+"""Constructs that RE2 reads differently, or matches only at a high cost: PCRE2 matches them."""
 
 _OF_THE_WHOLE: Final = re.compile(rb"\(\*[A-Za-z]|\(\?(?:R|[+-]?0)\)|\\g[<'{]?[+-]?0")
-"""What would mean something else within a longer pattern: verbs, and recursion into all of it."""
+"""Constructs that would change their meaning inside a longer pattern: verbs, and recursion into the whole pattern."""
 
 _ESCAPE: Final = re.compile(rb"\\(?:x\{ *([0-9A-Fa-f]+) *\}|x([0-9A-Fa-f]{0,2})|.)", re.DOTALL)
 _CONTROL: Final = re.compile(rb"[\x00-\x1f]")
-"""Ends of lines and vertical tabs, of which the engines think differently (`$`, `\\s`)."""
+r"""Ends of lines and vertical tabs: the two engines disagree about them (`$`, `\s`)."""
 
 _RE2_MEMORY_BYTES: Final = 20 << 10
-"""Room for 1,000 instructions: when states do not fit, RE2 goes through all of them for each octet."""
+"""Room for 1,000 instructions. If the states do not fit, RE2 visits all of them for each octet."""
 
 _COUNTED: Final = re.compile(rb"\{(?:[0-9]+,)?([0-9]+)(?=[,}])")
 _COPIES_MAX: Final = 1000
-"""What is repeated more often in sum finds no room either, and RE2 takes long to find that out."""
+"""More repetitions than this in sum do not fit, and RE2 needs long to find out."""
 
 _LITERAL: Final = re.compile(rb"(?:\(\?(?::|i[:)])|[^*+?{\\[.]|\\[^A-Za-z0-9])*")
 _RE2_LITERAL_MEMORY_BYTES: Final = 512 << 10
-"""Names in a row have few states, however many there are."""
+"""A sequence of names has few states, regardless of the number of names."""
 
 
 class _Size(NamedTuple):
-    """A pattern that PCRE2 finds room for `copies` times, in 64 KiB, may take so many `steps` for a name."""
+    """For a pattern of which `copies` copies fit into 64 KiB in PCRE2, the limit of steps for one name."""
 
     copies: int
     steps: int
 
 
 _SIZES: Final = (_Size(64, 2000), _Size(16, 800), _Size(4, 300))
-"""A step may run through all of the compiled pattern: the longer that is, the fewer there may be."""
+"""One step may visit the whole compiled pattern, so a longer pattern gets fewer steps."""
 
 _CLOSERS: Final = (b")", b"\n)", rb"\E)")
-"""What ends a group around a pattern that may itself end within a comment or a quotation."""
+"""The ends of a group around a pattern that may itself end within a comment or a quotation."""
 
 
 _COSTLY_MAX: Final = 64
 _costly: Final[dict[str, bytes]] = {}
-"""Expressions that did not come to an end within their steps, each with such a name; not yet told."""
+"""Expressions that exceeded their steps, each with one such name; not yet reported."""
 
 
 class PatternError(ValueError):
-    """Not a regular expression; `position` is where that shows."""
+    """The text is no regular expression; `position` is the place of the fault."""
 
     def __init__(self, reason: str, position: int) -> None:
-        """`reason` is the library's text."""
+        """`reason` is the text of the library."""
         super().__init__(f"{reason} at position {position}")
         self.reason = reason
         self.position = position
@@ -78,7 +78,7 @@ class Pattern:
         """Compile.
 
         Raises:
-            PatternError: it is no regular expression, or none that is served.
+            PatternError: the text is no regular expression, or one that Leveret does not serve.
         """
         octets = text.encode("utf-8", "surrogatepass")
         if len(octets) > PATTERN_OCTETS_MAX:
@@ -94,7 +94,7 @@ class Pattern:
         self._text = text
 
     def covers(self, name: str) -> bool:
-        """Whether the expression is found in `name`; what PCRE2's steps do not suffice for is not."""
+        """Return whether the expression is found in `name`. A search that exceeds PCRE2's steps counts as not found."""
         if self._is_in_all:
             return True
         octets = name.encode("utf-8", "surrogatepass")
@@ -119,10 +119,10 @@ class Pattern:
 
 
 def _with_perls_escapes(octets: bytes) -> bytes:
-    r"""The binding reads `\x` and `\u` as JavaScript does; Perl has `\x{hh}`, and `\x` with fewer digits.
+    r"""Convert `\x` and `\u`: the binding reads JavaScript's, but Perl has `\x{hh}`, and `\x` with fewer digits.
 
     Raises:
-        PatternError: an escape that Perl's expressions have not.
+        PatternError: Perl's expressions have no such escape.
     """
 
     def rewritten(found: re.Match[bytes]) -> bytes:
@@ -140,7 +140,7 @@ def _with_perls_escapes(octets: bytes) -> bytes:
 
 
 def _check(octets: bytes) -> None:
-    """Have PCRE2 say whether it is a regular expression at all."""
+    """Let PCRE2 check that the text is a regular expression at all."""
     try:
         _perl(octets)
     except pcre2.PatternError as error:
@@ -148,7 +148,7 @@ def _check(octets: bytes) -> None:
 
 
 def _linear(octets: bytes) -> Any:
-    """It for RE2, None if that cannot express it, or would take it for something else."""
+    """Return the expression for RE2; None if RE2 does not support it, or reads it differently."""
     copies = sum(int(found[:5]) for found in _COUNTED.findall(octets))
     if _NOT_LINEAR.search(octets) or copies > _COPIES_MAX:
         return None
@@ -164,13 +164,13 @@ def _linear(octets: bytes) -> Any:
 
 
 def _limited(octets: bytes) -> Any:
-    """It for PCRE2, such that one limit of steps holds for the whole search.
+    """Return the expression for PCRE2, under one limit of steps for the whole search.
 
-    PCRE2 counts the steps anew from each octet that a search begins at. So the search is part of the pattern,
-    which is anchored.
+    PCRE2 counts the steps anew at each octet at which a search begins. So the search is a part of the pattern, and the
+    pattern is anchored.
 
     Raises:
-        PatternError: it is not served: too large, or with what cannot stand within a longer pattern.
+        PatternError: the expression is too large, or has a construct that cannot stand within a longer pattern.
     """
     found = _OF_THE_WHOLE.search(octets)
     if found:
@@ -192,16 +192,16 @@ def _perl(octets: bytes) -> Any:
 
 @lru_cache(maxsize=1024)
 def compiled(text: str) -> Pattern:
-    """A pattern, compiled once.
+    """Return a pattern, compiled once.
 
     Raises:
-        PatternError: it is no regular expression.
+        PatternError: the text is no regular expression.
     """
     return Pattern(text)
 
 
 def stored(text: str) -> Pattern:
-    """As `compiled`, for what was accepted once: what is none any more covers nothing."""
+    """As `compiled`, for a text that was accepted before: if it is no expression any more, it matches nothing."""
     try:
         return compiled(text)
     except PatternError:
@@ -209,7 +209,7 @@ def stored(text: str) -> Pattern:
 
 
 def take_costly() -> dict[str, str]:
-    """The expressions that took more steps than there are for some name, each with such a name; told once."""
+    """Return, once, the expressions that exceeded their steps, each with one such name."""
     taken = {text: name.decode("utf-8", "replace") for text, name in _costly.items()}
     _costly.clear()
     return taken

@@ -1,4 +1,4 @@
-"""Why a record of a queue's log is settled; the numbers stand in logs and must not change."""
+"""The reasons for which a record of a queue's log is settled. Logs hold the numbers, so these must not change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Reason(IntEnum):
-    """Why an offset is settled."""
+    """The reason for which an offset is settled."""
 
     ACKED = 0
     EXPIRED = 1

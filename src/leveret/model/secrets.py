@@ -1,9 +1,9 @@
-"""What is secret in the values of parameters, and values from which that was left out.
+"""Secrets in the values of parameters, and values without them.
 
     masked({"uri": "amqp://u:pw@h", "password": "x"}) == {"uri": "amqp://u:(secret)@h", "password": "(secret)"}
 
-A value that was masked may come back, in a definitions file or by a tool that shows and sets. `unmasked` puts what is
-there already in the place of the masks, so that an import of an export destroys no password.
+A masked value may come back, in a definitions file or from a tool that shows and sets values. `unmasked` replaces the
+masks by the existing secrets, so that an import of an export destroys no password.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _SECRET_KEY: Final = re.compile(
     r"passw(or)?d|passphrase|secret|token|credential|(private|access|account|api|shared).?key", re.IGNORECASE
 )
 _USER_INFO: Final = re.compile(r"(?P<before>[A-Za-z][A-Za-z0-9+.-]*://[^/?#@\s:]*:)(?!\d{1,5}[/?#])\S+(?=@)")
-"""Generous: what is a password here may not be one to a stricter reader, as one with a slash in it."""
+"""Generous: a stricter reader may not take this for a password, for instance one with a slash."""
 _QUERY: Final = re.compile(r"(?P<before>[?&](?:password|sig|signature|token|secret)=)[^&#\s]+", re.IGNORECASE)
 
 
 class Masked(ValueError):
-    """A value has a mask where nothing is known that it stands for."""
+    """A value has a mask, and no existing secret belongs there."""
 
 
 def masked(value: Any) -> Any:
-    """The value without what is secret in it: fields by their names, passwords in URIs."""
+    """Return the value without its secrets: fields with secret names, and passwords in URIs."""
     if isinstance(value, dict):
         return {
             key: MASK if _SECRET_KEY.search(str(key)) and _is_text(each) else masked(each)
@@ -39,10 +39,10 @@ def masked(value: Any) -> Any:
 
 
 def unmasked(value: Any, existing: Any) -> Any:
-    """The value with what `existing` has in the place of its masks.
+    """Return the value with its masks replaced by the secrets of `existing`.
 
     Raises:
-        Masked: a mask stands where `existing` has nothing for it.
+        Masked: `existing` has no secret for a mask.
     """
     if not _has_mask(value):
         return value
@@ -61,7 +61,7 @@ def unmasked(value: Any, existing: Any) -> Any:
 
 
 def _of_items(value: Any, existing: list[Any]) -> Any:
-    """One item of a list, which may have moved."""
+    """Return the existing item for one item of a list, which may have moved."""
     return unmasked(value, next((each for each in existing if masked(each) == value), None))
 
 

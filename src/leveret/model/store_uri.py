@@ -1,4 +1,4 @@
-"""Where a standby's archive may be: on this machine, in an object store, or in an HDFS."""
+"""The places of a standby's archive: a path on this machine, an object store, or HDFS."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 HDFS: Final = "hdfs"
 SCHEMES: Final = ("s3", "s3a", "gs", "az", "abfs", "abfss", HDFS)
-"""Stores that can create an object only if there is none of its name; the manifest rests on that."""
+"""Stores that can create an object only if it does not exist yet; the manifest depends on that."""
 
 
 def local_path(place: str) -> Path | None:
-    """The path that `place` names, as itself or as a `file:` URI; None for one in a store.
+    """Return the path that `place` names, as a path or as a `file:` URI; None if it names a store.
 
     Raises:
-        ValueError: it is neither an absolute path nor such a URI; the text says what is wrong.
+        ValueError: `place` is neither an absolute path nor such a URI; the text names the fault.
     """
     if "://" not in place:
         path = Path(place)
@@ -44,7 +44,7 @@ def local_path(place: str) -> Path | None:
 
 
 def is_hdfs(place: str) -> bool:
-    """Whether it is the URI of a place in an HDFS."""
+    """Return whether the URI names a place in HDFS."""
     return place.startswith(f"{HDFS}://")
 
 
@@ -61,7 +61,7 @@ def _check_hdfs(place: str, parts: SplitResult) -> None:
 
 
 def has_credentials(place: str) -> bool:
-    """Whether a text, whatever it is, looks like a URI with a user or a password; Azure has containers there."""
+    """Return whether any text looks like a URI with a user or a password; Azure puts the container there."""
     before, at, _ = place.partition("@")
     scheme, colon, name = before.partition("://")
     return bool(at and colon) and (scheme not in ("abfs", "abfss") or ":" in name)

@@ -1,4 +1,4 @@
-"""Words of streams: offset specifications (numbers are the stream protocol's), and intervals of time."""
+"""Terms of streams: offset specifications (with the stream protocol's numbers), and intervals of time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNIT_MS: Final = {
 
 
 class OffsetType(IntEnum):
-    """Where a subscription begins."""
+    """The kind of position at which a subscription begins."""
 
     FIRST = 1
     LAST = 2
@@ -28,13 +28,16 @@ class OffsetType(IntEnum):
 
 
 class OffsetSpec(NamedTuple):
-    """`value` is an offset, or a time in ms, or unused, as `kind` says."""
+    """The position at which a subscription begins.
+
+    `value` is an offset or a time in ms, or unused, depending on `kind`.
+    """
 
     kind: int
     value: int = 0
 
 
 def interval_ms(text: str) -> int | None:
-    """Milliseconds of an interval such as `7D` or `12h` (Y, M, D, h, m, s); None if it is none."""
+    """Parse an interval such as `7D` or `12h` (Y, M, D, h, m, s) to milliseconds; None if the text is no interval."""
     match = _INTERVAL.fullmatch(text)
     return int(match[1]) * _UNIT_MS[match[2]] if match else None

@@ -8,7 +8,7 @@ from leveret.core.schema.operating_mode import OperatingMode
 
 
 class SchemaDecided(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an operator decided; it wins over the configuration. Without a mode that of the configuration holds."""
+    """The decision of an operator, which overrides the configuration. Without a mode, the configured mode holds."""
 
     enabled: bool = True
     operating_mode: OperatingMode | None = None

@@ -54,26 +54,26 @@ UPSTREAM_PARAMETER: Final = "schema_definition_sync_upstream"
 NODE_PARAMETERS: Final = frozenset(
     {UPSTREAM_PARAMETER, "standby_replication_upstream", "cluster_name", "internal_cluster_id"}
 )
-"""Global parameters that say who a node is or whom it follows: each side has its own."""
+"""Global parameters that name a node, or the node's upstream: each side has its own."""
 HOLDS: Final = "its properties differ from the upstream's, and it holds messages or is down"
-"""Why a queue is not replaced."""
+"""The reason for which a queue is not replaced."""
 _HOLDERS: Final = ("exchanges", "policies", "parameters", "queues")
 _REPLACED: Final = ("exchanges", "queues")
 _RULES: Final = ("policies", "parameters")
-"""What applies to a queue is made of these together."""
+"""Kinds that determine together which settings apply to a queue."""
 _NO_EXCLUSIVE: Final[Mapping[Key, Sequence[Binding]]] = MappingProxyType({})
 
 Key: TypeAlias = tuple[str, ...]
 Entities: TypeAlias = Mapping[str, Mapping[Key, AnyEntity]]
-"""Whole kinds; a kind that is missing is unchanged, one that is empty has no entities."""
+"""Whole kinds. A missing kind is unchanged; an empty kind has no entities."""
 
 
 class Locals:
-    """Which of a downstream's entities the schema sync leaves alone: one regular expression a kind.
+    """The entities of a downstream that the schema sync does not change: one regular expression a kind.
 
-    An expression is searched for in the name (`^` and `$` anchor it): of a binding in the names of
-    both its ends, of a permission in its user. Whatever lies in a local vhost, or refers to a local
-    user, queue or exchange, is local as well: it could not be applied without the other.
+    An expression is searched for in the name (`^` and `$` anchor it): for a binding in the names of both ends, for a
+    permission in its user. Every entity that lies in a local vhost, or refers to a local user, queue or exchange, is
+    local as well: it could not be applied without the other entity.
     """
 
     def __init__(self, patterns: Mapping[str, str] | None = None) -> None:
@@ -93,14 +93,17 @@ class Locals:
                 raise ConfigError(f"{setting} = {pattern!r} is not a regular expression: {error}") from None
 
     def names(self, kind: str, name: str) -> bool:
-        """Whether the expression of `kind` matches `name`; without one nothing does but a rehearsal's vhosts."""
+        """Return whether the expression of `kind` matches `name`.
+
+        Without an expression only a rehearsal's vhosts match.
+        """
         if kind == "vhosts" and name.startswith(REHEARSAL_VHOSTS):
             return True
         pattern = self._patterns.get(kind)
         return pattern is not None and pattern.covers(name)
 
     def covers(self, entity: AnyEntity) -> bool:
-        """Whether the schema sync leaves `entity` alone on this downstream."""
+        """Return whether the schema sync does not change `entity` on this downstream."""
         match entity:
             case User(name=name):
                 return self.names("users", name)
@@ -134,7 +137,10 @@ class Locals:
 
 
 def canonical(entity: AnyEntity) -> bytes:
-    """The same octets for equal entities on any node: arguments in order, without the epoch."""
+    """Encode an entity: equal entities give the same octets on any node.
+
+    Arguments are in order; the epoch is left out.
+    """
     return msgspec.json.encode(_without_epoch(entity), order="deterministic")
 
 
@@ -145,7 +151,7 @@ def _without_epoch(entity: AnyEntity) -> AnyEntity:
 
 
 class Conflict(NamedTuple):
-    """An entity that was left as it is although the upstream has it otherwise, or not at all."""
+    """An entity that stayed as it is, although the upstream has another one of its key, or none."""
 
     kind: str
     key: Key
@@ -153,9 +159,9 @@ class Conflict(NamedTuple):
 
 
 class Delta(NamedTuple):
-    """What makes a downstream follow: steps in the order to make them, and what they leave as it is.
+    """The changes that make a downstream equal to its upstream: steps in order, and the conflicts that remain.
 
-    `refused` is what the upstream has and this node cannot have; what it has instead stays.
+    `refused` lists entities of the upstream that this node cannot have; its own entities of these keys stay.
     """
 
     steps: list[SchemaStep]
@@ -164,7 +170,7 @@ class Delta(NamedTuple):
 
     @property
     def changes(self) -> list[Change]:
-        """Those of all steps."""
+        """Yield the changes of all steps."""
         return [change for step in self.steps for change in step.changes]
 
 
@@ -175,17 +181,17 @@ def delta(
     holding: Container[Key] = frozenset(),
     exclusive: Mapping[Key, Sequence[Binding]] = _NO_EXCLUSIVE,
 ) -> Delta:
-    """What a downstream with `own` schema must change so that it is as its upstream's.
+    """Return the changes that make a downstream with the schema `own` equal to its upstream.
 
-    Deletes come first, in the reverse order of `KINDS`, puts last in its order, so that no change meets
-    a missing or a lingering reference. Policies refer to nothing but their vhost: those of one are changed in one
-    go, deletes too, where it is the puts' turn. A queue or exchange cannot be altered: one with other
-    properties is deleted and put in one step, with its bindings, even if their own kind is unchanged.
-    The second application of the same `theirs` is empty, but for the conflicts.
+    Deletes come first, in the reverse order of `KINDS`; puts follow, in the order of `KINDS`. So no change meets a
+    missing or a lingering reference. Policies refer to nothing but their vhost: all changes of one vhost's policies,
+    deletes too, are one step among the puts. A queue or exchange cannot be altered: one with other properties is
+    deleted and put in one step, with its bindings, even if the kind of the bindings is unchanged. A second application
+    of the same `theirs` is empty, except for the conflicts.
 
-    `theirs` has the kinds to compare, each whole; `holding` the keys of own queues that hold messages:
-    such a queue is never replaced. `exclusive` are the exclusive queues, which are not in `own`, each with its
-    bindings. What is the same object on both sides costs next to nothing.
+    `theirs` has the kinds to compare, each as a whole. `holding` has the keys of own queues with messages: such a queue
+    is never replaced. `exclusive` has the exclusive queues, which are not in `own`, each with its bindings. An object
+    that is identical on both sides costs almost nothing.
     """
     comparing = compare(own.by_kind, theirs, locals_, holding, exclusive)
     while True:
@@ -203,7 +209,7 @@ def compare(
     holding: Container[Key],
     exclusive: Mapping[Key, Sequence[Binding]],
 ) -> Generator[None, None, Delta]:
-    """`delta` for who has other work as well: yields now and then. `own` and `theirs` stay as they are meanwhile."""
+    """As `delta`, but yield to other work now and then. The caller leaves `own` and `theirs` unchanged meanwhile."""
     comparison = _Comparison(own, theirs, locals_, exclusive)
     for kind in KINDS:
         if kind in theirs:
@@ -239,14 +245,14 @@ class _Comparison:
         self.refused: list[Conflict] = []
 
     def wanted(self, kind: str, key: Key) -> AnyEntity | None:
-        """What the upstream has under this key, if that is to be had here."""
+        """Return the upstream's entity of this key, if this node can have it."""
         entity = self.theirs.get(kind, {}).get(key)
         if entity is None or not travels(entity, self.their_transient) or self.locals.covers(entity):
             return None
         return entity
 
     def compare(self, kind: str, holding: Container[Key]) -> Iterator[None]:
-        """Put what they have otherwise, delete what only we have."""
+        """Put the entities that differ at the upstream, and delete those that only this node has."""
         present, theirs = self.own[kind], self.theirs[kind]
         for key, entity in theirs.items():
             current = present.get(key)
@@ -280,11 +286,11 @@ class _Comparison:
                 self.conflicts.append(Conflict(kind, key, HOLDS))
                 return
             self.deletes[kind][key] = None
-        # With another node's epoch, or its own of an earlier incarnation, a queue would get another queue's log.
+        # With another node's epoch, or an earlier epoch of its own, a queue would get another queue's log.
         self.puts[kind][key] = _without_epoch(wanted)
 
     def _is_exclusive(self, wanted: AnyEntity) -> bool:
-        """Whether a connection here has an exclusive queue of this name, or of that of the binding's destination."""
+        """Return whether a connection has an exclusive queue of this name, or of the binding's destination."""
         if isinstance(wanted, Queue) and wanted.key in self.exclusive:
             reason = "an exclusive queue of a connection has its name"
             self.conflicts.append(Conflict(wanted.kind, wanted.key, reason))
@@ -296,7 +302,7 @@ class _Comparison:
         return kind == "queues" and key in self.exclusive
 
     def keep_vhosts_of_locals(self) -> Iterator[None]:
-        """A vhost that the upstream does not have stays if it holds what is local to us."""
+        """Keep a vhost that the upstream lacks if it holds local entities."""
         if not self.deletes["vhosts"]:
             return
         for kind in _HOLDERS:
@@ -310,7 +316,7 @@ class _Comparison:
                         self.conflicts.append(Conflict("vhosts", vhost, reason))
 
     def steps(self) -> Iterator[SchemaStep | None]:
-        """All changes, in the order to make them; None where there is none yet."""
+        """Return all changes in order; None for a place without a change yet."""
         replaced = [(kind, key) for kind in _REPLACED for key in self.deletes[kind] if key in self.puts[kind]]
         deleted = [
             (kind, key)
@@ -336,7 +342,7 @@ class _Comparison:
             yield steps.step(kind, key)
 
     def _puts(self, kind: str) -> Iterator[SchemaStep]:
-        """What is put of a kind and takes nobody's place."""
+        """Return the puts of a kind that replace no entity."""
         if kind in _RULES:
             yield from self._rules() if kind == _RULES[0] else []
             return
@@ -345,9 +351,9 @@ class _Comparison:
                 yield SchemaStep(Put(entity))
 
     def _rules(self) -> list[SchemaStep]:
-        """All changes of policies and parameters but of vhosts that are deleted with all that is in them.
+        """Return all changes of policies and parameters, except those of vhosts that are deleted as a whole.
 
-        What applies after some of them and was never so at the upstream, a lower limit, would cost messages.
+        A state between two of these changes never existed at the upstream; a lower limit in it would cost messages.
         """
         of_vhosts: dict[str, list[Change]] = {}
         for kind in reversed(_RULES):
@@ -366,7 +372,7 @@ class _Comparison:
     def _what_stays(
         self, bound: Bound, bindings: Mapping[Key, AnyEntity]
     ) -> Generator[None, None, dict[Place, AnyEntity]]:
-        """What goes along with a delete and is to be put again: bindings, and auto-delete exchanges."""
+        """Return the bindings and auto-delete exchanges that a delete takes along and that must be put again."""
         gone: dict[Place, None] = {}
         for kind in ("bindings", *_REPLACED):
             for key in self.deletes[kind]:
@@ -399,7 +405,7 @@ class _Comparison:
 
 
 def _why_refused(entity: AnyEntity) -> str | None:
-    """Why an entity of the upstream cannot be had here, before anything is deleted for it."""
+    """Return why this node cannot have an entity of the upstream, before a delete makes room for it."""
     try:
         check_nesting(entity)
         match entity:
@@ -413,12 +419,12 @@ def _why_refused(entity: AnyEntity) -> str | None:
 
 
 def transient_queues(queues: Iterable[AnyEntity]) -> set[Key]:
-    """The keys of the queues that end with their node."""
+    """Return the keys of the queues that end with their node."""
     return {queue.key for queue in queues if isinstance(queue, Queue) and not queue.durable}
 
 
 def travels(entity: AnyEntity, transient: Set[Key]) -> bool:
-    """Whether an entity is told at all; `transient` are the transient queues beside it."""
+    """Return whether an entity is sent to the other site at all; `transient` has the transient queues of the schema."""
     match entity:
         case User():
             return True

@@ -1,12 +1,12 @@
-"""Digests of a schema, with which two nodes find differences without transferring equal parts.
+"""Digests of a schema: with them two nodes find differences without transferring equal parts.
 
     state    everything                              12 octets
     kind     all entities of a kind                  12
-    bucket   the entities whose keys hash alike       5     2^n buckets a kind, so that each has some 64 entities
+    bucket   the entities whose keys hash alike       5     2^n buckets a kind, with about 64 entities each
     entity   one                                      6
 
-Equal digests: the same entities, in whatever order they were put, on whatever node. Entities that do not travel
-(`core.schema.delta.travels`) have no part in it.
+Equal digests mean the same entities, on any node and in any order of insertion. Entities that do not travel
+(`core.schema.delta.travels`) are left out.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLACE_BYTES: Final = 4
 
 
 class DigestEntry(NamedTuple):
-    """One entity that travels: `place` says which bucket it is in, `size_bytes` how long it is as JSON."""
+    """One entity that travels: `place` names its bucket, `size_bytes` is the length of its JSON."""
 
     entity: AnyEntity
     digest: bytes
@@ -38,10 +38,10 @@ class DigestEntry(NamedTuple):
 
 
 class Digests:
-    """The digests of one schema; `look` first, then ask. What did not change is not digested again."""
+    """The digests of one schema. Call `look` first, then ask. Unchanged entities are not digested again."""
 
     def __init__(self) -> None:
-        """Of an empty schema."""
+        """Start with an empty schema."""
         self._seen: tuple[Definitions, int] | None = None
         self._transient: set[Key] = set()
         self._kinds = {kind: _Kind() for kind in KINDS}
@@ -53,8 +53,8 @@ class Digests:
             pass
 
     def looking(self, definitions: Definitions) -> Iterator[None]:
-        """`look` for who has other work as well: what changes meanwhile is taken by the next `look`."""
-        # What fails half-way was not seen: digests of half a schema would have a downstream delete the other half.
+        """As `look`, but yield to other work; the next `look` takes changes that happen meanwhile."""
+        # A look that fails half-way does not count: with digests of half a schema a downstream deletes the rest.
         seen, self._seen = self._seen, None
         version = definitions.version
         is_known = seen is not None and seen[0] is definitions
@@ -76,7 +76,7 @@ class Digests:
         self._kinds, self._transient = kinds, transient
 
     def _look_at(self, definitions: Definitions, changed: set[tuple[str, Key]]) -> bool:
-        """Take what changed; False if that is not all, because a queue became transient, or durable."""
+        """Take the changes; return False if more may have changed, because a queue became transient or durable."""
         for kind, key in changed:
             entity = definitions.by_kind[kind].get(key)
             if kind == "queues" and bool(transient_queues([entity] if entity else [])) != (
@@ -88,17 +88,17 @@ class Digests:
         return True
 
     def state(self) -> bytes:
-        """The digest of everything."""
+        """Return the digest of everything."""
         if self._state is None:
             self._state = _hash([self._kinds[kind].digest() for kind in KINDS], STATE_BYTES)
         return self._state
 
     def kinds(self) -> dict[str, bytes]:
-        """The digest of each kind."""
+        """Return the digest of each kind."""
         return {kind: existing.digest() for kind, existing in self._kinds.items()}
 
     def buckets(self, kind: str) -> bytes:
-        """The digests of the buckets of a kind, one behind the other, in as many buckets as suit its size."""
+        """Return the digests of a kind's buckets, joined; the number of buckets depends on the number of entities."""
         existing = self._kinds[kind]
         count = 1
         while count * _BUCKET_ENTITIES < len(existing.entries) and count < BUCKETS_MAX:
@@ -106,7 +106,7 @@ class Digests:
         return b"".join(_hash(sorted(existing.group(count, index)), BUCKET_BYTES) for index in range(count))
 
     def differing(self, kind: str, theirs: bytes) -> list[int]:
-        """The buckets of a kind in which another schema, with these digests of buckets, has other entities."""
+        """Return the buckets of a kind that differ from another schema's buckets, given their digests."""
         existing = self._kinds[kind]
         count = len(theirs) // BUCKET_BYTES
         return [
@@ -117,7 +117,7 @@ class Digests:
         ]
 
     def bucket(self, kind: str, count: int, index: int) -> Mapping[bytes, DigestEntry]:
-        """The entities in one of `count` buckets, by digest."""
+        """Return the digests of the entities in one of `count` buckets."""
         return self._kinds[kind].group(count, index)
 
 
@@ -132,9 +132,9 @@ class _Kind:
     def look(
         self, entities: Mapping[Key, AnyEntity], transient: set[Key], known: Mapping[Key, DigestEntry]
     ) -> Iterator[None]:
-        """Take all entities; of those that are `known` nothing is digested again."""
-        # Entities are frozen, so the same object has the same digest. Equality would not do: 1 == True, and as
-        # an argument they differ.
+        """Take all entities; those that are `known` are not digested again."""
+        # Entities are frozen, so the same object has the same digest. Equality is too weak: 1 == True, but as arguments
+        # they differ.
         for key, entity in list(entities.items()):
             entry = known.get(key)
             if entry is not None and entry.entity is entity:
@@ -144,7 +144,7 @@ class _Kind:
             yield
 
     def put(self, key: Key, entity: AnyEntity | None, transient: set[Key]) -> None:
-        """One entity is otherwise, or for None gone."""
+        """Take a changed entity; None means that it is deleted."""
         mask = len(self._groups) - 1
         before = self.entries.pop(key, None)
         if before is not None and self._groups:

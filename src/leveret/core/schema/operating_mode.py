@@ -1,4 +1,4 @@
-"""The operating mode of a node or a cluster on a link to another site, for definitions and for messages alike."""
+"""The operating mode of a node or a cluster towards another site, for definitions and messages alike."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from leveret.model.errors import InvalidCommand
 
 
 class OperatingMode(StrEnum):
-    """As the operators of the guides name the sides; `none` is neither."""
+    """The operating modes, under the names of the guides; `none` is neither side."""
 
     UPSTREAM = "upstream"
     DOWNSTREAM = "downstream"
@@ -16,10 +16,10 @@ class OperatingMode(StrEnum):
 
 
 def operating_mode(text: str) -> OperatingMode:
-    """The mode of this name.
+    """Return the mode of this name.
 
     Raises:
-        InvalidCommand: there is none; the text names those that there are.
+        InvalidCommand: there is no such mode; the text names the modes.
     """
     try:
         return OperatingMode(text)

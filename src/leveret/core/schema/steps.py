@@ -1,8 +1,8 @@
 """The order of the changes of a schema sync, and the changes that belong to one step.
 
-A publisher that publishes while a delta is applied must find everything that exists before and after it. So the
-replacement of a deleted entity is put in the same *step* as the delete, and so is every entity that the delete takes
-along and that is to stay.
+A publisher that publishes while a delta is applied must find every entity that exists both before and after it. So the
+replacement of a deleted entity is put in the same *step* as the delete, and so is every lasting entity that the delete
+takes along.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Place: TypeAlias = tuple[str, Key]
 
 
 class SchemaStep(NamedTuple):
-    """Changes that are made in one go.
+    """Changes that are applied together.
 
     Attributes:
-        change: what it is about.
-        instead: what takes the place of what `change` deletes.
-        restored: what the delete took along, and is to stay.
-        joined: whether the next step is made in the same go, because what is between the two must not be seen.
+        change: the main change.
+        instead: the replacement of the entity that `change` deletes.
+        restored: entities that the delete takes along and that stay.
+        joined: whether the next step is applied together with this one: no client may see the state between.
     """
 
     change: Change
@@ -34,25 +34,25 @@ class SchemaStep(NamedTuple):
 
     @property
     def changes(self) -> list[Change]:
-        """All of them, in the order to make them."""
+        """Return all changes of the step in order."""
         return [self.change, *([self.instead] if self.instead else []), *self.restored]
 
 
 class Bound:
-    """What is bound to what: tells what goes with a delete.
+    """The bindings between entities; with them the entities that a delete takes along are found.
 
-    A binding goes with either of its ends; an auto-delete exchange goes with the last binding from it.
+    A binding goes with either of its ends. An auto-delete exchange goes with the last binding from it.
     """
 
     def __init__(self, exchanges: Mapping[Key, AnyEntity]) -> None:
-        """These exchanges, and no binding yet."""
+        """Start with these exchanges and no binding."""
         self._exchanges = dict(exchanges)
         self._bindings: dict[Key, AnyEntity] = {}
         self._at: dict[Place, dict[Key, None]] = {}
         self._from: dict[Key, int] = {}
 
     def put(self, entity: AnyEntity) -> None:
-        """It is there now."""
+        """Add an entity."""
         if isinstance(entity, Exchange):
             self._exchanges[entity.key] = entity
         elif isinstance(entity, Binding) and entity.key not in self._bindings:
@@ -66,7 +66,7 @@ class Bound:
             self._at.setdefault(end, {})[key] = None
 
     def delete(self, kind: str, key: Key) -> list[Place]:
-        """It is there no more; what goes, itself too."""
+        """Remove an entity; return all entities that go with it, itself included."""
         gone: dict[Place, None] = {}
         following = [(kind, key)]
         while following:
@@ -83,7 +83,7 @@ class Bound:
         return list(gone)
 
     def _unbind(self, key: Key) -> list[Place]:
-        """Forget a binding; its source, if that goes with it."""
+        """Remove a binding; return its source as well, if the source goes with it."""
         binding = self._bindings.pop(key, None)
         if binding is None:
             return []
@@ -97,21 +97,21 @@ class Bound:
 
 
 class Steps:
-    """The steps of the deletes of one delta, one after the other."""
+    """The steps of one delta's deletes, one after the other."""
 
     def __init__(
         self, bound: Bound, puts: Mapping[str, Mapping[Key, AnyEntity]], stay: Mapping[Place, AnyEntity]
     ) -> None:
-        """With what there is before them, what takes the place of what they delete, and what goes along and stays."""
+        """Take the entities before the deletes, their replacements, and those that stay in spite of a delete."""
         self._bound = bound
         self._puts = puts
         self._stay = stay
 
     def step(self, kind: str, key: Key) -> SchemaStep:
-        """Delete one entity, and put what that takes."""
+        """Delete one entity, and put all entities that have to follow."""
         wanted = self._puts[kind].get(key)
         gone = [place for place in self._bound.delete(kind, key) if place != (kind, key)]
-        # An auto-delete exchange may go before it is its turn to be replaced.
+        # An auto-delete exchange may go before its own replacement comes.
         restored = [
             entity
             for of_kind in ("exchanges", "bindings")
@@ -125,7 +125,7 @@ class Steps:
 
 
 def ends(binding: AnyEntity) -> tuple[Place, Place]:
-    """Source and destination of a binding."""
+    """Return source and destination of a binding."""
     assert isinstance(binding, Binding)
     destinations = "queues" if binding.destination_type == "queue" else "exchanges"
     return ("exchanges", (binding.vhost, binding.source)), (

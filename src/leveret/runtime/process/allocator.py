@@ -1,4 +1,4 @@
-"""The memory that the C library keeps of what was freed. GNU's only; others do as they will."""
+"""The freed memory that the C library keeps. It is set for GNU's library only."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final
 
 KEPT_BYTES: Final = 16 * 1024 * 1024
 FROM_SYSTEM_BYTES: Final = 8 * 1024 * 1024
-"""Larger blocks come from the system, and go back to it, each by itself."""
+"""The library takes each larger block from the system alone, and gives it back alone."""
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 
 
 def keep_freed_memory() -> None:
-    """Keep up to KEPT_BYTES for what comes next, instead of half a megabyte.
+    """Keep up to KEPT_BYTES of freed memory for reuse, instead of half a megabyte.
 
-    What a peer sends in one turn of the loop is freed in the next. Given back at once, each page of it is cleared
-    by the system before it is used again: a third of what a recovered message cost.
+    The octets of one turn of the loop are freed in the next. If the library returned them at once, the system would
+    clear each page before its next use: a third of the cost of a recovered message.
     """
     with suppress(OSError, AttributeError):
         library = ctypes.CDLL(None)
@@ -27,7 +27,7 @@ def keep_freed_memory() -> None:
 
 
 def give_back_memory() -> None:
-    """Collect garbage, and return to the system what is kept for later: an alarm must be able to end."""
+    """Collect garbage, and return all kept memory to the system, so that a memory alarm can end."""
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

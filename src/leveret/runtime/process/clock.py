@@ -1,4 +1,4 @@
-"""The clocks that the pure rooms are handed: the time of day, and one for durations, which nobody sets."""
+"""The clocks that the pure rooms receive: the time of day, and a clock for durations that nobody sets."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import time
 
 
 def clock_ms() -> int:
-    """Wall clock in milliseconds: a machine's may be set forward or back at any moment, by hours."""
+    """Return the wall clock in milliseconds. A machine's wall clock may jump forward or back by hours at any moment."""
     return time.time_ns() // 1_000_000
 
 
 def elapsed_ms() -> int:
-    """Milliseconds since some moment; to be subtracted from each other. They never go back and never jump."""
+    """Return milliseconds since an arbitrary moment, for differences only.
+
+    This clock never goes back and never jumps.
+    """
     return time.monotonic_ns() // 1_000_000

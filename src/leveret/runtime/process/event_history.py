@@ -1,9 +1,9 @@
-"""What happened at this node, for those who ask after it: rehearsals, promotions, fail-overs, with who began them.
+"""The events of this node, for operators: rehearsals, promotions, fail-overs, each with the user who began it.
 
-The last events are kept in a state file of the tree, so followers have them too, and a node that was promoted knows
-what its leader did. An event that takes long is kept twice: when it begins, so that one that its node did not survive
-is known to be interrupted, and when it ends. The history is news for people: where the disk refuses it, that is
-logged, and nobody's work waits for it or fails by it.
+A state file of the tree keeps the last events, so followers have them too, and a promoted node knows the events of its
+leader. A long event is stored twice: at its begin, so that an event that its node did not survive is known as
+interrupted, and at its end. The history informs people: if the disk refuses it, the node logs that, and no work waits
+for it or fails because of it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ FILE: Final = "event_history.json"
 
 
 class NodeEvent(msgspec.Struct, kw_only=True):
-    """One of them.
+    """One event.
 
     Attributes:
         kind: `rehearsal`, `promotion`, `recovery_into`, `rejoin`, `follower_promotion`, `fail_over`, `queues_led_on`.
-        by: the user who began it; empty if the node did by itself.
-        ended_ms: when it ended; None while it goes on, and for ever if its node did not survive it.
-        error: why it failed; empty if it did not.
-        result: numbers and short texts that say what came of it.
+        by: the user who began it; empty if the node began it.
+        ended_ms: the time of its end; None while it runs, and for ever if its node did not survive it.
+        error: the reason of its failure; empty if it did not fail.
+        result: numbers and short texts that describe the outcome.
     """
 
     kind: str
@@ -46,10 +46,10 @@ class NodeEvent(msgspec.Struct, kw_only=True):
 
 
 class RunningEvent:
-    """An event that goes on; `progress` says how far it is."""
+    """A running event with its `progress`."""
 
     def __init__(self, event: NodeEvent) -> None:
-        """It has just begun."""
+        """Start an event."""
         self.event = event
         self.progress = JobProgress("beginning")
 
@@ -58,39 +58,39 @@ class EventHistory:
     """See the module."""
 
     def __init__(self, file: StateFile, clock_ms: Callable[[], int]) -> None:
-        """Read nothing yet: on a follower the file is replaced by its leader at any time."""
+        """Read nothing yet: on a follower the leader may replace the file at any time."""
         self._file = file
         self._clock_ms = clock_ms
         self._running: list[RunningEvent] = []
         self._last_ms = 0
         self._saving = threading.Lock()
 
-    # -- to keep ------------------------------------------------------------------------------
+    # -- store ------------------------------------------------------------------------------
 
     async def add(self, kind: str, by: str = "", **result: Any) -> None:
-        """Something happened in one moment."""
+        """Store an event without duration."""
         begun_ms = self._begun_ms()
         await self._save(NodeEvent(kind=kind, begun_ms=begun_ms, by=by, ended_ms=begun_ms, result=result))
 
     async def begin(self, kind: str, by: str, **result: Any) -> RunningEvent:
-        """Something begins that `end` is to be called for; `result` is what is known of it by now."""
+        """Store the begin of an event; the caller calls `end` later. `result` holds what is known so far."""
         running = RunningEvent(NodeEvent(kind=kind, begun_ms=self._begun_ms(), by=by, result=result))
         self._running.append(running)
         await self._save(running.event)
         return running
 
     async def withdraw(self, running: RunningEvent) -> None:
-        """It was declined: nothing has happened."""
+        """Remove an event whose request was declined."""
         if running in self._running:
             self._running.remove(running)
             await self._save(running.event, is_withdrawn=True)
 
     def note(self, running: RunningEvent, step: Mapping[str, Any]) -> None:
-        """It goes on: what a pipeline process said."""
+        """Take a report of the event's pipeline process."""
         running.progress.take(step, self._clock_ms())
 
     async def end(self, running: RunningEvent, error: str = "", **result: Any) -> None:
-        """It is over."""
+        """Store the end of an event."""
         if running not in self._running:
             return
         self._running.remove(running)
@@ -99,26 +99,26 @@ class EventHistory:
         await self._save(event)
 
     def _begun_ms(self) -> int:
-        """The time, and of no other event of this process: with the kind it tells events apart."""
+        """Return the time, made unique in this process: kind and begin identify an event."""
         self._last_ms = max(self._clock_ms(), self._last_ms + 1)
         return self._last_ms
 
     async def led(self, node: str, epoch: int) -> None:
-        """This node leads in an epoch: a fail-over, unless it is the first one, or known already."""
+        """Store a fail-over: this node leads in an epoch that is neither the first nor stored already."""
         led = [each.result.get("epoch", 0) for each in self._load() if each.kind == "fail_over"]
         if epoch > max([1, *led]):
             await self.add("fail_over", epoch=epoch, leader=node)
 
-    # -- to show ------------------------------------------------------------------------------
+    # -- show ------------------------------------------------------------------------------
 
     def rows(self) -> list[dict[str, Any]]:
-        """All of them, newest first, with `is_running`."""
+        """Return all events, newest first, with `is_running`."""
         begun = {(each.event.kind, each.event.begun_ms) for each in self._running}
         rows: list[dict[str, Any]] = msgspec.to_builtins(list(reversed(self._load())))
         return [row | {"is_running": (row["kind"], row["begun_ms"]) in begun} for row in rows]
 
     def running(self) -> list[dict[str, Any]]:
-        """Those that go on, with how far they are; from memory."""
+        """Return the running events with their progress, from memory."""
         now_ms = self._clock_ms()
         return [
             {
@@ -147,7 +147,7 @@ class EventHistory:
             logger.warning("event_not_kept kind=%s error=%s", event.kind, error)
 
     def _keep(self, event: dict[str, Any], is_withdrawn: bool) -> None:
-        """Put it at the end, and take away what was kept when it began."""
+        """Append an event, and remove the entry of its begin."""
         with self._saving:
             kept = [
                 each

@@ -1,23 +1,21 @@
-"""Measures how long the event loop is held up, and by what.
+"""Measures how long steps of the event loop take, and names the long ones.
 
-All that a node does for its clients goes through one event loop, so what takes long in one piece makes
-everybody wait. A timer in the loop beats; how late it beats is how long a step took. A thread looks whether the
-beat is overdue, and then at what the loop's thread is doing. Neither is on the way of a message. Pauses of the
-garbage collector are steps like any other, and told by their name. What the machine gave to others meanwhile
-is no step: the kernel says how long the thread could have run and did not.
+One event loop does all work for a node's clients, so every client waits for a long step. A timer in the loop beats; the
+delay of a beat is the duration of a step. A thread checks whether the beat is overdue, and if so reads the stack of the
+loop's thread. Neither lies on the path of a message. Pauses of the garbage collector are steps like others, under
+their own name. Time that the machine gave to other processes does not count: the kernel reports how long the thread
+was runnable and did not run.
 
-A beat each 10 ms, and the thread's looks, cost an idle node 2 % of a core. So a loop that does little beats four
-times a second, and the kernel wakes the watch: a timer of the process's CPU time, armed anew with each slow beat,
-fires when 5 ms were used since, from which moment the beat is due. A step that computes for long uses them up while
-it runs, so none is missed, whenever it begins. A signal waits for the end of a call into C; what the thread used
-beyond the 5 ms was used by that call, and is added. Other ways miss steps or cost more: the lateness of a slow beat
-tells only of steps that it falls into; the loop thread's CPU time since then is a bound for all steps together, and
-traffic that sets in would look like one long step; a clock around each callback is paid by each message, and uvloop
-has no place for one.
+A beat each 10 ms and the thread's checks would cost an idle node 2 % of a core. So a quiet loop beats four times a
+second, and the kernel wakes the watch: a timer of the process's CPU time, armed at each slow beat, fires after 5 ms of
+use; the beat is due at that moment. A long computation uses up the 5 ms while it runs, so the watch misses none,
+whenever it begins. A signal waits for the end of a call into C; CPU time beyond the 5 ms was used by that call, and is
+added. Other ways miss steps or cost more: the delay of a slow beat shows only steps that overlap the beat; the CPU time
+of the loop's thread bounds the sum of all steps, and new traffic would look like one long step; a clock around each
+callback adds cost to each message, and uvloop has no place for one.
 
-What is measured lacks the part of a step before its beat was due: up to 10 ms, as long as the beats are apart.
-What a quiet watch does not see is a step that waits without computing (for a disk), is shorter than 250 ms, and lies
-between two beats.
+The measured time lacks the part of a step before its beat was due: at most 10 ms, the distance of two beats. A
+quiet watch misses a step that waits without computing (for a disk), is shorter than 250 ms, and lies between two beats.
 """
 
 from __future__ import annotations
@@ -41,16 +39,16 @@ from leveret.model.patterns import take_costly
 logger = logging.getLogger(__name__)
 
 LONG_STEP_S: Final = 0.02
-"""What takes longer than this is told."""
+"""A longer step is logged."""
 _BEAT_S: Final = 0.01
 _LOOK_S: Final = 0.015
 _QUIET_BEAT_S: Final = 0.25
 _WORK_S: Final = 0.005
-"""So much CPU time within a slow beat, and the beats are fast from then on."""
+"""CPU time within a slow beat after which the beats become fast."""
 _LITTLE_S: Final = 0.0005
-"""A beat's time was quiet if the loop used less."""
+"""A beat is quiet if the loop used less CPU time in it."""
 _QUIET_AFTER: Final = 20
-"""Beats are slow after so many quiet ones."""
+"""The number of quiet beats after which the beats become slow."""
 _REPORT_EVERY_S: Final = 10.0
 _INTERVAL_S: Final = 5.0
 _INTERVALS: Final = 12
@@ -58,7 +56,7 @@ _FRAMES_MAX: Final = 4
 
 
 class Step(NamedTuple):
-    """Something that held up the loop."""
+    """A step that held up the loop."""
 
     seconds: float
     cpu_s: float
@@ -70,12 +68,12 @@ class LoopWatch:
     """See the module.
 
     Attributes:
-        long_steps: how many there were so far.
-        long_seconds: how long they were together.
+        long_steps: the number of long steps so far.
+        long_seconds: the sum of their durations.
     """
 
     def __init__(self) -> None:
-        """Nothing was seen yet."""
+        """Start without a measured step."""
         self.long_steps = 0
         self.long_seconds = 0.0
         self._longest: deque[float] = deque([0.0], maxlen=_INTERVALS)
@@ -97,7 +95,7 @@ class LoopWatch:
 
     @property
     def longest_s(self) -> float:
-        """The longest step of the last minute."""
+        """Return the longest step of the last minute, in seconds."""
         return max(self._longest)
 
     async def run(self) -> None:
@@ -150,26 +148,26 @@ class LoopWatch:
             self._waits.set_result(None)
 
     def _wake(self) -> None:
-        """The process has used `_WORK_S`: the beat that is due now."""
+        """The process used `_WORK_S` of CPU time: the beat is due now."""
         self._was_woken = True
         self._end_wait()
 
     def _choose_pace(self, cpu_s: float, work: _WorkTimer) -> None:
-        """The next beat is slow if the loop did little for a while, and the kernel tells when it does more."""
+        """Choose the pace of the next beat: slow if the loop was quiet; then the kernel reports new work."""
         self._quiet_beats = self._quiet_beats + 1 if cpu_s < _LITTLE_S and not self._was_woken else 0
         is_quiet = self._quiet_beats >= _QUIET_AFTER or (self._is_quiet and not self._was_woken)
         self._was_woken = False
-        # The timer is armed first: what the loop does from here on is counted.
+        # Arm the timer first: it counts all work from here on.
         self._is_quiet = is_quiet and work.arm()
         self._due_s = time.perf_counter() + (_QUIET_BEAT_S if self._is_quiet else _BEAT_S)
 
     def _note_work(self, frame: FrameType | None) -> None:
-        """The process used `_WORK_S` since the slow beat: the beat is due now; in the loop's thread, amid its step."""
+        """Handle the timer's signal: the beat is due now. This runs in the loop's thread, in the middle of a step."""
         if not self._is_quiet:
             return
         self._held_s = max(0.0, time.thread_time() - self._beat_cpu_s - _WORK_S)
         self._seen = self._seen or stack_of(frame)
-        self._waiting.since_last_s()  # what it waited before is no part of this step
+        self._waiting.since_last_s()  # an earlier wait is not a part of this step
         self._due_s = min(self._due_s, time.perf_counter())
 
     def _take_beat(self, cpu_s: float, waited_s: float) -> None:
@@ -190,7 +188,7 @@ class LoopWatch:
             self._untold = step
 
     def _report(self, now_s: float) -> None:
-        """The longest of those that were not told yet: a line each would be too many."""
+        """Log the longest step since the last report: a line for each would be too many."""
         step, count = self._untold, self._untold_count
         self._untold, self._untold_count, self._reported_at_s = None, 0, now_s
         if step is not None:
@@ -207,18 +205,18 @@ class LoopWatch:
         for pattern, name in take_costly().items():
             logger.warning("pattern_too_costly pattern=%s name=%s action=not_covered", pattern, name)
 
-    # -- the thread's --------------------------------------------------------------------------
+    # -- in the thread --------------------------------------------------------------------------
 
     def _look(self, loop_thread: int, ended: threading.Event) -> None:
         while not ended.wait(_QUIET_BEAT_S if self._is_quiet else _LOOK_S):
             if time.perf_counter() - self._due_s > LONG_STEP_S:
                 frame = sys._current_frames().get(loop_thread)
-                # The first look is at the step; a later one may come when it is over.
+                # The first look sees the step; a later one may come after the step's end.
                 if frame is not None and not self._seen:
                     self._seen = stack_of(frame)
 
     def _note_collection(self, phase: str, info: dict[str, Any]) -> None:
-        """The collector's own call, in whichever thread it runs: all others wait for it."""
+        """Called by the collector, in any thread: all other threads wait for it."""
         if phase == "start":
             self._collection_began_s = time.perf_counter()
         else:
@@ -227,16 +225,15 @@ class LoopWatch:
 
 
 class _WorkTimer:
-    """Calls back in the main thread when the process has used `_WORK_S` of CPU time since this was armed.
+    """Calls back in the main thread after the process has used `_WORK_S` of CPU time since `arm`.
 
-    A process has one such timer. In another thread than the main one, or where another watch took the timer after
-    this one, it cannot be armed.
+    A process has one such timer. `arm` fails outside of the main thread, or after another watch has taken the timer.
     """
 
     _holder: _WorkTimer | None = None
 
     def __init__(self, note: Callable[[FrameType | None], None], then: Callable[[], None]) -> None:
-        """`note` gets the frame that runs, amid its step; `then` is called by the loop after it."""
+        """`note` receives the running frame, in the middle of the step; the loop calls `then` after the step."""
         self._note = note
         self._then = then
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -245,7 +242,7 @@ class _WorkTimer:
         if threading.current_thread() is threading.main_thread():
             self._loop = asyncio.get_running_loop()
             signal.signal(signal.SIGPROF, self._fired)
-            # Calls of the system that it meets go on, in whichever thread.
+            # Interrupted system calls go on, in any thread.
             signal.siginterrupt(signal.SIGPROF, False)
             _WorkTimer._holder = self
         return self
@@ -253,12 +250,12 @@ class _WorkTimer:
     def __exit__(self, *exc: object) -> None:
         if _WorkTimer._holder is self:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
-            # Not the default: that would end the process, if one is under way.
+            # Not the default action: it would end the process if a signal is pending.
             signal.signal(signal.SIGPROF, signal.SIG_IGN)
             _WorkTimer._holder = None
 
     def arm(self) -> bool:
-        """Count from now on; whether that is possible."""
+        """Count from now on; return False if that is impossible."""
         if _WorkTimer._holder is not self:
             return False
         signal.setitimer(signal.ITIMER_PROF, _WORK_S)
@@ -267,20 +264,20 @@ class _WorkTimer:
     def _fired(self, number: int, frame: FrameType | None) -> None:
         self._note(frame)
         if self._loop is not None and not self._loop.is_closed():
-            # A signal's handler runs between two lines of anything, so it leaves the rest to the loop.
+            # A signal's handler runs between any two lines, so it leaves the work to the loop.
             self._loop.call_soon_threadsafe(self._then)
 
 
 class _Waiting:
-    """How long this thread could have run, and did not: the kernel counts it in nanoseconds."""
+    """How long this thread was runnable and did not run: the kernel counts it in nanoseconds."""
 
     def __init__(self) -> None:
-        """Of the thread that asks, for as long as this is entered."""
+        """Measure the calling thread, as long as the context is entered."""
         self._file = -1
         self._last_ns = 0
 
     def __enter__(self) -> _Waiting:
-        # A kernel without these counts: all that is late is a step.
+        # A kernel without these counts: every delay counts as a step.
         with suppress(OSError):
             self._file = os.open(f"/proc/self/task/{threading.get_native_id()}/schedstat", os.O_RDONLY)
         self.since_last_s()
@@ -291,7 +288,7 @@ class _Waiting:
             os.close(self._file)
 
     def since_last_s(self) -> float:
-        """Since this was asked last."""
+        """Return the seconds since the last call."""
         if self._file < 0:
             return 0.0
         before_ns, self._last_ns = self._last_ns, int(os.pread(self._file, 80, 0).split()[1])
@@ -299,7 +296,7 @@ class _Waiting:
 
 
 def stack_of(frame: FrameType | None) -> str:
-    """The functions that are running: the innermost first, then who called it."""
+    """Return the running functions: the innermost first, then its callers."""
     named: list[str] = []
     while frame is not None and len(named) < _FRAMES_MAX:
         module = frame.f_globals.get("__name__", "?").removeprefix("leveret.")

@@ -1,4 +1,4 @@
-"""What the system says about this process, in files of /proc that are kept open: there may be no descriptor left."""
+"""Facts about this process from files of /proc, which stay open: there may be no free descriptor later."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _OPEN_FILES: Final = Path("/proc/self/fd")
 
 
 def read_proc(path: str) -> str:
-    """A small file of /proc as it is now.
+    """Return the present content of a small file of /proc.
 
     Raises:
-        OSError: there is none, or no descriptor for reading it a first time.
+        OSError: the file does not exist, or there is no descriptor to open it for the first time.
     """
     return os.pread(_descriptor(path), _BYTES, 0).decode()
 
@@ -27,9 +27,9 @@ def _descriptor(path: str) -> int:
 
 
 def open_files() -> int:
-    """Descriptors this process has open; kernels since 6.2 keep the number, else they are counted."""
+    """Return the number of open descriptors. Kernels since 6.2 report it; on older kernels it is counted."""
     try:
         return _OPEN_FILES.stat().st_size or len(os.listdir(_OPEN_FILES))
     except OSError:
-        # To count them takes one more, and all there may be are open.
+        # Counting takes one more descriptor; without one, all of them are open.
         return resource.getrlimit(resource.RLIMIT_NOFILE)[0]

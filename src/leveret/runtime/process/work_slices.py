@@ -1,7 +1,7 @@
-"""Long pieces of work in the event loop that also carries the messages: a little at a time.
+"""Long work in the event loop that also carries messages: done a slice at a time.
 
-Of all that is worked on so, one piece has its turn in a pass of the loop: ten long answers at once hold up
-nobody longer than one does.
+In each pass of the loop one slice of all such work runs, so ten long answers at once delay a message no longer than one
+does.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 SLICE_S: Final = 0.004
-"""How long work goes on before the loop serves others."""
+"""The duration of a slice, after which the loop serves others."""
 SORTED_AT_ONCE: Final = 1024
 
 T = TypeVar("T")
 
 
 class _Queue:
-    """Who waits for a turn in one loop."""
+    """The tasks of one loop that wait for a slice."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def next_slice(self) -> None:
-        """Return in a later pass of the loop, in which nobody else returns from here."""
+        """Return in a later pass of the loop, in which no other task returns from here."""
         next_slice = self._loop.create_future()
         self._waiting.append(next_slice)
         if len(self._waiting) == 1:
@@ -49,9 +49,9 @@ _queues: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, _Queue]] = WeakKeyDi
 
 
 async def in_slices(items: Iterable[T], slice_s: float = SLICE_S) -> AsyncIterator[T]:
-    """The items, one after the other; whoever takes them lets the loop serve others every `slice_s`.
+    """Yield the items one after the other; every `slice_s` the loop serves others.
 
-    What is worked on may change meanwhile: take a snapshot first.
+    The underlying collection may change meanwhile: take a snapshot first.
     """
     until = time.perf_counter() + slice_s
     for item in items:
@@ -62,7 +62,7 @@ async def in_slices(items: Iterable[T], slice_s: float = SLICE_S) -> AsyncIterat
 
 
 async def result_of(work: Generator[object, None, T]) -> T:
-    """What a piece of work returns; it yields where the loop may serve others."""
+    """Return the result of a piece of work that yields wherever the loop may serve others."""
     is_over = time_slice()
     while True:
         try:
@@ -76,7 +76,7 @@ async def result_of(work: Generator[object, None, T]) -> T:
 
 
 async def sorted_in_slices(items: Sequence[T], key: Callable[[T], Any]) -> list[T]:
-    """As `sorted`: parts of the list are sorted, one after the other, and merged."""
+    """As `sorted`: sort parts of the list one after the other, and merge them."""
     keyed = [(key(item), number) async for number, item in in_slices(enumerate(items))]
     begins = range(0, len(keyed), SORTED_AT_ONCE)
     parts = [sorted(keyed[begin : begin + SORTED_AT_ONCE]) async for begin in in_slices(begins)]
@@ -85,7 +85,7 @@ async def sorted_in_slices(items: Sequence[T], key: Callable[[T], Any]) -> list[
 
 
 def time_slice(slice_s: float = SLICE_S) -> Callable[[], bool]:
-    """What tells whether the work that begins now has gone on for `slice_s`."""
+    """Return a function that tells whether `slice_s` have passed since the slice began."""
     until = time.perf_counter() + slice_s
     return lambda: time.perf_counter() >= until
 
