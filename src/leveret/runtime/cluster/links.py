@@ -21,25 +21,18 @@ from contextlib import suppress
 from typing import Any, Final, TypeAlias
 
 from leveret.config.sections.cluster import Cluster
-from leveret.config.uris import CLUSTER_PORT, NodeUri, parse_node_uri
+from leveret.config.uris import CLUSTER_PORT, parse_node_uri
 from leveret.core.replication.cluster import Presence
 from leveret.model.errors import LeveretError
 from leveret.runtime.cluster.listener import NOBODY, TLS_PREFIX, ClusterPeer, NodeCredentials
 from leveret.runtime.link.arrival import HANDSHAKE_TIMEOUT_S
+from leveret.runtime.link.dialling import Dialling
 from leveret.runtime.link.heartbeat import Heart
 from leveret.runtime.link.peer import LinkPeer, Receiver
 from leveret.runtime.link.questions import Questions, Unanswered
 from leveret.runtime.sockets.backoff import QUICK_RETRY_S, delay_s
 from leveret.runtime.sockets.tls import client_context
-from leveret.session.link_handshake import (
-    NONCE_BYTES,
-    FollowerHandshake,
-    HandshakeDeclined,
-    HandshakeError,
-    HandshakeMessage,
-    Kind,
-    ProvenLeader,
-)
+from leveret.session.link_handshake import NONCE_BYTES, FollowerHandshake, HandshakeMessage, Kind
 from leveret.wire.link import LinkError, Type
 
 logger = logging.getLogger(__name__)
@@ -115,11 +108,13 @@ class MemberLinks:
         except ValueError:
             where = f"node {node} says that it is found at {presence.uri!r}"
             raise NoSuchNode(f"{where}, which is no place: see its cluster.advertised_uri") from None
-        peer = LinkPeer()
-        dialling = _Dialling(peer)
+        dialling = Dialling(_prove)
+        peer = dialling.peer
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await self._connect(peer, uri)
+                await dialling.connect(
+                    uri, client_context(self._settings.tls, TLS_PREFIX) if uri.is_tls else None
+                )
         except OSError as error:
             raise LinkError(f"node {node} at {uri} is not reached: {str(error) or 'no answer'}") from error
         try:
@@ -139,12 +134,6 @@ class MemberLinks:
             raise
         Heart(peer)
         return peer
-
-    async def _connect(self, peer: LinkPeer, uri: NodeUri) -> None:
-        context = client_context(self._settings.tls, TLS_PREFIX) if uri.is_tls else None
-        await asyncio.get_running_loop().create_connection(
-            lambda: peer, uri.host, uri.port, ssl=context, server_hostname=uri.host if context else None
-        )
 
     def _handshake(self, peer: LinkPeer, kind: Kind, vhost: str) -> FollowerHandshake:
         own = self._credentials
@@ -306,44 +295,5 @@ class _Asked:
         self._questions.ended()
 
 
-class _Dialling:
-    """The handshake of a link that this node makes (link_peer.Receiver)."""
-
-    def __init__(self, peer: LinkPeer) -> None:
-        self._peer = peer
-        self._handshake: FollowerHandshake | None = None
-        self._has_proven = False
-        self._leader: asyncio.Future[ProvenLeader] = asyncio.get_running_loop().create_future()
-        peer.receiver = self
-
-    async def shake(self, handshake: FollowerHandshake) -> ProvenLeader:
-        """Who is there; from then on messages wait for another receiver."""
-        self._handshake = handshake
-        self._peer.say(handshake.hello())
-        return await self._leader
-
-    def received(self, kind: Type, payload: memoryview) -> None:
-        """See link_peer.Receiver."""
-        if self._handshake is None or self._leader.done():
-            raise HandshakeError("a message came that was not due")
-        said = HandshakeMessage(kind, bytes(payload))
-        if not self._has_proven:
-            self._has_proven = True
-            try:
-                proof = self._handshake.answer_hello(
-                    said, leadership=NOBODY, followed_epoch=0, led=False, uri=""
-                )
-            except HandshakeDeclined as declined:
-                self._peer.say(declined.answer)
-                raise
-            self._peer.say(proof)
-            return
-        leader = self._handshake.take_welcome(said)
-        self._peer.is_trusted = True
-        self._peer.hold()
-        self._leader.set_result(leader)
-
-    def ended(self, error: Exception | None) -> None:
-        """See link_peer.Receiver."""
-        if not self._leader.done():
-            self._leader.set_exception(error or HandshakeError("it closed the link"))
+def _prove(handshake: FollowerHandshake, said: HandshakeMessage) -> HandshakeMessage:
+    return handshake.answer_hello(said, leadership=NOBODY, followed_epoch=0, led=False, uri="")

@@ -27,8 +27,8 @@ from typing import Any, Final, Protocol
 from leveret.core.replication.replica_set import Acks
 from leveret.model.errors import StorageError
 from leveret.runtime.mirroring.led_log import LedLog, MirrorState
-from leveret.runtime.mirroring.progress import SynchronisingProgress
 from leveret.runtime.replication.catching_up import CatchUpPlan
+from leveret.runtime.replication.progress import SynchronisingProgress
 from leveret.runtime.replication.reconciliation import Reconciliation
 from leveret.storage.log import Log
 from leveret.storage.tree import Tree

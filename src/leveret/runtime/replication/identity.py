@@ -8,6 +8,7 @@ relies on it.
 
 from __future__ import annotations
 
+import os
 import secrets
 import ssl
 from collections.abc import Callable
@@ -17,7 +18,13 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 
 from leveret.model.errors import StorageError
-from leveret.session.link_handshake import FORMER_LEADERS_MAX, Leadership
+from leveret.session.link_handshake import (
+    FORMER_LEADERS_MAX,
+    NONCE_BYTES,
+    FollowerHandshake,
+    Kind,
+    Leadership,
+)
 from leveret.storage.secret_file import Secret
 from leveret.storage.state_file import StateFile
 
@@ -42,6 +49,17 @@ class LinkEnd(NamedTuple):
     name: str
     own_uri: Callable[[], str]
     tls: Callable[[], ssl.SSLContext | None]
+
+    def handshake(self, kind: Kind, channel: bytes) -> FollowerHandshake:
+        """Begin to prove who this node is to one that it has connected to, over that channel."""
+        return FollowerHandshake(
+            bytes(self.secret.octets),
+            kind=kind,
+            node_id=self.identity.identity.node_id,
+            name=self.name,
+            nonce=os.urandom(NONCE_BYTES),
+            channel=channel,
+        )
 
 
 class NodeIdentity(msgspec.Struct, kw_only=True):

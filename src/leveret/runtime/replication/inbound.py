@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 from leveret.config.uris import NodeUri
 from leveret.model.errors import Corrupt, LeveretError, StorageError
+from leveret.runtime.link.dialling import Dialling
 from leveret.runtime.link.peer import LinkPeer
 from leveret.runtime.link.questions import Questions, Unanswered, in_thread
 from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.applier import FollowerData, WaitingChanges
 from leveret.runtime.replication.identity import LinkEnd
+from leveret.runtime.replication.progress import progress_row
 from leveret.runtime.sockets.backoff import RETRY_S, delay_s
 from leveret.session.link_handshake import (
-    NONCE_BYTES,
     FollowerHandshake,
     HandshakeDeclined,
     HandshakeMessage,
@@ -137,7 +137,6 @@ class Inbound:
         self._followed = followed
         self._clock_ms = clock_ms
         self._peer: LinkPeer | None = None
-        self._handshake: FollowerHandshake | None = None
         self._ended = asyncio.Event()
         self._heard_at_s = 0.0
         self._received_before = 0
@@ -164,34 +163,33 @@ class Inbound:
         progress.was_streaming = False
         self._ended.clear()
         loop = asyncio.get_running_loop()
-        peer = LinkPeer()
-        peer.receiver = self
+        dialling = Dialling(self._prove)
         try:
-            context = self._own.tls() if self.uri.is_tls else None
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                await loop.create_connection(
-                    lambda: peer,
-                    self.uri.host,
-                    self.uri.port,
-                    ssl=context,
-                    server_hostname=self.uri.host if context else None,
-                )
+                await dialling.connect(self.uri, self._own.tls() if self.uri.is_tls else None)
         except (OSError, TimeoutError, LeveretError) as error:
             self._note_error(f"cannot connect to {self.uri}: {str(error) or 'no answer'}")
             return
-        if self._ended.is_set():
+        peer = dialling.peer
+        try:
+            async with asyncio.timeout(SILENCE_S):
+                leader = await dialling.shake(self._own.handshake("follow", peer.channel))
+            self._begin_joining(leader)
+        except (OSError, TimeoutError, LeveretError) as error:
+            peer.close(error)
+            self.ended(error if str(error) else LinkError("the leader does not answer"))
             return
-        self._peer = peer
-        self._handshake = FollowerHandshake(
-            bytes(self._own.secret.octets),
-            kind="follow",
-            node_id=self._own.identity.identity.node_id,
-            name=self._own.name,
-            nonce=os.urandom(NONCE_BYTES),
-            channel=peer.channel,
-        )
-        self._send(self._handshake.hello())
+        except BaseException:
+            peer.abort()
+            raise
+        if self._stops or peer.is_closed:
+            peer.close()
+            self.ended(None)
+            return
+        self._peer, peer.receiver = peer, self
         self._heard_at_s = loop.time()
+        # Kept, or it may be collected.
+        self._telling = loop.create_task(self._send_inventory(peer))
         while not self._ended.is_set():
             try:
                 async with asyncio.timeout(1.0):
@@ -208,14 +206,8 @@ class Inbound:
         progress = self.progress
         if progress.state != "catching_up":
             return None
-        seconds = max(1, self._clock_ms() - progress.copying_since_ms) / 1000
-        rate = progress.bytes_copied / seconds
-        return {
-            "bytes_done": progress.bytes_copied,
-            "bytes_total": progress.bytes_copied + progress.bytes_left,
-            "rate_bytes_s": round(rate),
-            "seconds_left": round(progress.bytes_left / rate, 1) if rate else None,
-        }
+        done, left = progress.bytes_copied, progress.bytes_left
+        return progress_row(done, done + left, (self._clock_ms() - progress.copying_since_ms) / 1000)
 
     def _ack_again(self) -> None:
         """Say that this side is there."""
@@ -332,36 +324,25 @@ class Inbound:
             case Type.QUESTION | Type.ANSWER:
                 self.questions.received(peer, kind, payload)
             case _:
-                try:
-                    self._shake(HandshakeMessage(kind, bytes(payload)))
-                except HandshakeDeclined as declined:
-                    self._send(declined.answer)
-                    raise
+                raise LinkError(f"message {kind.name} is not due from a leader")
 
-    def _shake(self, message_: HandshakeMessage) -> None:
-        peer, handshake = self._peer, self._handshake
-        if handshake is None or peer is None:
-            raise LinkError(f"message of type {message_.type} is not due")
+    def _prove(self, handshake: FollowerHandshake, said: HandshakeMessage) -> HandshakeMessage:
         identity = self._own.identity.identity
-        leadership = identity.leadership
-        if not peer.is_trusted:
-            self._send(
-                handshake.answer_hello(
-                    message_,
-                    leadership=leadership,
-                    followed_epoch=identity.followed_epoch,
-                    led=identity.led,
-                    uri=self._own.own_uri(),
-                )
-            )
-            peer.is_trusted = True
-            return
-        leader = handshake.take_welcome(message_)
-        self._handshake = None
-        if leader.epoch < leadership.epoch:
+        return handshake.answer_hello(
+            said,
+            leadership=identity.leadership,
+            followed_epoch=identity.followed_epoch,
+            led=identity.led,
+            uri=self._own.own_uri(),
+        )
+
+    def _begin_joining(self, leader: ProvenLeader) -> None:
+        """Raise HandshakeRefused if that leader was replaced."""
+        epoch = self._own.identity.identity.epoch
+        if leader.epoch < epoch:
             raise HandshakeRefused(
-                f"the leader {leader.name} at {self.uri} has epoch {leader.epoch}, this node's data have "
-                f"{leadership.epoch}: it was replaced; follow the present leader"
+                f"the leader {leader.name} at {self.uri} has epoch {leader.epoch}, this node's data have {epoch}: "
+                "it was replaced; follow the present leader"
             )
         self._followed.leader_epoch(leader)
         self._data.joining(leader)
@@ -371,12 +352,6 @@ class Inbound:
         progress.names.clear()
         progress.applied_position = progress.acked_position = 0
         logger.info("replication_connected leader=%s name=%s epoch=%d", self.uri, leader.name, leader.epoch)
-        # Kept, or it may be collected.
-        self._telling = asyncio.get_running_loop().create_task(self._send_inventory(peer))
-
-    def _send(self, message_: HandshakeMessage) -> None:
-        if self._peer is not None:
-            self._peer.say(message_)
 
     async def _send_inventory(self, peer: LinkPeer) -> None:
         """Of thousands of logs in slices: each has a header to be read."""

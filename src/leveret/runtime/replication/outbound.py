@@ -26,6 +26,7 @@ from leveret.runtime.logs.commit import GroupCommit
 from leveret.runtime.replication.catching_up import STEP_BYTES, CatchUpPlan
 from leveret.runtime.replication.feed import Feed
 from leveret.runtime.replication.identity import LinkEnd, NodeIdentity
+from leveret.runtime.replication.progress import progress_row
 from leveret.runtime.replication.reconciliation import Reconciliation
 from leveret.session.link_handshake import (
     NONCE_BYTES,
@@ -474,11 +475,4 @@ class Outbound:
 
     def _progress(self, left: int) -> dict[str, Any]:
         total = max(self.bytes_total, left)
-        seconds = max(0.001, asyncio.get_running_loop().time() - self._began_s)
-        rate = (total - left) / seconds
-        return {
-            "bytes_done": total - left,
-            "bytes_total": total,
-            "rate_bytes_s": round(rate),
-            "seconds_left": round(left / rate, 1) if rate else None,
-        }
+        return progress_row(total - left, total, asyncio.get_running_loop().time() - self._began_s)
