@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from leveret.core.replication.replica_set import Acks, Phase, ReplicaSet
@@ -33,26 +34,12 @@ class _LagSample(NamedTuple):
     at_ms: int
 
 
-class _Live:
-    """A follower that gets every frame from `joined` on, since `joined_ms`."""
+@dataclass(slots=True)
+class _Times:
+    """Of a follower that gets every frame: since when, and since when promises wait for it, if they do."""
 
-    __slots__ = ("acks", "in_sync_from_ms", "joined", "joined_ms")
-
-    def __init__(self, joined: int, joined_ms: int) -> None:
-        self.acks = Acks()
-        self.joined = joined
-        self.joined_ms = joined_ms
-        self.in_sync_from_ms = joined_ms
-        """Since when promises wait for it, if they do."""
-
-    @property
-    def holds_back(self) -> bool:
-        return self.acks.cut >= self.joined
-
-    @property
-    def owes_from(self) -> int:
-        """What was shipped behind this position is to be acked yet."""
-        return max(self.acks.cut, self.joined)
+    joined_ms: int
+    in_sync_from_ms: int
 
 
 class InSync:
@@ -84,7 +71,7 @@ class InSync:
         self._maybe_recorded = self._surely_recorded = self._recorded
         """All that the record may name, and all that it names whatever becomes of a write under way."""
         self._is_writing = False
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, _Times] = {}
         self._replicas = ReplicaSet()
         self._end = 0
         self._confirmable = 0
@@ -98,8 +85,8 @@ class InSync:
     def joined(self, follower: str, position: int, now_ms: int) -> None:
         """The follower gets every frame from `position` on; an earlier link of the follower ends with this."""
         self.left(follower)
-        live = self._live[follower] = _Live(position, now_ms)
-        self._replicas.joined(follower, live.acks, position)
+        self._live[follower] = _Times(now_ms, now_ms)
+        self._replicas.joined(follower, Acks(), position)
         if position < self._end and not self._samples:
             self._sample(self._end, now_ms)
 
@@ -124,16 +111,17 @@ class InSync:
         Raises:
             PeerError: that was not shipped yet; the link is to be ended.
         """
-        live = self._live.get(follower)
-        if live is None or position <= live.acks.cut:
+        acks = self._replicas.acks(follower)
+        if acks is None or position <= acks.cut:
             return
-        if position > max(self._end, live.joined):
+        end = max(self._end, self._replicas.owes_from(follower))
+        if position > end:
             raise PeerError(
-                f"follower {follower} acks position {position}, but the last one shipped is {self._end}"
+                f"follower {follower} acks position {position}, but the last one shipped is {end}"
             )
-        if not live.holds_back:
-            live.in_sync_from_ms = now_ms
-        live.acks.cut = position
+        if not self._holds_back(follower):
+            self._live[follower].in_sync_from_ms = now_ms
+        acks.cut = position
         self._prune()
         self._advance()
 
@@ -156,8 +144,10 @@ class InSync:
         due = self._shipped_by(long_ago_ms)
         late = [
             name
-            for name, live in self._live.items()
-            if live.holds_back and live.in_sync_from_ms <= long_ago_ms and live.acks.cut < due
+            for name, times in self._live.items()
+            if self._holds_back(name)
+            and times.in_sync_from_ms <= long_ago_ms
+            and self._replicas.owes_from(name) < due
         ]
         for name in late:
             self.left(name)
@@ -190,12 +180,15 @@ class InSync:
 
     def lag(self, follower: str, now_ms: int) -> Lag | None:
         """The follower's lag; None when it is not live."""
-        live = self._live.get(follower)
-        if live is None:
+        times = self._live.get(follower)
+        if times is None:
             return None
-        owes_from = live.owes_from
-        since_ms = self._owed_since_ms(owes_from, now_ms) if live.holds_back else live.joined_ms
+        owes_from = self._replicas.owes_from(follower)
+        since_ms = self._owed_since_ms(owes_from, now_ms) if self._holds_back(follower) else times.joined_ms
         return Lag(max(0, self._end - owes_from), (now_ms - since_ms) / 1000)
+
+    def _holds_back(self, follower: str) -> bool:
+        return self._replicas.phase(follower) is not Phase.JOINING
 
     # The record.
 
@@ -267,7 +260,7 @@ class InSync:
 
     def _prune(self) -> None:
         """Forget the marks that everyone has acked."""
-        slowest = min((live.owes_from for live in self._live.values()), default=self._end)
+        slowest = min(map(self._replicas.owes_from, self._live), default=self._end)
         while self._samples and self._samples[0].position <= slowest:
             self._samples.popleft()
 

@@ -131,6 +131,16 @@ class ReplicaSet:
         replica = self._replicas.get(node)
         return replica.has if replica is not None else 0
 
+    def acks(self, node: str) -> Acks | None:
+        """The acks of the node's link; None for a node that is gone."""
+        replica = self._replicas.get(node)
+        return replica.acks if replica is not None else None
+
+    def owes_from(self, node: str) -> int:
+        """Every cut after this one is to be acked yet by the node; 0 for a node that is gone."""
+        replica = self._replicas.get(node)
+        return max(replica.acks.cut, replica.joined) if replica is not None and replica.acks else 0
+
     def reached(self, end: int) -> int:
         """The cut up to which all sets have everything at this moment; `end` without any set."""
         for nodes in self.sets:
