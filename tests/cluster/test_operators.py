@@ -321,6 +321,29 @@ def test_leaders_are_spread_by_command(site: ClusterSite, nodes: list[SiteNode],
     site.wait(spread, "each node leads two of four queues")
 
 
+def test_a_node_whose_end_would_harm_a_queue_is_stopped_by_force_only(
+    site: ClusterSite, nodes: list[SiteNode], ctl: Ctl
+) -> None:
+    stopped, other = nodes[1:]
+    site.set_policy("two", "^copied$", {"ha-mode": "all", "ha-sync-mode": "automatic"}, at=other)
+    fill(site, stopped, "copied")
+    fill(site, stopped, "alone")
+    lack = (
+        "queue 'alone' in vhost '/' would be without a home: no policy has it mirrored, and its only copy is at "
+        f"node {stopped.node} if node {stopped.node} is stopped"
+    )
+    for command in ("check_if_safe_to_stop", "drain", "stop"):
+        status, _, said = ctl(stopped, command)
+        assert (status, lack in said) == (69, True)
+    assert is_in_service(stopped)
+    assert ctl(stopped, "stop", "--force")[0] == 0
+    assert not stopped.alive
+    rows = {row["name"]: row["state"] for row in site.api("GET", "queues", at=other)}
+    assert (rows["alone"], rows["copied"]) == ("down", "running")
+    stopped.launch()
+    stopped.wait_ready()
+
+
 def test_a_node_without_a_lease_says_so(site: ClusterSite, nodes: list[SiteNode], ctl: Ctl) -> None:
     leader, other = nodes[1:]
     fill(site, leader, "waits", count=3)

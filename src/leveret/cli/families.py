@@ -168,6 +168,7 @@ FAMILIES: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
             "await_online_synchronized_mirror",
             "check_if_node_is_mirror_sync_critical",
             "check_if_node_is_quorum_critical",
+            "check_if_safe_to_stop",
         ),
     ),
     "nodes.resources": (

@@ -21,6 +21,7 @@ from leveret.model.definitions import Policy, Put, Queue
 from leveret.runtime.process.clock import clock_ms
 from leveret.session.amqp091.connection import AmqpState
 from tests.unit.management.conftest import Client
+from tests.unit.management.fake_replication import follower
 from tests.unit.management.trio import A, B, C, Trio, connect, state
 
 if TYPE_CHECKING:
@@ -556,6 +557,37 @@ def test_a_node_is_critical_that_leads_a_mirrored_queue_without_a_synchronised_m
         ],
     }
     assert trio.get(A, "/api/health/checks/node-is-quorum-critical") == {"status": "ok"}
+
+
+def test_a_node_is_not_safe_to_stop_without_which_a_queue_or_a_follower_lacks_something(trio: Trio) -> None:
+    path = "/api/health/checks/node-is-safe-to-stop"
+    trio.declare("safe", A, mirrors=(B,), synchronised_mirrors=(B,), is_mirrored=True)
+    assert trio.get(A, path) == {"status": "ok"}
+    trio.declare("plain", A)
+    trio.nodes[A].replication.followers = [follower("f", "1", in_sync=False)]
+    failed = trio.at(A).get(path)
+    assert failed.status_code == 503
+    assert failed.json() == {
+        "status": "failed",
+        "reason": "Without this node there would be too few copies",
+        "dangers": [
+            {
+                "readable_name": "queue 'plain' in vhost '/'",
+                "name": "plain",
+                "virtual_host": "/",
+                "kind": "queue",
+                "lack": f"would be without a home: no policy has it mirrored, and its only copy is at node {A}",
+            },
+            {
+                "readable_name": "follower 'f'",
+                "name": "f",
+                "virtual_host": None,
+                "kind": "follower",
+                "lack": "would be without a leader: neither it nor another follower is in sync",
+            },
+        ],
+    }
+    assert trio.get(B, path) == {"status": "ok"}
 
 
 def test_an_alarm_of_any_node_is_one_of_the_cluster(trio: Trio) -> None:

@@ -14,6 +14,7 @@ from typer import Argument, Option
 from leveret.cli import exits
 from leveret.cli.api import CtlError, NodeUnreachable, TimedOut
 from leveret.cli.command import Session, command
+from leveret.cli.commands.nodes.safe_to_stop import FORCE, refuse_unless_safe
 from leveret.cli.data_dir import holder
 from leveret.cli.output.values import MessageLine
 
@@ -87,13 +88,18 @@ def stop(
         Path | None, Argument(help="File with the node's process id; by default the data directory's.")
     ] = None,
     idempotent: Annotated[bool, Option("--idempotent", help="End with status 0 if no node runs.")] = False,
+    force: FORCE = False,
 ) -> MessageLine:
-    """Stop the node in order and wait for its end. Confirmed messages are kept."""
+    """Stop the node in order and wait for its end. Confirmed messages are kept.
+
+    Refused if the node is not safe to stop, see check_if_safe_to_stop. With a pid file alone, nothing is checked.
+    """
     pid = _running(ctl, pid_file)
     if pid is None:
         if idempotent:
             return MessageLine("no node is running", {"result": "ok"})
         raise NodeUnreachable(f"no node runs on {pid_file or ctl.data_dir}")
+    _refuse_unless_safe(ctl, pid, force=force)
     ctl.announce(f"Stopping the node of process {pid} ...")
     _end(ctl, pid, waits=True)
     return MessageLine(f"The node of process {pid} has ended", {"result": "ok"})
@@ -103,11 +109,13 @@ def stop(
 def shutdown(
     ctl: Session,
     waits: Annotated[bool, Option("--wait/--no-wait", help="Wait for the node's end.")] = True,
+    force: FORCE = False,
 ) -> MessageLine:
     """Stop the node in order, like stop, with or without waiting."""
     pid = _running(ctl, None)
     if pid is None:
         raise NodeUnreachable(f"no node runs on {ctl.data_dir}")
+    _refuse_unless_safe(ctl, pid, force=force)
     ctl.announce(f"Shutting down the node running at PID {pid}")
     if waits:
         ctl.announce(f"Waiting for PID {pid} to terminate")
@@ -134,6 +142,12 @@ def _await(ctl: Session, timeout_s: int, check: Callable[[], None]) -> None:
             if time.monotonic() > deadline_s:
                 raise NodeUnreachable(f"{error} (waited {timeout_s} s)") from None
             time.sleep(_POLL_S)
+
+
+def _refuse_unless_safe(ctl: Session, pid: int, *, force: bool) -> None:
+    """A pid file of its own does not say where its node answers: only the data directory's node is asked."""
+    if not force and ctl.data_dir is not None and holder(ctl.data_dir) == pid:
+        refuse_unless_safe(ctl)
 
 
 def _running(ctl: Session, pid_file: Path | None) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from leveret.cli.command import Session, command
+from leveret.cli.commands.nodes.safe_to_stop import FORCE, refuse_unless_safe
 
 
 @command(
@@ -28,8 +29,13 @@ def resume_listeners(ctl: Session) -> None:
     "Will put node {node} into maintenance mode. The node will no longer serve any client traffic!",
     "drain",
 )
-def drain(ctl: Session) -> None:
-    """Refuse new clients and close all connections, until revive or a restart."""
+def drain(ctl: Session, force: FORCE = False) -> None:
+    """Refuse new clients and close all connections, until revive or a restart.
+
+    Refused if the node is not safe to stop, see check_if_safe_to_stop.
+    """
+    if not force:
+        refuse_unless_safe(ctl)
     ctl.api.put("operations", "maintenance", body={"draining": True})
 
 

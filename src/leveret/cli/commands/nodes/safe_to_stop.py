@@ -1,18 +1,23 @@
-"""Whether a node can stop without harm to a queue: as a check, or as a wait."""
+"""Whether a node can stop without harm to a queue or a follower: as a check, as a wait, and before a stop."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
+
+from typer import Option
 
 from leveret.cli import exits
-from leveret.cli.api import CtlError
+from leveret.cli.api import CtlError, NodeUnreachable
 from leveret.cli.command import Session, command
 from leveret.cli.commands.nodes.cluster import wait_until
 from leveret.cli.commands.nodes.health import passed, single
 from leveret.cli.output.values import MessageLine
 
+FORCE: TypeAlias = Annotated[
+    bool, Option("--force", help="Go on although queues, streams or followers would lack a copy or a home.")
+]
 _TIMEOUT_S: Final = 120
 _SINGLE: Final = "single node cluster"
 _ONLY_ONE: Final = "Target node seems to be the only one in a single node cluster, the command does not apply"
@@ -86,6 +91,41 @@ def check_if_node_is_quorum_critical(ctl: Session) -> MessageLine:
 def await_online_quorum_plus_one(ctl: Session) -> MessageLine | None:
     """Wait until the node can stop with a majority left in every quorum queue; two minutes by default."""
     return _awaited(ctl, _NO_QUORUM)
+
+
+@command("Checking if node {node} is safe to stop ...", "check_if_safe_to_stop")
+def check_if_safe_to_stop(ctl: Session) -> MessageLine:
+    """Fail if stopping the node would leave a queue, stream or follower without a copy, a majority or a home.
+
+    Each of them is named with its lack. stop, shutdown and drain check the same, unless there is --force.
+    """
+    found, lines = _stop_verdict(ctl)
+    if lines:
+        raise CtlError(exits.UNAVAILABLE, "; ".join(lines))
+    if found.get("reason") == _SINGLE:
+        return single(ctl)
+    text = f"Node {ctl.node} is safe to stop: every queue, stream and follower keeps a copy, a majority and a home"
+    return passed(ctl, text)
+
+
+def refuse_unless_safe(ctl: Session) -> None:
+    """Before a stop or a drain: raise CtlError that names what would be harmed; a silent node harms nothing."""
+    try:
+        _, lines = _stop_verdict(ctl)
+    except NodeUnreachable:
+        return
+    if lines:
+        hint = "nothing was done; wait until the copies are there, or go on with --force"
+        raise CtlError(exits.UNAVAILABLE, "; ".join([*lines, hint]))
+
+
+def _stop_verdict(ctl: Session) -> tuple[dict[str, Any], list[str]]:
+    """The verdict, and a sentence for each object in danger."""
+    found = ctl.api.verdict("health", "checks", "node-is-safe-to-stop")
+    dangers = found.get("dangers", ())
+    return found, [
+        f"{each['readable_name']} {each['lack']} if node {ctl.node} is stopped" for each in dangers
+    ]
 
 
 def _checked(ctl: Session, danger: _Danger) -> MessageLine:

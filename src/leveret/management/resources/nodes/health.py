@@ -10,8 +10,16 @@ from starlette.responses import Response
 
 from leveret.core.queues.queue import Queue
 from leveret.core.replication.placement import QueuePlacement
+from leveret.core.replication.safe_to_stop import (
+    StopDanger,
+    follower_dangers,
+    is_only_copy,
+    lacks_synchronised_mirror,
+    loses_quorum,
+    queue_lack,
+)
 from leveret.core.rules.descriptors import DESCRIPTORS
-from leveret.core.rules.validation import CLASSIC, QUORUM, STREAM, queue_type
+from leveret.core.rules.validation import STREAM, queue_type
 from leveret.management.request.auth import Need
 from leveret.management.request.call import Call, resource
 from leveret.management.request.leadership import (
@@ -162,23 +170,47 @@ def _check_queues(
 
 
 def _is_critical(queue: Queue, placed: QueuePlacement, me: str) -> bool:
-    is_here = placed.leader == me and placed.is_mirrored and not placed.synchronised_mirrors
-    return is_here and queue_type(queue.definition.arguments) == CLASSIC
+    return lacks_synchronised_mirror(queue_type(queue.definition.arguments), placed, me)
 
 
 def _is_only_copy(queue: Queue, placed: QueuePlacement, me: str) -> bool:
-    if _is_critical(queue, placed, me):
-        return True
-    is_alone = queue_type(queue.definition.arguments) == STREAM or not queue.definition.durable
-    return is_alone and placed.leader == me and not placed.is_exclusive
+    kind = queue_type(queue.definition.arguments)
+    return lacks_synchronised_mirror(kind, placed, me) or is_only_copy(
+        kind, placed, me, durable=queue.definition.durable
+    )
 
 
 def _loses_quorum(queue: Queue, placed: QueuePlacement, me: str) -> bool:
-    if queue_type(queue.definition.arguments) != QUORUM:
-        return False
-    members = (placed.leader, *placed.recoverable_mirrors)
-    online = {placed.leader, *placed.synchronised_mirrors} if placed.state != "down" else set()
-    return me in online and len(online) - 1 <= len(members) // 2
+    return loses_quorum(queue_type(queue.definition.arguments), placed, me)
+
+
+async def check_safe_to_stop(call: Call) -> Response:
+    """Check that no queue, stream or follower would lack a copy, a majority or a home if this node stopped.
+
+    Of a node alone the queues do not matter: they are down while it is stopped, wherever it is stopped.
+    """
+    dangers = follower_dangers(call.node.replication.status())
+    if not _is_single(call):
+        dangers = [*_queue_dangers(call), *dangers]
+    if dangers:
+        found = [
+            {"readable_name": each.readable_name, "name": each.name, "virtual_host": each.vhost or None}
+            | {"kind": each.kind, "lack": each.lack}
+            for each in dangers
+        ]
+        return _failed("Without this node there would be too few copies", {"dangers": found})
+    return json_reply({"status": "ok", "reason": _SINGLE}) if _is_single(call) else _ok()
+
+
+def _queue_dangers(call: Call) -> list[StopDanger]:
+    cluster, found = call.cluster, []
+    for (vhost, name), queue in sorted(call.broker.queues.items()):
+        kind = queue_type(queue.definition.arguments)
+        placed = cluster.placement((vhost, name))
+        lack = queue_lack(kind, placed, cluster.name, durable=queue.definition.durable)
+        if lack:
+            found.append(StopDanger("stream" if kind == STREAM else "queue", name, vhost, lack))
+    return found
 
 
 def _is_single(call: Call) -> bool:
@@ -280,6 +312,7 @@ ROUTES = [
     resource(f"{_CHECKS}/is-in-service", GET=check_in_service),
     resource(f"{_CHECKS}/node-is-mirror-sync-critical", GET=check_mirror_sync_critical),
     resource(f"{_CHECKS}/node-is-quorum-critical", GET=check_quorum_critical),
+    resource(f"{_CHECKS}/node-is-safe-to-stop", GET=check_safe_to_stop),
     resource("/api/healthchecks/node", GET=check_node),
     resource("/api/healthchecks/node/{node}", need=Need.MANAGEMENT, place=at_node("node"), GET=check_node),
 ]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from leveret.cli.commands.nodes import cluster as commands
-from leveret.cli.commands.nodes import safe_to_stop
+from leveret.cli.commands.nodes import lifecycle, safe_to_stop
 from leveret.cli.ctl import _describe, build_app, common_options_first, wanted_command
 from leveret.cli.program import run
 from leveret.core.broker.alarms import Watermark
@@ -18,6 +18,7 @@ from leveret.management.request import other_nodes as leader_client
 from leveret.model.definitions import Parameter, Policy, Put
 from tests.unit.cli.commands.replication.test_followers import serving
 from tests.unit.management.conftest import FakeNode
+from tests.unit.management.fake_replication import follower
 from tests.unit.management.trio import A, B, C, Trio, state
 
 Ctl = Callable[..., tuple[int, str, str]]
@@ -278,6 +279,45 @@ def test_a_node_that_may_not_be_stopped_is_told(
     monkeypatch.setattr(safe_to_stop, "_TIMEOUT_S", 0.05)
     assert failure(ctl, "await_online_synchronized_mirror") == (69, late)
     assert ctl("check_if_node_is_quorum_critical")[0] == 0
+
+
+def test_what_would_lack_something_is_named_before_a_node_is_stopped_or_drained(
+    trio: Trio, ctl: Ctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(lifecycle, "_end", lambda ctl, pid, *, waits: ended.append(pid))
+    monkeypatch.setattr(lifecycle, "holder", lambda data_dir: 4711)
+    trio.declare("safe", A, mirrors=(B,), synchronised_mirrors=(B,), is_mirrored=True)
+    safe = f"Node {A} is safe to stop: every queue, stream and follower keeps a copy, a majority and a home\n"
+    assert ctl("check_if_safe_to_stop")[:2] == (0, f"Checking if node {A} is safe to stop ...\n{safe}")
+    assert ctl("stop")[0] == 0
+    trio.declare("q", A, mirrors=(B,), is_mirrored=True)
+    trio.nodes[A].replication.followers = [follower("f", "1", in_sync=False, lag_records=7)]
+    lines = [
+        f"queue 'q' in vhost '/' would be without a synchronised copy if node {A} is stopped",
+        "follower 'f' would be without 7 changes that only this node has, and no other follower is in sync "
+        f"if node {A} is stopped",
+    ]
+    assert failure(ctl, "check_if_safe_to_stop") == (69, "; ".join(lines))
+    refused = "; ".join([*lines, "nothing was done; wait until the copies are there, or go on with --force"])
+    for command in ("stop", "shutdown", "drain"):
+        assert failure(ctl, command) == (69, refused)
+    assert ended == [4711]
+    assert trio.nodes[A].maintenance.is_draining is False
+    for command in ("stop", "shutdown", "drain"):
+        assert ctl(command, "--force")[0] == 0
+    assert ended == [4711, 4711, 4711]
+    assert trio.nodes[A].maintenance.is_draining is True
+
+
+def test_a_node_that_serves_nobody_is_stopped_without_a_question(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    monkeypatch.setattr(lifecycle, "_end", lambda ctl, pid, *, waits: ended.append(pid))
+    monkeypatch.setattr(lifecycle, "holder", lambda data_dir: 4711)
+    assert runner(FakeNode(tmp_path), capsys)("stop")[0] == 0
+    assert ended == [4711]
 
 
 # -- policies -------------------------------------------------------------------------------------
