@@ -1,1 +1,1 @@
-"""Definitions: documents that are imported, at run time and when the node starts."""
+"""Definitions: the import of definitions documents, at run time and at the start of a node."""

@@ -1,4 +1,4 @@
-"""A user as the API and a definitions file describe it -> the stored one."""
+"""Converts a user from the form of the API and of definitions files to the stored form."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ALGORITHMS: Final = (
 
 
 class WantedUser(msgspec.Struct):
-    """What RabbitMQ takes: a password or its hash, not both; neither for a user who cannot log in."""
+    """A user as RabbitMQ accepts one: with a password, with a password hash, or with neither and unable to log in."""
 
     tags: str | list[str]
     name: str = ""
@@ -34,10 +34,12 @@ class WantedUser(msgspec.Struct):
 
 
 def user_of(name: str, wanted: WantedUser, existing_limits: Mapping[str, int] = MappingProxyType({})) -> User:
-    """The user to store; a password is hashed with a new salt. Without other limits it keeps those it had.
+    """Return the user to store.
+
+    A password is hashed with a new salt. A user without new limits keeps the existing ones.
 
     Raises:
-        InvalidCommand: in RabbitMQ's words.
+        InvalidCommand: with RabbitMQ's text.
     """
     if not name:
         raise InvalidCommand("a user needs a name")
@@ -48,7 +50,7 @@ def user_of(name: str, wanted: WantedUser, existing_limits: Mapping[str, int] = 
             f"hashing_algorithm '{wanted.hashing_algorithm}' is not one of {', '.join(ALGORITHMS)}"
         )
     stored = wanted.password_hash or ""
-    if wanted.password:  # with an empty one nobody can log in, as without one
+    if wanted.password:  # with an empty hash no log-in succeeds, as without a hash
         stored = hash_password(wanted.password, os.urandom(SALT_BYTES), wanted.hashing_algorithm)
     _check_base64(stored)
     return User(
@@ -63,5 +65,5 @@ def user_of(name: str, wanted: WantedUser, existing_limits: Mapping[str, int] = 
 def _check_base64(text: str) -> None:
     try:
         base64.b64decode(text, validate=True)
-    except ValueError:  # also what letters beyond ASCII give
+    except ValueError:  # as for letters beyond ASCII
         raise InvalidCommand("password_hash is not base64") from None

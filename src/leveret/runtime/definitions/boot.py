@@ -1,7 +1,7 @@
-"""The definitions files that are imported when a node starts, before anybody is let in.
+"""The import of definitions files at the start of a node, before any client is served.
 
-All or nothing: entities that cannot be put stop the start, all of them named, and nothing of the import is
-logged.
+The import is all or nothing: entities that cannot be put stop the start. The error names all of them, and the logs get
+nothing of the import.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _HASH: Final = "sha256"
 
 
 class Document(NamedTuple):
-    """One definitions file as it was read."""
+    """One definitions file."""
 
     file: Path
     octets: bytes
 
     def entities(self, default_queue_type: str) -> list[AnyEntity]:
-        """What it holds, in the order to put it; see definitions_import.
+        """Return the entities in the order in which they can be put; see definitions_import.
 
         Raises:
-            ConfigError: it is no definitions document; names the file, the section and the entry.
+            ConfigError: the file is no definitions document; the text names the file, the section and the entry.
         """
         try:
             content = msgspec.json.decode(self.octets, type=dict[str, Any])
@@ -51,7 +51,7 @@ class Document(NamedTuple):
 
 
 class BootDefinitions:
-    """The import of one start: `into` a broker, then `remember` once that is durable."""
+    """The import of one start. Call `into` with a broker, then `remember` once the changes are durable."""
 
     def __init__(self, settings: Settings, state: StateFile) -> None:
         """`state` keeps the digest of the last import."""
@@ -62,14 +62,14 @@ class BootDefinitions:
 
     @property
     def is_configured(self) -> bool:
-        """Whether there is anything to import; then, as in RabbitMQ, no default user and vhost are made."""
+        """Return whether there are files to import. Then, as in RabbitMQ, no default user and vhost are created."""
         return bool(self._paths)
 
     def into(self, broker: Broker) -> None:
-        """Put everything on top of what is there.
+        """Put all entities on top of the existing ones.
 
         Raises:
-            ConfigError: a file cannot be read, or an entity not be put; names both.
+            ConfigError: a file cannot be read, or an entity cannot be put; the text names both.
         """
         documents = [document for path in self._paths for document in _documents_at(path)]
         digest = hashlib.sha256()
@@ -87,7 +87,7 @@ class BootDefinitions:
         self._digest = digest.hexdigest()
 
     def remember(self) -> None:
-        """The import is durable: the same files need not be imported again.
+        """Store that the import is durable: the same files are not imported again.
 
         Raises:
             StorageError: the digest cannot be written.
@@ -105,7 +105,7 @@ def _local_path(settings: Settings) -> Path | None:
 
 
 def _documents_at(path: Path) -> list[Document]:
-    """The file, or all `*.json` files of the directory in the order of their names."""
+    """Return the file, or all `*.json` files of the directory in the order of their names."""
     try:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         return [Document(file, file.read_bytes()) for file in files]
@@ -119,7 +119,7 @@ def _put_all(document: Document, broker: Broker) -> None:
     put = passed = 0
     refused: list[str] = []
     for entity in entities:
-        # What is there already is not logged again: a start must not need room on a full disk.
+        # Entities that exist already are not logged again: a start must not need room on a full disk.
         if is_passed_over(entity, existing) or is_same(entity, existing.by_kind[entity.kind].get(entity.key)):
             passed += 1
             continue

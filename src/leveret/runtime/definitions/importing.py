@@ -1,8 +1,7 @@
-"""A definitions document -> the entities to put, under RabbitMQ's rules of import.
+"""Converts a definitions document to the entities to put, under RabbitMQ's rules of import.
 
-Upsert only, nothing is deleted; an exchange or queue that exists is passed over whatever its arguments;
-`amq.*` exchanges are passed over, and bindings that bind nothing. Sections come in an order in which no
-reference is missing.
+An import puts and never deletes. It skips an exchange or queue that exists, whatever its arguments; it skips `amq.*`
+exchanges, and bindings without their ends. The order of the sections is one in which no reference is missing.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from leveret.runtime.definitions.accounts import WantedUser, user_of
 logger = logging.getLogger(__name__)
 
 _NAMED_AT_MOST: Final = 5
-"""How many of the bindings that were left out a line of the log names."""
+"""The number of skipped bindings that one log line names."""
 
 _CLUSTER_WIDE: Final = ("users", "vhosts", "permissions", "topic_permissions", "global_parameters")
 
 
 _Section: TypeAlias = list[msgspec.Raw] | dict[str, Any] | str | int | float | bool | None
-"""What stands under a name of a document; entries of lists as octets."""
+"""The value under a name of a document; the entries of a list are still octets."""
 
 
 class _Metadata(msgspec.Struct):
@@ -49,7 +48,7 @@ class _Metadata(msgspec.Struct):
 
 
 class _WantedVhost(_Metadata):
-    """The forms of a vhost over the years: fields at the top, or in `metadata`."""
+    """Both forms of a vhost in RabbitMQ's versions: fields at the top, or in `metadata`."""
 
     name: str = ""
     metadata: _Metadata | None = None
@@ -58,12 +57,12 @@ class _WantedVhost(_Metadata):
 def entities_of(
     document: dict[str, Any], vhost: str | None, *, default_queue_type: str = CLASSIC
 ) -> list[AnyEntity]:
-    """All entities of a document, in the order to put them; for one `vhost` if given.
+    """Return all entities of a document, or those of one `vhost`, in the order in which they can be put.
 
     Vhosts without a default queue type get `default_queue_type`.
 
     Raises:
-        InvalidCommand: names the section, the entry and what is wrong with it.
+        InvalidCommand: names the section, the entry and the fault.
     """
     return list(each_entity(document, vhost, default_queue_type=default_queue_type))
 
@@ -71,7 +70,7 @@ def entities_of(
 def each_entity(
     document: dict[str, Any], vhost: str | None, *, default_queue_type: str = CLASSIC
 ) -> Iterator[AnyEntity]:
-    """The same, one after the other, for who has other work as well."""
+    """As `entities_of`, but yield one entity after the other, for callers with other work."""
     for kind in KINDS:
         if vhost is None or kind not in _CLUSTER_WIDE:
             for index, entry in enumerate(_section(document, kind)):
@@ -79,29 +78,29 @@ def each_entity(
 
 
 def document_of(octets: bytes) -> dict[str, Any]:
-    """A document for `each_entity`, whose lists' entries are not taken apart yet: there may be very many.
+    """Parse a document for `each_entity`. The entries of its lists stay octets: there may be very many.
 
     Raises:
-        msgspec.DecodeError: not JSON, or no object.
+        msgspec.DecodeError: the text is no JSON, or no object.
     """
     document = msgspec.json.decode(octets, type=dict[str, msgspec.Raw])
     return {name: msgspec.json.decode(value, type=_Section) for name, value in document.items()}
 
 
 def place_of(entity: AnyEntity) -> str:
-    """Which entry of a document it is, for errors: `policies 'shop limits'`."""
+    """Return the name of a document's entry for errors: `policies 'shop limits'`."""
     return f"{entity.kind} '{' '.join(part for part in entity.key if part)}'"
 
 
 def is_passed_over(entity: AnyEntity, existing: Definitions) -> bool:
-    """Whether an import leaves this entity as it is."""
+    """Return whether an import skips this entity."""
     if entity.kind == "exchanges" and (entity.key[1] in PREDECLARED or entity.key[1].startswith("amq.")):
         return True
     return entity.kind in ("exchanges", "queues", "bindings") and entity.key in existing.by_kind[entity.kind]
 
 
 def is_same(entity: AnyEntity, existing: AnyEntity | None) -> bool:
-    """Whether it is there already, its secrets perhaps left out."""
+    """Return whether the same entity exists already; its secrets may be masked."""
     if entity == existing:
         return True
     if not isinstance(entity, GlobalParameter | Parameter) or not isinstance(existing, type(entity)):
@@ -110,7 +109,7 @@ def is_same(entity: AnyEntity, existing: AnyEntity | None) -> bool:
 
 
 def without_loose_bindings(entities: Sequence[AnyEntity], existing: Definitions) -> Iterator[AnyEntity]:
-    """The entities but for bindings whose exchange or queue is neither there nor among them; the log tells at the end.
+    """Yield the entities without bindings that lack an end; log the skipped ones at the end.
 
     `rabbitmqctl export_definitions` writes the bindings of exclusive queues and of internal exchanges, and
     leaves out the queues and exchanges themselves.
@@ -170,7 +169,7 @@ def _entity(kind: str, index: int, entry: object, vhost: str | None, default_que
 
 
 def _operator_policy(value: object) -> object:
-    """An operator policy's value; RabbitMQ 3.10's `rabbitmqctl` writes its settings as a list of pairs."""
+    """Return the value of an operator policy. RabbitMQ 3.10's `rabbitmqctl` writes its settings as a list of pairs."""
     if not isinstance(value, dict):
         return value
     settings = value.get("definition")
@@ -190,6 +189,6 @@ def _vhost(wanted: _WantedVhost, default_queue_type: str) -> Vhost:
         name=wanted.name,
         description=(inner.description if wanted.description is None else wanted.description) or "",
         tags=tags_of(tags or ""),
-        # RabbitMQ 3.10 and 3.11 export "undefined" where none was chosen.
+        # RabbitMQ 3.10 and 3.11 export "undefined" if no type was chosen.
         default_queue_type=default_queue_type if queue_type in (None, "undefined") else str(queue_type),
     )

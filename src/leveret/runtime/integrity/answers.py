@@ -1,4 +1,4 @@
-"""What one side of a link may ask the other of what it holds; the same answers are this side's own.
+"""Answers the questions of one side of a link about the other side's data; a node asks itself the same questions.
 
     what      about                              found
     bounds    path                               logs: the log, if it is open; on_disk: whether there is one at all
@@ -8,10 +8,10 @@
     chunk     path, offset, to, octets_max       octets, next_offset: whole chunks from `offset` on; or gone, damage
 
 `logs` is MessagePack, `[[name, first offset, next offset]]`, and so is `files`, `[[name, octets, CRC-32]]`. `bounds`
-and `files` have a `state` beside that: what this node is at, see management.node.ReplicationOperations.
+and `files` have a `state` as well: the state of the node, see management.node.ReplicationOperations.
 
-Everything here runs in threads, beside the event loop that changes the logs: bounds are read from objects of
-that loop, of which each read is one step, and all else from the files.
+All of this runs in threads, beside the event loop that changes the logs: bounds are read from objects of that loop,
+each with a single read, and all other data from the files.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ T = TypeVar("T")
 
 PAGE_LOGS: Final = 4096
 CHUNKS_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of one answer; a chunk that is larger comes alone."""
+"""The limit of one answer. A larger chunk comes alone."""
 
 
 class LogEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A log and the offsets it holds: from the first up to, and without, the next."""
+    """A log with its offsets: from the first up to the next, which is not included."""
 
     name: str
     first_offset: int
@@ -77,10 +77,10 @@ class _Chunk(msgspec.Struct):
 
 
 def need(found: Found, key: str, kind: type[T]) -> T:
-    """A part of an answer.
+    """Return a field of an answer.
 
     Raises:
-        LeveretError: it is missing, or something else.
+        LeveretError: the field is missing, or has another type.
     """
     value = found.get(key)
     if not isinstance(value, kind):
@@ -89,10 +89,10 @@ def need(found: Found, key: str, kind: type[T]) -> T:
 
 
 def need_list(found: Found, key: str, kind: type[T]) -> list[T]:
-    """`logs` or `files` of an answer.
+    """Return the field `logs` or `files` of an answer.
 
     Raises:
-        LeveretError: they are missing, or something else.
+        LeveretError: the field is missing, or has another type.
     """
     try:
         return msgspec.msgpack.decode(need(found, key, bytes), type=list[kind])  # type: ignore[valid-type]
@@ -104,15 +104,15 @@ class Answers:
     """See the module."""
 
     def __init__(self, tree: Callable[[], Tree], state: Callable[[], str]) -> None:
-        """Of what is in `tree`, by a node at `state`."""
+        """Answer for the data in `tree`, on a node in the state `state`."""
         self._tree = tree
         self._state = state
 
     def answer(self, what: str, about: dict[str, Any]) -> Found:
-        """What is found; blocks for the disk, so it is for a thread.
+        """Return the answer to one question. This blocks for the disk, so a thread calls it.
 
         Raises:
-            LeveretError: the question makes no sense, or the disk does not let it be answered.
+            LeveretError: the question makes no sense, or the disk prevents an answer.
         """
         match what:
             case "bounds":
@@ -126,7 +126,7 @@ class Answers:
                 return self._chunk(_parameters(what, about, _Chunk))
         raise LeveretError(f"this node does not know the question {what!r}; it may be of an older version")
 
-    # -- what is held -------------------------------------------------------------------------
+    # -- which logs and files -------------------------------------------------------------------
 
     def _bounds(self, about: _Bounds) -> Found:
         tree = self._tree()
@@ -146,7 +146,7 @@ class Answers:
         extent = [FileEntry(name, len(octets), crc32(octets)) for name, octets in self._tree().files()]
         return {"files": msgspec.msgpack.encode(extent), "state": state}
 
-    # -- what is in it ------------------------------------------------------------------------
+    # -- contents -------------------------------------------------------------------------------
 
     def _digest(self, about: _Digest) -> Found:
         directory = self._tree().path_of(about.path)
@@ -179,10 +179,10 @@ class Answers:
             return {"gone": f"no chunk begins at offset {offset} there"}
         return {"octets": bytes(octets), "next_offset": offset}
 
-    # -- what only this side is asked ---------------------------------------------------------
+    # -- for this side only ---------------------------------------------------------------------
 
     def steps(self, path: str, from_offset: int, to_offset: int) -> list[int]:
-        """Offsets between which a log is compared, one step after the other: where its segments begin.
+        """Yield the ranges of offsets in which a log is compared: the ranges of its segments.
 
         Raises:
             StorageError: the directory may not be read.

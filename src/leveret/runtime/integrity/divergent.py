@@ -1,4 +1,4 @@
-"""Quarantined messages of this node, for operators: reports, and the messages in them. See storage.quarantine."""
+"""The quarantined messages of this node, for operators: reports, and the messages in them. See storage.quarantine."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from leveret.storage.quarantine.report import DivergentReport, chunks_of, report
 
 
 def divergent_reports(data_dir: Path) -> list[dict[str, Any]]:
-    """A row a report, oldest first.
+    """Return one row a report, oldest first.
 
     Raises:
-        StorageError: one cannot be read.
+        StorageError: a report cannot be read.
     """
     return [report.summary() for report in reports(data_dir) if report.logs]
 
 
 def divergent_messages(data_dir: Path, report_id: str | None) -> Iterator[dict[str, Any]]:
-    """The messages of a report, or of all, as `session.divergent_messages` has them; read as they are asked for.
+    """Yield the messages of one report, or of all, read on demand, in the form of `session.divergent_messages`.
 
     Raises:
         NotFound: there is no such report.

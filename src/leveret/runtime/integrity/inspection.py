@@ -1,4 +1,4 @@
-"""Inspection of a node's data: compared with another node's, read again and repaired, or quarantined.
+"""Inspection of a node's data: comparison with another node, scrub, repair and quarantine.
 
 A scrub in the background begins `interval_ms` after the last one. A state file of this node has the time of the
 last scrub, so restarts do not delay the next. Damage that could not be repaired, perhaps because no other node was
@@ -31,16 +31,16 @@ logger = logging.getLogger(__name__)
 
 FILE: Final = "scrub.json"
 BACKGROUND_SHARE: Final = 0.2
-"""Of the time that a scrub in the background takes, the part in which it reads."""
+"""The share of its time in which a background scrub reads."""
 RETRY_MS: Final = 600_000
-"""From damage that is left to the first time that it is tried again; twice as long each time after."""
+"""The delay of the first new attempt on remaining damage. It doubles with each further attempt."""
 _PUT_OFF_S: Final = 60.0
 _LOOK_AGAIN_S: Final = 3600.0
-"""The clock by which a scrub is due may be set."""
+"""The interval of checks: an operator may set the clock by which a scrub is due."""
 
 
 class _Past(msgspec.Struct):
-    """Stored times: when the first scrub was scheduled, and when the last one ended."""
+    """Stored times: the schedule of the first scrub, and the end of the last one."""
 
     since_ms: int = 0
     last_at_ms: int | None = None
@@ -67,17 +67,17 @@ class Inspection:
         """Inspect nothing yet.
 
         Args:
-            data_dir: where `tree` is.
-            name: this node's, as other nodes tell it.
-            node_id: which one it is.
-            tree: all that is held now.
-            state: what this node is at, as management.node.ReplicationOperations has it.
-            queue_of: vhost and name of the queue with this log.
-            is_down: whether a queue, by vhost and name, is not served as its log is damaged.
-            sides: the nodes at the other ends of all links, its leader first.
+            data_dir: the directory of `tree`.
+            name: the name of this node, as other nodes use it.
+            node_id: the identity of this node.
+            tree: all logs and state files of the node.
+            state: the state of this node, as in management.node.ReplicationOperations.
+            queue_of: returns vhost and name of the queue with a given log.
+            is_down: returns whether a queue, by vhost and name, is out of service because its log is damaged.
+            sides: the nodes at the other ends of all links, the leader first.
             copy_damaged: see scrubbing.
             clock_ms: the time.
-            interval_ms: between scrubs in the background; None for none.
+            interval_ms: the interval of scrubs in the background; None for none.
         """
         self._data_dir = data_dir
         self._name = name
@@ -102,7 +102,7 @@ class Inspection:
         self._stops = False
 
     def stop(self) -> None:
-        """End what is going on, soon, and begin nothing more."""
+        """End the running work soon, and begin no more."""
         self._stops = True
         if self._pace is not None:
             self._pace.stop()
@@ -111,15 +111,15 @@ class Inspection:
     # -- the other side -----------------------------------------------------------------------
 
     def answer(self, what: str, about: dict[str, Any]) -> dict[str, Any]:
-        """What another node asks, see answering; for a thread.
+        """Answer a question of another node, see answering; for a thread.
 
         Raises:
-            LeveretError: that cannot be answered.
+            LeveretError: there is no answer.
         """
         return self._answers.answer(what, about)
 
     async def settled(self) -> None:
-        """Wait until no chunk is being mended: a join that begins may cut the log that it is in."""
+        """Wait until no chunk is being repaired: a join that begins may truncate the repaired log."""
         await self._scrubber.settled()
 
     # -- comparing ----------------------------------------------------------------------------
@@ -136,7 +136,7 @@ class Inspection:
         return rows
 
     def _follower(self, side: Side) -> tuple[str, str]:
-        """Name and id of the follower of the two."""
+        """Return name and id of the follower of the two nodes."""
         return (self._name, self._node_id) if side.is_leader else (side.name, side.node_id)
 
     # -- scrubbing ----------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class Inspection:
         """Scrub these logs, or all.
 
         Raises:
-            PreconditionFailed: one is going on already.
+            PreconditionFailed: a scrub is running already.
             Stopped: the node stops.
         """
         if self._now is not None:
@@ -220,7 +220,7 @@ class Inspection:
         return scrubbed
 
     def scrub_status(self) -> dict[str, Any]:
-        """`scrub` of the status, see management.node.ReplicationOperations; it counts since the node was started."""
+        """Return `scrub` of the status since the start of the node; see management.node.ReplicationOperations."""
         shown = Scrubbed()
         for each in (self._total, self._now or Scrubbed()):
             shown.add(each)
@@ -239,10 +239,10 @@ class Inspection:
         try:
             past = msgspec.convert(self._file.load(), _Past)
         except (StorageError, msgspec.ValidationError) as error:
-            # It only says when to scrub: nothing that a node should not start for.
+            # The file holds only the time of the next scrub, so its damage must not stop a start.
             logger.warning("scrub_time_forgotten error=%s", error)
             return _Past()
-        # A clock that was ahead once must not put the next one off for as long.
+        # After a clock that was ahead, the next scrub is not delayed by the difference.
         now_ms = self._clock_ms()
         return _Past(min(past.since_ms, now_ms), past.last_at_ms and min(past.last_at_ms, now_ms))
 
@@ -253,7 +253,7 @@ class Inspection:
         except StorageError as error:
             logger.warning("scrub_time_not_kept error=%s", error)
 
-    # -- a log that is given up ---------------------------------------------------------------
+    # -- giving a log up ------------------------------------------------------------------------
 
     async def copies(self, path: str) -> list[LogCopy]:
         """See management.node.InspectionOperations."""
@@ -279,7 +279,7 @@ class Inspection:
         await asyncio.to_thread(quarantine.add, path)
         await asyncio.to_thread(quarantine.finish)
 
-    # -- what was quarantined -------------------------------------------------------------------
+    # -- quarantined messages -------------------------------------------------------------------
 
     def divergent(self) -> list[dict[str, Any]]:
         """See management.node.InspectionOperations."""

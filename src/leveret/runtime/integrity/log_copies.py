@@ -33,13 +33,13 @@ class LogCopy(msgspec.Struct, frozen=True):
     """One node's copy of a log.
 
     Attributes:
-        node: its name.
-        role: what it has the log for.
-        state: of the copy.
-        messages: unsettled messages that can be read; None: the node was not asked for them, or did not answer.
-        octets: of the chunks that can be read; None as above.
-        first_offset, next_offset: what is there; None for nothing, or as above.
-        why: why it is not known.
+        node: the node's name.
+        role: the purpose of the copy.
+        state: the state of the copy.
+        messages: the readable unsettled messages; None if the node was not asked for them, or did not answer.
+        octets: the size of the readable chunks; None as above.
+        first_offset, next_offset: the range of offsets; None for an empty copy, or as above.
+        why: the reason of an unknown state.
     """
 
     node: str
@@ -53,7 +53,7 @@ class LogCopy(msgspec.Struct, frozen=True):
 
 
 def copy_of(node: str, role: CopyRole, found: DivergentLog | None, *, is_damaged: bool = False) -> LogCopy:
-    """A copy in which this was found; None: nothing is there."""
+    """Return the copy in which these messages were found; None if there is none."""
     if found is None:
         return LogCopy(node, role, CopyState.MISSING, messages=0, octets=0)
     state = CopyState.DAMAGED if is_damaged or found.damaged else CopyState.READABLE
@@ -61,7 +61,7 @@ def copy_of(node: str, role: CopyRole, found: DivergentLog | None, *, is_damaged
 
 
 async def copy_at(side: Side, path: str) -> LogCopy:
-    """What the other side of a replication link has of a log, by its offsets."""
+    """Return the copy at the other side of a replication link, by its offsets."""
     try:
         found = await side.ask("bounds", {"path": path})
         extents = need_list(found, "logs", LogEntry)

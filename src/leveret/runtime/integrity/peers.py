@@ -9,9 +9,9 @@ from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.outbound import Outbound
 
 JOINED: Final = frozenset({"leader", "fenced", "streaming", "delayed"})
-"""States of a node whose logs are compared with its leader's and cut to them, so that they only grow."""
+"""States of a node whose logs were compared with its leader's and truncated to them: from then on they only grow."""
 IN_STEP: Final = frozenset({"leader", "streaming"})
-"""States of a node that has applied what it was told before it is asked anything: both go the same way, in order."""
+"""States of a node that answers after it has applied earlier changes: changes and questions travel in one order."""
 
 
 class Side(Protocol):
@@ -19,29 +19,29 @@ class Side(Protocol):
 
     @property
     def node_id(self) -> str:
-        """Which node it is."""
+        """The identity of the node."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the node."""
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node follows it; else it follows this one."""
+        """Whether this node follows the other one; otherwise the other one follows this node."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether it can still be asked; if it comes back later, it is another side."""
+        """Whether the node can still be asked. After a reconnection it is another side."""
 
     @property
     def state(self) -> str:
-        """What the follower of the two is at, as it is known on this side."""
+        """The state of the follower of the two, as this side knows it."""
 
     async def ask(self, what: str, about: dict[str, str | int | bool]) -> dict[str, Any]:
-        """What it found; see answering.
+        """Ask a question; see answering.
 
         Raises:
-            LeveretError: nothing.
+            LeveretError: there is no answer.
         """
 
 
@@ -51,7 +51,7 @@ class LeaderSide:
     is_leader = True
 
     def __init__(self, inbound: Inbound) -> None:
-        """At the other end of this link."""
+        """The leader at the other end of this link."""
         self._inbound = inbound
         leader = inbound.progress.leader
         self.node_id = leader.node_id if leader is not None else ""
@@ -78,7 +78,7 @@ class FollowerSide:
     is_leader = False
 
     def __init__(self, outbound: Outbound) -> None:
-        """At the other end of this link; it has proven itself."""
+        """The follower at the other end of this link, which has been authenticated."""
         self._outbound = outbound
         self.node_id = outbound.node_id
         self.name = outbound.follower.name if outbound.follower is not None else ""
@@ -99,6 +99,6 @@ class FollowerSide:
 
 
 def sides_of(inbound: Inbound | None, listener: ReplicationListener | None) -> list[Side]:
-    """Who can be asked: the leader first, then the followers."""
+    """Return the nodes that can be asked: the leader first, then the followers."""
     leaders: list[Side] = [LeaderSide(inbound)] if inbound is not None and inbound.is_connected else []
     return [*leaders, *(map(FollowerSide, listener.followers) if listener is not None else ())]

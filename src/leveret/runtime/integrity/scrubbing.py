@@ -1,14 +1,15 @@
-"""Reads again all that is stored, and mends what the disk lost from another node's copy.
+"""Reads all stored data again, and repairs damage from another node's copy.
 
-One log after the other is read in a thread, which may rest between two reads (`Pace`). Damage is mended as it
-is met: the chunks are asked of each side in turn, are checked, take the place of what is damaged, and are read
-back. Only damage is ever written over, so nothing a side sends can harm what is whole.
+A thread reads one log after the other, and may rest between two reads (`Pace`). A scrub repairs damage as soon as it
+meets it: it asks each side in turn for the chunks, checks them, writes them in the place of the damaged octets, and
+reads them back. It overwrites damaged octets only, so no answer of a side can harm undamaged ones.
 
-**Beside a log that lives** that is safe as long as it only grows at its end and loses its begin. It is cut, or
-begun anew, only when this node joins its leader. So nothing is mended before the join is over, and a join that
-is about to begin waits for `settled`.
+A repair **beside a live log** is safe as long as the log grows at its end and loses segments at its begin only. A log
+is truncated, or begun anew, only when this node joins its leader. So no repair begins before the end of the join, and a
+join waits for `settled`.
 
-A missing segment is not mended. A copy of another node's log that lacks one is fetched again whole: `copy_damaged`.
+A missing segment is not repaired. A copy of another node's log that lacks a segment is fetched again as a whole:
+`copy_damaged`.
 """
 
 from __future__ import annotations
@@ -36,30 +37,30 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 CopyDamaged: TypeAlias = Callable[[Log, Corrupt], bool]
-"""Told of an open log that cannot be gone on with; whether it is a copy of another node's, and is fetched again."""
+"""Called with an open log that cannot continue; returns whether it is a mirror's copy, which is fetched again."""
 
 _END_UNKNOWN: Final = 1 << 62
-"""An offset that no log reaches."""
+"""An offset beyond all logs."""
 
 
 class Stopped(LeveretError):
-    """Somebody ended it."""
+    """The scrub was stopped."""
 
 
 class Pace:
-    """Told of each read: rests so that only a share of the time is spent on reading, and ends it when it is stopped."""
+    """Called at each read: rests so that reading takes only a share of the time, and ends a scrub that is stopped."""
 
     def __init__(self, share: float) -> None:
-        """`share` of 1 does not rest."""
+        """A `share` of 1 does not rest."""
         self._rest = 1 / share - 1
         self._stopping = threading.Event()
         self._since_s = time.perf_counter()
 
     def __call__(self, octets: int) -> None:
-        """So much was read.
+        """Account for a read of this size.
 
         Raises:
-            Stopped: that was all.
+            Stopped: the scrub was stopped.
         """
         worked_s = time.perf_counter() - self._since_s
         if self._stopping.wait(worked_s * self._rest):
@@ -67,7 +68,7 @@ class Pace:
         self._since_s = time.perf_counter()
 
     def stop(self) -> None:
-        """The next read is the last."""
+        """Stop the scrub at its next read."""
         self._stopping.set()
 
 
@@ -76,8 +77,8 @@ class Scrubbed:
     """The result of a scrub.
 
     Attributes:
-        unrepaired: where damage is left, and why.
-        unmended: the logs with damage that is left.
+        unrepaired: the places of remaining damage, with the reasons.
+        unmended: the logs with remaining damage.
     """
 
     chunks: int = 0
@@ -88,14 +89,14 @@ class Scrubbed:
     unmended: set[str] = field(default_factory=set)
 
     def add(self, other: Scrubbed) -> None:
-        """Count another one's as well."""
+        """Add another result."""
         self.chunks += other.chunks
         self.octets += other.octets
         self.damaged += other.damaged
         self.repaired += other.repaired
 
     def shown(self) -> dict[str, Any]:
-        """See management.node.InspectionOperations."""
+        """Return the JSON form; see management.node.InspectionOperations."""
         return {
             "chunks": self.chunks,
             "octets": self.octets,
@@ -110,7 +111,7 @@ class Scrubber:
 
     Attributes:
         sides: the nodes that may be asked for chunks.
-        is_down: whether a queue is not served for the damage of its log, by vhost and name.
+        is_down: returns whether a queue, by vhost and name, is out of service because its log is damaged.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Scrubber:
         sides: Callable[[], Iterable[Side]],
         copy_damaged: CopyDamaged,
     ) -> None:
-        """Read nothing yet; `state` is what this node is at, `queue_of` gives a log's vhost and queue."""
+        """Read nothing yet. `state` is the state of this node; `queue_of` returns vhost and queue of a log."""
         self._tree = tree
         self._state = state
         self._queue_of = queue_of
@@ -133,7 +134,7 @@ class Scrubber:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="scrub")
 
     async def scrub(self, scrubbed: Scrubbed, pace: Pace, names: Iterable[str] | None = None) -> None:
-        """Read these logs, or all, and mend them; `scrubbed` is up to date all the time.
+        """Scrub these logs, or all, and repair them; `scrubbed` is always up to date.
 
         Raises:
             Stopped: by `pace`.
@@ -149,12 +150,12 @@ class Scrubber:
                 scrubbed.unmended.add(name)
 
     def _all(self) -> list[str]:
-        """All logs, those that nobody could open too: a damaged one takes its queue down."""
+        """Return all logs, including those that could not be opened: a damaged log takes its queue down."""
         tree = self._tree()
         return sorted({*tree.logs.copy(), *tree.unopened()})
 
     async def _in_thread(self, pace: Pace, work: Callable[[], T]) -> T:
-        """Who is cancelled does not leave a thread behind that reads on."""
+        """Run in the thread. A cancelled caller leaves no reading thread behind."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work)
         except asyncio.CancelledError:
@@ -162,15 +163,15 @@ class Scrubber:
             raise
 
     async def settled(self) -> None:
-        """Wait until nothing is being written."""
+        """Wait until no repair is being written."""
         async with self._writing:
             pass
 
     def close(self) -> None:
-        """End the thread, once it has ended what it does."""
+        """End the thread after its present work."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    # -- a log --------------------------------------------------------------------------------
+    # -- one log --------------------------------------------------------------------------------
 
     async def _log(self, name: str, scrubbed: Scrubbed, pace: Pace) -> None:
         tree = self._tree()
@@ -192,7 +193,7 @@ class Scrubber:
             self._say_mended(name, log)
 
     def _is_named_by_a_queue(self, name: str, log: Log | None, damage: Damage) -> bool:
-        """Whether the log is the one that was read, and has that segment still."""
+        """Return whether the log is the one that was read, and still has that segment."""
         return self._tree().logs.get(name) is log and (log is None or log.first_offset <= damage.segment)
 
     async def _damaged(self, name: str, log: Log | None, damage: Damage, scrubbed: Scrubbed) -> None:
@@ -228,10 +229,10 @@ class Scrubber:
                 *(queue or ("", "")),
             )
 
-    # -- mending ------------------------------------------------------------------------------
+    # -- repair ---------------------------------------------------------------------------------
 
     async def _mend(self, name: str, log: Log | None, damage: Damage) -> list[str] | None:
-        """Why nobody's chunks could take the place of this; None if somebody's did."""
+        """Return why no side's chunks could replace the damage; None if some did."""
         if self._state() not in JOINED:
             return [f"this node is {self._state()}, it mends nothing before it streams"]
         if damage.position < 0:
@@ -257,15 +258,15 @@ class Scrubber:
         return reasons or ["no other node is connected that has it"]
 
     async def _fetch(self, side: Side, name: str, damage: Damage) -> bytes:
-        """All chunks of the damage, as the other side has them.
+        """Return all chunks of the damaged range from the other side.
 
         Raises:
-            LeveretError: it has not all of them, or others than would fit.
+            LeveretError: the other side lacks some of them, or has others.
         """
         if side.state not in JOINED:
             raise LeveretError(f"it is {side.state}")
         octets, offset = bytearray(), damage.offset
-        # The end of a log that nobody could open is not known; then its octets must tell.
+        # The end of a log that could not be opened is unknown; then its octets must tell.
         to = damage.next_offset if damage.next_offset > damage.offset else _END_UNKNOWN
         room = damage.length if damage.length is not None else _END_UNKNOWN
         if to == room == _END_UNKNOWN:
@@ -284,10 +285,10 @@ class Scrubber:
         return bytes(octets)
 
     async def _write(self, name: str, log: Log | None, damage: Damage, octets: bytes) -> None:
-        """Put the chunks there; once begun it is ended, whoever waits for it.
+        """Write the chunks. A write that has begun is finished, even if its caller is cancelled.
 
         Raises:
-            StorageError: they were not written.
+            StorageError: the chunks were not written.
         """
         await asyncio.shield(asyncio.ensure_future(self._write_settled(name, log, damage, octets)))
 

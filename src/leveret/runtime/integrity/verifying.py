@@ -1,9 +1,9 @@
 """Compares this node's logs with another node's, log by log, while both nodes continue.
 
-The compared part of each log is the part that both nodes surely have: from the later of the two begins to the
-earlier of the two ends, in steps of a segment, by checksum. Records outside of it are no difference by themselves:
-a follower gets them, or drops them, a moment later. More is known only of a follower that is *in step*. Questions
-travel behind the changes, so its answer comes after it has applied all changes made before the question.
+The compared range of each log is the range that both nodes certainly have: from the later of the two begins to the
+earlier of the two ends, in steps of a segment, by checksum. Records outside of the range are no difference by
+themselves: a follower gets them, or drops them, a moment later. More is known only of a follower that is *in step*:
+questions travel behind the changes, so it answers after it has applied all changes before the question.
 
 An apparent difference may be a recent change. So it is compared again, from the begin, before it is reported.
 """
@@ -23,11 +23,11 @@ Row: TypeAlias = dict[str, Any]
 About: TypeAlias = dict[str, str | int | bool]
 
 _PAUSES_S: Final = (0.05, 0.2, 1.0)
-"""Before something that seems to differ is looked at again: changes of one turn of a loop travel together."""
+"""Pauses before an apparent difference is compared again: the changes of one turn of a loop travel together."""
 
 
 class _Compared(NamedTuple):
-    """The outcome of one look at a log, of the offsets and octets that were compared; empty `difference` for none."""
+    """The outcome of one comparison of a log: compared offsets and octets. `difference` is empty if there is none."""
 
     difference: str
     first_offset: int | None = None
@@ -38,7 +38,7 @@ class _Compared(NamedTuple):
 
 
 class _Both(NamedTuple):
-    """The same of leader and follower."""
+    """The data of leader and follower."""
 
     leader: Found
     follower: Found
@@ -56,7 +56,10 @@ class Verification:
         *,
         deep: bool,
     ) -> None:
-        """`answers` are this node's, which is called `name`; `deep` reads all that is stored, on both sides."""
+        """`answers` are those of this node, whose name is `name`.
+
+        A `deep` comparison reads all stored data on both sides.
+        """
         self._answers = answers
         self._side = side
         self._leader, self._follower = (side.name, name) if side.is_leader else (name, side.name)
@@ -64,9 +67,9 @@ class Verification:
         self._deep = deep
 
     async def rows(self) -> AsyncIterator[Row]:
-        """A row a log, and one for each state file; see management.node.InspectionOperations.
+        """Yield one row a log, and one for each state file; see management.node.InspectionOperations.
 
-        What cannot be compared has a row that says so. When the link ends, so do the rows.
+        A log that cannot be compared has a row with the reason. When the link ends, the rows end.
         """
         try:
             names = sorted(await self._names())
@@ -103,13 +106,13 @@ class Verification:
             "detail": compared.difference or compared.note,
         }
 
-    # -- asking both --------------------------------------------------------------------------
+    # -- questions to both ------------------------------------------------------------------------
 
     async def _here(self, what: str, about: About) -> Found:
         return await asyncio.to_thread(self._answers.answer, what, about)
 
     async def _ask(self, what: str, about: About) -> _Both:
-        """The leader first: what it has then, a follower in step has when it answers."""
+        """Ask the leader first: a follower in step answers after it has applied all that the leader had then."""
         leader = await self._ask_leader(what, about)
         if self._side.is_leader:
             return _Both(leader, await self._here(what, about))
@@ -132,10 +135,10 @@ class Verification:
                 after, is_last = (logs[-1].name if logs else ""), need(found, "is_last", bool) or not logs
         return names
 
-    # -- a log --------------------------------------------------------------------------------
+    # -- one log --------------------------------------------------------------------------------
 
     async def _log(self, name: str) -> _Compared | None:
-        """None if both have deleted it."""
+        """Return the row of one log; None if both nodes have deleted it."""
         both = await self._ask("bounds", {"path": name})
         leader = _log_of(both.leader)
         due = leader.next_offset if leader is not None else 0
@@ -150,7 +153,7 @@ class Verification:
         return await self._digests(name, compared)
 
     async def _bounds(self, name: str, both: _Both, due: int) -> _Compared | None:
-        """What is to be compared, if the bounds do not differ; `due` is where a follower in step ends by now."""
+        """Return the range to compare, if the bounds agree; `due` is the end that a follower in step must have."""
         leader, follower = _log_of(both.leader), _log_of(both.follower)
         if leader is None or follower is None:
             return self._one_sided(both, leader, follower)
@@ -161,7 +164,7 @@ class Verification:
         )
         found = _Compared("", first, max(first, end), 0, 0)
         if follower.next_offset > leader.next_offset:
-            # It may have been sent more since the leader was asked; nobody but the leader can have sent it.
+            # The leader may have sent more since it was asked; no other node can have sent it.
             leader = _log_of(await self._ask_leader("bounds", {"path": name}))
             if leader is None or leader.next_offset < follower.next_offset:
                 return found._replace(difference=ends)
@@ -185,7 +188,7 @@ class Verification:
         return _Compared(lacks) if self._is_in_step(both) else _Compared("", note=lacks)
 
     async def _digests(self, name: str, compared: _Compared) -> _Compared:
-        """Compare these offsets, a step after the other."""
+        """Compare this range of offsets, step by step."""
         first, end = compared.first_offset, compared.next_offset
         assert first is not None
         assert end is not None
@@ -203,7 +206,7 @@ class Verification:
         return compared._replace(chunks=chunks, octets=octets, note=note)
 
     async def _step(self, name: str, begin: int, until: int) -> Found | str | None:
-        """The digest that both have of these offsets, or how theirs differ; None if one of them holds those no more."""
+        """Return the digest of these offsets, or the difference; None if one of the nodes has dropped them."""
         about: About = {"path": name, "from": begin, "to": until, "deep": self._deep}
         for pause_s in (*_PAUSES_S, None):
             here, there = await asyncio.gather(self._here("digest", about), self._side.ask("digest", about))

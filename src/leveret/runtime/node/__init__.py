@@ -1,1 +1,1 @@
-"""The node: the parts of one broker process, and the order in which they start and stop."""
+"""The parts of one broker process, and the order in which they start and stop."""

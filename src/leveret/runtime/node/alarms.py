@@ -37,7 +37,7 @@ class AlarmWatch(Alarms):
     """
 
     def __init__(self, watermarks: Watermarks, directory: Path, reserve_bytes: int = 0) -> None:
-        """Watch the process, and the disk that `directory` is on; hold so much of it (storage.reserve)."""
+        """Watch the process, and the disk of `directory`; hold a reserve of this size on it (storage.reserve)."""
         self._reserve = Reserve(directory, reserve_bytes)
         super().__init__(
             Watermark(watermarks.memory_relative, watermarks.memory_absolute_bytes),
@@ -52,17 +52,17 @@ class AlarmWatch(Alarms):
         self._gave_back_at_s = -GIVE_BACK_EVERY_S
 
     async def run(self) -> None:
-        """Measure, for ever, and hold the reserve of the disk while there is room for it."""
+        """Measure for ever, and hold the reserve of the disk while there is room for it."""
         while True:
             try:
                 await self._hold_reserve(self.probe())
             except OSError as error:
-                # A node that cannot look at itself for a moment goes on with what it saw last.
+                # A node that cannot measure for a moment continues with its last measurement.
                 logger.warning("alarm_probe_failed error=%s action=retry", error)
             await asyncio.sleep(PROBE_EVERY_S)
 
     async def hold_reserve(self) -> None:
-        """Hold the reserve of the disk if there is room for it, though nobody is served: a promotion may need it."""
+        """Hold the reserve of the disk if there is room, even if the node serves no client: a promotion may need it."""
         await self._hold_reserve(free_disk_bytes(self._directory))
 
     async def _hold_reserve(self, free_bytes: int | None) -> None:
@@ -73,10 +73,10 @@ class AlarmWatch(Alarms):
             logger.info("disk_reserve_held size_bytes=%d", reserve.size_bytes)
 
     def probe(self) -> int | None:
-        """Measure once; while memory is low, have what is free of it counted as free first.
+        """Measure once. While memory is low, return freed memory to the system first.
 
         Returns:
-            How many octets of the disk are free, if that is known.
+            The free octets of the disk, if they are known.
         """
         if self.mem_alarm and time.monotonic() - self._gave_back_at_s >= GIVE_BACK_EVERY_S:
             give_back_memory()
@@ -86,31 +86,31 @@ class AlarmWatch(Alarms):
         if self._reserve.give_up(free):
             logger.warning("disk_reserve_given_up size_bytes=%d reason=disk_full", self._reserve.size_bytes)
             free = free_disk_bytes(self._directory)
-        # What was held back is for the node itself: publishers are not let in by it.
+        # The reserve is for the node itself: it lets no publisher in.
         for_all = None if free is None else max(0, free - self._reserve.missing_bytes)
         self._report(self.measure(used_memory_bytes(), for_all))
         return free
 
     def set_memory(self, limit: Watermark) -> bool:
-        """Block publishers from this on, until the node stops; whoever must know of a change is told."""
+        """Block publishers above this much memory until the node stops, and report the change."""
         changed = super().set_memory(limit)
         self._report(changed)
         return changed
 
     def set_disk(self, limit: Watermark) -> bool:
-        """Block publishers below this, until the node stops; whoever must know of a change is told."""
+        """Block publishers below this much free disk until the node stops, and report the change."""
         changed = super().set_disk(limit)
         self._report(changed)
         return changed
 
     def set_replicas_short(self, is_short: bool) -> bool:
-        """Block publishers while so; whoever must know of a change is told."""
+        """Block publishers while too few replicas are in sync, and report the change."""
         changed = super().set_replicas_short(is_short)
         self._report(changed)
         return changed
 
     def set_elsewhere(self, resources: tuple[str, ...]) -> bool:
-        """Block publishers while other nodes are short; whoever must know of a change is told."""
+        """Block publishers while other nodes have an alarm, and report the change."""
         changed = super().set_elsewhere(resources)
         self._report(changed)
         return changed
@@ -134,16 +134,16 @@ class AlarmWatch(Alarms):
 
 
 def used_memory_bytes() -> int:
-    """The resident memory of this process."""
+    """Return the resident memory of this process."""
     pages = int(read_proc("/proc/self/statm").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def total_memory_bytes() -> int:
-    """The memory this process may have: the machine's, or less if its control group says so."""
+    """Return the memory available to this process: the machine's, or less if its control group limits it."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for path in _CGROUP_LIMITS:
-        # No such file, or the word `max`: no limit.
+        # No such file, or the word `max`: there is no limit.
         with suppress(OSError, ValueError):
             found.append(int(path.read_text()))
     return min(found)

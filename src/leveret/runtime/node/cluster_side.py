@@ -22,19 +22,19 @@ class ClusterSide:
     """See the module.
 
     Attributes:
-        operations: what operators may do (management.node.ClusterOperations).
-        is_founder: whether the cluster begins with what this node has.
-        take_definitions: gives the broker the definitions that the cluster has; told what the node's own log has.
+        operations: commands of operators (management.node.ClusterOperations).
+        is_founder: whether the cluster begins with the data of this node.
+        take_definitions: gives the broker the cluster's definitions, given those of the node's own log.
         make_queue: see Broker.make_queue.
-        forwarding: stores what is published to queues that other nodes lead.
-        leaders: those nodes, as channels know them.
-        replication_port: who else has to keep what the node is told.
+        forwarding: stores messages that are published to queues with a leader elsewhere.
+        leaders: the leaders of other nodes, as channels use them.
+        replication_port: the nodes that must have a change before it is promised.
         barrier: what a promise waits for beside the disk.
-        copy_gone: told of the files of a log that is here for another node's queue; whether it is.
-        schema_decisions: what is decided on schema replication, for all nodes.
+        copy_gone: called when the files of a mirror's log are gone; returns whether the log is a mirror's.
+        schema_decisions: decisions on schema replication, for all nodes.
         on_draining: tells the other nodes whether this one is in maintenance.
-        find_streams: host and port of another node for clients of streams, with TLS or not; None if it has none.
-        on_streams: told that clients of streams may come to one address more.
+        find_streams: returns host and port of another node for clients of streams, with or without TLS; or None.
+        on_streams: called with a further address at which clients of streams may connect.
     """
 
     operations: Any

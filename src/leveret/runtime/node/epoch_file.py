@@ -28,7 +28,7 @@ class EpochFile:
         self._file = file
 
     def last(self) -> int:
-        """No queue had a later epoch.
+        """Return the highest epoch that may have been assigned.
 
         Raises:
             StorageError: the file is damaged.
@@ -45,7 +45,7 @@ class EpochFile:
         return reserved
 
     def reserve(self, last: int) -> int:
-        """Have the epochs after `last` on disk as given; up to which. Blocks for the disk."""
+        """Reserve the epochs after `last` on disk; return the last reserved one. This blocks for the disk."""
         try:
             self._file.save({_RESERVED: last + BLOCK})
         except StorageError as error:

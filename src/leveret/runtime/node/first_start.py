@@ -1,4 +1,4 @@
-"""The definitions of a node at its first start."""
+"""The default definitions of a new node."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leveret.model import definitions as d
 
 
 def seed(broker: Broker, access: AccessSettings) -> None:
-    """The first start: one vhost, and one user in it."""
+    """Create the default vhost and its default user."""
     user, vhost = access.default_user, access.default_vhost
     password_hash = hash_password(access.default_pass, os.urandom(SALT_BYTES))
     queue_type = broker.default_queue_type

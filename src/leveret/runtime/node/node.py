@@ -1,8 +1,8 @@
 """The node: builds every room, passes each its collaborators, starts and stops them in order.
 
 Start: definitions log, queues from their logs, outgoing logs completed from the queues, then the listeners; so no
-client is served before all data are complete. Stop goes the other way round: no new work, promises are made
-durable, files are closed.
+client is served before all data are complete. Stop is the reverse: no new work, then promises become durable, then
+files are closed.
 """
 
 from __future__ import annotations
@@ -64,30 +64,33 @@ logger = logging.getLogger(__name__)
 _RECOVERED_AT_ONCE: Final = 100
 _SETTLE_TIMEOUT_S: Final = 2.0
 GC_THRESHOLDS: Final = (7000, 4, 1000)
-"""A collection stops everything. Of 50,000 new objects it took 50 ms, and of what 20 such left 330; messages come and
-go without one, so the collector finds work only where queues and connections are made by the thousand."""
+"""A collection stops everything. One of 50,000 new objects took 50 ms, and one after 20 of those 330 ms.
+Messages come and go without a collection, so the collector finds work only where queues and connections are made by
+the thousand.
+"""
 SWITCH_INTERVAL_S: Final = 0.0005
-"""A thread that comes back from fdatasync waits as long for the event loop's thread to let it go on. Python's
-own 5 ms tripled the latency of confirms and halved the rate of a hundred queues; shorter brings no more."""
+"""The time that a thread waits for the event loop's thread after an fdatasync. Python's own 5 ms tripled the latency of
+confirms and halved the rate of a hundred queues; a shorter time gains nothing.
+"""
 
 
 class Node:
     """One broker process.
 
     Attributes:
-        broker: what exists; change it with `broker.apply`, then `await commit()`.
+        broker: the definitions and queues; change it with `broker.apply`, then `await commit()`.
         schema_sync: schema replication, both sides.
         upstream: the upstream side of message replication.
         standby: the downstream side.
-        replication: who follows it, or whom it follows, for operators; None for neither.
-        cluster: the cluster it is a member of, for operators; None for none.
+        replication: followers of this node, or its leader, for operators; None for neither.
+        cluster: the cluster of this node, for operators; None for none.
         stores: the logs of its queues.
-        read_only_view: what it shows while another node leads its data.
-        event_history: what happened here, with who began it.
-        loop_watch: measures how long the event loop is held up.
+        read_only_view: the view while another node leads its data.
+        event_history: the events of this node, each with the user who began it.
+        loop_watch: measures long steps of the event loop.
         maintenance: takes the node out of service for clients.
         failed: set when the disk failed for good; the process must end.
-        ended: set when it serves nobody any more: who waits for it to do something waits in vain.
+        ended: set when the node serves no client any more, so that its callers stop waiting.
     """
 
     def __init__(
@@ -101,16 +104,16 @@ class Node:
         replication: Any = None,
         cluster: Any = None,
     ) -> None:
-        """Read what is on disk; listen nowhere yet.
+        """Read the files of the data directory; open no listener yet.
 
         Args:
             config: of the process.
-            data_dir: where the data are.
-            tree: what `data_dir` holds, by default just that.
-            commits: makes it durable, by default a group commit of its own.
-            failed: of the process, by default of this node.
+            data_dir: the data directory.
+            tree: the content of `data_dir`; by default all of it.
+            commits: makes changes durable; by default a group commit of its own.
+            failed: of the process; by default of this node.
             replication: see above.
-            cluster: the one that the node has no lease of, and only shows; `enter_cluster` is for one that serves.
+            cluster: a cluster that the node only shows, without a lease; `enter_cluster` is for a node that serves.
 
         Raises:
             Corrupt: the definitions cannot be read.
@@ -140,10 +143,10 @@ class Node:
         self._wire_listeners()
         self._introduce()
 
-    # -- wiring: what is made, in this order, from what was made before ------------------------
+    # -- wiring: the parts in the order in which they are made -------------------------------------
 
     def _wire_broker(self) -> None:
-        """What exists, the logs it is in, and what is remembered beside them."""
+        """Make the broker, its logs, and the state files beside them."""
         config, data_dir, tree = self.config, self.data_dir, self.tree
         tree.open_segments.close_deleted = self.commits.close_deleted
         self._definitions = DefinitionsStore(tree.log(data_dir / "definitions"), self.commits, clock_ms)
@@ -164,7 +167,7 @@ class Node:
         )
 
     def _wire_sites(self) -> None:
-        """The other site: definitions and messages that go there, and come from there."""
+        """Make both sides of the replication to another site: of definitions and of messages."""
         data_dir, tree = self.data_dir, self.tree
         self.collector = Collector(
             tree, clock_ms, self.log_store.log, self._queues, self.commits, self.config
@@ -177,7 +180,7 @@ class Node:
         self.rejoin = Rejoin(self, tree.file(data_dir / REJOIN_FILE))
 
     def _wire_engine(self) -> None:
-        """Runs what the broker decides; and watches over what it needs."""
+        """Make the engine that executes the broker's decisions, and the watches over its resources."""
         hooks = EngineHooks(
             on_bug=self.failed.set,
             on_deleted=self.standby.decided.note_deleted,
@@ -192,7 +195,7 @@ class Node:
         self._upkeep = Upkeep(self.broker, self.engine, self.collector, self.log_store, self._log_gone)
 
     def _wire_listeners(self) -> None:
-        """Who lets clients in."""
+        """Make the listeners and the authority that they ask."""
         config = self.config
         self.authority = Authority(self.broker, config.access.loopback_users)
         self.amqp_host = AmqpHost(self.authority, self.engine, self.alarms, config)
@@ -223,7 +226,7 @@ class Node:
         self.maintenance = Maintenance(self.amqp, self.streams)
 
     def _introduce(self) -> None:
-        """Those who are told of something by what was made before them."""
+        """Connect earlier parts to later ones: callbacks for events of the parts made before."""
         self.commits.on_gone = self._log_gone
         self.log_store.use_existence_records(
             self._definitions.has_log,
@@ -238,7 +241,7 @@ class Node:
         self.alarms.on_change += [self.amqp.go_on, self.streams.alarms_changed]
 
     def enter_cluster(self, side: ClusterSide) -> None:
-        """Be a node of a cluster from now on; to be called before anything is recovered."""
+        """Become a member of a cluster; to be called before the recovery."""
         self._cluster_side = side
         self.cluster = side.operations
         self.broker.make_queue = side.make_queue
@@ -254,32 +257,32 @@ class Node:
         self.upstream.be_one_of_many()
 
     def _keeps_unused(self) -> bool:
-        """Whether who uses queues is at the upstream, or was, and has not been let in here yet."""
+        """Return whether unused queues are kept, because their users are at the upstream or have not come back yet."""
         return self.schema_sync.mode is OperatingMode.DOWNSTREAM or self.standby.decided.promoting is not None
 
     @property
     def is_open(self) -> bool:
-        """Whether clients are served: what there is was recovered, and the listeners stand open."""
+        """Return whether the node serves clients: the recovery is over, and the listeners are open."""
         return self._opened and not self.ended.is_set()
 
-    # -- life ---------------------------------------------------------------------------------
+    # -- start and stop -------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Recover everything, then open the listeners.
 
         Raises:
-            LeveretError: a log is damaged, or an address cannot be had.
+            LeveretError: a log is damaged, or an address is not available.
         """
         await self.recover()
         await self.open()
 
     async def recover(self) -> None:
-        """Recover everything, and have it durable; nobody is served yet.
+        """Recover everything, and make it durable; no client is served yet.
 
         Raises:
             LeveretError: a log is damaged, or a certificate that is needed later cannot be used.
         """
-        # Before anything else: a certificate that cannot be used is the operator's to put right.
+        # Before everything else: the operator has to mend an unusable certificate.
         if self.config.listeners.amqp_tls or self.config.streams.listeners_tls:
             self._tls = server_context(self.config.tls, "ssl_options")
         self._definitions.compact_at_start()
@@ -296,9 +299,9 @@ class Node:
         """Open the listeners.
 
         Raises:
-            LeveretError: an address cannot be had.
+            LeveretError: an address is not available.
         """
-        # Before anybody is let in: it deletes queues.
+        # Before the first client: it deletes queues.
         await self.rejoin.resume()
         for address in self.config.listeners.amqp:
             await self.amqp.start(address.ip, address.port)
@@ -326,7 +329,7 @@ class Node:
         self._opened = True
         if self.replication is not None:
             await self.event_history.led(self.config.node_name, self.replication.epoch)
-        # What was built so far stays for good; the collector need not look at it again and again.
+        # The objects made so far stay for good; the collector need not visit them again and again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLDS)
@@ -334,7 +337,7 @@ class Node:
         keep_freed_memory()
 
     async def _unless_failed(self, step: Coroutine[None, None, None]) -> None:
-        """Take a step of the start; a disk that fails would let it wait for ever."""
+        """Await a step of the start, but end at a failed disk: the step would wait for ever."""
         taken = asyncio.ensure_future(step)
         failed = asyncio.ensure_future(self.failed.wait())
         try:
@@ -350,7 +353,7 @@ class Node:
         broker = self.broker
         stored = self._definitions.definitions
         if not self._definitions.next_offset and self.log_store.has_logs():
-            # Were this taken for a first start, the logs would be removed as nobody's.
+            # If this counted as a first start, the logs would be removed as logs without a queue.
             raise StorageError(
                 f"{self.data_dir / 'definitions'} is missing or empty, and yet there are logs of queues: restore "
                 f"it from a copy, or move {self.data_dir} aside to start anew; nothing was changed"
@@ -373,13 +376,13 @@ class Node:
             self.log_store.recover(queue)
             self._handed_out.give_back(queue)
             if count % _RECOVERED_AT_ONCE == 0:
-                # A lease that was won is kept alive meanwhile: of thousands of queues it would end before this does.
+                # A lease that was won is kept alive meanwhile: with thousands of queues it would end before this does.
                 await asyncio.sleep(0)
         await self.upstream.restore(queues)
-        # Times to live, and of queues, go on.
+        # Times to live, of messages and queues, go on.
         broker.dirty |= {queue: None for queue in queues if queue.damage is None}
         if self._cluster_side is not None and not self._cluster_side.is_founder:
-            # The cluster has its users and vhosts.
+            # The cluster has its own users and vhosts.
             return
         if self._boot_definitions.is_configured:
             self._boot_definitions.into(broker)
@@ -387,17 +390,17 @@ class Node:
             seed(self.broker, self.config.access)
 
     def show(self) -> None:
-        """Recover everything to be looked at, instead of `start`: another node leads these data.
+        """Recover everything for the read-only view, instead of `start`: another node leads these data.
 
-        What is appended to the tree's logs from now on is to be told to `read_only_view`.
+        From now on, the caller reports each chunk appended to the tree's logs to `read_only_view`.
         """
         self.read_only_view.begin()
         self.alarms.probe()
 
     async def stop(self) -> None:
-        """Close the listeners, keep what was promised, close the files.
+        """Close the listeners, keep all promises, close the files.
 
-        What was received is durable and confirmed before clients are told to go.
+        Received changes are durable and confirmed before clients are told to go.
         """
         self.amqp.stop_reading()
         await self._settle()
@@ -409,7 +412,7 @@ class Node:
     async def abandon(self) -> None:
         """Close the listeners at once and promise nothing more: another node leads.
 
-        The group commit's fence sees to it that nothing was promised before this could be called.
+        The barrier of the group commit ensures that nothing was promised before this call.
         """
         self.ended.set()
         self.amqp.stop_reading()
@@ -419,7 +422,7 @@ class Node:
     async def _close_listeners(self, timeout_s: float) -> None:
         await self.amqp.stop(timeout_s)
         await self.rejoin.stop()
-        # A disk that failed would let it wait for ever; what was applied is settled with all else.
+        # A failed disk would let it wait for ever; its changes are settled with all others.
         await self.schema_sync.close()
         await self.standby.stop()
         await self.streams.stop()
@@ -427,7 +430,7 @@ class Node:
             task.cancel()
 
     def close(self) -> None:
-        """Close the files of a node that serves nobody."""
+        """Close the files of a node that serves no client."""
         self.ended.set()
         self.engine.stop()
         self.commits.close()
@@ -436,13 +439,13 @@ class Node:
         self._definitions.close()
 
     async def _settle(self) -> None:
-        """Make what was received durable and say so.
+        """Make received changes durable and confirm them.
 
-        A disk that failed lets nothing be promised any more, and followers have a bounded time to acknowledge.
+        After a failure of the disk nothing is promised any more. Followers have a bounded time to acknowledge.
         """
         self.engine.flush()
         while self.broker.chores:
-            # What clients settled, or left, is on disk as a whole.
+            # Settlements and returns of clients are on disk as a whole.
             await asyncio.sleep(0)
             self.engine.flush()
         if not self.failed.is_set():
@@ -462,13 +465,13 @@ class Node:
         self.failed.set()
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """What goes on as long as the node does was to end with it only: a node that goes on without lies."""
+        """A task that runs as long as the node has ended early: a node that continued without it would be wrong."""
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.critical("task_failed action=stop", exc_info=error)
             self.failed.set()
 
     def _log_gone(self, log: Log, error: Corrupt) -> bool:
-        """Files of a log were removed while it was open; of the definitions the node ends."""
+        """The files of an open log were removed. If it is the definitions log, the node ends."""
         queue = self.log_store.queue_of(log)
         if queue is None:
             return self.copy_gone(log, error)
@@ -476,24 +479,24 @@ class Node:
         return True
 
     def copy_gone(self, log: Log, error: Corrupt) -> bool:
-        """Files of a log are gone; whether it is a copy of a queue that another node leads, and is fetched again."""
+        """Handle lost files of a log; return whether it is a mirror's copy, which is fetched again."""
         return self._cluster_side is not None and self._cluster_side.copy_gone(log, error)
 
-    # -- what the listeners use -------------------------------------------------------------------
+    # -- for the listeners -------------------------------------------------------------------------
 
     def changing(self) -> AbstractAsyncContextManager[None]:
-        """In it definitions may be changed; in a cluster, where one node at a time may, as soon as it is this one."""
+        """A context in which definitions may be changed. In a cluster it waits until this node may change them."""
         changing: AbstractAsyncContextManager[None] = (
             nullcontext() if self.cluster is None else self.cluster.changing()
         )
         return changing
 
     def log_sizes(self) -> Iterator[int]:
-        """The octets of each durable log."""
+        """Return the octets of each durable log."""
         return (log.size_bytes for log in list(self.tree.logs.values()))
 
     async def commit(self) -> None:
-        """Return once every change applied so far is durable, and outgoing logs exist where they should."""
+        """Return when all changes applied so far are durable, and the outgoing logs that they need exist."""
         self.upstream.follow_tags()
         self._follow_cluster_name()
         await self.engine.refreshed()
@@ -502,7 +505,7 @@ class Node:
         await self.engine.all_known()
 
     def _follow_cluster_name(self) -> None:
-        """AMQP clients are told the name that an operator gave, else the configured one."""
+        """Tell AMQP clients the cluster name that an operator gave, else the configured one."""
         existing = self.broker.definitions.by_kind["global_parameters"].get(("cluster_name",))
         given = existing.value if isinstance(existing, d.GlobalParameter) else None
         self.amqp_host.cluster_name = given if isinstance(given, str) else self.config.cluster_name
@@ -512,7 +515,7 @@ class Node:
         return self.authority.authenticate(username, password, from_loopback)
 
     def outsider(self, user: str | None, vhost: str) -> Outsider:
-        """A way to publish and to get without a connection, as a user or, for None, as the operator."""
+        """Return a way to publish and get without a connection, as a user or, for None, as the operator."""
         return Outsider(self.amqp_host, user, vhost, now_ms=clock_ms(), touch=self.engine.touch)
 
     def internal_user(self, purpose: str) -> AbstractContextManager[tuple[str, str]]:
@@ -520,7 +523,7 @@ class Node:
         return self.authority.internal_user(purpose)
 
     def queue_of(self, name: str) -> tuple[str, str] | None:
-        """The vhost and name of the queue whose log has that name in the tree."""
+        """Return vhost and name of the queue whose log has that name in the tree."""
         queue = self.read_only_view.queue_of(name) or next(
             (queue for queue in self.broker.queues.values() if log_name(queue) == name), None
         )

@@ -32,7 +32,7 @@ class ReadOnlyView:
         self._queues: dict[str, Queue] = {}
 
     def begin(self) -> None:
-        """Read all there is."""
+        """Read all stored data."""
         self._stores.show()
         self._definitions.restore(self._broker)
         for queue in self._broker.queues.values():
@@ -42,11 +42,11 @@ class ReadOnlyView:
         self._quieten()
 
     def queue_of(self, name: str) -> Queue | None:
-        """The queue whose log has that name in the tree."""
+        """Return the queue whose log has that name in the tree."""
         return self._queues.get(name)
 
     def replayed(self, name: str, log: Log, chunk: Chunk) -> None:
-        """A chunk was appended to the log of that name in the tree."""
+        """Take a chunk that was appended to the log of that name in the tree."""
         if name == "definitions":
             self._replay_definitions(chunk)
         elif name in self._queues:
@@ -64,13 +64,13 @@ class ReadOnlyView:
         self._refresh_policies()
 
     def _refresh_policies(self) -> None:
-        """Show what applies to queues since policies changed, some at a time: the leader waits for acks meanwhile."""
+        """Apply the changed policies to the queues, some at a time: the leader waits for acks meanwhile."""
         if self._broker.refresh_policies(time_slice()):
             asyncio.get_running_loop().call_soon(self._refresh_policies)
         self._quieten()
 
     def _show_new(self, queue: Queue | None) -> None:
-        """Its first messages may have been appended before it was told of: a flush appends definitions last."""
+        """Show a new queue. Its first messages may arrive before its definition: a flush appends definitions last."""
         if queue is None or log_name(queue) in self._queues:
             return
         self._queues[log_name(queue)] = queue
@@ -80,7 +80,7 @@ class ReadOnlyView:
                 self._stores.replayed(queue, log, chunk)
 
     def _quieten(self) -> None:
-        """Forget what is to be done about changes: their leader does it."""
+        """Drop the effects of changes: the leader executes them."""
         broker = self._broker
         for due in (broker.changes, broker.deleted, broker.dirty, broker.replication_changes):
             due.clear()

@@ -24,11 +24,11 @@ _RECLAIM_EVERY_S: Final = 1.0
 _RECLAIM_REST_S: Final = 0.01
 _RECLAIMED_AT_ONCE: Final = 32
 _RELOCATED_STEPS: Final = 100
-"""Of one queue, before it is looked for others."""
+"""Steps of one queue before the other queues have their turn."""
 
 
 class Upkeep:
-    """See the module; each of `retain`, `watch_logs` and `reclaim` goes on for ever."""
+    """See the module; `retain`, `watch_logs` and `reclaim` each run for ever."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Upkeep:
         log_store: LogStore,
         log_gone: Callable[[Log, Corrupt], bool],
     ) -> None:
-        """Nothing is done yet; `log_gone` is told of a log whose files were removed while it was open."""
+        """Begin nothing yet. `log_gone` is called with a log whose files were removed while it was open."""
         self._broker = broker
         self._engine = engine
         self._collector = collector
@@ -58,7 +58,7 @@ class Upkeep:
                 logger.error("retention_failed error=%s action=retry", error)
 
     async def reclaim(self) -> None:
-        """Have the logs of queues that were consumed begin anew, a few at a time: each makes a file, or reads some."""
+        """Let the logs of consumed queues begin anew, a few at a time: each makes a file, or reads some."""
         reclaiming = self._log_store.queues.reclaiming
         while True:
             await asyncio.sleep(_RECLAIM_EVERY_S)
@@ -77,7 +77,7 @@ class Upkeep:
             await asyncio.sleep(_RECLAIM_REST_S)
 
     async def watch_logs(self) -> None:
-        """A queue that nobody publishes to is down as well, once its directory is gone."""
+        """Take a queue down when its directory is gone, even if nobody publishes to it."""
         while True:
             await asyncio.sleep(_WATCH_EVERY_S)
             try:
