@@ -1,9 +1,8 @@
-"""Every setting of a node, declared once, and the frozen tree they are read into.
+"""All settings of a node, declared once, and the frozen tree that holds their values.
 
-`leveret.conf` has RabbitMQ's form and key names, so an operator's file mostly works as it is. What
-a key means, takes and defaults to stands in `sections` (`listeners`, `access`, `limits`, ...) and
-nowhere else: errors, `--print-config` and `docs/configuration.md` are made from it. Slices of the tree are
-passed down; nobody imports a setting.
+`leveret.conf` has RabbitMQ's form and key names, so an operator's file mostly works unchanged. The meaning, the kind
+and the default of a key stand in `sections` (`listeners`, `access`, `limits`, ...) only: errors, `--print-config` and
+`docs/configuration.md` are made from there. Callers pass slices of the tree down; no module imports a setting.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The settings of a tree as lines of a configuration file: what `leveretctl environment` shows."""
+"""The settings in force as lines of a configuration file, for `leveretctl environment`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from leveret.config.tree import Config
 
 
 def settings_in_force(config: Config) -> Iterator[tuple[str, str]]:
-    """Key and text of every setting, in the order of the reference; secrets are left out."""
+    """Return key and text of every setting, in the order of the reference, without secrets."""
     for one, value in declared_values(config):
         if not one.is_secret:
             yield from (line for line in _lines(one, value) if not one.hides(line[1]))
 
 
 def _lines(one: Setting, value: Any) -> Iterator[tuple[str, str]]:
-    """One line; of a family, one for each member, `none` without any."""
+    """Return the line of one setting; for a family one line a member, or `none`."""
     if not one.is_family:
         yield one.key, one.kind.show(value)
         return
@@ -29,7 +29,7 @@ def _lines(one: Setting, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _members(value: Any) -> Mapping[str, Any]:
-    """A family's members by last word, whatever they were collected into."""
+    """Return the members of a family by their last word, from any form in which the tree holds them."""
     if isinstance(value, Mapping):
         return value
     if isinstance(value, frozenset):

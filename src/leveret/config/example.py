@@ -1,4 +1,4 @@
-"""The example file of all settings, made from their declarations: every line is a comment and a default.
+"""The example file of all settings, made from their declarations: each line is a comment or a default.
 
 python -m leveret.config.example > packaging/leveret.conf.example
 """
@@ -27,12 +27,12 @@ _HEAD: Final = """\
 
 
 def example() -> str:
-    """The file."""
+    """Return the text of the file."""
     return _HEAD + "".join(_section(one) for one in SETTINGS)
 
 
 def lines_of(one: Setting) -> list[str]:
-    """The setting as lines of a file, with its defaults; a family without any gets `none`."""
+    """Return the lines of a setting with its defaults; a family without defaults has the line `none`."""
     if not one.is_family:
         return [render_line(one.key, one.default)]
     return [render_line(f"{one.prefix}.{name}", text) for name, text in one.defaults.items()] or [

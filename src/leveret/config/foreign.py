@@ -1,7 +1,7 @@
-"""Keys of RabbitMQ that Leveret does not serve, so that an operator's file gets the right answer.
+"""RabbitMQ's keys that Leveret does not serve, so that an operator's file gets a helpful error.
 
-A line with such a key stops the start like any other unknown key: a setting that is taken and does nothing would
-be a trap. What is listed here and declared as a setting as well is served; the declarations are asked first.
+A line with such a key stops the start, as any unknown key does: a setting that is accepted without effect would be a
+trap. Leveret serves a key that is both listed here and declared: declarations are checked first.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _KEYS: Final = frozenset(
 _FAMILIES: Final = frozenset(
     {"listeners.ssl", "stream.listeners.ssl", "ssl_options.ciphers", "ssl_options.versions"}
 )
-"""Keys of RabbitMQ's whose last word is free, and that are near others."""
+"""RabbitMQ's families of keys (with a free last word) that resemble others."""
 
 _PLUGINS: Final = {
     "amqp1_0": "AMQP 1.0 serves the schema link only",
@@ -111,19 +111,19 @@ _PLUGINS: Final = {
 
 
 def plugin_reason(name: str) -> str:
-    """Why Leveret has no plugin of RabbitMQ's of that name."""
+    """Return why Leveret has no plugin of this name of RabbitMQ's."""
     short = name.removeprefix("rabbitmq_")
     known = next((reason for plugin, reason in _PLUGINS.items() if short.startswith(plugin)), None)
     return known or "Leveret has neither this plugin nor a replacement"
 
 
 def is_foreign_key(key: str) -> bool:
-    """Whether the key is beyond doubt RabbitMQ's: one it has, or one of a plugin that Leveret has not."""
+    """Return whether the key is certainly RabbitMQ's: one of its keys, or a key of a plugin that Leveret lacks."""
     return key in _KEYS or key.rpartition(".")[0] in _FAMILIES or key.partition(".")[0] in _PLUGINS
 
 
 def foreign_advice(key: str) -> str | None:
-    """What to tell of a key that nothing declares, if it or a key above it is RabbitMQ's; None if not."""
+    """Return the advice for an undeclared key, if the key or a prefix of it is RabbitMQ's; otherwise None."""
     plugin = key.partition(".")[0]
     if plugin in _PLUGINS:
         return f"it is a setting of RabbitMQ, and {_PLUGINS[plugin]}: remove the line"

@@ -1,7 +1,7 @@
-"""The kinds of value a setting can have: text in the file <-> a typed value.
+"""The kinds of values: each converts text of the file to a typed value and back.
 
-A kind says what is `allowed` (for errors and the reference page), parses, and shows a value so that
-parsing it again gives the same. `parse` raises `ValueError`; who called it knows the key and the line.
+A kind describes the `allowed` texts (for errors and the reference page), parses a text, and shows a value in a form
+that parses to the same value. `parse` raises `ValueError`; its caller knows the key and the line.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ T = TypeVar("T")
 
 
 class SettingKind(Protocol[T]):
-    """What a setting's text must look like."""
+    """The form of a setting's text."""
 
     @property
     def allowed(self) -> str:
-        """The values that are taken, as the end of "expected ..."."""
+        """Describe the accepted values, as the end of "expected ..."."""
 
     def parse(self, text: str) -> T:
-        """The value.
+        """Convert a text to its value.
 
         Raises:
-            ValueError: not one of `allowed`.
+            ValueError: the text is not one of `allowed`.
         """
 
     def show(self, value: T) -> str:
-        """The text of a value; `parse` takes it back."""
+        """Return a text that `parse` converts back to the value."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextKind:
-    """Any text that is not empty; a secret is never shown."""
+    """Any text that is not empty. A secret is never shown."""
 
     secret: bool = False
     allowed: str = "some text"
@@ -64,7 +64,7 @@ class HostText:
     allowed: str = "some text; $HOST in it stands for this machine's name"
 
     def parse(self, text: str) -> str:
-        """The text with the name in it."""
+        """Return the text with the name in place of `$HOST`."""
         if not text:
             raise ValueError
         return text.replace("$HOST", platform.node().partition(".")[0] or "localhost")
@@ -76,13 +76,13 @@ class HostText:
 
 @dataclass(frozen=True, slots=True)
 class OptionalText:
-    """Text that may be left out; a secret is never shown."""
+    """Optional text. A secret is never shown."""
 
     secret: bool = False
     allowed: str = "some text, or none"
 
     def parse(self, text: str) -> str | None:
-        """The text; None for `none`."""
+        """Return the text; None for `none`."""
         return None if text in ("", NONE) else text
 
     def show(self, value: str | None) -> str:
@@ -109,23 +109,23 @@ class Integer:
         return int(text)
 
     def show(self, value: int) -> str:
-        """Its digits."""
+        """Return the digits."""
         return str(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A whole number that something may not exceed, or no limit at all."""
+    """A limit as a whole number, or no limit."""
 
     least: int = 0
 
     @property
     def allowed(self) -> str:
-        """The least, and the word for no limit."""
+        """Describe the least value, and the word for no limit."""
         return f"a whole number of at least {self.least}, or {INFINITY}"
 
     def parse(self, text: str) -> int | None:
-        """The number; None for no limit."""
+        """Return the number; None for no limit."""
         if text == INFINITY:
             return None
         if not re.fullmatch(r"[0-9]{1,18}", text) or int(text) < self.least:
@@ -133,13 +133,13 @@ class Limit:
         return int(text)
 
     def show(self, value: int | None) -> str:
-        """Its digits, or the word."""
+        """Return the digits, or the word."""
         return INFINITY if value is None else str(value)
 
 
 @dataclass(frozen=True, slots=True)
 class OptionalRatio:
-    """A part of something as a decimal fraction, 0 or more."""
+    """A fraction as a decimal number, 0 or more."""
 
     allowed: str = "a fraction such as 0.4, or none"
 
@@ -158,7 +158,7 @@ class OptionalRatio:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One of a few words."""
+    """One of several words."""
 
     words: tuple[str, ...]
 
@@ -185,7 +185,7 @@ class Flag:
     allowed: str = "true or false"
 
     def parse(self, text: str) -> bool:
-        """The truth."""
+        """Return the truth value."""
         if text not in ("true", "false"):
             raise ValueError
         return text == "true"
@@ -242,7 +242,7 @@ class Bytes:
 
 @dataclass(frozen=True, slots=True)
 class OptionalBytes:
-    """A size in bytes that may be left out."""
+    """An optional size in bytes."""
 
     size: Bytes
 
@@ -266,7 +266,7 @@ _DURATION_PART: Final = re.compile(r"([0-9]+)(ms|s|m|h|d|w)")
 
 @dataclass(frozen=True, slots=True)
 class Duration:
-    """A time in milliseconds, written `12h`, `1h30m` or as plain seconds."""
+    """A duration in milliseconds, written as `12h`, `1h30m` or plain seconds."""
 
     least_ms: int
 
@@ -288,7 +288,7 @@ class Duration:
         return duration_ms
 
     def show(self, value: int) -> str:
-        """In the largest unit that divides it."""
+        """Return the text in the largest unit that divides the value."""
         if not value:
             return "0s"
         unit = max((unit for unit in _MS_PER if value % _MS_PER[unit] == 0), key=lambda unit: _MS_PER[unit])
@@ -297,7 +297,7 @@ class Duration:
 
 @dataclass(frozen=True, slots=True)
 class OptionalDuration:
-    """A time in milliseconds that may be without bound."""
+    """An optional duration in milliseconds."""
 
     duration: Duration
 
@@ -317,12 +317,12 @@ class OptionalDuration:
 
 @dataclass(frozen=True, slots=True)
 class Regex:
-    """A regular expression, kept as its text."""
+    """A regular expression, stored as its text."""
 
     allowed: str = "a regular expression"
 
     def parse(self, text: str) -> str:
-        """The expression, once it compiles."""
+        """Return the expression if it compiles."""
         try:
             compiled(text)
         except PatternError as error:
@@ -330,13 +330,13 @@ class Regex:
         return text
 
     def show(self, value: str) -> str:
-        """Its text."""
+        """Return its text."""
         return value
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPath:
-    """A file or directory on this machine; none for none, or for the node's choice."""
+    """A file or directory on this machine; `none` leaves it out, or leaves the choice to the node."""
 
     allowed: str = "an absolute path, or none"
 
@@ -356,7 +356,7 @@ class LocalPath:
 
 @dataclass(frozen=True, slots=True)
 class FileName:
-    """A file's name or path; a name alone leaves the directory to somebody else."""
+    """A file's name or path. A name without a directory leaves the choice of the directory to the node."""
 
     allowed: str = "a file's name, its absolute path, or false"
 
@@ -375,7 +375,7 @@ class FileName:
 
 
 class Address(NamedTuple):
-    """Where a listener binds: an IP address and a TCP port (0 lets the system choose)."""
+    """The address of a listener: an IP address and a TCP port (0 lets the system choose)."""
 
     ip: str
     port: int
@@ -390,7 +390,7 @@ _PORT: Final = Integer(0, 65535)
 
 @dataclass(frozen=True, slots=True)
 class OptionalPort:
-    """A TCP port that may be left out."""
+    """An optional TCP port."""
 
     allowed: str = f"{_PORT.allowed}, or {NONE}"
 
@@ -410,7 +410,7 @@ class UrlPath:
     allowed: str = "a path such as /metrics"
 
     def parse(self, text: str) -> str:
-        """The path, without a slash at its end."""
+        """Return the path without a final slash."""
         if not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+/?", text):
             raise ValueError
         return text.rstrip("/")
@@ -422,12 +422,12 @@ class UrlPath:
 
 @dataclass(frozen=True, slots=True)
 class OptionalUrlPath:
-    """The path of a URL that may be left out."""
+    """An optional path of a URL."""
 
     allowed: str = f"{UrlPath().allowed}, or {NONE}"
 
     def parse(self, text: str) -> str:
-        """The path, without a slash at its end; empty for `none`."""
+        """Return the path without a final slash; empty for `none`."""
         return "" if text == NONE else UrlPath().parse(text)
 
     def show(self, value: str) -> str:
@@ -437,7 +437,7 @@ class OptionalUrlPath:
 
 @dataclass(frozen=True, slots=True)
 class Ip:
-    """An IP address to bind to."""
+    """An IP address of a listener."""
 
     allowed: str = "an IP address such as 127.0.0.1, 0.0.0.0 or ::1"
 
@@ -452,7 +452,7 @@ class Ip:
 
 @dataclass(frozen=True, slots=True)
 class OptionalIp:
-    """An IP address to bind to that may be left out."""
+    """An optional IP address of a listener."""
 
     allowed: str = f"{Ip().allowed}, or {NONE}"
 
@@ -467,12 +467,12 @@ class OptionalIp:
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """An address and port; a bare port is on loopback."""
+    """An address and a port. A port alone is on loopback."""
 
     allowed: str = f"ADDRESS:PORT such as 127.0.0.1:5672, 0.0.0.0:5672 or [::1]:5672, or a port of {LOOPBACK}"
 
     def parse(self, text: str) -> Address:
-        """The place to bind to."""
+        """Return the address of the listener."""
         ip, _, port = text.rpartition(":")
         if not ip:
             return Address(LOOPBACK, _PORT.parse(port))

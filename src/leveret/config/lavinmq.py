@@ -1,7 +1,7 @@
-"""LavinMQ's `lavinmq.ini`: sections and keys that have a counterpart are read as that, all others are refused by line.
+"""Reads LavinMQ's `lavinmq.ini`: each key becomes the corresponding setting, or an error that names its line.
 
-A line that was taken and did nothing would be a trap, as in a file of our own. What a value may be is said by the
-setting that it becomes.
+A line that is accepted without effect would be a trap, as in Leveret's own file. The corresponding setting decides
+which values are allowed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ SUFFIX: Final = ".ini"
 _DEFAULT_BIND: Final = "127.0.0.1"
 _NOWHERE: Final = "-1"
 _AMQP: Final = {"port": "listeners.tcp.lavinmq", "tls_port": "listeners.ssl.lavinmq"}
-"""Ports beside one `bind`; here an address is both."""
+"""Ports that share one `bind` in LavinMQ; a setting of Leveret has address and port."""
 
 _SAME: Final = {
     "main": {
@@ -54,7 +54,7 @@ _VALUES: Final = {
     "durability": {"true": "fsync", "false": "os"},
     "log.console.level": {"trace": "debug", "notice": "info", "warn": "warning", "fatal": "critical"},
 }
-"""What LavinMQ's words for a setting's values are here, where they differ."""
+"""LavinMQ's words for values that have other words here."""
 _ADVICE: Final = {
     ("main", "data_dir"): "name the directory by --data-dir",
     ("main", "default_password"): "Leveret does not accept LavinMQ's hashes: see default_pass",
@@ -64,7 +64,7 @@ _ADVICE: Final = {
 
 
 class Line(NamedTuple):
-    """One setting as it stands in the file."""
+    """One setting of the file."""
 
     section: str
     key: str
@@ -73,15 +73,15 @@ class Line(NamedTuple):
 
 
 def is_lavinmq(name: str) -> bool:
-    """Whether a file of that name is read so."""
+    """Return whether a file of that name is read as LavinMQ's."""
     return name.endswith(SUFFIX)
 
 
 def parse_ini(text: str, name: str) -> dict[str, Given]:
-    """Read a file's text; `name` is the file's, for errors.
+    """Parse a file's text; `name` is the file's name, for errors.
 
     Raises:
-        ConfigError: a line is no setting, has no value, or sets what Leveret has not; names the line.
+        ConfigError: a line is no setting, lacks a value, or sets what Leveret does not have; the text names the line.
     """
     lines = _lines(text, name)
     given: dict[str, Given] = {}
@@ -119,7 +119,7 @@ def _lines(text: str, name: str) -> list[Line]:
 
 
 def _listeners(lines: list[Line]) -> dict[str, Given]:
-    """Addresses, of ports and the one address before them; what is left of the section is refused."""
+    """Make listeners from the ports and the one address of a section; refuse the other keys of the section."""
     bind = next((line for line in lines if line.key == "bind"), None)
     ports = [line for line in lines if line.key in _AMQP]
     for line in lines:
@@ -137,7 +137,7 @@ def _listeners(lines: list[Line]) -> dict[str, Given]:
 
 
 def _check_clustering(lines: list[Line]) -> None:
-    """Where clustering is not enabled LavinMQ looks at no etcd, so its addresses in the file are no answer."""
+    """Refuse etcd addresses without enabled clustering: LavinMQ ignores them then."""
     enabled = next(
         (line.value for line in lines if (line.section, line.key) == ("clustering", "enabled")), "false"
     )

@@ -55,7 +55,7 @@ This page is generated from the settings themselves, by `python -m leveret.confi
 
 
 def reference() -> str:
-    """The page, in Markdown."""
+    """Return the page as Markdown."""
     return _HEAD + "".join(_section(one) for one in SETTINGS)
 
 

@@ -1,7 +1,7 @@
-"""How one setting is declared: key, kind, default and help stand at its place in the tree, once.
+"""The declaration of one setting: key, kind, default and help stand at its place in the tree, once.
 
-From these declarations come parsing, errors, `--print-config` and the reference page. A key that
-ends in `.$name` is a family: any number of lines whose last word is free, such as `listeners.tcp.1`.
+Parsing, errors, `--print-config` and the reference page are made from the declarations. A key that ends in `.$name` is
+a family: any number of lines whose last word is free, such as `listeners.tcp.1`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PREFIX: Final = "leveret.prefix"
 _FREE: Final = ".$name"
 _SIMILAR: Final = 0.6
 _ALIKE: Final = 0.88
-"""How near a known key must be to be what was meant, where RabbitMQ has settings of that family."""
+"""The least similarity of a known key to be suggested, for keys in RabbitMQ's families."""
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -32,12 +32,12 @@ Tree = TypeVar("Tree")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One declared setting, or one family of them.
+    """One declared setting, or one family of settings.
 
     Attributes:
-        names: of a family, the last words that are allowed; empty for any.
-        defaults: of a family, what holds when no line of it is given, by last word.
-        collect: of a family, makes the field's value of the values by last word.
+        names: for a family, the allowed last words; empty for any.
+        defaults: for a family, the values by last word if no line of it is given.
+        collect: for a family, converts the values by last word to the field's value.
     """
 
     key: str
@@ -50,30 +50,30 @@ class Setting:
 
     @property
     def is_family(self) -> bool:
-        """Whether the key's last word is free."""
+        """Return whether the last word of the key is free."""
         return self.key.endswith(_FREE)
 
     @property
     def prefix(self) -> str:
-        """A family's key without its free word."""
+        """Return a family's key without its free word."""
         return self.key.removesuffix(_FREE)
 
     @property
     def is_secret(self) -> bool:
-        """Whether the value is never shown."""
+        """Return whether the value is never shown."""
         return isinstance(self.kind, TextKind | OptionalText) and self.kind.secret
 
     def hides(self, text: str) -> bool:
-        """Whether this text is not shown: of a secret any, of URLs those with a password in them."""
+        """Return whether this text is hidden: every text of a secret, and URLs with a password."""
         return self.is_secret or (isinstance(self.kind, Endpoints | ArchivePlace) and self.kind.hides(text))
 
     @property
     def allowed(self) -> str:
-        """The values it takes, as the end of "expected ..."."""
+        """Describe the accepted values, as the end of "expected ..."."""
         return self.kind.allowed
 
     def name_in(self, key: str) -> str | None:
-        """The free word of a family's key; empty for the family itself, None if `key` is not of it."""
+        """Return the free word of a family's key; empty for the family itself, None if `key` is no such key."""
         if not self.is_family:
             return None
         if key == self.prefix:
@@ -82,14 +82,14 @@ class Setting:
         return name if name != key and (not self.names or name in self.names) else None
 
     def takes(self, key: str) -> bool:
-        """Whether a line with this key is for this setting."""
+        """Return whether a line with this key belongs to this setting."""
         return key == self.key or self.name_in(key) is not None
 
     def read(self, given: Mapping[str, Given]) -> object:
-        """The value from all that was given.
+        """Return the value from all given texts.
 
         Raises:
-            ConfigError: a text is not allowed; names key, place and what is.
+            ConfigError: a text is not allowed; names the key, its place and the allowed values.
         """
         if not self.is_family:
             text = given.get(self.key)
@@ -113,7 +113,7 @@ class Setting:
         return members
 
     def standard(self) -> object:
-        """The value when nothing is given."""
+        """Return the value if no text is given."""
         if self.is_family:
             return self.collect({name: self.kind.parse(text) for name, text in self.defaults.items()})
         return self.kind.parse(self.default)
@@ -155,12 +155,12 @@ def _field(declared: Setting) -> object:
 
 
 def branch(tree: type[Tree], prefix: str) -> Tree:
-    """Declare a tree that several listeners have, each with keys of its own: `prefix`, a dot, the tree's key."""
+    """Declare a tree of settings that several listeners have, each under its own `prefix`."""
     return dataclasses.field(default_factory=tree, metadata={_PREFIX: prefix + "."})
 
 
 def settings_of(tree: type[Any], prefix: str = "") -> Iterator[Setting]:
-    """All settings declared in a tree of dataclasses, in order."""
+    """Return all settings declared in a tree of dataclasses, in order."""
     for field in _declaring(tree):
         declared = _declared(field, prefix)
         if declared is not None:
@@ -170,7 +170,7 @@ def settings_of(tree: type[Any], prefix: str = "") -> Iterator[Setting]:
 
 
 def declared_values(tree: Any, prefix: str = "") -> Iterator[tuple[Setting, Any]]:
-    """All settings declared in a tree that was read, each with its value there, in order."""
+    """Return all settings of a tree with their values, in order."""
     for field in _declaring(tree):
         value, declared = getattr(tree, field.name), _declared(field, prefix)
         if declared is not None:
@@ -180,13 +180,13 @@ def declared_values(tree: Any, prefix: str = "") -> Iterator[tuple[Setting, Any]
 
 
 def _declared(field: dataclasses.Field[Any], prefix: str) -> Setting | None:
-    """What a field declares, under its whole key; None for a tree of settings."""
+    """Return the setting that a field declares, under its whole key; None for a tree of settings."""
     declared: Setting | None = field.metadata.get(_METADATA)
     return dataclasses.replace(declared, key=prefix + declared.key) if declared and prefix else declared
 
 
 def read_tree(tree: type[Tree], given: Mapping[str, Given], prefix: str = "") -> Tree:
-    """Build the tree from what was given; see `Setting.read`."""
+    """Build the tree from the given texts; see `Setting.read`."""
     values: dict[str, object] = {}
     for field in _declaring(tree):
         declared = _declared(field, prefix)
@@ -199,17 +199,17 @@ def read_tree(tree: type[Tree], given: Mapping[str, Given], prefix: str = "") ->
 
 
 def _declaring(tree: Any) -> list[dataclasses.Field[Any]]:
-    """The fields that are a setting or a tree of them; what else a tree tells has a plain default."""
+    """Return the fields with a setting or a tree of settings; other fields have a plain default."""
     return [field for field in dataclasses.fields(tree) if field.default is dataclasses.MISSING]
 
 
 def _branch(field: dataclasses.Field[Any]) -> type[Any]:
-    """The class of a field that is no setting but a tree of them."""
+    """Return the class of a field that is a tree of settings."""
     return cast(type[Any], field.default_factory)
 
 
 def check_known(given: Mapping[str, Given], known: list[Setting]) -> None:
-    """Refuse a key that nothing declares.
+    """Refuse an undeclared key.
 
     Raises:
         ConfigError: names the key, its place and the nearest known key.
@@ -231,7 +231,7 @@ def _advice(key: str, known: list[Setting]) -> str:
 
 
 def contradiction(given: Mapping[str, Given], key: str, what: str) -> ConfigError:
-    """What is allowed line by line and not together; the value is left out, for it may be a secret."""
+    """Return the error of settings that contradict each other, without their values, which may be secret."""
     origin = given[key].origin if key in given else "default"
     return ConfigError(f"{origin}: {key} {what}")
 

@@ -1,6 +1,6 @@
-"""From where a node's settings come: the file, the environment and overrides -> the tree, or an error.
+"""Reads a node's settings from files, the environment and the command line into the tree, or raises an error.
 
-Later wins: defaults, the files, the environment (`LEVERET_` and the key in capitals with `_` for `.`), the
+Later sources win: defaults, files, the environment (`LEVERET_` and the key in capitals with `_` for `.`), the
 command line.
 """
 
@@ -26,10 +26,10 @@ LOGS_VARIABLE: Final = "LEVERET_LOGS"
 
 
 def load(path: Path | None, overrides: Mapping[str, str] | None = None) -> Config:
-    """Read the file, if any, and put `overrides` (key -> text) on top.
+    """Read the file, if there is one, and put `overrides` (texts by key) on top.
 
     Raises:
-        ConfigError: the file cannot be read, a key is unknown or a value not allowed.
+        ConfigError: the file cannot be read, a key is unknown or a value is not allowed.
     """
     return build(gather(*((path,) if path else ()), overrides=overrides))
 
@@ -40,13 +40,13 @@ def gather(
     overrides: Mapping[str, str] | None = None,
     flags: Mapping[str, Given] | None = None,
 ) -> dict[str, Given]:
-    """All texts that were given, with their places; the later source wins.
+    """Return all given texts with their places; the later source wins.
 
     Args:
         paths: files, and directories whose `*.conf` files are read in the order of their names.
         environ: the process's environment.
-        overrides: texts by key, as from the command line.
-        flags: those that have an option of their own there, each with its name; they win over all.
+        overrides: texts by key, from the command line.
+        flags: texts of keys with a command-line option of their own, each with the option's name; they win over all.
 
     Raises:
         ConfigError: a file cannot be read, a line is no setting, a key is unknown, or a secret is among `overrides`.
@@ -67,15 +67,15 @@ def gather(
 
 
 def config_files(*paths: Path) -> tuple[str, ...]:
-    """The files that `gather` reads of these paths, as absolute paths."""
+    """Return the files that `gather` reads for these paths, as absolute paths."""
     return tuple(str(file.absolute()) for path in paths for file in _files_at(path))
 
 
 def build(given: Mapping[str, Given], files: tuple[str, ...] = ()) -> Config:
-    """The tree from what `gather` found in `files` and elsewhere.
+    """Build the tree from the texts of `gather`, read in `files` and elsewhere.
 
     Raises:
-        ConfigError: a value is not allowed, or two contradict each other.
+        ConfigError: a value is not allowed, or two values contradict each other.
     """
     config = replace(read_tree(Config, given), files=files)
     etcd.check_together(config.etcd, given)
@@ -85,12 +85,12 @@ def build(given: Mapping[str, Given], files: tuple[str, ...] = ()) -> Config:
 
 
 def render(given: Mapping[str, Given]) -> str:
-    """What holds, as a configuration file that says where each line comes from; secrets are left out."""
+    """Return the settings in force as a configuration file; each line names its source. Secrets are left out."""
     return "".join(f"{line:<60} # {origin}\n" for one in SETTINGS for line, origin in _lines(one, given))
 
 
 def unknown_variables(environ: Mapping[str, str], known: frozenset[str]) -> list[str]:
-    """Names of variables that look like settings and are none, `known` ones aside."""
+    """Return the names of variables that look like settings and are none, except `known` ones."""
     return sorted(
         name
         for name in environ
@@ -109,7 +109,7 @@ def _check_not_in_sight(given: Mapping[str, Given]) -> None:
 
 
 def _joins(key: str) -> bool:
-    """Whether a file may set the key again to add to it: names that stay a downstream's own, as the guides do."""
+    """Return whether a repeated key adds to its value, as a downstream's local entities do in the guides."""
     return key.startswith(LOCALS_PREFIX)
 
 
@@ -136,7 +136,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
 
 
 def _logs(environ: Mapping[str, str]) -> dict[str, Given]:
-    """What `RABBITMQ_LOGS` is to RabbitMQ: a log file, or `-` for standard output and no file."""
+    """Apply `RABBITMQ_LOGS` as RabbitMQ does: a log file, or `-` for standard output without a file."""
     place = environ.get(LOGS_VARIABLE)
     if place is None:
         return {}
@@ -147,7 +147,7 @@ def _logs(environ: Mapping[str, str]) -> dict[str, Given]:
 
 
 def _key_of(variable: str) -> str | None:
-    """The key a variable stands for. Spark's own keys have capitals and dots, so they cannot be given so."""
+    """Return the key of a variable. Spark's own keys have capitals and dots, so no variable can name them."""
     for one in SETTINGS:
         if variable == _variable_of(one.prefix):
             return one.prefix

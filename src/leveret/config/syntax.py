@@ -2,12 +2,11 @@ r"""The lines of a configuration file, in RabbitMQ's sysctl-like form.
 
     # a comment
     key.of.words = value                # a comment may follow
-    default_pass = 'in # single quotes' # then nothing in it is special
+    default_pass = 'in # single quotes' # in quotes no character is special
     default_pass = $(<secrets/pass)     # the first line of a file; a relative path begins beside this one
     loopback_users.j\.doe = true        # a dot that does not divide the key
 
-A key is words of letters, digits, `_` and `-`, joined by dots. Of a key that is given twice the last
-line counts, as in RabbitMQ.
+A key is words of letters, digits, `_` and `-`, joined by dots. The last line of a repeated key holds, as in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _NEEDS_QUOTES: Final = re.compile(r"^\s|\s$|[#']|^$|^\$\(")
 
 
 class Given(NamedTuple):
-    """A setting's text and where it was given."""
+    """A setting's text and its place."""
 
     text: str
     origin: str
@@ -42,12 +41,13 @@ def _never(key: str) -> bool:
 def parse_lines(
     text: str, name: str, read: Callable[[str], str], joins: Callable[[str], bool] = _never
 ) -> dict[str, Given]:
-    """Read a file's text; `name` is the file's, for errors, and `read` gives the text of a file it names.
+    """Parse a file's text; `name` is the file's name, for errors; `read` returns the text of a file that it names.
 
-    Of a key that stands there more than once the last line holds; of one that `joins`, a regular expression, all.
+    The last line of a repeated key holds. The lines of a key that `joins` are regular expressions, and all of them
+    hold.
 
     Raises:
-        ConfigError: a line is no setting; names the line and shows only its key, as its value may be secret.
+        ConfigError: a line is no setting. The text names the line and only its key, as its value may be secret.
     """
     given: dict[str, Given] = {}
     for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
@@ -85,5 +85,5 @@ def _plain_value(text: str, place: str, read: Callable[[str], str]) -> str:
 
 
 def render_line(key: str, value: str) -> str:
-    """One line that `parse_lines` reads back."""
+    """Return a line that `parse_lines` reads back."""
     return f"{key} = '{value}'" if _NEEDS_QUOTES.search(value) else f"{key} = {value}"

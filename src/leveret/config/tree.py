@@ -1,4 +1,4 @@
-"""The frozen tree that a node's settings are read into; slices of it are passed down."""
+"""The frozen tree of a node's settings; callers pass slices of it down."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAME: Final = "leveret@$HOST"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """All of a node's settings.
+    """All settings of a node.
 
     Attributes:
         files: the configuration files that were read, as absolute paths.
@@ -67,7 +67,7 @@ class Config:
 
     @property
     def is_elected(self) -> bool:
-        """Whether etcd says if this node leads the others or follows: they are no cluster, and have an etcd."""
+        """Return whether etcd elects this node as leader or follower: it has an etcd and no cluster."""
         return bool(self.etcd.endpoints) and not self.cluster.is_member
 
 

@@ -1,4 +1,4 @@
-"""Kinds of value that are places of other machines: nodes of a replication, and etcd."""
+"""Kinds of values that name other machines: nodes of a replication, and etcd."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REPLICATION_PORT: Final = 5679
 CLUSTER_PORT: Final = 25672
 ETCD_PORT: Final = 2379
 ANYWHERE: Final = ("0.0.0.0", "::")
-"""Addresses to listen on that tell nobody where a node is."""
+"""Addresses of listeners that tell no other node where this one is."""
 _PORT: Final = Integer(1, 65535)
 _NAME: Final = re.compile(
     r"(?=.{1,253}\Z)[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_]([A-Za-z0-9_-]{0,62}))*\.?"
@@ -28,7 +28,7 @@ _PLACE: Final = re.compile(r"(?:\[(?P<ip6>[^\[\]]+)\]|(?P<host>[^\[\]:]+))(?::(?
 
 
 class NodeUri(NamedTuple):
-    """Where other nodes find a node: `tcp` or `tls`, a host name or IP address, a TCP port."""
+    """The address of a node for other nodes: `tcp` or `tls`, a host name or IP address, a TCP port."""
 
     scheme: str
     host: str
@@ -36,7 +36,7 @@ class NodeUri(NamedTuple):
 
     @property
     def is_tls(self) -> bool:
-        """Whether TLS is spoken there."""
+        """Return whether connections use TLS."""
         return self.scheme == "tls"
 
     def __str__(self) -> str:
@@ -45,32 +45,32 @@ class NodeUri(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OptionalNodeUri:
-    """Where other nodes find a node, which may be left out."""
+    """An optional address of a node."""
 
     default_port: int = REPLICATION_PORT
 
     @property
     def allowed(self) -> str:
-        """The form, with an example of each."""
+        """Describe the form, with an example of each."""
         return (
             f"tcp://HOST:PORT or tls://HOST:PORT such as tcp://10.0.0.1:{self.default_port} or tls://[fd00::1] "
             f"(port {self.default_port} if none is given), or none"
         )
 
     def parse(self, text: str) -> NodeUri | None:
-        """The place; None for `none`."""
+        """Return the address; None for `none`."""
         return None if text == NONE else parse_node_uri(text, self.default_port)
 
     def show(self, value: NodeUri | None) -> str:
-        """The place with its port, or `none`."""
+        """Return the address with its port, or `none`."""
         return NONE if value is None else str(value)
 
 
 def parse_node_uri(text: str, default_port: int = REPLICATION_PORT) -> NodeUri:
-    """The place that a text such as `tcp://10.0.0.1:5679` names.
+    """Parse an address such as `tcp://10.0.0.1:5679`.
 
     Raises:
-        ValueError: it names none, or has more to it, as a path or a password.
+        ValueError: the text is no address, or has a further part such as a path or a password.
     """
     match = _NODE.fullmatch(text)
     if match is None:
@@ -80,11 +80,11 @@ def parse_node_uri(text: str, default_port: int = REPLICATION_PORT) -> NodeUri:
 
 @dataclass(frozen=True, slots=True)
 class EtcdEndpoint:
-    """Where a member of etcd answers; its password is in no `repr` and no `str`.
+    """The address of a member of etcd. No `repr` and no `str` shows its password.
 
     Attributes:
         url: without credentials, such as `http://10.0.0.1:2379`.
-        username: empty where etcd asks for none.
+        username: empty if etcd asks for none.
     """
 
     url: str
@@ -97,7 +97,7 @@ class EtcdEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Members of one etcd, between commas; they may carry a password."""
+    """The members of one etcd, separated by commas; each may have a password."""
 
     allowed: str = (
         "URLs between commas such as http://10.0.0.1:2379,http://10.0.0.2:2379 or https://USER:PASSWORD@etcd:2379 "
@@ -105,7 +105,7 @@ class Endpoints:
     )
 
     def parse(self, text: str) -> tuple[EtcdEndpoint, ...]:
-        """The members, empty for `none`."""
+        """Return the members; empty for `none`."""
         if text == NONE:
             return ()
         endpoints = tuple(_endpoint(part.strip()) for part in text.split(","))
@@ -114,17 +114,17 @@ class Endpoints:
         return endpoints
 
     def show(self, value: tuple[EtcdEndpoint, ...]) -> str:
-        """The members with their passwords, or `none`; see `Setting.hides`."""
+        """Return the members with their passwords, or `none`; see `Setting.hides`."""
         return ",".join(map(_whole, value)) or NONE
 
     def hides(self, text: str) -> bool:
-        """Whether a text, which need not be an allowed one, may have a password in it."""
+        """Return whether a text, valid or not, may have a password in it."""
         return "@" in text
 
 
 @dataclass(frozen=True, slots=True)
 class ArchivePlace:
-    """Where an archive is: a path on this machine, or a URI in a store; None for the node's choice."""
+    """The place of an archive: a path on this machine, or a URI in a store; None leaves the choice to the node."""
 
     allowed: str = (
         f"an absolute path, a URI (file, {', '.join(SCHEMES)}; credentials belong elsewhere), or none"
@@ -142,7 +142,7 @@ class ArchivePlace:
         return NONE if value is None else value
 
     def hides(self, text: str) -> bool:
-        """Whether a text, which need not be an allowed one, may have a password in it."""
+        """Return whether a text, valid or not, may have a password in it."""
         return has_credentials(text)
 
 
@@ -162,7 +162,10 @@ def _whole(endpoint: EtcdEndpoint) -> str:
 
 
 def _host_and_port(text: str, default_port: int) -> tuple[str, int]:
-    """Raises ValueError: no host, or what is none; IPv6 addresses stand in brackets."""
+    """Split a text into host and port; IPv6 addresses stand in brackets.
+
+    Raises ValueError for a missing or wrong host.
+    """
     match = _PLACE.fullmatch(text)
     if match is None:
         raise ValueError

@@ -1,1 +1,1 @@
-"""The settings of a node by subject, each declared once: key, kind, default and help."""
+"""The settings of a node by subject. Each is declared once: key, kind, default and help."""

@@ -1,4 +1,4 @@
-"""Who exists after the first start, and from where they may log in."""
+"""The default user and virtual host, and the addresses from which users may log in."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leveret.config.settings import family, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings:
-    """Who exists after the first start, and from where they may log in."""
+    """The default user and virtual host, and the addresses from which users may log in."""
 
     default_user: str = setting(
         "default_user",

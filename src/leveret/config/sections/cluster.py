@@ -1,6 +1,6 @@
-"""A cluster: how its nodes find each other, where new queues are led, and how mirrors of queues are kept.
+"""Settings of a cluster: discovery of its nodes, leaders of new queues, and synchronisation of mirrors.
 
-Which queues are mirrored, and where, is said by policies, not here.
+Policies, not settings, decide which queues have mirrors, and on which nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ETCD: Final = "etcd"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """This node's place in a cluster, and what holds for queues that neither arguments nor policies speak of.
+    """This node's place in a cluster, and defaults for queues without an argument or policy on the subject.
 
     `sync_bytes_s_max` is 0 for no limit.
     """
@@ -120,35 +120,35 @@ class Cluster:
 
     @property
     def is_member(self) -> bool:
-        """Whether this node is one of a cluster."""
+        """Return whether this node is a member of a cluster."""
         return self.peer_discovery_backend == ETCD
 
 
 class Whole(Protocol):
-    """The tree of all settings, as far as it matters here."""
+    """The part of the settings' tree that these checks read."""
 
     @property
     def cluster(self) -> Cluster:
-        """This room's."""
+        """The settings of this section."""
 
     @property
     def etcd(self) -> EtcdOptions:
-        """Where the state of the cluster is."""
+        """The etcd with the state of the cluster."""
 
     @property
     def followers(self) -> Followers:
-        """What a node of a cluster cannot be."""
+        """The settings of followers, which contradict a cluster's."""
 
     @property
     def standby(self) -> StandbySettings:
-        """Nor this, as a downstream."""
+        """The settings of a standby; a downstream contradicts a cluster."""
 
 
 def check_together(config: Whole, given: Mapping[str, Given]) -> None:
-    """Refuse what is allowed line by line and contradicts itself.
+    """Refuse settings that are allowed one by one and contradict each other.
 
     Raises:
-        ConfigError: names the keys, where they were given, and what to do.
+        ConfigError: names the keys, their places, and the remedy.
     """
     cluster = config.cluster
     if not cluster.is_member:

@@ -1,4 +1,4 @@
-"""What becomes of the lines of a family of settings: their values by last word -> the field's value."""
+"""Converters for families of settings: from values by last word to the value of the field."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ T = TypeVar("T")
 
 
 def in_order(members: dict[str, T]) -> tuple[T, ...]:
-    """The values, in the order of their lines."""
+    """Return the values in the order of their lines."""
     return tuple(members.values())
 
 
 def by_name(members: dict[str, T]) -> dict[str, T]:
-    """The values by last word, as they are."""
+    """Return the values by last word, unchanged."""
     return members
 
 
 def chosen(members: dict[str, bool]) -> frozenset[str]:
-    """The last words that are true."""
+    """Return the last words with the value true."""
     return frozenset(name for name, is_chosen in members.items() if is_chosen)

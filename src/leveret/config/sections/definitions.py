@@ -11,7 +11,7 @@ from leveret.config.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DefinitionsSettings:
-    """What is imported at every start, before anybody is let in; None for nothing."""
+    """The definitions that every start imports before the first client; None for none."""
 
     load: Path | None = setting(
         "load_definitions",

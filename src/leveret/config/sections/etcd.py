@@ -1,4 +1,4 @@
-"""The etcd that a cluster keeps its state in, or that says which of several nodes leads."""
+"""The etcd that has the state of a cluster, or that elects the leader among several nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SECOND_MS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EtcdOptions:
-    """Where etcd is, and what is kept there."""
+    """The addresses of etcd, and the prefix of the keys there."""
 
     endpoints: tuple[EtcdEndpoint, ...] = setting(
         "cluster.etcd.endpoints",
@@ -49,10 +49,10 @@ class EtcdOptions:
 
 
 def check_together(etcd: EtcdOptions, given: Mapping[str, Given]) -> None:
-    """Refuse what is allowed line by line and contradicts itself.
+    """Refuse settings that are allowed one by one and contradict each other.
 
     Raises:
-        ConfigError: names the key, where it was given, and what to do.
+        ConfigError: names the key, its place, and the remedy.
     """
     if etcd.lease_ttl_ms % _SECOND_MS:
         raise contradiction(

@@ -1,4 +1,4 @@
-"""Followers: nodes that hold all of this one's data, and what this one follows."""
+"""Settings of followers: nodes with a copy of all data of this node, and the leader that this node follows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SECOND_MS: Final = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Followers:
-    """Replication of the whole data directory: the listener, the leader, and when a message is safe."""
+    """Replication of the whole data directory: the listener, the leader, and the condition of a confirm."""
 
     bind: str | None = setting(
         "replication.bind",
@@ -118,15 +118,15 @@ class Followers:
 
 
 def check_together(followers: Followers, given: Mapping[str, Given], *, is_elected: bool) -> None:
-    """Refuse what is allowed line by line and contradicts itself.
+    """Refuse settings that are allowed one by one and contradict each other.
 
     Args:
-        followers: what was read.
-        given: where it was given.
-        is_elected: whether etcd says if this node leads.
+        followers: the settings of this section.
+        given: the places of the given settings.
+        is_elected: whether etcd elects the leader.
 
     Raises:
-        ConfigError: names the keys, where they were given, and what to do.
+        ConfigError: names the keys, their places, and the remedy.
     """
     if followers.min_in_sync and followers.confirm == "local":
         raise contradiction(

@@ -1,4 +1,4 @@
-"""What a connection is offered and may use, and when the node protects itself from its publishers."""
+"""Limits of connections, virtual hosts and queues, and the alarms that stop publishers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leveret.config.settings import family, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amqp:
-    """What an AMQP 0-9-1 connection is offered and may use; None for no limit."""
+    """Limits of an AMQP 0-9-1 connection; None for no limit."""
 
     heartbeat_s: int = setting(
         "heartbeat", Integer(0, 65535), "60", "Heartbeat offered to clients in seconds; 0 for none."
@@ -71,7 +71,7 @@ class Amqp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectLimits:
-    """What virtual hosts are made as, and how many queues there may be; None for no limit."""
+    """Defaults of new virtual hosts, and limits of the number of objects; None for no limit."""
 
     default_queue_type: str = setting(
         "default_queue_type",
@@ -90,7 +90,7 @@ class ObjectLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Watermarks:
-    """When publishers are stopped for want of memory or disk."""
+    """Thresholds of memory and disk at which publishers are stopped."""
 
     memory_relative: float | None = setting(
         "vm_memory_high_watermark.relative",

@@ -1,4 +1,4 @@
-"""Where clients connect."""
+"""Addresses of the listeners for clients."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leveret.config.settings import family, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listeners:
-    """Where clients connect; each is a tuple of addresses, empty for none."""
+    """Addresses of the listeners for clients; each setting is a tuple of addresses, empty for none."""
 
     amqp: tuple[Address, ...] = family(
         "listeners.tcp",

@@ -1,4 +1,4 @@
-"""What the node tells about itself, and where."""
+"""The log of the node: its outputs and levels."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LEVELS: Final = {
     "emergency": logging.CRITICAL + 2,
     "none": logging.CRITICAL + 3,
 }
-"""RabbitMQ's names of severities, and Python's numbers; nothing is as severe as `none`."""
+"""RabbitMQ's names of levels, and Python's numbers; no message has the level `none`."""
 _LEVEL: Final = Choice(tuple(LEVELS))
 _LEVEL_OR_DEFAULT: Final = Choice((*LEVELS, "default"))
 _FORMATTER: Final = Choice(("plaintext", "json"))
@@ -48,7 +48,7 @@ class ConsoleLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLogSettings:
-    """The log in a file; None for none."""
+    """The log in a file; None for no file."""
 
     name: Path | None = setting(
         "log.file",
@@ -85,7 +85,7 @@ class FileLogSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogLevels:
-    """Least severities by category; `default` leaves it to the outputs."""
+    """Lowest levels by category; `default` leaves the level to the outputs."""
 
     default: str = setting(
         "log.default.level", _LEVEL, "info", "Log level of categories without a level of their own."
@@ -107,7 +107,7 @@ class LogLevels:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """What the node tells about itself, and where; `directory` None is `log` in the data directory."""
+    """The outputs and levels of the log. A `directory` of None is `log` in the data directory."""
 
     directory: Path | None = setting(
         "log.dir", LocalPath(), "none", "Directory of the log file; none for `log` in the data directory."

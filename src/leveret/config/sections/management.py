@@ -1,4 +1,4 @@
-"""Where the HTTP API answers, and what it takes."""
+"""Settings of the HTTP API: its address, and the limits of requests."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from leveret.config.settings import branch, family, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Management:
-    """Where the HTTP API answers over TCP, and what it takes."""
+    """The address of the HTTP API, and the limits of its requests."""
 
     ip: str = setting("management.tcp.ip", Ip(), LOOPBACK, "IP address of the HTTP API.")
     port: int = setting("management.tcp.port", Integer(0, 65535), "15672", "TCP port of the HTTP API.")

@@ -1,4 +1,4 @@
-"""How often rates are sampled, and where Prometheus finds the metrics."""
+"""Settings of metrics: the interval of samples, and the address for Prometheus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leveret.config.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Metrics:
-    """What is counted, and where it is shown."""
+    """Settings of metrics: the interval of samples, and the address for Prometheus."""
 
     interval_ms: int = setting(
         "collect_statistics_interval",

@@ -1,4 +1,4 @@
-"""The node as a process of its machine: how it is found and how it ends."""
+"""The node as a process of its machine: its name, its files, its end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leveret.config.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """How the process is found and how it ends."""
+    """The name, the files and the end of the process."""
 
     pid_file: Path | None = setting(
         "pid_file", LocalPath(), "none", "File that holds the process id while the node runs."

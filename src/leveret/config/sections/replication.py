@@ -17,7 +17,7 @@ _MODES: Final = Choice(("upstream", "downstream"))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchemaSyncSettings:
-    """Schema replication; `locals_` are expressions by kind of entity."""
+    """Schema replication. `locals_` has one regular expression a kind of entity."""
 
     operating_mode: str = setting(
         "schema_definition_sync.operating_mode",
@@ -44,7 +44,7 @@ class SchemaSyncSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StandbySettings:
-    """Message replication; limits are per virtual host, None for none."""
+    """Message replication. Limits are per virtual host; None for no limit."""
 
     operating_mode: str = setting(
         "standby.replication.operating_mode",

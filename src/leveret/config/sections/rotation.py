@@ -1,4 +1,4 @@
-"""When a log file is rotated, in the words RabbitMQ took from its logging library.
+"""The schedule of a log file's rotation, in the syntax that RabbitMQ took from its logging library.
 
     $D0       each day at midnight
     $D23      each day at 23:00
@@ -26,7 +26,7 @@ _A_YEAR_OF_HOURS: Final = 24 * 366
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """A repeated moment; `weekday` is 0 for Sunday, None fits any."""
+    """A repeated moment. `weekday` is 0 for Sunday; a field of None matches any value."""
 
     text: str
     minute: int = 0
@@ -35,7 +35,7 @@ class Rotation:
     day: int | None = None
 
     def after(self, moment: datetime) -> datetime:
-        """The first such moment later than `moment`."""
+        """Return the first such moment after `moment`."""
         at = moment.replace(minute=self.minute, second=0, microsecond=0)
         for _ in range(_A_YEAR_OF_HOURS):
             if at > moment and self._fits(at):
@@ -60,7 +60,7 @@ class OptionalRotation:
     )
 
     def parse(self, text: str) -> Rotation | None:
-        """The moment; None for `none`."""
+        """Return the moment; None for `none`."""
         if text in ("", NONE):
             return None
         match = _FORM.fullmatch(text)

@@ -1,4 +1,4 @@
-"""How the pipeline's Spark runs."""
+"""Settings of the pipeline's Spark."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leveret.config.settings import family, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spark:
-    """How the pipeline's Spark runs."""
+    """Settings of the pipeline's Spark."""
 
     master: str | None = setting(
         "spark.master",

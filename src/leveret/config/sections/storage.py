@@ -1,4 +1,4 @@
-"""When data counts as written, and in what pieces."""
+"""Settings of storage: the moment at which data counts as written, and the size of segments."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from leveret.config.settings import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """When data counts as written, and in what pieces."""
+    """The moment at which data counts as written, and the size of segments."""
 
     durability: str = setting(
         "durability",

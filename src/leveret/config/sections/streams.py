@@ -1,4 +1,4 @@
-"""The stream protocol: where clients are told to find this node, and what they are offered."""
+"""Settings of the stream protocol: the advertised address, and the limits of a connection."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from leveret.config.settings import family, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Streams:
-    """What the stream protocol has besides its plain listeners."""
+    """Settings of the stream protocol besides its plain listeners."""
 
     listeners_tls: tuple[Address, ...] = family(
         "stream.listeners.ssl",

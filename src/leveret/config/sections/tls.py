@@ -1,4 +1,4 @@
-"""TLS: the same settings for every listener that speaks it, each under its own prefix."""
+"""Settings of TLS: the same for every listener with TLS, each under its own prefix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from leveret.config.settings import family, setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsOptions:
-    """A server's certificate and what it asks of its peers; see `settings.branch` for the prefix."""
+    """A server's certificate and its demands on peers; see `settings.branch` for the prefix."""
 
     certfile: Path | None = setting(
         "certfile", LocalPath(), "none", "The server's certificate, PEM, followed by its intermediates."
@@ -66,7 +66,7 @@ class TlsOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertificateLogin:
-    """How a client's certificate names a user (mechanism EXTERNAL)."""
+    """The way from a client's certificate to a user name (mechanism EXTERNAL)."""
 
     source: str = setting(
         "ssl_cert_login_from",
