@@ -30,6 +30,8 @@ from leveret.model.errors import LeveretError
 MARGIN: Final = 0.1
 """The part of a lease that its holder does not use: clocks run unlike, and what was decided takes time to do."""
 KEEPALIVES_PER_LEASE: Final = 3
+TORN: Final = "a log of this node was damaged, or is being brought in line with a leader's"
+"""Why a node that was in sync may lack what was promised."""
 
 Value = TypeVar("Value")
 
@@ -166,11 +168,18 @@ class Memory:
 
 
 class Candidate(NamedTuple):
-    """A node that would lead; `epoch` is its own, the highest it has led or followed in."""
+    """A node that would lead.
+
+    Attributes:
+        epoch: its own, the highest it has led or followed in.
+        is_torn: it may lack what was promised, whatever the record says: a log of it was damaged, or is being brought
+            in line with a leader's.
+    """
 
     node_id: str
     uri: str
     epoch: int
+    is_torn: bool = False
 
 
 class Candidacy(NamedTuple):
@@ -193,6 +202,7 @@ def stand(
 ) -> Candidacy | ElectionDeclined:
     """Decide whether a node may lead, and how it goes about it.
 
+    A node that lacks something of what it had stands only if the record names it alone: then no other one has more.
     The record of who is in sync stays as it is, because those it names do have all that was promised so far;
     the new leader must have it changed before it promises anything without them.
 
@@ -215,6 +225,9 @@ def stand(
         return ElectionDeclined(
             f"this node may lack confirmed messages; in sync when there was a leader: {named}"
         )
+    if candidate.is_torn and not force and observed.in_sync != frozenset((candidate.node_id,)):
+        others = ", ".join(sorted((in_sync or frozenset()) - {candidate.node_id})) or "no node"
+        return ElectionDeclined(f"{TORN}; in sync beside it when there was a leader: {others}")
     record = observed.in_sync if observed.in_sync is not None and is_in_sync else None
     epoch = max(candidate.epoch, observed.epoch, memory.epoch) + 1
     leader = ElectedLeader(candidate.node_id, candidate.uri, epoch)

@@ -92,9 +92,9 @@ class Elected:
         Raises:
             LeveretError: etcd does not answer, or the node cannot be started.
         """
-        if not force and self._candidate.is_torn:
-            return "this node's logs were being brought in line with a leader's, and that was not finished"
-        outcome = await self._election.campaign(*self._candidate.standing_for(), force=force)
+        outcome = await self._election.campaign(
+            *self._candidate.standing_for(), is_torn=self._candidate.is_torn, force=force
+        )
         if isinstance(outcome, Won):
             await self._candidate.lead_in(outcome.epoch, outcome.in_sync)
             return ""

@@ -147,7 +147,7 @@ class Election:
     # Leading.
 
     async def campaign(
-        self, node_id: str, uri: str, epoch: int, *, force: bool = False
+        self, node_id: str, uri: str, epoch: int, *, is_torn: bool = False, force: bool = False
     ) -> Won | LeadershipLost:
         """Try to lead, now; it takes a few requests to etcd.
 
@@ -155,6 +155,7 @@ class Election:
             node_id: this node.
             uri: where its followers connect.
             epoch: the highest that it has led or followed in.
+            is_torn: see Candidate.
             force: also when it was not in sync, so that confirmed messages may be lost; for an operator's wish.
 
         Raises:
@@ -164,7 +165,7 @@ class Election:
         async with self._writing:
             if self._term is not None and self.holds_lease_now():
                 return Won(self._term.leader.epoch, self._term.in_sync - {node_id})
-            return await self._campaign(core.Candidate(node_id, uri, epoch), force=force)
+            return await self._campaign(core.Candidate(node_id, uri, epoch, is_torn), force=force)
 
     async def _campaign(self, candidate: core.Candidate, *, force: bool) -> Won | LeadershipLost:
         lease: KeptLease | None = None

@@ -73,8 +73,8 @@ class NodeIdentity(msgspec.Struct, kw_only=True):
         seen_epoch, seen_leader_id: the latest leadership it has heard of.
         followed_epoch: of the leader that it was last in step with; 0 for none.
         starts: how often this node began to lead in its epoch.
-        rewriting: whether logs of this node were being cut or begun anew for a leader, and not all of that is done:
-            it may lack what was promised, and must not lead.
+        rewriting: whether logs of this node were being cut or begun anew for a leader, or a damaged one was put away,
+            and not all of that is done: it may lack what was promised, and must not lead.
         led: whether it was a leader since then, so that it may have what no other node has.
         replaced_by: the URI of the leader with `seen_epoch`, if it said so.
         had_followers: whether one was in step with it since it leads in its epoch: that one may have been promoted.

@@ -27,6 +27,8 @@ _SETTLE_S: Final = 5.0
 
 
 OnDamagedCopy = Callable[[GroupCommit, Corrupt], None]
+NoteIncomplete = Callable[[], None]
+"""Records durably that the node lacks what it had, before a damaged log is moved away."""
 
 
 def build(
@@ -36,6 +38,7 @@ def build(
     stamp: int,
     failed: asyncio.Event,
     damaged: OnDamagedCopy,
+    note_incomplete: NoteIncomplete,
     replication: object = None,
     cluster: object = None,
 ) -> Node:
@@ -47,6 +50,7 @@ def build(
         stamp: the epoch of its chunks.
         failed: set when the disk fails for good.
         damaged: called with a log whose files are damaged or gone; the group commit keeps no promise from then on.
+        note_incomplete: called before a log of definitions that is damaged is moved away.
         replication: see Node.
         cluster: see Node.
 
@@ -75,6 +79,7 @@ def build(
     try:
         return node()
     except Corrupt as error:
+        note_incomplete()
         put_away(data_dir, "definitions", error)
         return node()
 
@@ -92,11 +97,12 @@ def build_anew(old: Node) -> Node:
     )
 
 
-def show(node: Node, *, is_ones_own: bool = False) -> None:
+def show(node: Node, *, note_incomplete: NoteIncomplete, is_ones_own: bool = False) -> None:
     """Read all logs of a node.
 
-    A damaged log is moved away, because it comes anew from a leader. It stays if it is the node's own, or if other
-    nodes count on it, which are notified of the damage first (runtime.cluster.placement_controller).
+    A damaged log is moved away, because it comes anew from a leader; until then this node is no copy of what was
+    promised, which `note_incomplete` records first. It stays if it is the node's own, or if other nodes count on it,
+    which are notified of the damage first (runtime.cluster.placement_controller).
 
     Raises:
         StorageError: a damaged log cannot be moved away.
@@ -106,6 +112,7 @@ def show(node: Node, *, is_ones_own: bool = False) -> None:
         if is_ones_own:
             logger.error("damaged_log log=%s error=%s action=left", name, damage)
             continue
+        note_incomplete()
         put_away(node.data_dir, name, damage)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from leveret.core.replication.election import TORN
 from leveret.runtime.replication.delaying import ALL_MS
 from leveret.runtime.replication.identity import NodeIdentity
 from leveret.runtime.roles.following import FollowerRole
@@ -30,7 +31,7 @@ def why_not(
     if delaying is not None and delaying.is_torn:
         return "this node was catching up with its leader: it does not have all data yet"
     if identity.rewriting:
-        return "this node's logs were being brought in line with its leader's: it does not have all data"
+        return f"{TORN}: it does not have all data"
     progress = following.inbound.progress if following is not None else None
     if progress is not None and (progress.state == "catching_up" or progress.is_torn):
         return "this node is catching up with its leader: it does not have all data yet"

@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from leveret.config import Config
 from leveret.config.uris import NodeUri
+from leveret.core.replication.election import TORN
 from leveret.model.errors import Corrupt, LeveretError, PreconditionFailed
 from leveret.runtime.cluster.membership_file import MembershipFile
 from leveret.runtime.integrity.inspection import Inspection
@@ -166,8 +167,8 @@ class Roles:
             # A promotion as in LavinMQ: the follower is started again, with the leader's flags.
             if identity.rewriting:
                 raise PreconditionFailed(
-                    f"{self.data_dir}: this node was being brought in line with its leader and does not have all "
-                    "data; start it with --follow again, or start it so and run leveretctl promote_follower --force"
+                    f"{self.data_dir}: {TORN}, and it does not have all data; start it with --follow again, or start "
+                    "it so and run leveretctl promote_follower --force"
                 )
             refuse_to_lead(self.data_dir, clock_ms())
             await self._lead(raises_epoch=identity.role == "follower")
@@ -322,6 +323,7 @@ class Roles:
         own = self._link_end(role="follower")
         self.identity.role = "follower"
         self._identity.save()
+        was_torn = self.identity.rewriting
         await self._show("follower")
         following = FollowerRole(
             uri,
@@ -332,7 +334,11 @@ class Roles:
             took=self._took_anew,
             send_away=self._send_followers_away,
         )
-        await following.start(self.inspection.answer, self._give_up, is_fetching_again=is_fetching_again)
+        await following.start(
+            self.inspection.answer,
+            self._give_up,
+            is_fetching_again=is_fetching_again or was_torn != self.identity.rewriting,
+        )
         self.following = following
         self._spawn(following.inbound.run())
 
@@ -357,13 +363,20 @@ class Roles:
             stamp=self.identity.stamp,
             failed=self.failed,
             damaged=self._damaged_copy,
+            note_incomplete=self._note_incomplete,
             replication=self._commands,
             cluster=clustered.suspended() if clustered is not None else None,
         )
         self._take(node, role)
-        holding.show(node, is_ones_own=clustered is not None)
+        holding.show(node, note_incomplete=self._note_incomplete, is_ones_own=clustered is not None)
         if role == "follower" and self._settings.bind is not None:
             await self._listen(self._settings.bind, recorded=frozenset(), unreadable=set())
+
+    def _note_incomplete(self) -> None:
+        """Have it on disk that this node lacks what it had: until it has joined a leader, a promotion needs force."""
+        if self._clustered is None and not self.identity.rewriting:
+            self.identity.rewriting = True
+            self._identity.save()
 
     def _lacks_segment(self, log: Log, error: Corrupt) -> bool:
         """See scrubbing.CopyDamaged."""
@@ -387,8 +400,7 @@ class Roles:
             if self.role != "follower" or self.node.commits is not commits:
                 return
             try:
-                self.identity.rewriting = True
-                self._identity.save()
+                self._note_incomplete()
                 uri = self.following.uri if self.following is not None else None
                 await self._close(in_order=False)
                 directory = Path(error.log)

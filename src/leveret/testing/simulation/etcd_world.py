@@ -161,10 +161,14 @@ class EtcdWorld(SimulatedWorld):
                 await wait_until(lambda node=node: self.has_returned(node), RESTART_TIMEOUT_S)  # type: ignore[misc]
 
     def _flip_bit(self, node: SimulatedNode) -> None:
-        """Damage a queue's log at rest, of a node that leads nothing: others have all that was confirmed."""
+        """Damage a log at rest, of a node that leads nothing: others have all that was confirmed."""
         if not node.is_up and f"{node.name}@localhost" not in self.leaders():
-            flipped = self.disk.flip_bit(node.data_dir, self.random, lambda path: "queues" in path.parts)
+            flipped = self.disk.flip_bit(node.data_dir, self.random, self.may_be_damaged)
             self.story.note(f"bit flipped: {flipped}")
+
+    def may_be_damaged(self, path: Path) -> bool:
+        """Whether a bit of this file may flip."""
+        return "queues" in path.parts
 
     def promised(self, node: str, queue: Queue) -> None:
         """See SimulatedWorld: only the leader that etcd has recorded may confirm."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 from leveret.core.queues.queue import Queue
@@ -51,6 +52,10 @@ class FollowerWorld(EtcdWorld):
         if status["in_sync_count"] < self.size - 1:
             return [f"{leaders[0].name} leads, in sync are only {status['in_sync']}"]
         return []
+
+    def may_be_damaged(self, path: Path) -> bool:
+        """See EtcdWorld: of any log, that of the definitions too."""
+        return bool({"queues", "streams", "definitions"}.intersection(path.parts))
 
     def leader_of(self, queue: Queue) -> str:
         """See EtcdWorld: one node leads all queues."""

@@ -120,6 +120,25 @@ def test_one_that_was_in_sync_follows_and_the_record_stays_until_it_is_changed()
     assert store.observed().in_sync == frozenset("ab")
 
 
+def test_one_with_a_damaged_log_does_not_lead_while_another_one_was_in_sync() -> None:
+    store = led_by_a()
+    store.end(7)
+    torn = Candidate("b", "", 5, is_torn=True)
+    assert refusal(store, torn).reason.endswith("in sync beside it when there was a leader: a")
+    forced = stand(KEYS, store.observed(), Memory(), torn, force=True)
+    assert isinstance(forced, Candidacy)
+
+
+def test_one_with_a_damaged_log_leads_if_no_other_one_can_have_more() -> None:
+    store = Store()
+    first = candidacy(store, A)
+    assert store.run(first.transaction, lease=7)
+    store.end(7)
+    assert candidacy(store, A._replace(is_torn=True)).leader.node_id == "a"
+    emptied = stand(KEYS, Store().observed(), Memory(in_sync=frozenset("a")), A._replace(is_torn=True))
+    assert isinstance(emptied, ElectionDeclined), "the record is gone: another one may have been in it since"
+
+
 def test_one_that_was_not_in_sync_does_not_follow_unless_forced_and_then_alone() -> None:
     store = led_by_a()
     store.end(7)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,11 @@ from leveret.config import load
 from leveret.core.queues.queue import Queue
 from leveret.model import definitions as d
 from leveret.runtime.node.node import Node
+from leveret.runtime.replication.identity import IdentityFile
 from leveret.runtime.roles import holding
+from leveret.runtime.roles.operations import ReplicationCommands
+from leveret.runtime.roles.roles import Roles
+from leveret.storage.secret_file import SECRET_FILE
 from tests.unit.runtime.collecting.site import Site, scratch
 from tests.unit.storage.places import flip
 
@@ -42,11 +46,18 @@ def octets(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted(directory.glob("*.segment*"))}
 
 
-async def shown(directory: Path, *, is_ones_own: bool) -> Node:
+async def shown(
+    directory: Path, *, is_ones_own: bool, note_incomplete: Callable[[], None] = lambda: None
+) -> Node:
     node = holding.build(
-        load(None, {}), directory, stamp=1, failed=asyncio.Event(), damaged=lambda commits, error: None
+        load(None, {}),
+        directory,
+        stamp=1,
+        failed=asyncio.Event(),
+        damaged=lambda commits, error: None,
+        note_incomplete=note_incomplete,
     )
-    holding.show(node, is_ones_own=is_ones_own)
+    holding.show(node, note_incomplete=note_incomplete, is_ones_own=is_ones_own)
     return node
 
 
@@ -71,6 +82,47 @@ async def test_what_comes_anew_from_a_leader_is_put_away_whole_when_it_cannot_be
     [place] = (directory / "divergent").glob("damaged-*")
     assert octets(place / log) == before
     assert f"damaged_log_quarantined log={log}" in caplog.text
+
+
+@pytest.mark.parametrize("what", ["queue", "definitions"])
+async def test_that_a_damaged_log_is_lacked_is_known_before_it_is_put_away(
+    directory: Path, what: str
+) -> None:
+    log = await damaged_log(directory)
+    if what == "definitions":
+        log = what
+        flip(directory / log, 0, 60)
+    before = octets(directory / log)
+    there: list[bool] = []
+    await shown(
+        directory, is_ones_own=False, note_incomplete=lambda: there.append(octets(directory / log) == before)
+    )
+    assert there[0]
+    assert not octets(directory / log) or what == "definitions"
+
+
+async def test_a_follower_whose_log_was_damaged_while_it_was_down_is_not_promoted_unless_forced(
+    directory: Path,
+) -> None:
+    """Its leader is away, and another follower may have the log whole."""
+    await damaged_log(directory)
+    (directory / SECRET_FILE).write_bytes(b"5" * 64 + b"\n")
+    (directory / SECRET_FILE).chmod(0o400)
+    given = {
+        "listeners.tcp": "none",
+        "stream.listeners.tcp": "none",
+        "replication.follow": "tcp://127.0.0.1:9",
+    }
+    identity = IdentityFile(directory)
+    identity.identity.followed_epoch, identity.identity.epoch = 1, 1
+    identity.save()
+    roles = Roles(load(None, given), directory, ReplicationCommands)
+    await roles.start()
+    outcome = await roles.node.replication.promote(dry_run=False, force=False, apply_until_ms=None)
+    await roles.stop()
+    assert not outcome["promoted"]
+    assert "was damaged" in outcome["reason"]
+    assert IdentityFile(directory).identity.rewriting, "also after a crash"
 
 
 async def test_a_node_that_a_change_of_its_role_has_closed_has_nothing_left_to_settle(
