@@ -57,6 +57,10 @@ def test_a_purge_is_undone_up_to_the_moment_before_it(site: FollowerSite) -> Non
     [follower] = site.followers
     publish(site.leader, "orders", numbered(1, 9))
     wait_held_back(follower, 9)
+    rows = site.leader.ask("POST", "replication/verify", {"deep": True}).json()
+    assert [row["detail"] for row in rows if not row["match"]] == []
+    ends = [(row["match"], row["next_offset"], row["detail"]) for row in rows if row["queue"] == "orders"]
+    assert ends == [(True, 10, "")], "it delays drops, so it ends where its leader ends"
     before_purge = datetime.fromtimestamp(delayed_changes(follower)["newest_at_ms"] / 1000, UTC).isoformat()
     with channel_at(site.leader) as channel:
         channel.queue_purge("orders")

@@ -15,6 +15,7 @@ from leveret.storage.reserve import FILE
 from leveret.testing.network.ports import LOOPBACK, wait_until
 from leveret.testing.servers.broker import LeveretProcess
 from leveret.testing.sites.follower_site import FollowerSite
+from tests.mounts import mount, private_mounts
 
 MIB: Final = 1024 * 1024
 PATIENCE_S: Final = 30.0
@@ -24,19 +25,19 @@ BODY: Final = os.urandom(64 * 1024)
 PERSISTENT: Final = pika.BasicProperties(delivery_mode=2)
 
 
+@pytest.fixture(scope="module")
+def mounts() -> Iterator[None]:
+    """Of this module's own, so that a run that is killed leaves nothing mounted."""
+    with private_mounts():
+        yield
+
+
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(mounts: None, tmp_path: Path) -> Iterator[Path]:
     """A small one of the test's own."""
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=48m,mode=0700", "none", str(place)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
-    if mounted.returncode:
-        pytest.skip(f"this user may mount no file system: {mounted.stderr.strip()}")
+    mount("-t", "tmpfs", "-o", "size=48m,mode=0700", "none", str(place))
     try:
         yield place
     finally:

@@ -19,6 +19,7 @@ from leveret.storage.sync import (
     syncfs,
     type_of_mount,
 )
+from tests.mounts import mount, private_mounts
 
 MOUNTS = r"""
 21 26 0:20 / /proc rw,nosuid shared:12 - proc proc rw
@@ -217,26 +218,20 @@ def test_an_older_kernel_tells_no_error_so_each_file_is_synced(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """An ext4 on a device that refuses what it has no room for, though the file system believes in more."""
-    room, mount = tmp_path / "room", tmp_path / "mount"
+    room, place = tmp_path / "room", tmp_path / "mount"
     room.mkdir()
-    mount.mkdir()
+    place.mkdir()
     image = room / "image"
-    done: list[Path] = []
-    try:
-        for where, command in (
-            (room, ["mount", "-t", "tmpfs", "-o", "size=24M", "none", str(room)]),
-            (None, ["truncate", "-s", "256M", str(image)]),
-            (None, ["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1", str(image)]),
-            (mount, ["mount", "-o", "loop", str(image), str(mount)]),
+    with private_mounts():
+        mount("-t", "tmpfs", "-o", "size=24M", "none", str(room))
+        for command in (
+            ["truncate", "-s", "256M", str(image)],
+            ["mkfs.ext4", "-q", "-F", "-E", "lazy_itable_init=1", str(image)],
         ):
             if subprocess.run(command, capture_output=True, check=False).returncode:
                 pytest.skip(f"this machine refuses {command[0]}")
-            if where is not None:
-                done.append(where)
-        yield mount
-    finally:
-        for where in reversed(done):
-            subprocess.run(["umount", "-l", str(where)], check=False)
+        mount("-o", "loop", str(image), str(place))
+        yield place
 
 
 @pytest.mark.parametrize("writes", ["data", "many small files"])

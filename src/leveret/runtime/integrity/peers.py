@@ -8,10 +8,12 @@ from leveret.runtime.replication.inbound import Inbound
 from leveret.runtime.replication.listener import ReplicationListener
 from leveret.runtime.replication.outbound import Outbound
 
-JOINED: Final = frozenset({"leader", "fenced", "streaming", "delayed"})
+IN_STEP: Final = frozenset({"leader", "streaming", "delayed"})
+"""States of a node that answers after it has applied earlier changes: changes and questions travel in one order.
+
+A delayed follower has its leader's ends, and more before their beginnings: it delays drops only."""
+JOINED: Final = IN_STEP | {"fenced"}
 """States of a node whose logs were compared with its leader's and truncated to them: from then on they only grow."""
-IN_STEP: Final = frozenset({"leader", "streaming"})
-"""States of a node that answers after it has applied earlier changes: changes and questions travel in one order."""
 
 
 class Side(Protocol):

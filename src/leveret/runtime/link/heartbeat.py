@@ -1,4 +1,8 @@
-"""Heartbeats on a cluster's links, so that a dead peer is noticed."""
+"""Heartbeats on a cluster's links, so that a dead peer is noticed.
+
+A whole, valid message is a sign of life. A part of a message is one only if much of it came: a message of 512 MB takes
+long on a slow link, and a peer that drips octets of a message that never ends is not alive.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +15,18 @@ from leveret.wire.link import LinkError, Type, message
 BEAT_S: Final = 1.0
 SILENT_BEATS_MAX: Final = 4
 """Counted in this side's own beats: if its loop stood still, the other side was not silent."""
+PROGRESS_BYTES_MIN: Final = 64 * 1024
+"""The octets of an unfinished message that show within a beat that the other side lives."""
 _BEAT: Final = message(Type.BEAT)
 
 
 class Heart:
-    """Beats until the link ends; any octets that come are a sign of life."""
+    """Beats until the link ends; see the module for the signs of life."""
 
     def __init__(self, peer: LinkPeer) -> None:
         """Begin; both sides have proven themselves."""
         self._peer = peer
-        self._received_bytes = peer.received_bytes
+        self._messages, self._octets = peer.received_messages, peer.received_bytes
         self._silent_beats = 0
         self._plan()
 
@@ -31,9 +37,12 @@ class Heart:
         peer = self._peer
         if peer.is_closed:
             return
-        is_silent = peer.received_bytes == self._received_bytes
-        self._silent_beats = self._silent_beats + 1 if is_silent else 0
-        self._received_bytes = peer.received_bytes
+        is_alive = (
+            peer.received_messages > self._messages
+            or peer.received_bytes - self._octets >= PROGRESS_BYTES_MIN
+        )
+        self._silent_beats = 0 if is_alive else self._silent_beats + 1
+        self._messages, self._octets = peer.received_messages, peer.received_bytes
         if self._silent_beats >= SILENT_BEATS_MAX:
             silent_s = self._silent_beats * BEAT_S
             peer.abort(LinkError(f"nothing was heard of {peer.address} for {silent_s:.0f} s"))

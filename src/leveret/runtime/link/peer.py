@@ -51,6 +51,7 @@ class LinkPeer(asyncio.BufferedProtocol):
     Attributes:
         address: of the other end.
         sent_bytes, received_bytes: octets of messages so far.
+        received_messages: whole, valid messages so far, heartbeats among them.
         is_closed: nothing more is sent or received.
         is_trusted: the other side has proven the secret, and may send long messages.
     """
@@ -65,6 +66,7 @@ class LinkPeer(asyncio.BufferedProtocol):
         self.address = ""
         self.sent_bytes = 0
         self.received_bytes = 0
+        self.received_messages = 0
         self.is_closed = False
         self.is_trusted = False
         self._transport: asyncio.Transport
@@ -199,9 +201,11 @@ class LinkPeer(asyncio.BufferedProtocol):
             kind = Type(octets[0])
         except ValueError:
             raise LinkError(f"message of unknown type {octets[0]}") from None
-        if kind is Type.BEAT:
-            return
-        self._receiver.received(kind, octets[1:])
+        if kind is not Type.BEAT:
+            self._receiver.received(kind, octets[1:])
+        elif len(octets) > 1:
+            raise LinkError(f"a heartbeat with {len(octets) - 1} octets in it")
+        self.received_messages += 1
 
     def write(self, *pieces: Octets) -> None:
         """Send; what is too much at once is kept, see `waiting_bytes`."""

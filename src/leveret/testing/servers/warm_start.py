@@ -56,7 +56,8 @@ _PID: Final = struct.Struct("!i")
 Descriptor = int | IO[Any]
 
 _enabled = False
-_parents: dict[str, _Parent] = {}
+_parents: dict[tuple[str, str], _Parent] = {}
+"""By program, and by the mounts that the starting thread sees: what is started is to see the same."""
 
 
 def enable() -> None:
@@ -81,10 +82,11 @@ def start(
         return subprocess.Popen(
             argv, stdin=stdin, stdout=stdout, stderr=stderr, env=env, start_new_session=True
         )
-    if program not in _parents:
-        _parents[program] = _Parent(program)
+    kind = program, os.readlink("/proc/thread-self/ns/mnt")
+    if kind not in _parents:
+        _parents[kind] = _Parent(program)
     with _opened(stdin) as zero, _opened(stdout) as one, _opened(stderr) as two:
-        return _parents[program].fork(arguments, env, (zero, one, two))
+        return _parents[kind].fork(arguments, env, (zero, one, two))
 
 
 def run(

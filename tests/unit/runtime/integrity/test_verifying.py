@@ -249,7 +249,12 @@ def test_a_segment_that_was_removed_is_missed(pair: Pair, asked: PairedNode) -> 
     assert detail.endswith("two: it does not have all of them")
 
 
-def test_a_follower_in_step_that_lacks_a_log_or_has_one_more_differs(pair: Pair, asked: PairedNode) -> None:
+@pytest.mark.parametrize("state", ["streaming", "delayed"])
+def test_a_follower_in_step_that_lacks_a_log_or_has_one_more_differs(
+    pair: Pair, asked: PairedNode, state: str
+) -> None:
+    """A delayed follower appends at once, and delays drops only."""
+    pair.follower.state = state
     pair.copying.is_connected = False
     pair.fill("queues/lost", 1)
     pair.copying.log("queues/extra")
@@ -259,7 +264,9 @@ def test_a_follower_in_step_that_lacks_a_log_or_has_one_more_differs(pair: Pair,
     }
 
 
-def test_a_follower_in_step_that_lacks_the_end_differs(pair: Pair, asked: PairedNode) -> None:
+@pytest.mark.parametrize("state", ["streaming", "delayed"])
+def test_a_follower_in_step_that_lacks_the_end_differs(pair: Pair, asked: PairedNode, state: str) -> None:
+    pair.follower.state = state
     log = pair.fill(Q, 4)
     pair.copying.is_connected = False
     append(log, 50)
@@ -274,13 +281,12 @@ def test_a_follower_that_has_more_than_its_leader_differs(pair: Pair, asked: Pai
     assert differing(asked) == {Q: "one ends at offset 8, two at 9"}
 
 
-@pytest.mark.parametrize("state", ["catching_up", "delayed"])
 def test_what_a_follower_that_is_behind_lacks_is_told_and_is_no_difference(
-    pair: Pair, asked: PairedNode, state: str
+    pair: Pair, asked: PairedNode
 ) -> None:
     log = pair.fill(Q, 4)
     pair.copying.is_connected = False
-    pair.follower.state = state
+    pair.follower.state = "catching_up"
     append(log, 50)
     pair.fill("queues/new", 1)
     pair.leader.tree.file(pair.leader.directory / "modes.json").save({})
