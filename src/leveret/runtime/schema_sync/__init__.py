@@ -1,1 +1,1 @@
-"""Schema sync: definitions that follow another site's, and what other sites may ask for."""
+"""Schema sync: a downstream follows the definitions of another site; an upstream answers its downstreams."""

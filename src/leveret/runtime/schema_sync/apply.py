@@ -1,4 +1,4 @@
-"""Making this node's schema its upstream's: apply a delta, and keep a record of what was done."""
+"""Makes this node's schema equal to its upstream's: applies a delta, and keeps a record of the changes."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from leveret.storage.state_file import StateFile
 logger = logging.getLogger(__name__)
 
 CHANGES_PER_SLICE: Final = 100
-"""Applied before the event loop serves others again."""
+"""The number of changes after which the event loop serves others."""
 HISTORY_MAX: Final = 100
 CHANGES_KEPT_MAX: Final = 50
-"""Changes that a record names; it counts them all."""
+"""The number of changes that a record names; it counts all of them."""
 
 
 class AppliedDelta(msgspec.Struct, frozen=True, kw_only=True):
-    """One delta that was applied: `stamp` in Unix seconds, `changes` such as `put queues orders/in`."""
+    """One applied delta: `stamp` in Unix seconds, `changes` such as `put queues orders/in`."""
 
     stamp: int
     upstream: str
@@ -56,14 +56,14 @@ class AppliedDelta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SyncHistory:
-    """The last deltas that were applied, newest last; kept over restarts."""
+    """The last applied deltas, newest last; a state file keeps them."""
 
     def __init__(self, file: StateFile) -> None:
-        """Read what was kept.
+        """Read the stored deltas.
 
         Raises:
             StorageError: the file is damaged.
-            InvalidCommand: it holds something else than it should.
+            InvalidCommand: the content of the file is invalid.
         """
         self._file = file
         try:
@@ -75,47 +75,47 @@ class SyncHistory:
         self._saving = threading.Lock()
 
     async def add(self, applied: AppliedDelta) -> None:
-        """Keep one more.
+        """Store one more delta.
 
         Raises:
-            StorageError: the disk refuses it.
+            StorageError: the disk refuses the write.
         """
         self._applied.append(applied)
         self._state = {"applied": msgspec.to_builtins(list(self._applied))}
         await asyncio.to_thread(self._save)
 
     def _save(self) -> None:
-        # A sync that is cancelled leaves its thread behind, and the next one may come to its end before it.
+        # The thread of a cancelled sync continues, and may end after the thread of the next sync.
         with self._saving:
             self._file.save(self._state)
 
     def rows(self) -> list[dict[str, Any]]:
-        """All of them, newest first."""
+        """Return all deltas, newest first."""
         rows: list[dict[str, Any]] = msgspec.to_builtins(list(reversed(self._applied)))
         return rows
 
 
 class Holding:
-    """The keys of the queues that hold messages or may do so, without looking at those nobody asks for."""
+    """The keys of the queues that hold messages or may hold some. Only the queues in question are examined."""
 
     def __init__(self, broker: Broker) -> None:
-        """Of this broker."""
+        """Examine the queues of this broker."""
         self._broker = broker
 
     def __contains__(self, key: object) -> bool:
-        """Whether there is such a queue and it may hold messages, now."""
+        """Return whether the queue exists and may hold messages now."""
         queue = self._broker.queues.get(key)  # type: ignore[call-overload]  # whatever it is, it is no key then
         return queue is not None and queue.may_hold_messages
 
 
 async def delta_here(broker: Broker, theirs: Definitions, locals_: Locals, holding: Container[Key]) -> Delta:
-    """What a broker that follows lacks, as things are now; others are served while it is worked out."""
+    """Return the delta from this broker's present schema to the upstream's; the event loop serves others meanwhile."""
     own = {kind: dict(entities) for kind, entities in broker.definitions.by_kind.items()}
     return await result_of(compare(own, theirs.by_kind, locals_, holding, exclusive_in(broker)))
 
 
 def exclusive_in(broker: Broker) -> dict[Key, list[Binding]]:
-    """The exclusive queues, each with its bindings."""
+    """Return the exclusive queues, each with its bindings."""
     return {
         queue.key: broker.topology(queue.key[0]).bindings_into("queue", queue.key[1])
         for queue in broker.exclusive_queues()
@@ -123,7 +123,7 @@ def exclusive_in(broker: Broker) -> dict[Key, list[Binding]]:
 
 
 class DeltaOutcome(msgspec.Struct):
-    """What came of a delta: some of the `changes` that were done; all that was left as it is, with the reason."""
+    """The outcome of a delta: some of the executed `changes`, and all conflicts with their reasons."""
 
     puts: int = 0
     deletes: int = 0
@@ -133,10 +133,10 @@ class DeltaOutcome(msgspec.Struct):
 
 
 async def apply(broker: Broker, found: Delta, holding: Container[Key]) -> DeltaOutcome:
-    """Apply all that can be; what is refused stops nothing else.
+    """Apply all changes that can be applied; a refused change stops no other one.
 
-    Each step is made in one go, with those it is joined to; others are served between. So a queue may hold messages
-    by now: it is looked for in `holding` again. And an exchange may have other bindings by now: it gets them back.
+    Joined steps are applied together; between others the event loop serves others. So a queue may hold messages by now:
+    it is looked up in `holding` again. An exchange may have other bindings by now: they are put back.
     """
     outcome = DeltaOutcome(
         conflicts=[f"{place(each.kind, each.key)}: {each.reason}" for each in found.conflicts],
@@ -163,10 +163,10 @@ def _would_lose_messages(step: SchemaStep, holding: Container[Key]) -> bool:
 
 
 def _bound_since(broker: Broker, step: SchemaStep) -> list[Change]:
-    """What goes with an exchange that is replaced, and was bound after the delta was worked out.
+    """Return the entities that go with a replaced exchange and were bound after the delta was made.
 
-    A connection that has bound its exclusive queue does not do so again. What is not for this node to have, the next
-    sync deletes.
+    A connection that has bound its exclusive queue does not bind it again. The next sync deletes entities that this
+    node must not have.
     """
     kind, key = place_of(step.change)
     topology = broker.topologies.get(key[0])
@@ -201,9 +201,9 @@ def _warn_of_copies(broker: Broker, queue: Queue) -> None:
 
 
 async def share(own: Definitions, theirs: Definitions, changes: list[Change]) -> None:
-    """Let `theirs` hold this node's own objects for what was put, so that comparing them again costs nothing.
+    """Replace entities in `theirs` by this node's equal objects, so that the next comparison costs nothing.
 
-    Only a queue is another object here than the upstream told: it got its epoch.
+    Only a queue is another object here than at the upstream: it has an epoch of its own.
     """
     async for change in in_slices(changes):
         if isinstance(change, Put) and change.entity.kind == "queues":
@@ -218,9 +218,9 @@ async def share(own: Definitions, theirs: Definitions, changes: list[Change]) ->
 
 
 def rows_of(found: Delta, own: Definitions, unreadable: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """A delta for an operator: what would be put, replaced, deleted or kept, in the order of doing it.
+    """Return a delta for operators: the entities to put, replace, delete or keep, in the order of the changes.
 
-    `unreadable` is what the upstream has and cannot be had here: kind, name and reason in a sentence.
+    `unreadable` lists entities of the upstream that this node cannot have: kind, name and reason.
     """
     for step in found.steps:
         kind, key = place_of(step.change)
@@ -267,12 +267,12 @@ def _left(action: str, kind: str, key: Key, reason: str) -> dict[str, Any]:
 
 
 def place_of(change: Change) -> tuple[str, Key]:
-    """Kind and key of what is put or deleted."""
+    """Return kind and key of the changed entity."""
     if isinstance(change, Put):
         return change.entity.kind, change.entity.key
     return change.kind, change.key
 
 
 def place(kind: str, key: Key) -> str:
-    """An entity's name for logs and the status: `queues orders/in`."""
+    """Return an entity's name for logs and the status: `queues orders/in`."""
     return f"{kind} {'/'.join(key)}"

@@ -1,4 +1,4 @@
-"""Where what an operator decided on schema replication is kept, and who of several nodes follows for all."""
+"""The store of an operator's decisions on schema replication, and the node that follows for all nodes of a site."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from leveret.storage.state_file import StateFile
 
 
 class Deciding(Protocol):
-    """What all nodes of a site agree on; `HereAlone`, or runtime.cluster.schema_decisions."""
+    """The common decisions of all nodes of a site; `HereAlone`, or runtime.cluster.schema_decisions."""
 
     @property
     def decided(self) -> SchemaDecided:
-        """What holds now."""
+        """The decisions in force."""
 
     @property
     def follower(self) -> str:
-        """Name of the node that follows the upstream, if one is to; empty while there is none."""
+        """The name of the node that follows the upstream; empty if no node does."""
 
     async def decide(self, change: Callable[[SchemaDecided], SchemaDecided]) -> None:
-        """Have something else hold, after a restart too, made of what holds when it is this node's turn to say so.
+        """Store a decision, derived from the decision in force at the time of the write.
 
-        No node applies a delta by what held before once this returns.
+        After the return no node applies a delta under the previous decision.
 
         Raises:
-            LeveretError: it cannot be kept, and does not hold.
+            LeveretError: the decision cannot be stored, and is not in force.
         """
 
 
 class HereAlone:
-    """A node alone: a state file."""
+    """The decisions of a single node, in a state file."""
 
     def __init__(self, file: StateFile, node: str) -> None:
-        """Read what was decided.
+        """Read the stored decisions.
 
         Raises:
             StorageError: the file is damaged.
-            InvalidCommand: it holds something else than it should.
+            InvalidCommand: the content of the file is invalid.
         """
         self.follower = node
         self._file = file

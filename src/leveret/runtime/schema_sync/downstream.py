@@ -1,11 +1,11 @@
-"""The downstream's loop: connect, learn what the upstream has, apply what differs, wait, ask again.
+"""The loop of a downstream: connect, fetch the upstream's schema, apply the differences, wait, ask again.
 
     connecting -> connected -> syncing -> (link lost) disconnected -> connecting
     connecting -> (the upstream refuses us) recover -> connected
 
-A sync that fails changes nothing but what it had applied before; the next one goes on from there, since it
-compares what *is*. What the upstream has is kept in memory beside what this node has: so what the downstream leaves as
-it is (locals, conflicts, what its broker refuses) is not told again, and what is changed here is put right.
+A failed sync changes nothing beyond the changes already applied. The next sync continues from there, since it compares
+the present schemas. The downstream keeps the upstream's schema in memory beside its own: so the upstream need not
+send conflicts again (locals, refused changes), and a sync reverts changes made at the downstream.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from leveret.runtime.schema_sync.source import (
 logger = logging.getLogger(__name__)
 
 REPORTED_MAX: Final = 20
-"""Conflicts and refused changes named in the status; it counts them all."""
+"""The number of conflicts and refused changes that the status names; it counts all of them."""
 
 
 class SchemaNode(Protocol):
-    """What the schema sync needs of its node."""
+    """The part of a node that the schema sync uses."""
 
     broker: Broker
 
@@ -60,35 +60,35 @@ class SchemaNode(Protocol):
         """The node's settings."""
 
     def changing(self) -> AbstractAsyncContextManager[None]:
-        """In it definitions may be changed; where several nodes share them, by this one alone.
+        """A context in which this node, and no other node of its cluster, may change definitions.
 
         Raises:
             LeveretError: at entry: they cannot be changed now.
         """
 
     async def commit(self) -> None:
-        """Return once all changes applied so far are durable."""
+        """Return when all changes applied so far are durable."""
 
 
 class SyncState(StrEnum):
-    """The states of an end of a link, by RabbitMQ's names."""
+    """The states of an end of a link, under RabbitMQ's names."""
 
     RUNNING = "running"
-    """An upstream that serves."""
+    """The upstream serves."""
     CONNECTING = "connecting"
-    """No endpoint answers yet."""
+    """No endpoint has answered yet."""
     RECOVER = "recover"
     """The upstream answers and refuses: user, password, permissions, vhost, mode."""
     CONNECTED = "connected"
-    """The link is open, nothing was synced over it yet."""
+    """The link is open; no sync has ended yet."""
     SYNCING = "syncing"
-    """The link is open and the last sync went well."""
+    """The link is open, and the last sync succeeded."""
     DISCONNECTED = "disconnected"
     """There is no link, or none is wanted."""
 
 
 class Timing(NamedTuple):
-    """How long a downstream waits."""
+    """The intervals and timeouts of a downstream."""
 
     connect_timeout_s: float = 5.0
     reply_timeout_s: float = 60.0
@@ -97,11 +97,11 @@ class Timing(NamedTuple):
 
 
 class SyncProgress(msgspec.Struct):
-    """What a downstream has done; stamps are Unix seconds, durations milliseconds.
+    """The progress of a downstream. Stamps are Unix seconds, durations milliseconds.
 
-    `last_sync_request_stamp` is of the last attempt, `last_sync_stamp` of the last sync that was done: as of then this
-    node has the upstream's definitions. `last_sync_sent_bytes` and `last_sync_received_bytes` are what that cost on the
-    link, `sync_interval_ms` how long it is from one sync to the next if nothing changes.
+    `last_sync_request_stamp` is the time of the last attempt, `last_sync_stamp` the time of the last successful sync:
+    at that time this node had the upstream's definitions. `last_sync_sent_bytes` and `last_sync_received_bytes` are its
+    cost on the link; `sync_interval_ms` is the interval of syncs without changes.
     """
 
     state: SyncState = SyncState.DISCONNECTED
@@ -129,7 +129,7 @@ class SyncProgress(msgspec.Struct):
 
 
 def upstream_of(node: SchemaNode) -> SchemaUpstreamParameter | None:
-    """The upstream that the global parameter names; None if there is none.
+    """Return the upstream that the global parameter names; None if there is none.
 
     Raises:
         InvalidCommand: the parameter cannot be used.
@@ -139,7 +139,7 @@ def upstream_of(node: SchemaNode) -> SchemaUpstreamParameter | None:
 
 
 def asked_by(node: SchemaNode, timing: Timing) -> UpstreamRequest:
-    """How this node knocks at its upstream's listeners."""
+    """Return the request with which this node connects to its upstream's listeners."""
     config = node.config
     return UpstreamRequest(
         config.node_name,
@@ -151,7 +151,7 @@ def asked_by(node: SchemaNode, timing: Timing) -> UpstreamRequest:
 
 
 class _Wanted(NamedTuple):
-    """A sync that somebody asked for and waits for."""
+    """A requested sync whose caller waits for it."""
 
     force: bool
     done: asyncio.Future[DeltaOutcome]
@@ -161,13 +161,13 @@ class SchemaDownstream:
     """Follows the upstream that the global parameter names; `run` until cancelled.
 
     Attributes:
-        progress: how it goes.
+        progress: of the syncs.
     """
 
     def __init__(
         self, node: SchemaNode, timing: Timing, history: SyncHistory, is_wanted: Callable[[], bool]
     ) -> None:
-        """Follow nobody yet; `is_wanted` tells whether this node is still the one to follow.
+        """Follow nothing yet. `is_wanted` returns whether this node is still the follower of its site.
 
         Raises:
             ConfigError: one of the `locals` is not a regular expression.
@@ -195,15 +195,15 @@ class SchemaDownstream:
         self._is_asked = False
 
     def sync_now(self) -> None:
-        """Do not wait for the next attempt or sync."""
+        """End the wait for the next attempt or sync."""
         self._is_asked = True
         self._wake.set()
 
     async def sync(self, *, force: bool) -> DeltaOutcome:
-        """Sync at once and say what came of it; `force` replaces queues that conflict although they hold messages.
+        """Sync at once and return the outcome. `force` replaces queues in conflict although they hold messages.
 
         Raises:
-            LeveretError: why it could not be done.
+            LeveretError: the reason of the failure.
         """
         if self.progress.state not in (SyncState.CONNECTED, SyncState.SYNCING):
             raise ResourceLocked(f"there is no link to an upstream: {self.progress.last_error or 'not yet'}")
@@ -213,13 +213,13 @@ class SchemaDownstream:
         return await wanted.done
 
     async def rest(self, *, at_once: bool) -> None:
-        """Return while no delta is half applied, nor, unless `at_once`, applied and not yet durable: cancel now."""
+        """Return while no delta is half applied nor, unless `at_once`, applied but not durable: a moment to cancel."""
         resting = self._applied if at_once else self._finished
         while not resting.is_set():
             await resting.wait()
 
     async def run(self) -> None:
-        """Follow, and try again for ever."""
+        """Follow the upstream, and reconnect for ever."""
         try:
             self._theirs = await likely_theirs(self._node.broker.definitions)
             while True:
@@ -228,7 +228,7 @@ class SchemaDownstream:
                 except LeveretError as error:
                     self._failed(error)
                 except Exception as error:
-                    # A bug, or an upstream that found one: this task is the only thing that may end by it.
+                    # A fault here or at the upstream: only this task may end because of it.
                     logger.exception("schema_sync_failed")
                     self._failed(LeveretError(f"internal error: {error!r}"))
                 await self._rest(self._backoff_s)
@@ -236,7 +236,7 @@ class SchemaDownstream:
         finally:
             if self._due is not None:
                 self._due.cancel()
-            # Who asks for a sync from now on would wait for ever.
+            # A sync that is requested from now on would never be answered.
             self.progress.state = SyncState.DISCONNECTED
             self._give_up(ResourceLocked("schema replication was stopped meanwhile"))
 
@@ -263,7 +263,7 @@ class SchemaDownstream:
             self._unlink()
 
     def _unlink(self) -> None:
-        """What a link said does not shorten the wait for the next one, or it would be opened again and again."""
+        """Forget wake-ups of the lost link: they would let it be opened again and again without a pause."""
         if self._due is not None:
             self._due.cancel()
         if not self._is_asked:
@@ -308,14 +308,14 @@ class SchemaDownstream:
         _decline(wanted, error)
 
     def _noticed(self) -> None:
-        """The upstream has changed: sync, but not more often than a sync takes."""
+        """Handle the notice of a change: sync, but not more often than a sync takes."""
         self.progress.notices += 1
         if self._due is not None:
             self._due.cancel()
         self._due = asyncio.get_running_loop().call_at(self._may_sync_again_at, self._wake.set)
 
     async def _rest(self, delay_s: float) -> None:
-        """Wait, unless woken."""
+        """Wait for a duration or a wake-up."""
         try:
             async with asyncio.timeout(delay_s):
                 await self._wake.wait()
@@ -326,11 +326,12 @@ class SchemaDownstream:
     # -- one sync -----------------------------------------------------------------------------
 
     async def _sync(self, endpoint: UpstreamEndpoint, source: SchemaSource, *, is_alone: bool) -> float:
-        """Ask once and apply the answer; return how long to wait before the next time, in seconds.
+        """Ask once and apply the answer; return the seconds until the next sync.
 
-        An upstream that refuses is asked again over the same link if it `is_alone`; else others are tried.
+        If an upstream refuses and `is_alone`, it is asked again over the same link; otherwise other endpoints are
+        tried.
         """
-        # Who asks for a sync from now on is answered by the next one.
+        # The next sync answers requests that come from now on.
         wanted, self._wanted = self._wanted, []
         try:
             outcome, rest_s = await self._sync_once(endpoint, source, wanted)
@@ -355,9 +356,9 @@ class SchemaDownstream:
     async def _sync_once(
         self, endpoint: UpstreamEndpoint, source: SchemaSource, wanted: Sequence[_Wanted]
     ) -> tuple[DeltaOutcome, float]:
-        """One sync, and how long to wait after it.
+        """Sync once; return the seconds until the next sync.
 
-        That is until the interval has passed since the request, and at least as long as the sync took.
+        That is the rest of the interval since the request, and at least the duration of the sync.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -381,13 +382,13 @@ class SchemaDownstream:
             progress.syncs_unchanged += 1
         self._backoff_s = self._timing.backoff_min_s
         self._may_sync_again_at = loop.time() + took_s
-        # Nobody will give notice of what changed meanwhile.
+        # No notice will tell of changes in the meantime.
         return outcome, took_s if source.is_behind else max(self._interval_s - took_s, took_s)
 
     async def _fetch(self, endpoint: UpstreamEndpoint, source: SchemaSource) -> str:
-        """Bring up to date what is known of the upstream; the name of its cluster.
+        """Update the known schema of the upstream; return the name of its cluster.
 
-        An endpoint that lets us in and then fails is the last to be tried the next time.
+        An endpoint that accepts the connection and then fails is the last one of the next attempt.
         """
         try:
             cluster = await fetch_from(endpoint, source, self._theirs)
@@ -403,7 +404,7 @@ class SchemaDownstream:
         found = await self._delta(self._holding(wanted))
         if found.steps:
             async with self._node.changing():
-                # That may have taken long: others changed something, or who forced it waits no more.
+                # Meanwhile the schema here may have changed, and the caller who forced the sync may be gone.
                 holding = self._holding(wanted)
                 if seen != (_is_forced(wanted), broker.version):
                     found = await self._delta(holding)
@@ -415,19 +416,19 @@ class SchemaDownstream:
         return outcome
 
     def _holding(self, wanted: Sequence[_Wanted]) -> Container[Key]:
-        """The queues that are spared for their messages."""
+        """Return the queues that a sync keeps because of their messages."""
         return frozenset() if _is_forced(wanted) else Holding(self._node.broker)
 
     async def _delta(self, holding: Container[Key]) -> Delta:
         return await delta_here(self._node.broker, self._theirs, self._locals, holding)
 
     async def _make(self, found: Delta, holding: Container[Key]) -> DeltaOutcome:
-        """Apply what was found, all of it, and have it durable.
+        """Apply all changes, and make them durable.
 
         Raises:
-            ResourceLocked: it is not for this node any more.
+            ResourceLocked: this node is not the follower of its site any more.
         """
-        # Whoever decided that, or follows instead, may change definitions no earlier than this node gave that up.
+        # The new follower, or the new decision, changes definitions only after this node has let go of them.
         if not self._is_wanted():
             raise ResourceLocked("this node is not the one that follows the upstream any more")
         broker = self._node.broker
@@ -483,13 +484,13 @@ class SchemaDownstream:
 
 
 def _is_forced(wanted: Iterable[_Wanted]) -> bool:
-    """Whether anybody forces the sync: who asked and waits no more, as one who was told that it failed, does not."""
+    """Return whether a waiting caller forces the sync; a caller whose request failed does not wait any more."""
     return any(each.force and not each.done.done() for each in wanted)
 
 
 def _decline(wanted: Iterable[_Wanted], error: LeveretError) -> None:
-    """Whoever waits for a sync is told that there was none."""
+    """Answer waiting callers that there was no sync."""
     for each in wanted:
         if not each.done.done():
             each.done.set_exception(error)
-            each.done.exception()  # whoever gave up waiting for it does not want it logged
+            each.done.exception()  # a caller that stopped waiting does not want the error in the log

@@ -1,8 +1,8 @@
-"""The value of the global parameter `schema_definition_sync_upstream`: where a downstream reaches its upstream.
+"""The value of the global parameter `schema_definition_sync_upstream`: the addresses of a downstream's upstream.
 
     {"endpoints": ["a.example:5672", "https://b.example:15671"], "username": "...", "password": "..."}
 
-`host:port` and `amqp://host:port` are AMQP listeners of another Leveret, with TLS where `ssl_options` are set or the
+`host:port` and `amqp://host:port` are AMQP listeners of another Leveret, with TLS if `ssl_options` are set or the
 scheme is `amqps`; `http://` and `https://` are the management API of a RabbitMQ, a LavinMQ or another Leveret.
 
 The parameter of message replication has the same form, with `host:port` of stream listeners only.
@@ -22,22 +22,22 @@ FORM: Final = '{"endpoints": ["host:port", ...], "username": "...", "password": 
 
 
 class UpstreamEndpoint(NamedTuple):
-    """Where an upstream listens; no scheme is AMQP, with TLS where that is configured."""
+    """The address of an upstream's listener. Without a scheme it is AMQP, with TLS if that is configured."""
 
     host: str
     port: int
     scheme: str = ""
     path: str = ""
-    """Of an HTTP endpoint: what its API's paths begin with; no slash at its end."""
+    """The prefix of an HTTP API's paths, without a final slash."""
 
     @property
     def is_http(self) -> bool:
-        """Whether a management API is there, and not an AMQP listener."""
+        """Return whether the listener is a management API, and not an AMQP listener."""
         return self.scheme in ("http", "https")
 
     @property
     def address(self) -> str:
-        """Host and port as in a URL."""
+        """Return host and port as in a URL."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class UpstreamEndpoint(NamedTuple):
 
 
 class SchemaUpstreamParameter(NamedTuple):
-    """The value of the global parameter: endpoints in the order to try them, and the user to log in as."""
+    """The value of the global parameter: endpoints in the order of attempts, and the user's credentials."""
 
     endpoints: list[UpstreamEndpoint]
     username: str
@@ -60,10 +60,10 @@ class _Value(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def decode_upstream(text: str | bytes) -> object:
-    """The JSON that an operator gives, not looked at yet.
+    """Decode an operator's JSON, without a check of its values.
 
     Raises:
-        InvalidCommand: it is none.
+        InvalidCommand: the text is no such JSON.
     """
     try:
         return msgspec.json.decode(text)
@@ -72,7 +72,7 @@ def decode_upstream(text: str | bytes) -> object:
 
 
 def parse_upstream(value: object, schemes: Sequence[str] = SCHEMES) -> SchemaUpstreamParameter:
-    """Read a value of FORM, whose endpoints may have one of these schemes.
+    """Parse a value of FORM, whose endpoints may have one of these schemes.
 
     Raises:
         InvalidCommand: names the field that is missing, unknown or malformed; never shows the password.
@@ -106,7 +106,7 @@ def _endpoint(index: int, text: str, schemes: Sequence[str]) -> UpstreamEndpoint
 
 
 def _shown(text: str) -> str:
-    """Without what may be a password."""
+    """Return the text without any part that may be a password."""
     before, at, host = text.rpartition("@")
     return f"...@{host}" if at and before else text
 

@@ -1,9 +1,9 @@
 """An upstream's schema from its management API: `GET /api/definitions` of RabbitMQ, LavinMQ or another Leveret.
 
-There are no digests to compare there: the document comes whole, compressed with gzip, and where the upstream gives it
-an ETag only when it changed. One that is the same octets as before is not read again. RabbitMQ 3.10 leaves
-descriptions and tags of vhosts out of its definitions, so they are asked for where they are missing. The user needs
-the tag `administrator`, as everyone who asks for all definitions.
+That API has no digests to compare: the document comes as a whole, compressed with gzip; if the upstream gives it an
+ETag, it comes only after a change. A document with the same octets as before is not parsed again. RabbitMQ 3.10 leaves
+descriptions and tags of vhosts out of its definitions, so a further request fetches them. The user needs the tag
+`administrator`, as every user who fetches all definitions.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from leveret.runtime.schema_sync.endpoints import SchemaUpstreamParameter, Upstr
 from leveret.session.amqp10.client import SchemaLinkError
 
 ENTITIES_PER_SLICE: Final = 250
-"""Read before the event loop serves others again."""
+"""The number of parsed entities after which the event loop serves others."""
 DOCUMENT_BYTES_MAX: Final = 256 * 1024 * 1024
 FETCH_TIMEOUTS: Final = 5
-"""How many times the timeout of a read a document may take, however it drips in."""
+"""The limit of a document's duration, in timeouts of one read, however slowly it arrives."""
 _GZIP: Final = zlib.MAX_WBITS | 16
 _PIECE_BYTES: Final = 1024 * 1024
 _ALWAYS_THERE: Final = ("users", "vhosts", "permissions", "queues", "exchanges", "bindings")
-"""Of a document without one of them nothing is taken: what it does not name would be deleted here."""
+"""A document without one of these is refused: entities that it does not name would be deleted here."""
 _IS_IT: Final = "see that the endpoint is the management API of a broker that has started"
 _CLUSTER_NAME: Final = "cluster_name"
 _DEFINITIONS: Final = "definitions?include_secrets=true"
-"""Another Leveret leaves out what is secret in parameters if it is not asked; others do not know the word."""
+"""Another Leveret masks secrets in parameters unless asked for them; other brokers ignore the word."""
 _VHOSTS: Final = "vhosts?columns=name,description,tags,metadata,default_queue_type"
 
 
@@ -51,7 +51,7 @@ class _Vhost(msgspec.Struct):
 
 
 class _Vhosts(msgspec.Struct):
-    """Of a definitions document, what is said of vhosts."""
+    """The vhosts of a definitions document."""
 
     vhosts: list[_Vhost] = []
 
@@ -60,11 +60,11 @@ class HttpSource:
     """See the module; `open` first.
 
     Attributes:
-        sent_bytes: of requests; their bodies, which are none.
-        received_bytes: of replies' bodies, as they came over the wire.
-        failure: stays None: every request stands for itself.
-        unreadable: entities of the last document that no entity here can stand for, with the reason.
-        is_behind: stays False: a document is of one moment.
+        sent_bytes: of the requests' bodies, which are empty.
+        received_bytes: of the replies' bodies, as received.
+        failure: always None: each request is independent.
+        unreadable: entities of the last document that this node cannot have, with the reasons.
+        is_behind: always False: a document shows one moment.
     """
 
     is_behind = False
@@ -76,10 +76,10 @@ class HttpSource:
         tls: ssl.SSLContext | None,
         timeout_s: float,
     ) -> None:
-        """Nothing is asked yet.
+        """Prepare; send no request yet.
 
         Raises:
-            SchemaLinkError: nothing can have such an address.
+            SchemaLinkError: the address is invalid.
         """
         self.sent_bytes = self.received_bytes = 0
         self.failure: LeveretError | None = None
@@ -103,11 +103,11 @@ class HttpSource:
         self._cluster = str(endpoint)
 
     async def open(self) -> None:
-        """See that there is a management API, and that it lets us in.
+        """Check that the endpoint is a management API, and that it accepts the user.
 
         Raises:
-            Refusal: it does not.
-            SchemaLinkError: there is none.
+            Refusal: it refuses the user.
+            SchemaLinkError: it is no management API.
         """
         try:
             async with self._get("whoami") as reply:
@@ -145,7 +145,7 @@ class HttpSource:
 
     def close(self) -> None:
         """See Source."""
-        # Nothing is under way, and nobody waits for sockets to be closed. Kept, or it may be collected.
+        # No caller waits until sockets are closed. The task is stored, or it may be collected.
         self._closing = asyncio.ensure_future(self._client.aclose())
 
     @asynccontextmanager
@@ -183,11 +183,11 @@ class HttpSource:
         return bytes(octets)
 
     async def _entities(self, octets: bytes, vhosts: bytes, theirs: Definitions) -> Sequence[AnyEntity]:
-        """All that can be read; what cannot is in `unreadable` then, and is as it is in `theirs`."""
+        """Return all readable entities. The others go to `unreadable`, and keep their state in `theirs`."""
         try:
             document = msgspec.json.decode(octets, type=dict[str, Any])
             listed = msgspec.json.decode(vhosts, type=list[dict[str, Any]])
-            # A name may be anything here; what is none is told below, by the entity.
+            # A name may be any value here; invalid ones are reported below, by the entity.
             details = {str(vhost["name"]): vhost for vhost in listed}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError) as error:
             raise SchemaLinkError(f"its definitions cannot be read: {error}") from None
@@ -225,10 +225,10 @@ class HttpSource:
 
 
 async def _plain(reply: httpx.Response) -> AsyncIterator[bytes]:
-    """A reply's body as it was before it was compressed, in pieces: a few octets can stand for very many.
+    """Yield a reply's decompressed body in pieces: a few compressed octets can expand to very many.
 
     Raises:
-        SchemaLinkError: it is damaged, or compressed in a way that was not asked for.
+        SchemaLinkError: the body is damaged, or has a compression that was not requested.
     """
     encoding = reply.headers.get("content-encoding", "identity").strip().lower()
     if encoding == "identity":
@@ -251,21 +251,21 @@ async def _plain(reply: httpx.Response) -> AsyncIterator[bytes]:
 
 
 def _lacks_details(octets: bytes) -> bool:
-    """Whether a definitions document names a vhost and says nothing else of it."""
+    """Return whether a definitions document names a vhost without its other fields."""
     try:
         vhosts = msgspec.json.decode(octets, type=_Vhosts).vhosts
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False  # what is wrong with it is told when all of it is read
+        return False  # the parser of the whole document reports its faults
     return any(vhost.description is vhost.tags is vhost.metadata is None for vhost in vhosts)
 
 
 def _key(kind: str, entry: dict[str, Any]) -> Key:
-    """Of an entity that cannot be read; a binding's is not known."""
+    """Return the key of an unreadable entity; the key of a binding is unknown."""
     return tuple(str(entry.get(field)) for field in getattr(KINDS[kind], "key_fields", ()))
 
 
 async def _replace(theirs: Definitions, entities: Sequence[AnyEntity]) -> None:
-    """Let `theirs` have these entities and no others; what is the same stays the same object."""
+    """Make `theirs` have exactly these entities; an equal entity keeps its object."""
     gone = {kind: set(theirs.by_kind[kind]) for kind in KINDS}
     for number, entity in enumerate(entities):
         existing = theirs.by_kind[entity.kind].get(entity.key)

@@ -1,7 +1,7 @@
-"""A downstream's socket to its upstream's AMQP listener: one request at a time, and the upstream's notices.
+"""The socket of a downstream to its upstream's AMQP listener: one request at a time, and the upstream's notices.
 
-`session.amqp10.client` decides what is said; this sends it, keeps time and turns the end of the
-connection into an error. Nothing here retries: `runtime.schema_sync.downstream` does.
+`session.amqp10.client` decides the messages; this module sends them, keeps time and turns the end of the connection
+into an error. It does not retry: `runtime.schema_sync.downstream` does.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ class SchemaLink(asyncio.Protocol):
     """One connection to an upstream.
 
     Attributes:
-        opened: done when the first request may be sent, or failed with what prevents it.
-        failure: why there is no link any more; None while there is.
-        sent_bytes: what was written to the socket, without TLS.
-        received_bytes: what was read from it.
+        opened: done when the first request may be sent; failed if the log-in failed.
+        failure: the reason of the link's end; None while it is open.
+        sent_bytes: octets written to the socket, without TLS.
+        received_bytes: octets read from it.
     """
 
     def __init__(
         self, client: SchemaLinkClient, on_lost: Callable[[], None], on_notice: Callable[[], None]
     ) -> None:
-        """`on_lost` is called once, when the link fails by itself after it was open; `on_notice` at each notice."""
+        """`on_lost` is called once if an open link fails by itself; `on_notice` is called at each notice."""
         self.sent_bytes = self.received_bytes = 0
         self._on_notice = on_notice
         self.failure: LeveretError | None = None
@@ -47,7 +47,7 @@ class SchemaLink(asyncio.Protocol):
 
         Raises:
             Refusal: the upstream rejected the request; the link stays.
-            SchemaLinkError: the link failed, the reply is none, or there was none in time.
+            SchemaLinkError: the link failed, the reply is invalid, or none came in time.
         """
         if self.failure is not None:
             raise self.failure
@@ -63,29 +63,29 @@ class SchemaLink(asyncio.Protocol):
             self._reply = None
 
     def close(self) -> None:
-        """Say good-bye and close."""
+        """Close the connection in order."""
         if self._transport is not None and self.failure is None:
             self._write(self._client.close(self._now_ms()))
-        # Who closes it knows, and whoever is told of a loss tries again at once.
+        # The caller of `close` knows of it, and `on_lost` would reconnect at once.
         self._fail(SchemaLinkError("the link was closed"), is_lost=False)
 
-    # -- the transport's calls ----------------------------------------------------------------
+    # -- calls of the transport ------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Connected: log in."""
+        """Log in on the new connection."""
         # uvloop's transports are no subclasses of asyncio's.
         self._transport = cast(asyncio.Transport, transport)
         self._write(self._client.start(self._now_ms()))
         self._react()
 
     def data_received(self, data: bytes) -> None:
-        """The upstream said something."""
+        """Take octets of the upstream."""
         self.received_bytes += len(data)
         self._write(self._client.receive(data, self._now_ms()))
         self._react()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
+        """Handle the end of the connection."""
         self._transport = None
         reason = "the upstream closed it"
         if not self.received_bytes:
@@ -122,7 +122,7 @@ class SchemaLink(asyncio.Protocol):
             self.failure = failure
             if not self.opened.done():
                 self.opened.set_exception(failure)
-                self.opened.exception()  # whoever gave up waiting for it does not want it logged
+                self.opened.exception()  # a caller that stopped waiting does not want the error in the log
             elif self._reply is not None and not self._reply.done():
                 self._reply.set_exception(failure)
             elif is_lost:
@@ -151,8 +151,8 @@ async def open_link(
     """Connect and log in.
 
     Raises:
-        LeveretError: the upstream refuses us, or does not speak the protocol.
-        OSError: it is not to be reached, or does not agree on TLS.
+        LeveretError: the upstream refuses the user, or does not speak the protocol.
+        OSError: the upstream is unreachable, or TLS fails.
     """
     link = SchemaLink(client, on_lost, on_notice)
     try:

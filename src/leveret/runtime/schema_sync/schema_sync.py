@@ -1,9 +1,9 @@
-"""Schema replication of one node: its mode, on and off, both sides of the link, its status.
+"""Schema replication of one node: its mode, its switch, both sides of the link, its status.
 
-An upstream answers requests that `session.amqp10.server` hands in; a downstream runs `SchemaDownstream`. What
-an operator sets at run time is kept (`schema_deciding`) and wins over the configuration, after a restart
-too: a promoted node does not fall back to following. All nodes of a cluster are on the same side; one of them follows
-for all, as the definitions are theirs together.
+An upstream answers requests that `session.amqp10.server` passes on; a downstream runs `SchemaDownstream`. Run-time
+decisions of an operator are stored (`runtime.schema_sync.decisions`) and override the configuration, after a restart
+too: a promoted node does not return to following. All nodes of a cluster are on the same side; one of them follows for
+all, since they share their definitions.
 """
 
 from __future__ import annotations
@@ -59,15 +59,15 @@ from leveret.wire.schema_sync import (
 logger = logging.getLogger(__name__)
 
 RESOURCE: Final = "schema_definition_sync"
-"""What a user must be allowed to write and read in the vhost of the link."""
+"""The resource in the vhost of the link that a user must be allowed to write and read."""
 DOWNSTREAMS_MAX: Final = 64
-"""Downstreams that the status of an upstream names."""
+"""The number of downstreams that the status of an upstream names."""
 LOOK_SHARE_MAX: Final = 0.05
-"""Of its time, that an upstream spends on seeing whether its schema has changed."""
+"""The share of its time in which an upstream checks whether its schema has changed."""
 
 
 class _Served(msgspec.Struct):
-    """A downstream, as its upstream sees it; it is in sync if it was told the last time all that it lacked."""
+    """A downstream from its upstream's view; it is in sync if the last reply had everything that it lacked."""
 
     user: str
     cluster: str
@@ -77,27 +77,27 @@ class _Served(msgspec.Struct):
 
 
 def _is_answered_in_full(request: SyncRequest, reply: SyncReply) -> bool:
-    """Whether nothing is left to ask for, or all that was asked for is told: the downstream has it, then."""
+    """Return whether the reply leaves nothing to request: then the downstream is in sync."""
     asked = {(kind, index) for kind, ask in request.asks.items() for index in ask.held}
     reported = {(kind, index) for kind, answers in reply.answers.items() for index in answers}
     return not reply.buckets and asked == reported
 
 
 class SchemaSync:
-    """Both sides; `start` begins to follow if that is what the node is for.
+    """Both sides of schema replication; `start` begins to follow if the node is a downstream.
 
     Attributes:
-        deciding: what holds for all nodes of the site.
+        deciding: the common decisions of all nodes of the site.
     """
 
     def __init__(
         self, node: SchemaNode, state_file: StateFile, history: StateFile, timing: Timing | None = None
     ) -> None:
-        """Read what was decided and done before; do nothing yet.
+        """Read the stored decisions and history; do nothing yet.
 
         Raises:
             StorageError: one of the two files is damaged.
-            InvalidCommand: it holds something else than it should.
+            InvalidCommand: the content of a file is invalid.
         """
         self.deciding: Deciding = HereAlone(state_file, node.config.node_name)
         self._node = node
@@ -118,7 +118,7 @@ class SchemaSync:
 
     @property
     def mode(self) -> OperatingMode:
-        """Which side this node is now."""
+        """The side of this node."""
         return self.deciding.decided.operating_mode or OperatingMode(
             self._node.config.schema_sync.operating_mode
         )
@@ -130,16 +130,16 @@ class SchemaSync:
 
     @property
     def follower(self) -> str:
-        """Name of the node of this site that follows the upstream; empty if none is to."""
+        """The name of the node of this site that follows the upstream; empty if none does."""
         return self.deciding.follower if self.enabled and self.mode is OperatingMode.DOWNSTREAM else ""
 
     @property
     def follows(self) -> bool:
-        """Whether it is for this node to follow the upstream now."""
+        """Whether this node follows the upstream now."""
         return self.follower == self._node.config.node_name
 
     async def start(self) -> None:
-        """The node is open: follow, if this node is a downstream and replication is enabled."""
+        """Begin to follow after the start of the node, if it is a downstream and replication is enabled."""
         self._is_open = True
         configured = self._node.config.schema_sync.operating_mode
         if self.mode != configured:
@@ -153,7 +153,7 @@ class SchemaSync:
             self._task = asyncio.create_task(self._downstream.run(), name="schema downstream")
 
     def look(self) -> None:
-        """What holds for all nodes of the site may have changed: it is for this node to follow now, or no longer."""
+        """Handle a change of the site's decisions: this node may have to begin to follow, or to end."""
         if self._is_open and self._looking is None and self.follows != (self._task is not None):
             self._looking = asyncio.create_task(self._look())
 
@@ -173,18 +173,18 @@ class SchemaSync:
         self.look()
 
     async def close(self) -> None:
-        """The node stops: end the link, for good."""
+        """End the link for good, as the node stops."""
         self._is_open = False
         if self._looking is not None:
             self._looking.cancel()
         await self.stop(at_once=True)
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """End the link; a delta that is being applied is applied whole, and durable unless `at_once`."""
+        """End the link. A delta in progress is applied as a whole, and made durable unless `at_once`."""
         task, downstream = self._task, self._downstream
         if task is None or downstream is None:
             return
-        # What was deleted to be put again would be missing, on a node that is about to be promoted too.
+        # Otherwise entities that are deleted to be put again would be missing, also on a node about to be promoted.
         await downstream.rest(at_once=at_once)
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -193,30 +193,30 @@ class SchemaSync:
             self._task = self._downstream = None
         self._progress.state = SyncState.DISCONNECTED
 
-    # -- the operator's commands --------------------------------------------------------------
+    # -- commands of operators --------------------------------------------------------------------
 
     async def enable(self) -> None:
-        """Follow or serve again; kept over restarts."""
+        """Follow or serve again, also after restarts."""
         async with self._lock:
             await self._decide(lambda held: SchemaDecided(True, held.operating_mode))
             self._begin()
 
     async def disable(self) -> None:
-        """Neither follow nor serve; kept over restarts."""
+        """Neither follow nor serve, also after restarts."""
         async with self._lock:
             await self._decide(lambda held: SchemaDecided(False, held.operating_mode))
             await self.stop()
 
     async def restart(self) -> None:
-        """Disable and enable: takes new endpoints and credentials."""
+        """Disable and enable, in order to use new endpoints and credentials."""
         async with self._lock:
-            # What cannot be kept is refused, and all goes on as it did.
+            # A decision that cannot be stored is refused, and nothing changes.
             await self._decide(lambda held: SchemaDecided(True, held.operating_mode))
             await self.stop()
             self._begin()
 
     async def set_mode(self, mode: str) -> None:
-        """Change sides at once; kept over restarts.
+        """Change sides at once; the decision is stored.
 
         Raises:
             InvalidCommand: there is no such mode.
@@ -225,7 +225,7 @@ class SchemaSync:
         async with self._lock:
             await self._decide(lambda held: SchemaDecided(held.enabled, wanted))
             await self.stop()
-            # How this node followed, and its last error, are of the past.
+            # The previous progress, and the last error, are out of date.
             self._progress = SyncProgress()
             self._begin()
 
@@ -234,10 +234,10 @@ class SchemaSync:
         logger.info("schema_sync_decided enabled=%s mode=%s", self.enabled, self.mode)
 
     async def set_endpoints(self, text: str | bytes) -> None:
-        """Set the upstream's endpoints and credentials from JSON; an open link keeps its own until a restart.
+        """Set the upstream's endpoints and credentials from JSON; an open link keeps the old ones until a restart.
 
         Raises:
-            InvalidCommand: not JSON, or names the field that is missing or malformed.
+            InvalidCommand: the text is not JSON, or lacks a field; the text of the error names the field.
         """
         value = decode_upstream(text)
         parse_upstream(value)
@@ -246,15 +246,15 @@ class SchemaSync:
         self.endpoints_changed()
 
     def endpoints_changed(self) -> None:
-        """Connect to the new ones at once, unless there is a link."""
+        """Connect to the new endpoints at once, unless there is a link."""
         if self._progress.state not in (SyncState.CONNECTED, SyncState.SYNCING):
             self.sync_now()
 
     async def add_user(self, name: str, password: str) -> None:
-        """Add a user with all permissions in the vhost of the link, which is made if need be.
+        """Add a user with all permissions in the vhost of the link, which is created if it is missing.
 
-        A user that is there, as one that a promoted downstream got from its upstream, keeps its tags and
-        gets the password.
+        An existing user, such as one that a promoted downstream got from its upstream, keeps its tags and gets the
+        password.
 
         Raises:
             InvalidCommand: no name or no password.
@@ -272,17 +272,17 @@ class SchemaSync:
         await self._node.commit()
 
     def sync_now(self) -> None:
-        """A downstream syncs, or tries to connect, at once."""
+        """Sync at once, or try to connect at once, as a downstream."""
         if self._downstream is not None:
             self._downstream.sync_now()
 
     async def sync(self, *, force: bool) -> dict[str, Any]:
-        """Sync at once; what was changed and what was left as it is.
+        """Sync at once; return the changes and the conflicts.
 
-        `force` replaces queues that conflict with the upstream's although they hold messages.
+        `force` replaces queues in conflict with the upstream's although they hold messages.
 
         Raises:
-            NotAllowed: this node follows nobody now.
+            NotAllowed: this node follows no upstream now.
             LeveretError: the upstream cannot be asked.
         """
         if self._downstream is None:
@@ -295,7 +295,7 @@ class SchemaSync:
         return shown
 
     async def diff(self) -> list[dict[str, Any]]:
-        """What a sync would change now, over a link of its own; nothing is changed.
+        """Return the changes of a sync without making them, over a link of its own.
 
         Raises:
             PreconditionFailed: there is no upstream, or none of its endpoints can be asked.
@@ -315,16 +315,16 @@ class SchemaSync:
         return [row async for row in in_slices(rows_of(found, definitions, unreadable))]
 
     def history(self) -> list[dict[str, Any]]:
-        """The last deltas that were applied here, newest first."""
+        """Return the last deltas that were applied here, newest first."""
         return self._history.rows()
 
     # -- the upstream's side ------------------------------------------------------------------
 
     def serve_request(self, user: str, body: bytes) -> bytes:
-        """The reply to a downstream's request.
+        """Return the reply to a downstream's request.
 
         Raises:
-            Refusal: not for this user, not by this node now, or not a request.
+            Refusal: the user or this node may not, or the octets are no request.
         """
         definitions = self._node.broker.definitions
         permission = permission_of(definitions, user, SCHEMA_VHOST)
@@ -342,7 +342,7 @@ class SchemaSync:
             reply = answer(self._digests, definitions, request, self._node.config.cluster_name)
         except SchemaSyncError as error:
             raise InvalidCommand(str(error)) from None
-        # What is noted as told is this, and not what was seen a while ago and may come again.
+        # The reply is recorded with this state, not with an earlier one that may return.
         self._state = reply.state
         try:
             octets = encode_reply(reply)
@@ -371,9 +371,9 @@ class SchemaSync:
             del self._served[next(iter(self._served))]
 
     def state(self) -> bytes:
-        """Stands for what a downstream would be told now; empty if nothing.
+        """Return a value that identifies the replies of this moment; empty if there are none.
 
-        It may be behind for as long as it takes to look now and then.
+        It may be late by the interval of the checks.
         """
         if not self.enabled or self.mode is not OperatingMode.UPSTREAM:
             return b""
@@ -389,13 +389,13 @@ class SchemaSync:
 
     @property
     def why_nothing_came(self) -> str:
-        """Why there was no sync since the start; empty if there was, or if this node follows nobody."""
+        """Return why there was no sync since the start; empty if there was one, or if this node follows no upstream."""
         if not self.follows or self._progress.syncs:
             return ""
         return self._progress.last_error or "schema replication is connecting"
 
     def status(self) -> dict[str, Any]:
-        """RabbitMQ's fields of `schema_replication_status`, and counts; no password."""
+        """Return RabbitMQ's fields of `schema_replication_status`, and counts; never a password."""
         status = msgspec.to_builtins(self._progress)
         if self.mode is not OperatingMode.DOWNSTREAM:
             serving = self.enabled and self.mode is OperatingMode.UPSTREAM

@@ -1,6 +1,6 @@
-"""Where a downstream has its upstream's schema from: another node's AMQP listener, or a management API.
+"""The sources of an upstream's schema: another node's AMQP listener, or a management API.
 
-A `SchemaSource` brings what is known of the upstream up to date; how it does that is its own affair.
+A `SchemaSource` updates the known schema of the upstream; each source has its own way.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ TLS_SETTINGS: Final = "schema_definition_sync.downstream.ssl_options"
 
 
 class SchemaSource(Protocol):
-    """One connection to an upstream, or what stands for it.
+    """One connection to an upstream, or its equivalent.
 
     Attributes:
-        sent_bytes: what it cost so far, towards the upstream.
-        received_bytes: and from it.
+        sent_bytes: octets sent to the upstream so far.
+        received_bytes: octets received from it.
     """
 
     @property
@@ -43,18 +43,18 @@ class SchemaSource(Protocol):
 
     @property
     def failure(self) -> LeveretError | None:
-        """Why nothing can be had from it any more."""
+        """The reason for which nothing can be fetched any more."""
 
     @property
     def unreadable(self) -> Sequence[str]:
-        """What the upstream has and cannot be had here, each with the reason."""
+        """Entities of the upstream that this node cannot have, with the reasons."""
 
     @property
     def is_behind(self) -> bool:
-        """Whether the upstream changed while the last `fetch` lasted, and nobody will say so again."""
+        """Whether the upstream changed during the last `fetch`, and no notice will follow."""
 
     async def fetch(self, theirs: Definitions) -> str:
-        """Bring `theirs` up to date; the name of the upstream's cluster.
+        """Update `theirs`; return the name of the upstream's cluster.
 
         Raises:
             Refusal: the upstream declines; it may be asked again.
@@ -62,14 +62,14 @@ class SchemaSource(Protocol):
         """
 
     def close(self) -> None:
-        """Say good-bye and close."""
+        """Close the connection in order."""
 
 
 class UpstreamRequest(NamedTuple):
-    """How a downstream knocks at its upstream's listeners.
+    """The request with which a downstream connects to its upstream's listeners.
 
     Attributes:
-        container_id: how it calls itself.
+        container_id: the downstream's name for itself.
         cluster: the name of its cluster.
         tls: `ssl_options` of the downstream.
     """
@@ -82,7 +82,7 @@ class UpstreamRequest(NamedTuple):
 
 
 async def likely_theirs(own: Definitions) -> Definitions:
-    """What an upstream probably has, before it told anything: what its downstream has."""
+    """Return the probable schema of an upstream before its first answer: the downstream's own."""
     theirs = Definitions()
     transient = transient_queues(own.by_kind["queues"].values())
     async for entity in in_slices(own.entities()):
@@ -92,12 +92,12 @@ async def likely_theirs(own: Definitions) -> Definitions:
 
 
 class AmqpSource:
-    """Digests and what differs, over AMQP 1.0."""
+    """Digests and differences, over AMQP 1.0."""
 
     unreadable: Sequence[str] = ()
 
     def __init__(self, link: SchemaLink, cluster: str, reply_timeout_s: float) -> None:
-        """Over an open link."""
+        """Use an open link."""
         self._link = link
         self._cluster = cluster
         self._reply_timeout_s = reply_timeout_s
@@ -125,7 +125,7 @@ class AmqpSource:
 
     async def fetch(self, theirs: Definitions) -> str:
         """See Source."""
-        # Kept, and so are its digests: an entity is digested once as long as the link is open.
+        # The digests are stored: an entity is digested once as long as the link is open.
         if self._following is None or self._following.theirs is not theirs:
             self._following = SchemaFollower(theirs, self._cluster)
             async for _ in in_slices(self._following.digesting()):
@@ -143,7 +143,7 @@ class AmqpSource:
 
 
 async def fetch_from(endpoint: UpstreamEndpoint, source: SchemaSource, theirs: Definitions) -> str:
-    """As `fetch` of a source; what goes wrong is told with the endpoint.
+    """As `fetch` of a source; errors name the endpoint.
 
     Raises:
         Refusal: the upstream declines.
@@ -156,7 +156,7 @@ async def fetch_from(endpoint: UpstreamEndpoint, source: SchemaSource, theirs: D
 
 
 def at(endpoint: UpstreamEndpoint, error: LeveretError) -> LeveretError:
-    """The same error, told with whom it comes from."""
+    """Return the same error with the name of its endpoint."""
     return type(error)(f"{endpoint}: {error}")
 
 
@@ -167,15 +167,15 @@ async def connect_first(
     on_notice: Callable[[], None],
     behind: UpstreamEndpoint | None = None,
 ) -> tuple[UpstreamEndpoint, SchemaSource]:
-    """Connect to the first endpoint that lets us in, each given the timeout of `asked`.
+    """Connect to the first endpoint that accepts the user; each has the timeout of `asked`.
 
-    `on_lost` is called once when a source fails that was open, `on_notice` when an upstream says that it changed.
-    The endpoint after `behind` is tried first, and `behind` last.
+    `on_lost` is called once when an open source fails, `on_notice` when an upstream reports a change. The endpoint
+    after `behind` is tried first, and `behind` last.
 
     Raises:
-        Refusal: none did, and this is what the first that refused us says.
-        SchemaLinkError: none did, and none refused us; names each endpoint and its reason.
-        ConfigError: TLS is asked for, and a certificate cannot be used.
+        Refusal: no endpoint accepts; this is the refusal of the first one that refused.
+        SchemaLinkError: no endpoint answers; names each endpoint with its reason.
+        ConfigError: TLS is wanted, and a certificate cannot be used.
     """
     refusal: Refusal | None = None
     reasons: list[str] = []
@@ -188,7 +188,7 @@ async def connect_first(
             refusal = refusal or type(error)(f"{endpoint}: {error}")
         except TimeoutError:
             reasons.append(f"{endpoint} does not answer within {asked.connect_timeout_s:g} s")
-        # ValueError: what is no name of a host by the rules of IDNA.
+        # ValueError: a host name that is invalid under the rules of IDNA.
         except (OSError, ValueError, SchemaLinkError) as error:
             reasons.append(f"{endpoint}: {error}")
     raise refusal or SchemaLinkError("; ".join(reasons))
@@ -197,15 +197,15 @@ async def connect_first(
 async def fetch_first(
     upstream: SchemaUpstreamParameter, asked: UpstreamRequest, theirs: Definitions
 ) -> Sequence[str]:
-    """Bring `theirs` up to date once, from the first endpoint that tells, where a downstream ends up too.
+    """Update `theirs` once, from the first endpoint that answers, in the order in which a downstream tries them.
 
     Returns:
-        What the upstream has and cannot be had here, each with the reason.
+        Entities of the upstream that this node cannot have, with the reasons.
 
     Raises:
-        Refusal: none did, and this is what the first that declined says.
-        SchemaLinkError: none did, and none declined; names each endpoint and its reason.
-        ConfigError: TLS is asked for, and a certificate cannot be used.
+        Refusal: no endpoint answers; this is the refusal of the first one that declined.
+        SchemaLinkError: no endpoint answers, and none declined; names each endpoint with its reason.
+        ConfigError: TLS is wanted, and a certificate cannot be used.
     """
     refusal: Refusal | None = None
     reasons: list[str] = []
@@ -228,7 +228,7 @@ async def fetch_first(
 def _from_behind(
     endpoints: Sequence[UpstreamEndpoint], last: UpstreamEndpoint | None
 ) -> Sequence[UpstreamEndpoint]:
-    """The endpoints in their order, begun after `last` if that is one of them."""
+    """Return the endpoints in their order, beginning after `last` if that is one of them."""
     begin = endpoints.index(last) + 1 if last in endpoints else 0
     return [*endpoints[begin:], *endpoints[:begin]]
 
@@ -242,7 +242,7 @@ async def _connect(
     on_notice: Callable[[], None],
 ) -> SchemaSource:
     if endpoint.is_http:
-        # An HTTP client is a tenth of a second to import, which a start without such an upstream need not take.
+        # Importing an HTTP client takes a tenth of a second, which a start without such an upstream saves.
         from leveret.runtime.schema_sync.http_source import HttpSource
 
         source = HttpSource(endpoint, upstream, tls, asked.reply_timeout_s)
@@ -256,7 +256,7 @@ async def _connect(
 
 
 def _tls(endpoint: UpstreamEndpoint, options: TlsOptions) -> ssl.SSLContext | None:
-    """Renewed certificates count from the next connection on, so this is made anew for each."""
+    """Renewed certificates hold for the next connection, so each connection gets a new context."""
     is_configured = not endpoint.scheme and options != TlsOptions()
     if endpoint.scheme in ("amqps", "https") or is_configured:
         return client_context(options, TLS_SETTINGS)
